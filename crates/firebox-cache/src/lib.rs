@@ -1,0 +1,1 @@
+//! Augmentations and a content-addressed store of pre-augmented windows

@@ -1,0 +1,145 @@
+//! What happens in a run, as values: the terminal, the log and the report all read these.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Key;
+
+/// Something that happened. Written as one JSON object with the key `event`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A run begins, or goes on after a resume.
+    RunStarted {
+        /// Name of the run, which is also the name of its folder.
+        run: String,
+        /// The device with its memory, driver and abilities as far as they are known.
+        device: String,
+        /// The step that it goes on from.
+        resumed_at_step: Option<u64>,
+    },
+    /// A stage begins.
+    StageStarted {
+        /// Name of the stage.
+        stage: String,
+    },
+    /// A stage advances.
+    Progress {
+        /// Name of the stage.
+        stage: String,
+        /// Units done.
+        done: u64,
+        /// Units in all.
+        total: u64,
+        /// What is counted, in the plural.
+        unit: String,
+    },
+    /// A stage ends.
+    StageFinished {
+        /// Name of the stage.
+        stage: String,
+        /// Content key of its result.
+        key: Option<Key>,
+        /// Whether the result was there already, and whole.
+        reused: bool,
+        /// Wall-clock time.
+        seconds: f64,
+        /// One line on what was made.
+        detail: String,
+    },
+    /// An optimizer step was taken or skipped.
+    Step {
+        /// Steps taken so far, this one included.
+        step: u64,
+        /// Epoch, from 1.
+        epoch: u64,
+        /// Training loss of this step.
+        loss: f64,
+        /// Learning rate of this step.
+        learning_rate: f64,
+        /// Global gradient norm before clipping.
+        gradient_norm: f64,
+        /// Samples in the step.
+        samples: u64,
+        /// Wall-clock time of the step.
+        milliseconds: f64,
+        /// Part of it spent waiting for data.
+        data_milliseconds: f64,
+        /// The loss or a gradient was not finite, and the weights were left alone.
+        skipped: bool,
+    },
+    /// An epoch ends.
+    Epoch {
+        /// Epoch, from 1.
+        epoch: u64,
+        /// Steps taken so far.
+        step: u64,
+        /// Mean training loss over the epoch.
+        train_loss: f64,
+        /// Validation loss.
+        validation_loss: Option<f64>,
+        /// Whether it is the best validation loss so far.
+        best: bool,
+        /// Wall-clock time, validation included.
+        seconds: f64,
+    },
+    /// A checkpoint is complete on disk.
+    Checkpoint {
+        /// Steps taken.
+        step: u64,
+        /// Its folder.
+        path: String,
+        /// Time that training stood still for it.
+        blocked_milliseconds: f64,
+        /// Time of the whole save, in the background.
+        save_milliseconds: f64,
+        /// Size on disk.
+        bytes: u64,
+    },
+    /// Something that the user should know, and that does not end the run.
+    Warning {
+        /// What, and what to do about it.
+        message: String,
+    },
+    /// A run ends.
+    RunFinished {
+        /// Name of the run.
+        run: String,
+        /// `finished`, `stopped early` or `interrupted`.
+        outcome: String,
+        /// Wall-clock time.
+        seconds: f64,
+    },
+}
+
+/// Receives events, from any thread, in the order in which each thread sends them.
+pub trait Listener: Send + Sync {
+    /// Takes an event. It must not block: training waits for it.
+    fn on(&self, event: &Event);
+}
+
+impl<F: Fn(&Event) + Send + Sync> Listener for F {
+    fn on(&self, event: &Event) {
+        self(event);
+    }
+}
+
+/// A listener that ignores everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Listener for Silent {
+    fn on(&self, _: &Event) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_flat_json_object() {
+        let event = Event::StageStarted { stage: "ingest".to_owned() };
+        let text = serde_json::to_string(&event).unwrap();
+        assert_eq!(text, r#"{"event":"stage-started","stage":"ingest"}"#);
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+    }
+}

@@ -1,0 +1,51 @@
+//! Plain values of the Firebox training engine, and pure functions on them.
+//!
+//! Everything that two crates of Firebox must agree on lives here: [`Series`] and [`Window`], the
+//! [`split`] that keeps the future out of training, [`Normaliser`], the content [`Key`] of a
+//! result, [`Event`]s, and [`Stream`], a counter-based random generator whose draws depend on a
+//! seed and a position and on nothing else.
+//!
+//! There is no input or output in this crate, no tensor and no data frame.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use firebox_core::{
+//!     Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, SplitRule, WindowRule, split,
+//! };
+//!
+//! // One series of 400 steps and one channel.
+//! let series = Series::regular("demo", 0, 60_000_000, (0..400).map(f64::from).collect(), 1);
+//! let set = Arc::new(SeriesSet::new(vec![Channel::new("value", Role::Other)], vec![], vec![series])?);
+//!
+//! let windows = WindowRule { length: 20, stride: 5, ..WindowRule::default() };
+//! let parts = split(&set, &windows, &SplitRule::time(0.1, 0.2), &Labels::None)?;
+//!
+//! // Scaling is fitted on training windows; held-out windows cannot be passed here.
+//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//! let mut window = vec![0.0f32; 20];
+//! normaliser.apply(&set, &parts.test.windows()[0], &mut window);
+//! assert!(window.iter().all(|v| *v > 1.0)); // the future of a trend lies above its past
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod augmentation;
+mod event;
+mod key;
+mod normalise;
+mod precision;
+mod random;
+mod series;
+mod split;
+mod window;
+
+pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
+pub use event::{Event, Listener, Silent};
+pub use key::{Key, KeyBuilder, ParseKeyError};
+pub use normalise::{Normalisation, NormaliseError, Normaliser};
+pub use precision::{ParsePrecisionError, Precision};
+pub use random::{Draws, Stream};
+pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
+pub use split::{Split, SplitError, SplitRule, split};
+pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -1,0 +1,315 @@
+//! Series of observations, checked once when a [`SeriesSet`] is made.
+//!
+//! Reading files, sorting and repairing is done in `firebox-data`; nothing here repairs anything.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// What a channel measures, as far as the engine must know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Opening price of a bar.
+    Open,
+    /// Highest price of a bar.
+    High,
+    /// Lowest price of a bar.
+    Low,
+    /// Closing price of a bar.
+    Close,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+impl Role {
+    /// Whether this is one of the four prices of a bar, which share one scale.
+    pub fn is_price(self) -> bool {
+        self != Self::Other
+    }
+}
+
+/// A named column of a series.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    /// Name, unique within its set.
+    pub name: String,
+    /// What it measures.
+    pub role: Role,
+}
+
+impl Channel {
+    /// A channel of this name and role.
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Self { name: name.into(), role }
+    }
+}
+
+/// The part of the data that the files themselves assign a series to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The files do not say: split by time.
+    #[default]
+    Unassigned,
+    /// From a training file.
+    Train,
+    /// From a test file: never trained on.
+    Test,
+}
+
+/// Class labels of a series, as indices into [`SeriesSet::classes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StepLabels {
+    /// No labels.
+    #[default]
+    None,
+    /// One label, or none, for each step.
+    PerStep(Vec<Option<u32>>),
+    /// One label for the series as a whole.
+    Whole(u32),
+}
+
+/// Observations of one thing in the order of time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// Name, unique within its set.
+    pub name: String,
+    /// Microseconds since 1970-01-01 UTC, strictly increasing. Data without times has 0, 1, 2, ….
+    pub time: Vec<i64>,
+    /// Values, `[time, channel]` in row-major order, all finite.
+    pub values: Vec<f64>,
+    /// Class labels.
+    pub labels: StepLabels,
+    /// Runs of steps without a gap, in order, not overlapping. Windows lie within one of them.
+    pub segments: Vec<Range<usize>>,
+    /// The part that the files assign this series to.
+    pub origin: Origin,
+}
+
+impl Series {
+    /// An unlabelled series without gaps whose steps lie `interval` microseconds apart.
+    ///
+    /// # Shapes
+    ///
+    /// - `values`: `[time, channel]`, row-major; `channels` values a step.
+    pub fn regular(
+        name: impl Into<String>,
+        start: i64,
+        interval: i64,
+        values: Vec<f64>,
+        channels: usize,
+    ) -> Self {
+        let steps = values.len() / channels.max(1);
+        Self {
+            name: name.into(),
+            time: (0..steps as i64).map(|step| start + step * interval).collect(),
+            values,
+            labels: StepLabels::None,
+            segments: std::iter::once(0..steps).collect(),
+            origin: Origin::Unassigned,
+        }
+    }
+
+    /// Number of steps.
+    pub fn len(&self) -> usize {
+        self.time.len()
+    }
+
+    /// Whether there is no step.
+    pub fn is_empty(&self) -> bool {
+        self.time.is_empty()
+    }
+}
+
+/// Series that share their channels and classes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeriesSet {
+    channels: Vec<Channel>,
+    classes: Vec<String>,
+    series: Vec<Series>,
+}
+
+/// A set that breaks a promise which all later stages rely on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SeriesError {
+    /// No channel.
+    #[error("a set needs at least one channel")]
+    NoChannel,
+    /// Two channels of one name.
+    #[error("two channels are named `{0}`")]
+    DuplicateChannel(String),
+    /// Two series of one name.
+    #[error("two series are named `{0}`")]
+    DuplicateSeries(String),
+    /// The number of values is not steps × channels.
+    #[error("series `{series}` has {found} values; {steps} steps of {channels} channels need {}", steps * channels)]
+    Length {
+        /// Name of the series.
+        series: String,
+        /// Values found.
+        found: usize,
+        /// Steps, from the times.
+        steps: usize,
+        /// Channels of the set.
+        channels: usize,
+    },
+    /// Times that do not increase.
+    #[error("series `{series}`: the time of step {step} is not after the one before it")]
+    TimeOrder {
+        /// Name of the series.
+        series: String,
+        /// Index of the later step.
+        step: usize,
+    },
+    /// A value that is NaN or infinite.
+    #[error("series `{series}`, step {step}, channel `{channel}`: {value} is not finite")]
+    NotFinite {
+        /// Name of the series.
+        series: String,
+        /// Index of the step.
+        step: usize,
+        /// Name of the channel.
+        channel: String,
+        /// The value.
+        value: f64,
+    },
+    /// Segments that overlap, are empty, out of order or out of range.
+    #[error("series `{series}`: segment {segment} is empty, out of order or out of range")]
+    Segment {
+        /// Name of the series.
+        series: String,
+        /// Index of the segment.
+        segment: usize,
+    },
+    /// A label that names no class, or labels of the wrong number.
+    #[error("series `{series}`: labels do not fit {steps} steps and {classes} classes")]
+    Label {
+        /// Name of the series.
+        series: String,
+        /// Steps of the series.
+        steps: usize,
+        /// Classes of the set.
+        classes: usize,
+    },
+}
+
+impl SeriesSet {
+    /// Checks that every series keeps the promises of [`Series`].
+    ///
+    /// # Errors
+    ///
+    /// The first promise found broken.
+    pub fn new(
+        channels: Vec<Channel>,
+        classes: Vec<String>,
+        series: Vec<Series>,
+    ) -> Result<Self, SeriesError> {
+        if channels.is_empty() {
+            return Err(SeriesError::NoChannel);
+        }
+        if let Some(name) = duplicate(channels.iter().map(|channel| &channel.name)) {
+            return Err(SeriesError::DuplicateChannel(name.clone()));
+        }
+        if let Some(name) = duplicate(series.iter().map(|series| &series.name)) {
+            return Err(SeriesError::DuplicateSeries(name.clone()));
+        }
+        series.iter().try_for_each(|series| check(series, &channels, classes.len()))?;
+        Ok(Self { channels, classes, series })
+    }
+
+    /// Channels, in the order of the values of a step.
+    pub fn channels(&self) -> &[Channel] {
+        &self.channels
+    }
+
+    /// Class names; labels are indices into them.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// All series.
+    pub fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    /// Steps of all series together.
+    pub fn steps(&self) -> usize {
+        self.series.iter().map(Series::len).sum()
+    }
+
+    /// Index of the channel of this role.
+    pub fn role(&self, role: Role) -> Option<usize> {
+        self.channels.iter().position(|channel| channel.role == role)
+    }
+}
+
+fn duplicate<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    let mut seen = std::collections::HashSet::new();
+    names.into_iter().find(|name| !seen.insert(*name))
+}
+
+fn check(series: &Series, channels: &[Channel], classes: usize) -> Result<(), SeriesError> {
+    let (name, steps) = (&series.name, series.len());
+    if series.values.len() != steps * channels.len() {
+        return Err(SeriesError::Length {
+            series: name.clone(),
+            found: series.values.len(),
+            steps,
+            channels: channels.len(),
+        });
+    }
+    if let Some(step) = series.time.windows(2).position(|pair| pair[0] >= pair[1]) {
+        return Err(SeriesError::TimeOrder { series: name.clone(), step: step + 1 });
+    }
+    if let Some(index) = series.values.iter().position(|value| !value.is_finite()) {
+        return Err(SeriesError::NotFinite {
+            series: name.clone(),
+            step: index / channels.len(),
+            channel: channels[index % channels.len()].name.clone(),
+            value: series.values[index],
+        });
+    }
+    let mut end = 0;
+    for (index, segment) in series.segments.iter().enumerate() {
+        if segment.start < end || segment.is_empty() || segment.end > steps {
+            return Err(SeriesError::Segment { series: name.clone(), segment: index });
+        }
+        end = segment.end;
+    }
+    let fits = match &series.labels {
+        StepLabels::None => true,
+        StepLabels::Whole(label) => (*label as usize) < classes,
+        StepLabels::PerStep(labels) => {
+            labels.len() == steps
+                && labels.iter().flatten().all(|label| (*label as usize) < classes)
+        }
+    };
+    if fits { Ok(()) } else { Err(SeriesError::Label { series: name.clone(), steps, classes }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(edit: impl FnOnce(&mut Series)) -> Result<SeriesSet, SeriesError> {
+        let mut series = Series::regular("a", 0, 1, vec![1.0, 2.0, 3.0, 4.0], 2);
+        edit(&mut series);
+        let channels = vec![Channel::new("x", Role::Other), Channel::new("y", Role::Other)];
+        SeriesSet::new(channels, vec!["up".into()], vec![series])
+    }
+
+    #[test]
+    fn every_broken_promise_is_found() {
+        assert!(set(|_| ()).is_ok());
+        let message = |edit: fn(&mut Series)| set(edit).unwrap_err().to_string();
+        assert!(message(|s| s.time[1] = 0).contains("step 1"));
+        assert!(message(|s| s.values[3] = f64::NAN).contains("step 1, channel `y`"));
+        assert!(message(|s| drop(s.values.pop())).contains("need 4"));
+        assert!(message(|s| s.segments = vec![0..1, 0..2]).contains("segment 1"));
+        assert!(message(|s| s.segments[0].end = 3).contains("segment 0"));
+        assert!(message(|s| s.labels = StepLabels::Whole(1)).contains("1 classes"));
+        assert!(message(|s| s.labels = StepLabels::PerStep(vec![None])).contains("2 steps"));
+    }
+}

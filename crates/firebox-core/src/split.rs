@@ -1,0 +1,427 @@
+//! The split: by time with a gap, or as the files give it. Everything later gets its windows here.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    HeldOutWindows, Labels, Origin, Series, SeriesSet, Stream, TrainWindows, Window, WindowRule,
+    Windows,
+};
+
+/// How windows are divided into training, validation and test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum SplitRule {
+    /// By two moments in time that hold for all series. Steps are counted over all series
+    /// together: the last `test` of them are tested on, the `validation` before them validated on.
+    Time {
+        /// Share of the steps for validation, `0..1`.
+        validation: f64,
+        /// Share of the steps for the test, `0..1`.
+        test: f64,
+        /// Steps left out after each boundary; by default one window and the label's horizon.
+        #[serde(default)]
+        gap: Option<usize>,
+    },
+    /// Series from test files are tested on; of the others, a share is drawn for validation,
+    /// evenly from each class.
+    Given {
+        /// Share of the training series for validation, `0..1`.
+        validation: f64,
+        /// Seed of the draw.
+        seed: u64,
+    },
+}
+
+impl SplitRule {
+    /// A split by time with the default gap.
+    pub fn time(validation: f64, test: f64) -> Self {
+        Self::Time { validation, test, gap: None }
+    }
+}
+
+/// The windows of each part. No step is seen by two parts.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// To train on.
+    pub train: TrainWindows,
+    /// To choose by: early stopping, the best checkpoint.
+    pub validation: HeldOutWindows,
+    /// To report on, at the end.
+    pub test: HeldOutWindows,
+    /// The two boundaries of a split by time, microseconds since 1970-01-01 UTC.
+    pub boundaries: Option<[i64; 2]>,
+    /// Windows that fit no part: they lie across a boundary or in the gap after it.
+    pub left_out: usize,
+}
+
+/// A split that leaves nothing to train on or to measure with.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SplitError {
+    /// A share outside its range.
+    #[error(
+        "the {part} share is {found}; shares lie between 0 and 1 and leave some data for training"
+    )]
+    Share {
+        /// Part of the split.
+        part: &'static str,
+        /// Share found.
+        found: f64,
+    },
+    /// A window of no steps, or a stride of zero.
+    #[error("window length {length} and stride {stride} must both be at least 1")]
+    Rule {
+        /// Window length.
+        length: usize,
+        /// Stride.
+        stride: usize,
+    },
+    /// No window fits into any segment.
+    #[error(
+        "no window fits: it needs {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)"
+    )]
+    TooLong {
+        /// Steps of a window and of its label's horizon.
+        needed: usize,
+        /// Steps of the longest segment.
+        longest: usize,
+        /// Its series.
+        series: String,
+    },
+    /// A part without a window.
+    #[error(
+        "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap"
+    )]
+    Empty {
+        /// Part of the split.
+        part: &'static str,
+        /// Windows in all parts.
+        windows: usize,
+        /// Windows that fit no part.
+        left_out: usize,
+    },
+    /// The split that the files give, for files that give none.
+    #[error("the split is `given`, but no series comes from a {part} file")]
+    NotGiven {
+        /// Missing part.
+        part: &'static str,
+    },
+    /// Forward labels without a closing price.
+    #[error("forward labels need a channel with the role `close`")]
+    NoClose,
+}
+
+/// Cuts the series of `set` into windows and divides them.
+///
+/// A window lies in one segment of one series; with its label's horizon it lies wholly on one side
+/// of a boundary. After a boundary, `gap` steps of each series are left out, so that no held-out
+/// window begins in what a training window has just seen.
+///
+/// # Errors
+///
+/// When a rule is out of range, when no window fits, or when training, validation or test would be
+/// empty although its share is not zero.
+pub fn split(
+    set: &Arc<SeriesSet>,
+    windows: &WindowRule,
+    rule: &SplitRule,
+    labels: &Labels,
+) -> Result<Split, SplitError> {
+    let &WindowRule { length, stride, .. } = windows;
+    if length == 0 || stride == 0 || length > u32::MAX as usize {
+        return Err(SplitError::Rule { length, stride });
+    }
+    if matches!(labels, Labels::Forward { .. }) && set.role(crate::Role::Close).is_none() {
+        return Err(SplitError::NoClose);
+    }
+    check_shares(rule)?;
+    let all = cut(set, windows, labels);
+    if all.is_empty() {
+        return Err(too_long(set, length + labels.horizon()));
+    }
+    let (boundaries, part_of): (_, Box<dyn Fn(&Window) -> Option<usize>>) = match *rule {
+        SplitRule::Time { validation, test, gap } => {
+            let boundaries = boundaries(set, validation, test);
+            let gap = gap.unwrap_or(length + labels.horizon());
+            let horizon = labels.horizon();
+            let part = move |window: &Window| {
+                part_by_time(
+                    &set.series()[window.series as usize],
+                    window,
+                    boundaries,
+                    gap,
+                    horizon,
+                )
+            };
+            (Some(boundaries), Box::new(part))
+        }
+        SplitRule::Given { validation, seed } => {
+            let parts = parts_given(set, validation, seed)?;
+            (None, Box::new(move |window: &Window| Some(parts[window.series as usize])))
+        }
+    };
+    let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+    let mut left_out = 0;
+    for window in &all {
+        match part_of(window) {
+            Some(part) => parts[part].push(*window),
+            None => left_out += 1,
+        }
+    }
+    let (validation_share, test_share) = shares(rule);
+    let wanted = [("training", 1.0), ("validation", validation_share), ("test", test_share)];
+    for (windows, (part, share)) in parts.iter().zip(wanted) {
+        if windows.is_empty() && share > 0.0 {
+            return Err(SplitError::Empty { part, windows: all.len(), left_out });
+        }
+    }
+    let classes: Arc<[String]> = match labels {
+        Labels::Forward { .. } => Labels::FORWARD_CLASSES.map(String::from).into(),
+        Labels::None | Labels::Last | Labels::Majority { .. } => set.classes().into(),
+    };
+    let [train, validation, test] =
+        parts.map(|windows| Windows::new(Arc::clone(set), windows, Arc::clone(&classes)));
+    Ok(Split {
+        train: TrainWindows::new(train),
+        validation: HeldOutWindows::new(validation),
+        test: HeldOutWindows::new(test),
+        boundaries,
+        left_out,
+    })
+}
+
+fn shares(rule: &SplitRule) -> (f64, f64) {
+    match *rule {
+        SplitRule::Time { validation, test, .. } => (validation, test),
+        SplitRule::Given { validation, .. } => (validation, 1.0),
+    }
+}
+
+fn check_shares(rule: &SplitRule) -> Result<(), SplitError> {
+    let (validation, test) = match *rule {
+        SplitRule::Time { validation, test, .. } => (validation, test),
+        SplitRule::Given { validation, .. } => (validation, 0.0),
+    };
+    let range = 0.0..1.0;
+    match () {
+        () if !range.contains(&validation) => {
+            Err(SplitError::Share { part: "validation", found: validation })
+        }
+        () if !range.contains(&test) => Err(SplitError::Share { part: "test", found: test }),
+        () if validation + test >= 1.0 => {
+            Err(SplitError::Share { part: "validation + test", found: validation + test })
+        }
+        () => Ok(()),
+    }
+}
+
+/// Every window of every segment, labelled.
+fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> Vec<Window> {
+    let horizon = labels.horizon();
+    let mut windows = Vec::new();
+    for (index, series) in set.series().iter().enumerate() {
+        let mut push = |start: usize, length: usize| {
+            windows.push(Window {
+                series: index as u32,
+                start: start as u32,
+                length: length as u32,
+                label: labels.of(set, series, start, length),
+            });
+        };
+        if rule.whole {
+            if let Some(first) = series.segments.first() {
+                let length = first.len().saturating_sub(horizon).min(rule.length);
+                if length > 0 {
+                    push(first.start, length);
+                }
+            }
+            continue;
+        }
+        for segment in &series.segments {
+            let last = segment.end.checked_sub(rule.length + horizon);
+            for start in
+                last.map(|last| segment.start..last + 1).into_iter().flatten().step_by(rule.stride)
+            {
+                push(start, rule.length);
+            }
+        }
+    }
+    windows
+}
+
+fn too_long(set: &SeriesSet, needed: usize) -> SplitError {
+    let longest = set
+        .series()
+        .iter()
+        .flat_map(|series| series.segments.iter().map(move |segment| (segment.len(), &series.name)))
+        .max_by_key(|(length, _)| *length);
+    let (longest, series) = longest.map_or((0, String::new()), |(n, name)| (n, name.clone()));
+    SplitError::TooLong { needed, longest, series }
+}
+
+/// The first moment of validation and the first of the test, so that each part holds its share of
+/// all steps.
+fn boundaries(set: &SeriesSet, validation: f64, test: f64) -> [i64; 2] {
+    let mut times: Vec<i64> =
+        set.series().iter().flat_map(|series| &series.time).copied().collect();
+    times.sort_unstable();
+    let at = |share: f64| {
+        let index = (share * times.len() as f64).round() as usize;
+        times.get(index).copied().unwrap_or(i64::MAX)
+    };
+    [at(1.0 - validation - test), at(1.0 - test)]
+}
+
+/// 0 training, 1 validation, 2 test, none when the window touches a boundary or a gap.
+fn part_by_time(
+    series: &Series,
+    window: &Window,
+    boundaries: [i64; 2],
+    gap: usize,
+    horizon: usize,
+) -> Option<usize> {
+    let steps = window.steps();
+    let [validation, test] =
+        boundaries.map(|moment| series.time.partition_point(|time| *time < moment));
+    // The gap is counted in steps of this series after each boundary that lies within it.
+    let after = |boundary: usize| if boundary == 0 { 0 } else { boundary + gap };
+    let end = steps.end + horizon;
+    if end <= validation {
+        Some(0)
+    } else if steps.start >= after(validation) && end <= test {
+        Some(1)
+    } else if steps.start >= after(test).max(after(validation)) {
+        Some(2)
+    } else {
+        None
+    }
+}
+
+/// The part of each series: test files to the test, a share of each class to validation.
+fn parts_given(set: &SeriesSet, validation: f64, seed: u64) -> Result<Vec<usize>, SplitError> {
+    let of = |origin: Origin| {
+        let series = set.series().iter().enumerate();
+        series.filter(move |(_, series)| series.origin == origin).map(|(index, _)| index)
+    };
+    let mut parts = vec![0; set.series().len()];
+    of(Origin::Test).for_each(|index| parts[index] = 2);
+    let train: Vec<usize> = of(Origin::Train).collect();
+    for (part, missing) in
+        [("training", train.is_empty()), ("test", of(Origin::Test).next().is_none())]
+    {
+        if missing {
+            return Err(SplitError::NotGiven { part });
+        }
+    }
+    let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<usize>>::new();
+    for index in train {
+        let class = match set.series()[index].labels {
+            crate::StepLabels::Whole(label) => Some(label),
+            crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
+        };
+        by_class.entry(class).or_default().push(index);
+    }
+    let mut draws = Stream::new(seed, "validation split").draws();
+    // The rounding of one class is made good by the next, so that the share holds over all.
+    let mut owed = 0.0;
+    for mut members in by_class.into_values() {
+        draws.shuffle(&mut members);
+        owed += validation * members.len() as f64;
+        let take = (owed.round().max(0.0) as usize).min(members.len().saturating_sub(1));
+        owed -= take as f64;
+        members[..take].iter().for_each(|index| parts[*index] = 1);
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Channel, Role, StepLabels};
+
+    fn set(lengths: &[usize]) -> Arc<SeriesSet> {
+        let series = lengths.iter().enumerate().map(|(index, steps)| {
+            Series::regular(format!("s{index}"), 0, 10, (0..*steps).map(|v| v as f64).collect(), 1)
+        });
+        let channels = vec![Channel::new("close", Role::Close)];
+        Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap())
+    }
+
+    fn rule(length: usize, stride: usize) -> WindowRule {
+        WindowRule { length, stride, whole: false }
+    }
+
+    #[test]
+    fn no_step_is_shared_and_the_gap_is_kept() {
+        let set = set(&[500, 300]);
+        let labels = Labels::Forward { horizon: 3, threshold: 1.0 };
+        let parts = split(&set, &rule(10, 1), &SplitRule::time(0.2, 0.2), &labels).unwrap();
+        let [validation, test] = parts.boundaries.unwrap();
+        let end = |w: &Window| set.series()[w.series as usize].time[w.steps().end - 1 + 3];
+        let start = |w: &Window| set.series()[w.series as usize].time[w.steps().start];
+        assert!(parts.train.windows().iter().all(|w| end(w) < validation));
+        assert!(
+            parts
+                .validation
+                .windows()
+                .iter()
+                .all(|w| start(w) >= validation + 130 && end(w) < test)
+        );
+        assert!(parts.test.windows().iter().all(|w| start(w) >= test + 130));
+        assert!(!parts.test.is_empty() && !parts.validation.is_empty() && parts.left_out > 0);
+    }
+
+    #[test]
+    fn windows_stay_within_segments() {
+        let mut series = Series::regular("a", 0, 1, vec![0.0; 100], 1);
+        series.segments = vec![0..30, 40..100];
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let parts = split(&set, &rule(8, 3), &SplitRule::time(0.0, 0.0), &Labels::None).unwrap();
+        assert!(parts.train.windows().iter().all(|w| w.steps().end <= 30 || w.steps().start >= 40));
+        assert_eq!(parts.train.len(), 8 + 18);
+    }
+
+    #[test]
+    fn a_given_split_draws_validation_evenly_from_each_class() {
+        let mut series: Vec<_> = (0..40)
+            .map(|index| Series {
+                labels: StepLabels::Whole(index % 2),
+                origin: if index < 30 { Origin::Train } else { Origin::Test },
+                ..Series::regular(format!("s{index}"), 0, 1, vec![0.0; 5 + index as usize], 1)
+            })
+            .collect();
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let given = SplitRule::Given { validation: 0.2, seed: 1 };
+        let whole = WindowRule { length: 20, stride: 1, whole: true };
+        let set =
+            Arc::new(SeriesSet::new(channels.clone(), classes.clone(), series.clone()).unwrap());
+        let parts = split(&set, &whole, &given, &Labels::Last).unwrap();
+        assert_eq!([parts.train.len(), parts.validation.len(), parts.test.len()], [24, 6, 10]);
+        let ones = parts.validation.windows().iter().filter(|w| w.label == Some(1)).count();
+        assert_eq!(ones, 3);
+        assert_eq!((parts.train.windows()[0].length, parts.train.longest()), (5, 20));
+        series.truncate(30);
+        let set = Arc::new(SeriesSet::new(channels, classes, series).unwrap());
+        assert_eq!(
+            split(&set, &whole, &given, &Labels::Last).unwrap_err(),
+            SplitError::NotGiven { part: "test" }
+        );
+    }
+
+    #[test]
+    fn every_error_names_its_figures() {
+        let message = |lengths: &[usize], window, split_rule| {
+            split(&set(lengths), &window, &split_rule, &Labels::None).unwrap_err().to_string()
+        };
+        let time = SplitRule::time(0.1, 0.1);
+        assert!(message(&[20, 30], rule(40, 1), time).contains("needs 40"));
+        assert!(message(&[20, 30], rule(40, 1), time).contains("has 30 (series `s1`)"));
+        assert!(message(&[100], rule(20, 1), time).contains("validation part is empty"));
+        assert!(message(&[100], rule(0, 1), time).contains("at least 1"));
+        assert!(message(&[100], rule(5, 1), SplitRule::time(0.6, 0.6)).contains("1.2"));
+        assert!(message(&[100], rule(5, 1), SplitRule::time(f64::NAN, 0.1)).contains("NaN"));
+    }
+}

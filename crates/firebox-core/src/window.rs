@@ -1,0 +1,265 @@
+//! Windows: views into series, in two types that keep training and held-out data apart.
+//!
+//! [`TrainWindows`] and [`HeldOutWindows`] have no public constructor: only [`split`](crate::split)
+//! makes them, so code that takes one of them cannot be given the other.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Role, Series, SeriesSet, StepLabels};
+
+/// A run of consecutive steps of one segment of one series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Index of the series within its set.
+    pub series: u32,
+    /// First step.
+    pub start: u32,
+    /// Number of steps.
+    pub length: u32,
+    /// Class of the window, an index into [`SeriesSet::classes`].
+    pub label: Option<u32>,
+}
+
+impl Window {
+    /// The steps of the window, as indices into its series.
+    pub fn steps(&self) -> std::ops::Range<usize> {
+        self.start as usize..(self.start + self.length) as usize
+    }
+}
+
+/// How series are cut into windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WindowRule {
+    /// Steps of a window. A longer window is the whole series when `whole` is set.
+    pub length: usize,
+    /// Steps between the starts of two windows.
+    pub stride: usize,
+    /// One window for each series, from its first step, cut to `length`; shorter series give
+    /// shorter windows.
+    pub whole: bool,
+}
+
+impl Default for WindowRule {
+    /// The window of reference system R1: 105 steps.
+    fn default() -> Self {
+        Self { length: 105, stride: 1, whole: false }
+    }
+}
+
+/// Where the label of a window comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Labels {
+    /// Windows have no labels.
+    #[default]
+    None,
+    /// The label of the whole series, or of the window's last step.
+    Last,
+    /// The most frequent label among the window's steps; none if its share of all steps is below
+    /// `share`.
+    Majority {
+        /// Smallest share of the steps, `0..=1`.
+        share: f64,
+    },
+    /// What the close does in the `horizon` steps after the window: 0 falls, 1 stays, 2 rises, by
+    /// `threshold` times the volatility expected over the horizon (the window's standard
+    /// deviation of one-step changes × √horizon). The steps looked at belong to the window's
+    /// footprint: they never cross a gap or a boundary of the split.
+    Forward {
+        /// Steps looked ahead.
+        horizon: usize,
+        /// Smallest move that counts, in units of expected volatility.
+        threshold: f64,
+    },
+}
+
+impl Labels {
+    /// Names of the classes that [`Labels::Forward`] makes.
+    pub const FORWARD_CLASSES: [&'static str; 3] = ["falls", "stays", "rises"];
+
+    /// Steps after a window that its label looks at.
+    pub fn horizon(&self) -> usize {
+        match self {
+            Self::Forward { horizon, .. } => *horizon,
+            Self::None | Self::Last | Self::Majority { .. } => 0,
+        }
+    }
+
+    /// The label of the steps `start..start + length` of `series`.
+    pub(crate) fn of(
+        &self,
+        set: &SeriesSet,
+        series: &Series,
+        start: usize,
+        length: usize,
+    ) -> Option<u32> {
+        match (self, &series.labels) {
+            (Self::None, _) => None,
+            (Self::Forward { horizon, threshold }, _) => {
+                let close = set.role(Role::Close)?;
+                let at = |step: usize| series.values[step * set.channels().len() + close];
+                forward(&at, start, length, *horizon, *threshold)
+            }
+            (_, StepLabels::None) => None,
+            (_, StepLabels::Whole(label)) => Some(*label),
+            (Self::Last, StepLabels::PerStep(labels)) => labels[start + length - 1],
+            (Self::Majority { share }, StepLabels::PerStep(labels)) => {
+                majority(&labels[start..start + length], set.classes().len(), *share)
+            }
+        }
+    }
+}
+
+fn majority(labels: &[Option<u32>], classes: usize, share: f64) -> Option<u32> {
+    let mut counts = vec![0usize; classes];
+    for label in labels.iter().flatten() {
+        counts[*label as usize] += 1;
+    }
+    // The first of equal counts: `max_by_key` would take the last.
+    let (label, count) = counts.iter().enumerate().rev().max_by_key(|(_, count)| **count)?;
+    (*count > 0 && *count as f64 >= share * labels.len() as f64).then_some(label as u32)
+}
+
+fn forward(
+    close: &dyn Fn(usize) -> f64,
+    start: usize,
+    length: usize,
+    horizon: usize,
+    threshold: f64,
+) -> Option<u32> {
+    let changes: Vec<f64> = (start + 1..start + length).map(|t| close(t) - close(t - 1)).collect();
+    let count = changes.len() as f64;
+    let mean = changes.iter().sum::<f64>() / count;
+    let variance = changes.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / count;
+    let expected = (variance * horizon as f64).sqrt();
+    if !(expected > 0.0) {
+        return None;
+    }
+    let last = start + length - 1;
+    let change = (close(last + horizon) - close(last)) / expected;
+    Some(if change <= -threshold {
+        0
+    } else if change >= threshold {
+        2
+    } else {
+        1
+    })
+}
+
+/// Windows of one set, in the order of series and time.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    set: Arc<SeriesSet>,
+    windows: Vec<Window>,
+    classes: Arc<[String]>,
+    longest: usize,
+}
+
+impl Windows {
+    pub(crate) fn new(set: Arc<SeriesSet>, windows: Vec<Window>, classes: Arc<[String]>) -> Self {
+        let longest = windows.iter().map(|window| window.length as usize).max().unwrap_or(0);
+        Self { set, windows, classes, longest }
+    }
+
+    /// The set that the windows look into.
+    pub fn set(&self) -> &Arc<SeriesSet> {
+        &self.set
+    }
+
+    /// The windows.
+    pub fn windows(&self) -> &[Window] {
+        &self.windows
+    }
+
+    /// Number of windows.
+    pub fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Whether there is no window.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// Steps of the longest window.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Class names that the labels of the windows index.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn labelled(&self) -> Self {
+        let windows =
+            self.windows.iter().copied().filter(|window| window.label.is_some()).collect();
+        Self::new(Arc::clone(&self.set), windows, Arc::clone(&self.classes))
+    }
+}
+
+/// Windows that may be trained on, augmented, and used to fit a [`Normaliser`](crate::Normaliser).
+#[derive(Clone, Debug)]
+pub struct TrainWindows(Windows);
+
+/// Windows that are only ever measured on.
+///
+/// They cannot stand where training windows are wanted:
+///
+/// ```compile_fail
+/// fn fit(held_out: &firebox_core::HeldOutWindows) {
+///     let _ = firebox_core::Normaliser::fit(firebox_core::Normalisation::Standard, held_out);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeldOutWindows(Windows);
+
+macro_rules! deref_windows {
+    ($($name:ident),*) => {$(
+        impl $name {
+            pub(crate) fn new(windows: Windows) -> Self {
+                Self(windows)
+            }
+
+            /// The windows that have a label.
+            pub fn labelled(&self) -> Self {
+                Self(self.0.labelled())
+            }
+        }
+
+        impl std::ops::Deref for $name {
+            type Target = Windows;
+
+            fn deref(&self) -> &Windows {
+                &self.0
+            }
+        }
+    )*};
+}
+
+deref_windows!(TrainWindows, HeldOutWindows);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_needs_its_share_and_ties_go_to_the_first_class() {
+        let labels = [Some(1), Some(1), Some(0), None];
+        assert_eq!(majority(&labels, 2, 0.5), Some(1));
+        assert_eq!(majority(&labels, 2, 0.6), None);
+        assert_eq!(majority(&[Some(1), Some(0)], 2, 0.5), Some(0));
+        assert_eq!(majority(&[None], 2, 0.0), None);
+    }
+
+    #[test]
+    fn forward_labels_compare_with_the_windows_own_volatility() {
+        let close = [0.0, 1.0, 0.0, 1.0, 0.0, 9.0, 0.1, -9.0];
+        let label = |horizon| forward(&|t| close[t], 0, 5, horizon, 1.0);
+        assert_eq!([label(1), label(2), label(3)], [Some(2), Some(1), Some(0)]);
+        assert_eq!(forward(&|_| 1.0, 0, 5, 1, 1.0), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! Parquet, CSV, Arrow, npy and ts files to checked, leak-free windows

@@ -1,0 +1,1 @@
+//! Metrics, probes, baselines and self-contained reports for sequence encoders

@@ -1,0 +1,1 @@
+//! Fused sequence operations for Burn: LSTM and more, forward and backward

@@ -1,0 +1,1 @@
+//! Seeded, resumable, prefetching batches from windows to a Burn device

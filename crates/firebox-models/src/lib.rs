@@ -1,0 +1,1 @@
+//! Sequence encoders for Burn: the Firebox model zoo

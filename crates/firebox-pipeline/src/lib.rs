@@ -1,0 +1,1 @@
+//! Strict, layered TOML pipelines with content-keyed stages

@@ -1,0 +1,1 @@
+//! A training loop for Burn that resumes exactly: schedules, clipping, checkpoints

@@ -1,0 +1,2 @@
+//! Train sequence encoders fast and honestly from one declarative file
+fn main() {}
