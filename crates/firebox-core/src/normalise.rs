@@ -245,7 +245,8 @@ mod tests {
         let series = Series::regular("a", 0, 1, values, roles.len());
         let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
         let rule = WindowRule { length: 4, stride: 1, whole: false };
-        let parts = split(&set, &rule, &SplitRule::time(0.0, 0.3), &Labels::None).unwrap();
+        let by_time = SplitRule::Time { validation: 0.0, test: 0.3, gap: Some(0) };
+        let parts = split(&set, &rule, &by_time, &Labels::None).unwrap();
         let normaliser = Normaliser::fit(kind, &parts.train).unwrap();
         (set, normaliser, parts.train.windows()[0])
     }

@@ -140,31 +140,27 @@ pub fn split(
     if all.is_empty() {
         return Err(too_long(set, length + labels.horizon()));
     }
-    let (boundaries, part_of): (_, Box<dyn Fn(&Window) -> Option<usize>>) = match *rule {
-        SplitRule::Time { validation, test, gap } => {
-            let boundaries = boundaries(set, validation, test);
-            let gap = gap.unwrap_or(length + labels.horizon());
-            let horizon = labels.horizon();
-            let part = move |window: &Window| {
-                part_by_time(
-                    &set.series()[window.series as usize],
-                    window,
-                    boundaries,
-                    gap,
-                    horizon,
-                )
-            };
-            (Some(boundaries), Box::new(part))
-        }
-        SplitRule::Given { validation, seed } => {
-            let parts = parts_given(set, validation, seed)?;
-            (None, Box::new(move |window: &Window| Some(parts[window.series as usize])))
-        }
+    let boundaries = match *rule {
+        SplitRule::Time { validation, test, .. } => Some(boundaries(set, validation, test)),
+        SplitRule::Given { .. } => None,
+    };
+    let parts_of_series = match *rule {
+        SplitRule::Time { .. } => Vec::new(),
+        SplitRule::Given { validation, seed } => parts_given(set, validation, seed)?,
     };
     let mut parts = [Vec::new(), Vec::new(), Vec::new()];
     let mut left_out = 0;
     for window in &all {
-        match part_of(window) {
+        let series = window.series as usize;
+        let part = match (rule, boundaries) {
+            (SplitRule::Time { gap, .. }, Some(boundaries)) => {
+                let horizon = labels.horizon();
+                let gap = gap.unwrap_or(length + horizon);
+                part_by_time(&set.series()[series], window, boundaries, gap, horizon)
+            }
+            _ => Some(parts_of_series[series]),
+        };
+        match part {
             Some(part) => parts[part].push(*window),
             None => left_out += 1,
         }

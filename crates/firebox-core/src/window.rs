@@ -135,7 +135,7 @@ fn forward(
     let mean = changes.iter().sum::<f64>() / count;
     let variance = changes.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / count;
     let expected = (variance * horizon as f64).sqrt();
-    if !(expected > 0.0) {
+    if expected.is_nan() || expected <= 0.0 {
         return None;
     }
     let last = start + length - 1;
