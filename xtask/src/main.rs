@@ -1,2 +1,142 @@
-//! x
-fn main() {}
+//! `cargo xtask`: launches Firebox's pipelines, tests, benches and checks.
+//!
+//! It only starts other programs: it links none of Firebox's crates and has no dependency, so it
+//! is built in a second. What a command does is in the crate that does it.
+
+mod check;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  pipeline NAME-or-FILE [--backend B] [FLAGS]  run a pipeline; NAME is a file of pipelines/
+  test [FILTER]                                all tests, and how many were skipped
+  bench [FLAGS]                                measure the data path beside NumPy and polars
+  ci                                           format, tests, clippy, docs, main job, backends
+
+`--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
+binary. All other flags of `pipeline` go to `firebox run`: --set KEY=VALUE, --resume RUN,
+--device NAME, --log json. See `cargo xtask pipeline pretrain --help`.
+";
+
+const BACKENDS: [&str; 6] = ["cpu", "vulkan", "metal", "wgpu", "cuda", "rocm"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest = arguments.get(1..).unwrap_or_default();
+    let result = match arguments.first().map(String::as_str) {
+        Some("pipeline") => pipeline(rest),
+        Some("test") => test::run(rest),
+        Some("bench") => bench(rest),
+        Some("ci") => check::run(),
+        Some("help" | "--help" | "-h") => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            let found = other.map_or("no command".to_owned(), |name| format!("`{name}`"));
+            eprintln!("error: {found} is not a command of xtask\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Builds the binary for a backend and runs one pipeline file with it.
+fn pipeline(arguments: &[String]) -> Result<u8, String> {
+    let mut backend = "cpu".to_owned();
+    let mut file = None;
+    let mut flags = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if let Some(name) = argument.strip_prefix("--backend=") {
+            backend = name.to_owned();
+        } else if argument == "--backend" {
+            backend = rest.next().ok_or("`--backend` needs a name")?.clone();
+        } else if argument.starts_with('-') || file.is_some() {
+            flags.push(argument.clone());
+            // The values of flags are not pipeline names.
+            if ["--set", "--resume", "--device", "--log"].contains(&argument.as_str()) {
+                flags.extend(rest.next().cloned());
+            }
+        } else {
+            file = Some(argument.clone());
+        }
+    }
+    if !BACKENDS.contains(&backend.as_str()) {
+        return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
+    }
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--release", "--package", "firebox", "--features", &backend]);
+    command.args(["--", "run"]);
+    match file {
+        Some(name) => command.arg(pipeline_file(&name)?),
+        // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
+        None => &mut command,
+    };
+    if !first_build_is_done() {
+        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
+    }
+    run(command.args(flags))
+}
+
+/// The path of `NAME-or-FILE`: a name without a slash or an extension is one of `pipelines/`.
+fn pipeline_file(name: &str) -> Result<PathBuf, String> {
+    if Path::new(name).components().count() > 1 || name.ends_with(".toml") {
+        return Ok(PathBuf::from(name));
+    }
+    let folder = root().join("pipelines");
+    let file = folder.join(format!("{name}.toml"));
+    if file.is_file() {
+        return Ok(file);
+    }
+    let mut known: Vec<String> = std::fs::read_dir(&folder)
+        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?
+        .filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(String::from))
+        .collect();
+    known.sort();
+    Err(format!(
+        "there is no pipeline `{name}`: pipelines/ has {}; a file of your own is named by its path, ending in .toml",
+        known.join(", ")
+    ))
+}
+
+fn first_build_is_done() -> bool {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("release").join("firebox").exists()
+}
+
+fn bench(arguments: &[String]) -> Result<u8, String> {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--release", "--package", "firebox-benches", "--"]);
+    run(command.args(arguments))
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a command to its end and returns its exit code; a signal counts as 1.
+fn run(command: &mut Command) -> Result<u8, String> {
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
+    Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)))
+}

@@ -1,0 +1,125 @@
+//! `cargo xtask ci`: everything that must hold before a change is taken.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::{cargo, root, run as execute, test};
+
+/// A check returns the exit code of what it ran.
+type Check = fn() -> Result<u8, String>;
+
+/// Runs all checks, the quick ones first, and stops at the first that fails.
+pub(crate) fn run() -> Result<u8, String> {
+    let checks: [(&str, Check); 7] = [
+        ("format", || execute(cargo().args(["fmt", "--all", "--check"]))),
+        ("tests", || test::run(&[])),
+        ("clippy", clippy),
+        ("documentation", documentation),
+        ("main job on a small input", main_job),
+        ("the vulkan build compiles", || execute(&mut backend_check("vulkan"))),
+        ("the cuda build compiles", cuda_build),
+    ];
+    for (name, check) in checks {
+        eprintln!("\n== {name}");
+        let start = Instant::now();
+        let code = check()?;
+        let seconds = start.elapsed().as_secs_f64();
+        if code != 0 {
+            eprintln!("== {name}: FAILED after {seconds:.0} s");
+            return Ok(code);
+        }
+        eprintln!("== {name}: done in {seconds:.0} s");
+    }
+    Ok(0)
+}
+
+fn clippy() -> Result<u8, String> {
+    let mut command = cargo();
+    command.args(["clippy", "--quiet", "--release", "--workspace", "--all-targets"]);
+    execute(command.args(["--", "-D", "warnings"]))
+}
+
+fn documentation() -> Result<u8, String> {
+    let mut command = cargo();
+    command.args([
+        "doc",
+        "--quiet",
+        "--release",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ]);
+    execute(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// The README's first command, on a few windows and for two short epochs, in a folder of its own.
+fn main_job() -> Result<u8, String> {
+    let folder = std::env::temp_dir().join(format!("firebox-ci-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--release", "--package", "firebox", "--manifest-path"]);
+    command.arg(root().join("Cargo.toml")).args(["--", "run"]);
+    command.arg(root().join("pipelines").join("pretrain.toml"));
+    for setting in ["window.stride=60", "augment.versions=1", "train.epochs=2", "evaluate.seeds=2"]
+    {
+        command.args(["--set", setting]);
+    }
+    let code = execute(command.current_dir(&folder))?;
+    let report = std::fs::read_dir(folder.join("runs"))
+        .map_err(|error| format!("the main job left no runs: {error}"))?
+        .flatten()
+        .any(|run| run.path().join("report.html").is_file());
+    let _ = std::fs::remove_dir_all(&folder);
+    if code == 0 && !report {
+        return Err("the main job ended well but left no report.html".to_owned());
+    }
+    Ok(code)
+}
+
+fn backend_check(backend: &str) -> Command {
+    let mut command = cargo();
+    command.args(["check", "--quiet", "--release", "--package", "firebox", "--features", backend]);
+    command
+}
+
+/// Burn's CUDA feature downloads LLVM while building; `../shared/cuda-build` replaces it where it
+/// is at hand, and the check is skipped where it is not.
+fn cuda_build() -> Result<u8, String> {
+    let stand_in = root().join("../shared/cuda-build/cubecl-llvm");
+    if !stand_in.join("Cargo.toml").is_file() {
+        println!("skipped: the cuda build, because ../shared/cuda-build is absent");
+        return Ok(0);
+    }
+    let stand_in = stand_in.canonicalize().map_err(|error| error.to_string())?;
+    let _lock = KeepLockFile::new(&root().join("Cargo.lock"))?;
+    let mut command = backend_check("cuda,cuda-nvrtc");
+    let setting = format!("patch.crates-io.cubecl-llvm.path={:?}", stand_in.display().to_string());
+    execute(command.args(["--config", &setting]))
+}
+
+/// Puts Cargo.lock back as it was: the override rewrites it.
+struct KeepLockFile {
+    path: PathBuf,
+    content: Vec<u8>,
+}
+
+impl KeepLockFile {
+    fn new(path: &Path) -> Result<Self, String> {
+        let content = std::fs::read(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), content })
+    }
+}
+
+impl Drop for KeepLockFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(&self.path, &self.content) {
+            eprintln!(
+                "warning: {} could not be put back: {error}; use git checkout",
+                self.path.display()
+            );
+        }
+    }
+}
