@@ -1,1 +1,65 @@
-//! Helpers of the whole-program tests.
+//! What the whole-program tests share: where things are, and how the program is started.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The workspace's folder.
+pub fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
+}
+
+/// A file of `../shared/data`, or a line that counts this test as skipped.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("FIREBOX_SHARED_DATA")
+        .map_or_else(|| root().join("../shared/data"), PathBuf::from);
+    let file = folder.join(path);
+    if file.exists() {
+        return Some(file);
+    }
+    println!("skipped: {path} is not there; set FIREBOX_SHARED_DATA to the folder that has it");
+    None
+}
+
+/// The `firebox` program of this workspace, built once in the profile of the tests.
+///
+/// # Panics
+///
+/// When it cannot be built.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--release", "--package", "firebox"]).current_dir(root());
+        let status = build.status();
+        assert!(status.is_ok_and(|status| status.success()), "the firebox program does not build");
+        target().join("release").join("firebox")
+    })
+}
+
+/// Cargo's target folder.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Runs the program in `folder` with nothing of this process's environment that it would read.
+///
+/// # Panics
+///
+/// When it cannot be started.
+pub fn firebox(folder: &Path, arguments: &[&str]) -> Output {
+    let output = command(folder, arguments).output();
+    output.unwrap_or_else(|error| panic!("firebox does not start: {error}"))
+}
+
+/// The command of [`firebox`], not yet started.
+pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(arguments).current_dir(folder);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIREBOX_")) {
+        command.env_remove(name);
+    }
+    command
+}

@@ -1,0 +1,32 @@
+//! A project outside the workspace uses the kernels, the cache and the loader, each on its own.
+
+use std::process::Command;
+
+use firebox_tests::{root, target};
+
+#[test]
+fn single_crates_serve_a_project_of_their_own() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let folder = tempfile::tempdir().unwrap();
+    // The versions of this workspace, so that nothing is downloaded or built twice.
+    let project = folder.path().join("project");
+    std::fs::create_dir_all(project.join("src")).unwrap();
+    let from = root().join("tests/external");
+    let manifest = std::fs::read_to_string(from.join("Cargo.toml")).unwrap();
+    let crates = root().join("crates").display().to_string();
+    std::fs::write(project.join("Cargo.toml"), manifest.replace("../../crates", &crates)).unwrap();
+    std::fs::copy(from.join("src/main.rs"), project.join("src/main.rs")).unwrap();
+    std::fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    let output = Command::new(cargo)
+        .args(["run", "--quiet", "--release"])
+        .current_dir(&project)
+        .env("CARGO_TARGET_DIR", target())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for part in ["kernels:", "cache:", "loader:"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+}
