@@ -1,0 +1,56 @@
+//! What a model must offer to be pre-trained without labels, and how losses are averaged.
+
+use burn::tensor::Tensor;
+use firebox_core::Stream;
+
+use crate::{Encoder, StepMask};
+
+/// A batch for pre-training. Models know no loader: they take tensors and lengths.
+#[derive(Clone, Debug)]
+pub struct PretrainBatch<'a> {
+    /// Normalised windows, `[batch, time, channel]`, zeros after each length.
+    pub inputs: Tensor<3>,
+    /// Valid steps of each sample, `[batch]`.
+    pub lengths: &'a [usize],
+    /// A number that names each sample among those that share a random stream, `[batch]`: its
+    /// index in the data set. What is drawn for a sample then depends neither on the batch that it
+    /// came in nor on its row.
+    pub indices: &'a [usize],
+}
+
+/// The loss of one batch, as a mean and the weight that it counts with.
+///
+/// Two batches with values `v₁`, `v₂` and weights `w₁`, `w₂` have the loss
+/// `(w₁·v₁ + w₂·v₂) / (w₁ + w₂)`: with the number of averaged elements as the weight, that is the
+/// mean over both, so `w·v` is the numerator and `w` the denominator. Accumulated gradients are
+/// averaged in the same way.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// Mean loss over the batch, `[1]`.
+    pub value: Tensor<1>,
+    /// Number of elements that the mean was taken over; zero if there was nothing to learn from.
+    pub weight: f64,
+    /// The summands of `value` by name, for logs, each `[1]` and without a gradient.
+    pub parts: Vec<(&'static str, Tensor<1>)>,
+}
+
+/// An encoder that can be trained to restore what was hidden from it.
+pub trait Pretrain: Encoder {
+    /// The loss of a batch. What is hidden from each sample is drawn from
+    /// `masks.substream(index of the sample)`; `dropout` is `None` in evaluation.
+    fn pretrain_loss(
+        &self,
+        batch: &PretrainBatch<'_>,
+        masks: Stream,
+        dropout: Option<Stream>,
+    ) -> Loss;
+
+    /// The mask that [`Pretrain::pretrain_loss`] draws from the same stream.
+    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask;
+
+    /// Reconstructs a batch of which the steps of `mask` are hidden, in evaluation.
+    ///
+    /// # Shapes
+    /// - returns `[batch, time, channel]`; values after each length mean nothing
+    fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3>;
+}
