@@ -126,6 +126,21 @@ impl Normaliser {
         }
     }
 
+    /// The affine map of a channel in this window, as `[center, scale]`: `(x − center) / scale`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such channel or the set has other channels than were fitted.
+    pub fn center_and_scale(&self, set: &SeriesSet, window: &Window, channel: usize) -> [f64; 2] {
+        let channels = self.channels.len();
+        assert_eq!(set.channels().len(), channels, "the set has other channels than were fitted");
+        let series = &set.series()[window.series as usize];
+        let steps = window.steps();
+        let values = &series.values[steps.start * channels..steps.end * channels];
+        let Affine { center, scale } = self.map(set, values, channel);
+        [center, scale]
+    }
+
     fn map(&self, set: &SeriesSet, values: &[f64], channel: usize) -> Affine {
         let own = match self.kind {
             Normalisation::None | Normalisation::Standard | Normalisation::Robust => {

@@ -1,0 +1,277 @@
+//! The four augmentations, on one normalised window at a time.
+//!
+//! Nothing here knows threads or files: a version of a window is a pure function of the seed, the
+//! window's index, the version's number and the values.
+
+use firebox_core::{Augmentation, Channel, Stream};
+
+use crate::normal;
+use crate::parameters::{ParameterError, check_parameters};
+use crate::price::{Bars, PriceScale};
+
+/// Smallest speed at a knot of the time-warp: time never stands still or runs backwards.
+const SLOWEST: f64 = 0.1;
+
+/// Substreams of a window version, one for each augmentation, so that the draws of one do not
+/// depend on the parameters of another.
+const JITTER: u64 = 0;
+const SCALING: u64 = 1;
+const TIME_WARP: u64 = 2;
+const VOLATILITY: u64 = 3;
+/// Substream of the jitter's noise, apart from its coin.
+const NOISE: u64 = 4;
+
+/// Which augmentations a version got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Applied {
+    /// Noise.
+    pub jitter: bool,
+    /// One factor for the window.
+    pub scaling: bool,
+    /// A change of speed.
+    pub time_warp: bool,
+    /// A factor on distances from the middle of bars.
+    pub volatility_scaling: bool,
+}
+
+/// Makes augmented versions of normalised windows, one window after the other. It keeps scratch
+/// memory; give each thread its own.
+///
+/// Each version starts from the original and gets, in this order and each by its own coin: jitter,
+/// scaling, time-warp, volatility scaling. After each, the high of a bar is its highest price
+/// again, and the low its lowest.
+///
+/// # Example
+///
+/// ```
+/// use firebox_cache::{Augmenter, PriceScale};
+/// use firebox_core::{Augmentation, Channel, Role};
+///
+/// let channels = [Channel::new("close", Role::Close)];
+/// let mut augmenter = Augmenter::new(&Augmentation::default(), &channels, 1337)?;
+/// augmenter.load(0, &[0.0, 0.5, -0.5, 1.0], PriceScale::SHARED);
+/// let (mut once, mut again) = ([0.0; 4], [0.0; 4]);
+/// let applied = augmenter.version(3, &mut once);
+/// assert_eq!(augmenter.version(3, &mut again), applied);
+/// assert_eq!(once, again);
+/// # Ok::<(), firebox_cache::ParameterError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Augmenter {
+    settings: Augmentation,
+    channels: usize,
+    bars: Option<Bars>,
+    seed: Stream,
+    window: Stream,
+    scale: PriceScale,
+    original: Vec<f32>,
+    /// Standard deviation of the jitter of each value.
+    amplitude: Vec<f32>,
+    noise: Vec<f32>,
+    unwarped: Vec<f32>,
+    knots: Vec<f64>,
+}
+
+impl Augmenter {
+    /// An augmenter of windows with these channels.
+    ///
+    /// # Errors
+    ///
+    /// The first parameter outside its range.
+    pub fn new(
+        settings: &Augmentation,
+        channels: &[Channel],
+        seed: u64,
+    ) -> Result<Self, ParameterError> {
+        check_parameters(settings)?;
+        let seed = Stream::new(seed, "augment");
+        Ok(Self {
+            settings: settings.clone(),
+            channels: channels.len(),
+            bars: Bars::of(channels),
+            seed,
+            window: seed,
+            scale: PriceScale::SHARED,
+            original: Vec::new(),
+            amplitude: Vec::new(),
+            noise: Vec::new(),
+            unwarped: Vec::new(),
+            knots: Vec::new(),
+        })
+    }
+
+    /// Takes the window whose versions are made next.
+    ///
+    /// # Shapes
+    ///
+    /// - `values`: `[time, channel]`, row-major; only valid steps, no padding.
+    ///
+    /// # Panics
+    ///
+    /// When `values` does not hold whole steps.
+    pub fn load(&mut self, window: u64, values: &[f32], scale: PriceScale) {
+        let steps = values.len() / self.channels;
+        assert_eq!(
+            values.len(),
+            steps * self.channels,
+            "whole steps of {} channels",
+            self.channels
+        );
+        self.window = self.seed.substream(window);
+        self.scale = scale;
+        self.original.clear();
+        self.original.extend_from_slice(values);
+        let sigma = self.settings.jitter.sigma;
+        let deviations =
+            deviations(values, self.channels).map(|deviation| (sigma * deviation) as f32);
+        self.amplitude.clear();
+        self.amplitude.extend(deviations);
+        for _ in 1..steps {
+            self.amplitude.extend_from_within(..self.channels);
+        }
+        self.amplitude.truncate(values.len());
+    }
+
+    /// Writes a version of the loaded window. Version 0 is the original.
+    ///
+    /// # Shapes
+    ///
+    /// - `out`: `[time, channel]`, as loaded.
+    ///
+    /// # Panics
+    ///
+    /// When `out` has another length than the loaded window.
+    pub fn version(&mut self, version: u32, out: &mut [f32]) -> Applied {
+        assert_eq!(out.len(), self.original.len(), "the window that was loaded");
+        out.copy_from_slice(&self.original);
+        if version == 0 {
+            return Applied::default();
+        }
+        let stream = self.window.substream(u64::from(version));
+        Applied {
+            jitter: self.jitter(stream, out),
+            scaling: self.scaling(stream, out),
+            time_warp: self.time_warp(stream, out),
+            volatility_scaling: self.volatility_scaling(stream, out),
+        }
+    }
+
+    fn restore_order(&self, out: &mut [f32]) -> bool {
+        if let Some(bars) = &self.bars {
+            bars.restore_order(&self.scale, out);
+        }
+        true
+    }
+
+    fn jitter(&mut self, stream: Stream, out: &mut [f32]) -> bool {
+        if !stream.substream(JITTER).draws().chance(self.settings.jitter.probability) {
+            return false;
+        }
+        self.noise.resize(out.len(), 0.0);
+        normal::fill(stream.substream(NOISE), &mut self.noise);
+        for ((out, amplitude), noise) in out.iter_mut().zip(&self.amplitude).zip(&self.noise) {
+            *out += amplitude * noise;
+        }
+        self.restore_order(out)
+    }
+
+    fn scaling(&self, stream: Stream, out: &mut [f32]) -> bool {
+        let mut draws = stream.substream(SCALING).draws();
+        if !draws.chance(self.settings.scaling.probability) {
+            return false;
+        }
+        let factor = (1.0 + self.settings.scaling.sigma * draws.normal()) as f32;
+        out.iter_mut().for_each(|value| *value *= factor);
+        self.restore_order(out)
+    }
+
+    fn time_warp(&mut self, stream: Stream, out: &mut [f32]) -> bool {
+        let settings = self.settings.time_warp;
+        let mut draws = stream.substream(TIME_WARP).draws();
+        if !draws.chance(settings.probability) {
+            return false;
+        }
+        self.knots.clear();
+        self.knots.extend(
+            (0..settings.knots).map(|_| (1.0 + settings.sigma * draws.normal()).max(SLOWEST)),
+        );
+        self.unwarped.clear();
+        self.unwarped.extend_from_slice(out);
+        let steps = out.len() / self.channels;
+        // Rows of four channels are by far the most frequent; a constant width doubles the speed.
+        match self.channels {
+            4 => warp::<4>(&self.unwarped, 4, &self.knots, steps, out),
+            channels => warp::<0>(&self.unwarped, channels, &self.knots, steps, out),
+        }
+        self.restore_order(out)
+    }
+
+    fn volatility_scaling(&self, stream: Stream, out: &mut [f32]) -> bool {
+        let settings = self.settings.volatility_scaling;
+        let mut draws = stream.substream(VOLATILITY).draws();
+        let Some(bars) = self.bars.filter(Bars::have_middle) else { return false };
+        if !draws.chance(settings.probability) {
+            return false;
+        }
+        let factor = settings.low + (settings.high - settings.low) * draws.uniform_f64();
+        bars.stretch(&self.scale, factor as f32, out);
+        self.restore_order(out)
+    }
+}
+
+/// The (population) standard deviation of each channel.
+fn deviations(values: &[f32], channels: usize) -> impl Iterator<Item = f64> + '_ {
+    let steps = (values.len() / channels).max(1) as f64;
+    (0..channels).map(move |channel| {
+        let column =
+            || values.iter().skip(channel).step_by(channels).map(|value| f64::from(*value));
+        let mean = column().sum::<f64>() / steps;
+        (column().map(|value| (value - mean).powi(2)).sum::<f64>() / steps).sqrt()
+    })
+}
+
+/// Reads `values` at warped times, by linear interpolation between steps.
+///
+/// `speeds` are the speeds of time at evenly spaced knots, linear in between; the warp is their
+/// integral, scaled to end where it began to end: a smooth, increasing map of `[0, T − 1]` onto
+/// itself. `WIDTH` is the number of channels, or 0 for any number.
+fn warp<const WIDTH: usize>(
+    values: &[f32],
+    channels: usize,
+    speeds: &[f64],
+    steps: usize,
+    out: &mut [f32],
+) {
+    let channels = if WIDTH == 0 { channels } else { WIDTH };
+    if steps < 2 {
+        return;
+    }
+    let last = (steps - 1) as f64;
+    let pieces = speeds.len() - 1;
+    let area: f64 = speeds.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).sum();
+    let per_step = pieces as f64 / last;
+    let scale = last / area;
+    // The piece that a step falls into, and the integral up to its beginning.
+    let (mut piece, mut before) = (0, 0.0);
+    for (step, out) in out.chunks_exact_mut(channels).enumerate() {
+        let knot = step as f64 * per_step;
+        while knot >= (piece + 1) as f64 && piece + 1 < pieces {
+            before += 0.5 * (speeds[piece] + speeds[piece + 1]);
+            piece += 1;
+        }
+        let within = knot - piece as f64;
+        let slope = speeds[piece + 1] - speeds[piece];
+        let integral = before + within * (speeds[piece] + 0.5 * slope * within);
+        let time = (integral * scale).clamp(0.0, last);
+        let from = (time as usize).min(steps - 2);
+        let share = (time - from as f64) as f32;
+        let rows = &values[from * channels..(from + 2) * channels];
+        for channel in 0..channels {
+            let (a, b) = (rows[channel], rows[channels + channel]);
+            out[channel] = a + share * (b - a);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

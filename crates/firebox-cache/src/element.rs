@@ -1,0 +1,137 @@
+//! The number types that shards are stored in.
+
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::DataType;
+use firebox_core::Storage;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+
+/// Values of one record as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Values<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// The upper half of single precision.
+    Bf16(&'a [bf16]),
+}
+
+impl Values<'_> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the values as f32.
+    ///
+    /// # Panics
+    ///
+    /// When `out` has another length.
+    pub fn write(&self, out: &mut [f32]) {
+        match self {
+            Self::F32(values) => out.copy_from_slice(values),
+            Self::F16(values) => values.convert_to_f32_slice(out),
+            Self::Bf16(values) => {
+                assert_eq!(out.len(), values.len(), "one value for each stored value");
+                for (out, bits) in out.iter_mut().zip(values.reinterpret_cast()) {
+                    *out = f32::from_bits(u32::from(*bits) << 16);
+                }
+            }
+        }
+    }
+}
+
+/// A type that values are stored as.
+pub(crate) trait Element: ArrowNativeType + Send + Sync {
+    /// Stores values; the index of the first that this type cannot hold as a finite number.
+    fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize>;
+}
+
+impl Element for f32 {
+    fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize> {
+        out.copy_from_slice(values);
+        first_not_finite(values.iter().map(|value| value.is_finite()))
+    }
+}
+
+impl Element for f16 {
+    fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize> {
+        out.convert_from_f32_slice(values);
+        first_not_finite(out.iter().map(|value| value.is_finite()))
+    }
+}
+
+/// Arrow has no bf16: its bits are stored as u16, and the schema says so.
+impl Element for u16 {
+    fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize> {
+        let out = out.reinterpret_cast_mut::<bf16>();
+        out.convert_from_f32_slice(values);
+        first_not_finite(out.iter().map(|value| value.is_finite()))
+    }
+}
+
+/// Without a branch inside, which the compiler turns into wide comparisons.
+fn first_not_finite(finite: impl Iterator<Item = bool> + Clone) -> Result<(), usize> {
+    if finite.clone().fold(true, |all, one| all & one) {
+        return Ok(());
+    }
+    finite.enumerate().find(|(_, finite)| !finite).map_or(Ok(()), |(index, _)| Err(index))
+}
+
+/// The Arrow type of values stored so.
+pub(crate) fn data_type(storage: Storage) -> DataType {
+    match storage {
+        Storage::F32 => DataType::Float32,
+        Storage::F16 => DataType::Float16,
+        Storage::Bf16 => DataType::UInt16,
+    }
+}
+
+/// The name of a storage type, as configuration files write it.
+pub(crate) fn name(storage: Storage) -> &'static str {
+    match storage {
+        Storage::F32 => "f32",
+        Storage::F16 => "f16",
+        Storage::Bf16 => "bf16",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_values_come_back_within_their_precision() {
+        let values: Vec<f32> = (-300..300).map(|i| i as f32 * 0.37 + 0.01).collect();
+        let mut back = vec![0.0; values.len()];
+        let mut halves = vec![f16::ZERO; values.len()];
+        assert_eq!(f16::store(&values, &mut halves), Ok(()));
+        Values::F16(&halves).write(&mut back);
+        let close = |tolerance: f32, back: &[f32]| {
+            values.iter().zip(back).all(|(a, b)| (a - b).abs() <= tolerance * a.abs())
+        };
+        assert!(close(4.9e-4, &back) && !close(1e-5, &back));
+        let mut bits = vec![0u16; values.len()];
+        assert_eq!(u16::store(&values, &mut bits), Ok(()));
+        Values::Bf16(bits.reinterpret_cast()).write(&mut back);
+        assert!(close(3.9e-3, &back) && !close(1e-3, &back));
+    }
+
+    #[test]
+    fn values_beyond_the_range_are_found() {
+        assert_eq!(f16::store(&[1.0, 65_504.0], &mut [f16::ZERO; 2]), Ok(()));
+        assert_eq!(f16::store(&[1.0, 65_520.0], &mut [f16::ZERO; 2]), Err(1));
+        assert_eq!(u16::store(&[1e38, f32::MAX], &mut [0; 2]), Err(1));
+        assert_eq!(f32::store(&[f32::MAX, f32::NAN], &mut [0.0; 2]), Err(1));
+    }
+}

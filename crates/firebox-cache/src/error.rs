@@ -1,0 +1,131 @@
+//! What can go wrong between windows and the store.
+
+use std::path::{Path, PathBuf};
+
+use crate::parameters::ParameterError;
+
+/// A cache that cannot be made, read or pruned.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// A parameter of an augmentation outside its range.
+    #[error("an augmentation has a parameter out of range")]
+    Parameter(#[from] ParameterError),
+    /// Nothing to augment.
+    #[error("there is no training window to augment")]
+    Empty,
+    /// The normalisation belongs to other data.
+    #[error(
+        "the normaliser was fitted on the channels {fitted:?}, and the windows have {found:?}; fit it on these windows"
+    )]
+    Channels {
+        /// Channels of the normaliser.
+        fitted: Vec<String>,
+        /// Channels of the windows.
+        found: Vec<String>,
+    },
+    /// More records, or values of a record, than indices can count.
+    #[error(
+        "{windows} windows in {versions} versions of {values} values are more than a cache holds (2^32 windows, 2^31 values a record); use a larger stride or shorter windows"
+    )]
+    TooMany {
+        /// Training windows.
+        windows: usize,
+        /// Versions, the original included.
+        versions: u64,
+        /// Values of a record.
+        values: usize,
+    },
+    /// A value that the storage type cannot hold.
+    #[error(
+        "window {window}, version {version}, step {step}, channel `{channel}`: {value} does not fit into {storage}; normalise the data, or store the cache as {instead}"
+    )]
+    Range {
+        /// Index of the window.
+        window: u32,
+        /// Number of the version.
+        version: u32,
+        /// Step within the window.
+        step: usize,
+        /// Name of the channel.
+        channel: String,
+        /// The value.
+        value: f32,
+        /// Name of the storage type.
+        storage: &'static str,
+        /// Storage types with a larger range.
+        instead: &'static str,
+    },
+    /// One key for two different things.
+    #[error(
+        "`{}` was made from {what} that differ from those asked for: its key does not cover them; pass a key that does (`augmented_key`), or remove the folder",
+        path.display()
+    )]
+    OtherInputs {
+        /// Folder of the entry.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} `{}`", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: std::io::Error,
+    },
+    /// What was just written is not whole.
+    #[error("`{}` was written, but does not read back; check the disk", path.display())]
+    ReadBack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Damage,
+    },
+    /// Arrow refused to encode.
+    #[error("cannot encode `{}`", path.display())]
+    Encode {
+        /// The file.
+        path: PathBuf,
+        /// The refusal.
+        #[source]
+        source: arrow_schema::ArrowError,
+    },
+}
+
+impl CacheError {
+    /// Wraps an error of the operating system: `.map_err(CacheError::io("create", path))`.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// What is wrong with a stored file.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    /// It is not there.
+    #[error("the file is missing")]
+    Missing,
+    /// It has another size than was written.
+    #[error("the file has {found} bytes; {expected} were written")]
+    Size {
+        /// Bytes found.
+        found: u64,
+        /// Bytes written.
+        expected: u64,
+    },
+    /// Its content has changed.
+    #[error("the checksum of the file differs from that of what was written")]
+    Checksum,
+    /// It is not what it should be, although its checksum fits or there is none.
+    #[error("{0}")]
+    Content(String),
+    /// It cannot be read.
+    #[error("the file cannot be read")]
+    Unreadable(#[source] std::io::Error),
+}

@@ -1,0 +1,261 @@
+//! Listing, verifying and pruning. Entries of every bucket are treated alike: a folder that is named
+//! by a key and holds a manifest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use firebox_core::Key;
+
+use crate::error::{CacheError, Damage};
+use crate::files::{self, check_file, temporary};
+use crate::lock;
+use crate::manifest::{self, AnyManifest};
+use crate::store::{AUGMENTED, SERIES, Store};
+
+/// The buckets that are listed and pruned.
+const BUCKETS: [&str; 2] = [AUGMENTED, SERIES];
+/// A temporary that names no lock counts as left over once nothing in it has changed for so long.
+const ABANDONED: Duration = Duration::from_secs(60 * 60);
+
+/// A finished result in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its bucket: what kind of result it is.
+    pub bucket: &'static str,
+    /// Its key.
+    pub key: Key,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Bytes on disk, all files together.
+    pub bytes: u64,
+    /// When it was made or last used.
+    pub last_used: SystemTime,
+    /// Whether a running process uses it.
+    pub in_use: bool,
+}
+
+/// Something half-made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Its file or folder.
+    pub path: PathBuf,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Whether a running process may still be at it. Only dead ones are pruned.
+    pub alive: bool,
+}
+
+/// All that a store holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Finished results, the least recently used first.
+    pub stored: Vec<Stored>,
+    /// Half-made ones.
+    pub leftovers: Vec<Leftover>,
+}
+
+impl Listing {
+    /// Bytes of everything.
+    pub fn bytes(&self) -> u64 {
+        let stored: u64 = self.stored.iter().map(|stored| stored.bytes).sum();
+        stored + self.leftovers.iter().map(|leftover| leftover.bytes).sum::<u64>()
+    }
+}
+
+/// What was found out about a finished result.
+#[derive(Debug)]
+pub struct Verified {
+    /// The result.
+    pub stored: Stored,
+    /// Bytes that were compared with their checksums.
+    pub checked: u64,
+    /// Damaged files with their damage. Empty if all is well.
+    pub damaged: Vec<(PathBuf, Damage)>,
+}
+
+/// What pruning did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Results that were removed, the least recently used first.
+    pub removed: Vec<Stored>,
+    /// Results that had to go, but are in use by a running process.
+    pub kept_in_use: Vec<Stored>,
+    /// Half-made results of dead processes that were removed.
+    pub leftovers: Vec<Leftover>,
+    /// Bytes that were freed.
+    pub freed: u64,
+    /// Bytes that the store still holds.
+    pub left: u64,
+}
+
+impl Store {
+    /// All results, and what is half-made.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be read.
+    pub fn list(&self) -> Result<Listing, CacheError> {
+        let mut listing = Listing::default();
+        for bucket in BUCKETS {
+            for path in children(&self.bucket(bucket))? {
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+                let name = name.unwrap_or_default();
+                match name.parse::<Key>() {
+                    Ok(key) if path.join(manifest::NAME).is_file() => {
+                        listing.stored.push(self.stored(bucket, key, path)?);
+                    }
+                    _ => listing.leftovers.push(self.leftover(bucket, &name, path)?),
+                }
+            }
+        }
+        listing.stored.sort_by_key(|stored| (stored.last_used, stored.key));
+        Ok(listing)
+    }
+
+    /// Compares every stored byte with its checksum. Nothing is mended: the next run that needs a
+    /// damaged result makes it again.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be read.
+    pub fn verify(&self) -> Result<Vec<Verified>, CacheError> {
+        self.list()?.stored.into_iter().map(|stored| self.verify_one(stored)).collect()
+    }
+
+    fn verify_one(&self, stored: Stored) -> Result<Verified, CacheError> {
+        let _used = lock::shared(&self.lock(stored.bucket, &stored.key.to_string(), "use"))?;
+        let mut damaged = Vec::new();
+        let mut checked = 0;
+        match read_manifest(&stored) {
+            Ok(manifest) => {
+                for file in manifest.files {
+                    match check_file(&stored.path, &file, true) {
+                        Ok(_) => checked += file.bytes,
+                        Err(damage) => damaged.push((stored.path.join(&file.name), damage)),
+                    }
+                }
+            }
+            Err(damage) => damaged.push((stored.path.join(manifest::NAME), damage)),
+        }
+        Ok(Verified { stored, checked, damaged })
+    }
+
+    /// Removes the least recently used results until no more than `max_bytes` are left, and what
+    /// dead processes left half-made. Nothing that a running process uses is removed.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be read or removed.
+    pub fn prune(&self, max_bytes: u64) -> Result<Pruned, CacheError> {
+        let Listing { stored, leftovers } = self.list()?;
+        let mut pruned =
+            Pruned { left: stored.iter().map(|stored| stored.bytes).sum(), ..Pruned::default() };
+        for leftover in leftovers {
+            if leftover.alive {
+                pruned.left += leftover.bytes;
+            } else {
+                files::remove(&leftover.path).map_err(CacheError::io("remove", &leftover.path))?;
+                pruned.freed += leftover.bytes;
+                pruned.leftovers.push(leftover);
+            }
+        }
+        for stored in stored {
+            if pruned.left <= max_bytes {
+                break;
+            }
+            if self.remove(&stored)? {
+                pruned.left -= stored.bytes;
+                pruned.freed += stored.bytes;
+                pruned.removed.push(stored);
+            } else {
+                pruned.kept_in_use.push(stored);
+            }
+        }
+        Ok(pruned)
+    }
+
+    /// Removes a result unless a running process uses it.
+    fn remove(&self, stored: &Stored) -> Result<bool, CacheError> {
+        let use_lock = self.lock(stored.bucket, &stored.key.to_string(), "use");
+        let Some(_alone) = lock::try_exclusive(&use_lock)? else { return Ok(false) };
+        // Renamed first, so that nobody finds a part of it.
+        let gone = temporary(&self.bucket(stored.bucket), &stored.key.to_string());
+        fs::rename(&stored.path, &gone).map_err(CacheError::io("remove", &stored.path))?;
+        fs::remove_dir_all(&gone).map_err(CacheError::io("remove", &gone))?;
+        Ok(true)
+    }
+
+    fn lock(&self, bucket: &str, key: &str, kind: &str) -> PathBuf {
+        lock::path(self.root(), bucket, key, kind)
+    }
+
+    fn stored(&self, bucket: &'static str, key: Key, path: PathBuf) -> Result<Stored, CacheError> {
+        let lock = self.lock(bucket, &key.to_string(), "use");
+        let times = [path.join(manifest::NAME), lock.clone()]
+            .map(|path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok());
+        let last_used = times.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH);
+        let (bytes, _) = measure(&path)?;
+        Ok(Stored { bucket, key, bytes, last_used, in_use: lock::is_held(&lock), path })
+    }
+
+    fn leftover(&self, bucket: &str, name: &str, path: PathBuf) -> Result<Leftover, CacheError> {
+        let (bytes, changed) = measure(&path)?;
+        let key = name.split('.').next().filter(|key| key.parse::<Key>().is_ok());
+        let lock = key.map(|key| self.lock(bucket, key, "make")).filter(|lock| lock.is_file());
+        let alive = match lock {
+            Some(lock) => lock::is_held(&lock),
+            // A clock that was turned back counts as just now.
+            None => changed.elapsed().unwrap_or_default() < ABANDONED,
+        };
+        Ok(Leftover { path, bytes, alive })
+    }
+}
+
+fn read_manifest(stored: &Stored) -> Result<AnyManifest, Damage> {
+    if stored.bucket == AUGMENTED
+        && let Err(damage) = manifest::Manifest::read(&stored.path)
+    {
+        return Err(damage);
+    }
+    let text = fs::read(stored.path.join(manifest::NAME)).map_err(Damage::Unreadable)?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Damage::Content(format!("the manifest is broken: {error}")))
+}
+
+/// The files and folders in a folder by name; none if it is not there.
+fn children(folder: &Path) -> Result<Vec<PathBuf>, CacheError> {
+    let list = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        list => list.map_err(CacheError::io("list", folder))?,
+    };
+    let mut paths = BTreeMap::new();
+    for child in list {
+        let child = child.map_err(CacheError::io("list", folder))?;
+        paths.insert(child.file_name(), child.path());
+    }
+    Ok(paths.into_values().collect())
+}
+
+/// Bytes of all files in a folder, or of a file, and the latest change. What vanishes meanwhile,
+/// because its maker has finished, counts as nothing.
+fn measure(path: &Path) -> Result<(u64, SystemTime), CacheError> {
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((0, SystemTime::now()));
+        }
+        metadata => metadata.map_err(CacheError::io("read the size of", path))?,
+    };
+    let mut changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    if !metadata.is_dir() {
+        return Ok((metadata.len(), changed));
+    }
+    let mut bytes = 0;
+    for child in children(path)? {
+        let (size, at) = measure(&child)?;
+        bytes += size;
+        changed = changed.max(at);
+    }
+    Ok((bytes, changed))
+}

@@ -1,0 +1,120 @@
+//! Locks between processes that share a cache.
+//!
+//! Each entry has two lock files in `locks/<bucket>/`, which are never removed: `<key>.use` is held
+//! shared by whoever uses or makes the entry, and exclusively by whoever removes it; `<key>.make` is
+//! held exclusively by whoever makes or repairs it. The operating system releases both when a
+//! process ends, however it ends.
+
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::error::CacheError;
+
+/// A lock held until it is dropped. Empty where the file system cannot lock or be written to: then
+/// nobody else can remove anything there either, or renaming alone must keep entries whole.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    /// Closing the file releases the lock.
+    _held: Option<File>,
+}
+
+/// Waits for a shared lock.
+pub(crate) fn shared(path: &Path) -> Result<Lock, CacheError> {
+    let Some(file) = open(path)? else { return Ok(Lock { _held: None }) };
+    match file.lock_shared() {
+        Ok(()) => Ok(Lock { _held: Some(file) }),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Lock { _held: None }),
+        Err(error) => Err(CacheError::io("lock", path)(error)),
+    }
+}
+
+/// Waits for an exclusive lock; `waiting` is called first if someone else has it.
+pub(crate) fn exclusive(path: &Path, waiting: impl FnOnce()) -> Result<Lock, CacheError> {
+    let Some(file) = open(path)? else { return Ok(Lock { _held: None }) };
+    match file.try_lock() {
+        Ok(()) => return Ok(Lock { _held: Some(file) }),
+        Err(TryLockError::WouldBlock) => waiting(),
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+            return Ok(Lock { _held: None });
+        }
+        Err(TryLockError::Error(error)) => return Err(CacheError::io("lock", path)(error)),
+    }
+    file.lock().map_err(CacheError::io("lock", path))?;
+    Ok(Lock { _held: Some(file) })
+}
+
+/// An exclusive lock, or none if someone has one. Where nothing can be locked, nobody is known not to.
+pub(crate) fn try_exclusive(path: &Path) -> Result<Option<Lock>, CacheError> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Lock { _held: Some(file) })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(None),
+        Err(TryLockError::Error(error)) => Err(CacheError::io("lock", path)(error)),
+    }
+}
+
+/// Whether someone holds the lock. Asking takes it for a moment only, and makes no file.
+pub(crate) fn is_held(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// Writes down that an entry was used now, as the time of its lock file.
+pub(crate) fn mark_used(path: &Path) {
+    // A cache that may only be read has no order of use to keep.
+    let _ = File::options().append(true).open(path).and_then(|f| f.set_modified(SystemTime::now()));
+}
+
+/// The path of a lock file.
+pub(crate) fn path(root: &Path, bucket: &str, key: &str, kind: &str) -> PathBuf {
+    root.join("locks").join(bucket).join(format!("{key}.{kind}"))
+}
+
+/// Opens a lock file, and makes it if needed. None if it neither is there nor can be made because
+/// the cache may only be read.
+fn open(path: &Path) -> Result<Option<File>, CacheError> {
+    let made = path
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| File::options().create(true).append(true).read(true).open(path));
+    match made {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if read_only(&error) => Ok(File::open(path).ok()),
+        Err(error) => Err(CacheError::io("make the lock file", path)(error)),
+    }
+}
+
+fn read_only(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_locks_keep_exclusive_ones_out() {
+        let root = tempfile::tempdir().unwrap();
+        let path = path(root.path(), "bucket", "key", "use");
+        assert!(!is_held(&path));
+        let (a, b) = (shared(&path).unwrap(), shared(&path).unwrap());
+        assert!(is_held(&path));
+        drop(a);
+        assert!(try_exclusive(&path).unwrap().is_none());
+        drop(b);
+        let mut waited = false;
+        let lock = exclusive(&path, || waited = true).unwrap();
+        assert!(!waited && is_held(&path) && lock._held.is_some());
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let path = &path;
+            let other = scope.spawn(move || exclusive(path, || sender.send(()).unwrap()).map(drop));
+            receiver.recv().unwrap();
+            drop(lock);
+            other.join().unwrap().unwrap();
+        });
+    }
+}

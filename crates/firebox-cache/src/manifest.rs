@@ -1,0 +1,93 @@
+//! The manifest of an entry: written last, so that its existence is the only "done".
+
+use std::fs;
+use std::path::Path;
+
+use firebox_core::{Augmentation, Channel, Key, Normaliser};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Damage;
+use crate::files::FileRecord;
+
+/// Its name within an entry.
+pub(crate) const NAME: &str = "manifest.json";
+
+/// What augmented windows are made from, as far as the cache can see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Inputs {
+    pub(crate) augmentation: Augmentation,
+    pub(crate) seed: u64,
+    pub(crate) normaliser: Normaliser,
+    /// Key of the windows' places and labels.
+    pub(crate) windows: Key,
+}
+
+impl Inputs {
+    /// What of these differs from `other`.
+    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let differences = [
+            (self.augmentation != other.augmentation, "parameters of the augmentations"),
+            (self.seed != other.seed, "random numbers (another seed)"),
+            (self.normaliser != other.normaliser, "scales of the normalisation"),
+            (self.windows != other.windows, "windows"),
+        ];
+        differences.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
+    }
+}
+
+/// The manifest of augmented windows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// The bucket, which names the format and its version.
+    pub(crate) format: String,
+    pub(crate) key: Key,
+    /// Steps of the longest window, and channels.
+    pub(crate) shape: [usize; 2],
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) classes: Vec<String>,
+    pub(crate) records: usize,
+    pub(crate) records_per_shard: usize,
+    pub(crate) inputs: Inputs,
+    /// The shards, in order.
+    pub(crate) files: Vec<FileRecord>,
+    /// BLAKE3 of this manifest with an empty checksum.
+    pub(crate) checksum: String,
+}
+
+impl Manifest {
+    /// The manifest as it is written, with its checksum.
+    pub(crate) fn to_json(&self) -> Result<String, serde_json::Error> {
+        let checksum = self.own_checksum()?;
+        serde_json::to_string_pretty(&Self { checksum, ..self.clone() })
+    }
+
+    /// Reads the manifest of an entry. None if there is no entry.
+    pub(crate) fn read(entry: &Path) -> Result<Option<Self>, Damage> {
+        let text = match fs::read_to_string(entry.join(NAME)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(Damage::Content("the manifest is not text".to_owned()));
+            }
+            Err(error) => return Err(Damage::Unreadable(error)),
+        };
+        let broken = |error| Damage::Content(format!("the manifest is broken: {error}"));
+        let manifest: Self = serde_json::from_str(&text).map_err(broken)?;
+        if manifest.own_checksum().map_err(broken)? != manifest.checksum {
+            return Err(Damage::Checksum);
+        }
+        Ok(Some(manifest))
+    }
+
+    fn own_checksum(&self) -> Result<String, serde_json::Error> {
+        let bare = Self { checksum: String::new(), ..self.clone() };
+        Ok(blake3::hash(&serde_json::to_vec(&bare)?).to_hex().to_string())
+    }
+}
+
+/// What every entry of every bucket states in its manifest, whoever wrote it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AnyManifest {
+    #[serde(default)]
+    pub(crate) files: Vec<FileRecord>,
+}

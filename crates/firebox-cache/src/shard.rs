@@ -1,0 +1,333 @@
+//! One shard: an Arrow IPC file of one record batch, written in one go and mapped into memory.
+//!
+//! Which records a shard holds is decided in `plan`; which shards make an entry, in `entry`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, RecordBatch, UInt32Array, make_array};
+use arrow_buffer::{Buffer, MutableBuffer, ScalarBuffer};
+use arrow_data::ArrayData;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use firebox_core::Storage;
+use half::slice::HalfBitsSliceExt;
+
+use crate::element::{self, Values};
+use crate::error::{CacheError, Damage};
+use crate::files::{FileRecord, Hashing, check_file};
+
+/// Values are found at multiples of this many bytes, as Arrow recommends for wide instructions.
+const ALIGNMENT: usize = 64;
+/// Bytes before the footer's end: its length and Arrow's magic.
+const TRAILER: usize = 10;
+
+/// What all shards of an entry have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Steps of the longest window, and channels.
+    pub(crate) shape: [usize; 2],
+    /// Type of the values.
+    pub(crate) storage: Storage,
+}
+
+/// What is stored beside the values of each record.
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    pub(crate) length: Vec<u32>,
+    pub(crate) label: Vec<Option<u32>>,
+    pub(crate) window: Vec<u32>,
+    pub(crate) version: Vec<u32>,
+}
+
+impl Layout {
+    /// Values of a record.
+    pub(crate) fn width(&self) -> usize {
+        self.shape[0] * self.shape[1]
+    }
+
+    fn schema(&self) -> SchemaRef {
+        let item = Field::new("item", element::data_type(self.storage), false);
+        let list = DataType::FixedSizeList(Arc::new(item), self.width() as i32);
+        let [time, channel] = self.shape;
+        let about = HashMap::from([
+            ("firebox.storage".to_owned(), element::name(self.storage).to_owned()),
+            ("firebox.shape".to_owned(), format!("[{time}, {channel}]")),
+        ]);
+        Arc::new(Schema::new(vec![
+            Field::new("values", list, false).with_metadata(about),
+            Field::new("length", DataType::UInt32, false),
+            Field::new("label", DataType::UInt32, true),
+            Field::new("window", DataType::UInt32, false),
+            Field::new("version", DataType::UInt32, false),
+        ]))
+    }
+
+    /// A batch of records: `values` are those of one after the other, padded to the longest.
+    pub(crate) fn batch(
+        &self,
+        values: MutableBuffer,
+        columns: Columns,
+    ) -> Result<RecordBatch, ArrowError> {
+        let schema = self.schema();
+        let rows = columns.length.len();
+        let items = ArrayData::builder(element::data_type(self.storage))
+            .len(rows * self.width())
+            .add_buffer(values.into())
+            .build()?;
+        let DataType::FixedSizeList(item, width) = schema.field(0).data_type() else {
+            return Err(ArrowError::SchemaError("values are fixed-size lists".to_owned()));
+        };
+        let values =
+            FixedSizeListArray::try_new(Arc::clone(item), *width, make_array(items), None)?;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(values),
+            Arc::new(UInt32Array::from(columns.length)),
+            Arc::new(UInt32Array::from(columns.label)),
+            Arc::new(UInt32Array::from(columns.window)),
+            Arc::new(UInt32Array::from(columns.version)),
+        ];
+        RecordBatch::try_new(schema, columns)
+    }
+}
+
+/// Writes a shard and waits until it is on the disk.
+pub(crate) fn write(path: &Path, batch: &RecordBatch) -> Result<FileRecord, CacheError> {
+    let io = |source| CacheError::io("write", path)(source);
+    let file = File::create(path).map_err(CacheError::io("create", path))?;
+    let options = IpcWriteOptions::try_new(ALIGNMENT, false, arrow_ipc::MetadataVersion::V5);
+    // The file's content is hashed on its way; the large buffers pass the small one by.
+    let encoded = options.and_then(|options| {
+        let buffered = BufWriter::new(Hashing::new(&file));
+        let schema = batch.schema();
+        let mut writer = FileWriter::try_new_with_options(buffered, &schema, options)?;
+        writer.write(batch)?;
+        writer.finish()?;
+        writer.into_inner()
+    });
+    let mut buffered = encoded.map_err(|source| match source {
+        ArrowError::IoError(_, source) => io(source),
+        source => CacheError::Encode { path: path.to_owned(), source },
+    })?;
+    buffered.flush().map_err(io)?;
+    let hashing = buffered.into_inner().map_err(|error| io(error.into_error()))?;
+    let record = hashing.finish(path);
+    file.sync_all().map_err(CacheError::io("flush to disk", path))?;
+    Ok(record)
+}
+
+/// A shard mapped into memory. Its buffers point into the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    width: usize,
+    storage: Storage,
+    values: Buffer,
+    length: ScalarBuffer<u32>,
+    label: UInt32Array,
+    window: ScalarBuffer<u32>,
+    version: ScalarBuffer<u32>,
+}
+
+impl Shard {
+    /// Maps a shard. `hash` says whether to read all of it and compare checksums, or only its size.
+    pub(crate) fn open(
+        folder: &Path,
+        record: &FileRecord,
+        layout: &Layout,
+        rows: usize,
+        hash: bool,
+    ) -> Result<Self, Damage> {
+        let map = check_file(folder, record, hash)?;
+        let length = map.len();
+        let start = NonNull::new(map.as_ptr().cast_mut())
+            .ok_or_else(|| Damage::Content("the file is empty".to_owned()))?;
+        // SAFETY: the map is `length` bytes long, is never written through, and lives as long as
+        // the buffer, which owns it. Files in the store are replaced by renaming and never changed
+        // in place, so the bytes stay what they were checked to be.
+        let buffer = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) };
+        let batch = decode(&buffer, layout, rows);
+        batch.map(|batch| Self::of(&batch, layout)).map_err(|e| Damage::Content(e.to_string()))
+    }
+
+    fn of(batch: &RecordBatch, layout: &Layout) -> Self {
+        let values = batch.column(0).to_data().child_data()[0].clone();
+        let column = |index: usize| UInt32Array::from(batch.column(index).to_data());
+        let size = values.data_type().primitive_width().unwrap_or(0);
+        let (offset, bytes) = (values.offset() * size, values.len() * size);
+        Self {
+            width: layout.width(),
+            storage: layout.storage,
+            values: values.buffers()[0].slice_with_length(offset, bytes),
+            length: column(1).values().clone(),
+            label: column(2),
+            window: column(3).values().clone(),
+            version: column(4).values().clone(),
+        }
+    }
+
+    /// Values of a record as they are stored: no byte is copied.
+    pub(crate) fn values(&self, row: usize) -> Values<'_> {
+        let range = row * self.width..(row + 1) * self.width;
+        match self.storage {
+            Storage::F32 => Values::F32(&self.values.typed_data()[range]),
+            Storage::F16 => Values::F16(&self.values.typed_data()[range]),
+            Storage::Bf16 => {
+                Values::Bf16(self.values.typed_data::<u16>()[range].reinterpret_cast())
+            }
+        }
+    }
+
+    /// Length, label, window and version of a record.
+    pub(crate) fn about(&self, row: usize) -> (u32, Option<u32>, u32, u32) {
+        let label = self.label.is_valid(row).then(|| self.label.value(row));
+        (self.length[row], label, self.window[row], self.version[row])
+    }
+}
+
+/// The one batch of an Arrow IPC file, with this many rows. Its buffers are parts of `file`.
+fn decode(file: &Buffer, layout: &Layout, rows: usize) -> Result<RecordBatch, ArrowError> {
+    let trailer = file.len().checked_sub(TRAILER).ok_or_else(|| broken("the file is too short"))?;
+    let mut end = [0; TRAILER];
+    end.copy_from_slice(&file[trailer..]);
+    let footer = trailer
+        .checked_sub(read_footer_length(end)?)
+        .ok_or_else(|| broken("the footer is longer than the file"))?;
+    let footer = arrow_ipc::root_as_footer(&file[footer..trailer])
+        .map_err(|error| broken(&format!("the footer is broken: {error}")))?;
+    let schema = footer.schema().ok_or_else(|| broken("the footer has no schema"))?;
+    let schema = Arc::new(arrow_ipc::convert::try_fb_to_schema(schema)?);
+    if schema != layout.schema() {
+        return Err(broken("the columns are not those of a shard"));
+    }
+    let block = match footer.recordBatches() {
+        Some(blocks) if blocks.len() == 1 => blocks.get(0),
+        _ => return Err(broken("a shard has one record batch")),
+    };
+    let start = usize::try_from(block.offset()).map_err(|_| broken("a negative offset"))?;
+    let head = usize::try_from(block.metaDataLength()).map_err(|_| broken("a negative length"))?;
+    let length = usize::try_from(block.bodyLength())
+        .ok()
+        .and_then(|body| body.checked_add(head))
+        .filter(|length| start.checked_add(*length).is_some_and(|end| end <= file.len()))
+        .ok_or_else(|| broken("the record batch ends behind the file"))?;
+    let block_bytes = file.slice_with_length(start, length);
+    check_lengths(&block_bytes, layout, rows, length - head)?;
+    FileDecoder::new(schema, footer.version())
+        .with_require_alignment(true)
+        .read_record_batch(block, &block_bytes)?
+        .ok_or_else(|| broken("the record batch is empty"))
+}
+
+fn broken(what: &str) -> ArrowError {
+    ArrowError::ParseError(what.to_owned())
+}
+
+/// Arrow takes the lengths and places that a batch states as they are, and panics where they are
+/// wrong; `body` is the number of bytes that they may lie in.
+fn check_lengths(
+    block: &[u8],
+    layout: &Layout,
+    rows: usize,
+    body: usize,
+) -> Result<(), ArrowError> {
+    // A message begins with a mark and its length, four bytes each.
+    let message = block.get(8..).ok_or_else(|| broken("the record batch is too short"))?;
+    let message = arrow_ipc::root_as_message(message)
+        .map_err(|error| broken(&format!("the record batch is broken: {error}")))?;
+    let batch = message.header_as_record_batch();
+    let nodes = batch.and_then(|batch| batch.nodes());
+    let found = nodes.iter().flatten().map(|node| node.length());
+    let records = rows as i64;
+    let items = records * layout.width() as i64;
+    if !found.eq([records, items, records, records, records, records]) {
+        return Err(broken(&format!("the record batch does not hold {rows} records")));
+    }
+    let within = |place: &arrow_ipc::Buffer| {
+        let end = place.offset().checked_add(place.length());
+        place.offset() >= 0
+            && place.length() >= 0
+            && end.is_some_and(|end| end as u64 <= body as u64)
+    };
+    match batch.and_then(|batch| batch.buffers()) {
+        Some(buffers) if buffers.iter().all(within) => Ok(()),
+        _ => Err(broken("a column ends behind the record batch")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_read_without_copying_and_its_values_are_aligned() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shard-00000.arrow");
+        let layout = Layout { shape: [7, 3], storage: Storage::F32 };
+        let numbers: Vec<f32> = (0..42).map(|i| i as f32).collect();
+        let mut values = MutableBuffer::new(0);
+        values.extend_from_slice(&numbers);
+        let columns = Columns {
+            length: vec![7, 5],
+            label: vec![None, Some(3)],
+            window: vec![0, 1],
+            version: vec![0, 2],
+        };
+        let record = write(&path, &layout.batch(values, columns).unwrap()).unwrap();
+        assert_eq!(record.bytes, std::fs::metadata(&path).unwrap().len());
+        let hash = blake3::hash(&std::fs::read(&path).unwrap());
+        assert_eq!(record.blake3, hash.to_hex().to_string());
+
+        let map = check_file(folder.path(), &record, true).unwrap();
+        let range = map.as_ptr_range();
+        // SAFETY: as in `Shard::open`; `map` outlives the buffer by its `Arc`.
+        let buffer = unsafe {
+            let start = NonNull::new_unchecked(map.as_ptr().cast_mut());
+            Buffer::from_custom_allocation(start, map.len(), Arc::new(map))
+        };
+        let shard = Shard::of(&decode(&buffer, &layout, 2).unwrap(), &layout);
+        assert!(range.contains(&shard.values.as_ptr()));
+        assert_eq!(shard.values.as_ptr() as usize % ALIGNMENT, 0);
+        assert_eq!(shard.values(1), Values::F32(&numbers[21..]));
+        assert_eq!(shard.about(0), (7, None, 0, 0));
+        assert_eq!(shard.about(1), (5, Some(3), 1, 2));
+    }
+
+    #[test]
+    fn broken_files_are_refused_without_a_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout { shape: [4, 1], storage: Storage::F16 };
+        let mut values = MutableBuffer::new(0);
+        values.extend_from_slice(&[half::f16::ONE; 8]);
+        let columns = Columns {
+            length: vec![4; 2],
+            label: vec![None; 2],
+            window: vec![0, 1],
+            version: vec![0; 2],
+        };
+        let path = folder.path().join("good");
+        write(&path, &layout.batch(values, columns).unwrap()).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        // Every cut and every flipped byte, with a checksum that fits: an error or some shard.
+        let check = |bytes: &[u8]| {
+            let name = "bad".to_owned();
+            std::fs::write(folder.path().join(&name), bytes).unwrap();
+            let blake3 = blake3::hash(bytes).to_hex().to_string();
+            let record = FileRecord { name, bytes: bytes.len() as u64, blake3 };
+            Shard::open(folder.path(), &record, &layout, 2, true)
+        };
+        assert_eq!(check(&whole).unwrap().about(1), (4, None, 1, 0));
+        for cut in 0..whole.len() {
+            assert!(check(&whole[..cut]).is_err(), "cut at {cut}");
+        }
+        for index in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[index] ^= 0xff;
+            let _ = check(&bytes);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Pre-augmented windows, read from memory-mapped shards.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebox_core::{Channel, Key};
+
+use crate::element::Values;
+use crate::lock::Lock;
+use crate::manifest::Manifest;
+use crate::shard::Shard;
+
+/// What a record is, beside its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// Valid steps; those after it are zero.
+    pub length: u32,
+    /// Class, an index into [`Shards::classes`].
+    pub label: Option<u32>,
+    /// Index of the training window that it was made from.
+    pub window: u32,
+    /// Number of the version; 0 is the original.
+    pub version: u32,
+}
+
+/// The versions of all training windows: those of the first window, from version 0 on, then those of
+/// the next. They stay in the cache as long as this value or a copy of it lives.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    path: PathBuf,
+    manifest: Arc<Manifest>,
+    shards: Vec<Shard>,
+    reused: bool,
+    /// Keeps `prune` away.
+    _used: Arc<Lock>,
+}
+
+impl Shards {
+    pub(crate) fn new(path: PathBuf, manifest: Manifest, shards: Vec<Shard>, used: Lock) -> Self {
+        Self { path, manifest: Arc::new(manifest), shards, reused: true, _used: Arc::new(used) }
+    }
+
+    pub(crate) fn made(self) -> Self {
+        Self { reused: false, ..self }
+    }
+
+    /// Number of records: windows × versions.
+    pub fn len(&self) -> usize {
+        self.manifest.records
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Steps of the longest window, and channels: `[time, channel]`.
+    pub fn window_shape(&self) -> [usize; 2] {
+        self.manifest.shape
+    }
+
+    /// Channels of each step.
+    pub fn channels(&self) -> &[Channel] {
+        &self.manifest.channels
+    }
+
+    /// Class names that the labels index.
+    pub fn classes(&self) -> &[String] {
+        &self.manifest.classes
+    }
+
+    /// The key under which they are stored.
+    pub fn key(&self) -> Key {
+        self.manifest.key
+    }
+
+    /// The folder in which they are stored.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes on disk, without the manifest.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Whether they were there already, and whole.
+    pub fn reused(&self) -> bool {
+        self.reused
+    }
+
+    /// Writes the values of a record as f32, padded with zeros.
+    ///
+    /// # Shapes
+    ///
+    /// - `out`: `[time, channel]`, row-major, as [`window_shape`](Self::window_shape) says.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record, or `out` has another length.
+    pub fn read(&self, index: usize, out: &mut [f32]) -> Record {
+        let (shard, row) = self.place(index);
+        shard.values(row).write(out);
+        self.record(index)
+    }
+
+    /// The values of a record as they are stored, in place.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record.
+    pub fn values(&self, index: usize) -> Values<'_> {
+        let (shard, row) = self.place(index);
+        shard.values(row)
+    }
+
+    /// What a record is, without its values.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record.
+    pub fn record(&self, index: usize) -> Record {
+        let (shard, row) = self.place(index);
+        let (length, label, window, version) = shard.about(row);
+        Record { length, label, window, version }
+    }
+
+    fn place(&self, index: usize) -> (&Shard, usize) {
+        assert!(index < self.len(), "record {index} of {}", self.len());
+        let per_shard = self.manifest.records_per_shard;
+        (&self.shards[index / per_shard], index % per_shard)
+    }
+}
