@@ -1,1 +1,83 @@
-//! Metrics, probes, baselines and self-contained reports for sequence encoders
+//! Metrics, probes, baselines and self-contained reports for sequence encoders.
+//!
+//! An encoder that was pre-trained without labels is worth what its frozen features are worth.
+//! [`evaluate`] fits a logistic probe and nearest neighbours on them and always measures the same
+//! beside them on the majority class, on *randomly initialised* encoders and on the raw windows.
+//! Every score has a bootstrap interval, every comparison is paired, and a difference whose
+//! interval includes zero is never called a win: [`verdict`] says in one sentence what is left.
+//! [`ReconstructionTally`] does the same for masked steps, beside naive fills.
+//!
+//! [`Report`] is plain data that a run fills; it becomes one HTML page without any network, a
+//! summary in Markdown, and `scores.json`.
+//!
+//! # Example
+//!
+//! ```
+//! use firebox_core::{Silent, Stream};
+//! use firebox_eval::{EvalConfig, Features, Outcome, Parts, Report, Subjects, evaluate, verdict};
+//!
+//! // Features of two classes, the further apart the larger `signal` is.
+//! let part = |signal: f64, seed: u64, rows: u32| {
+//!     let mut draws = Stream::new(seed, "example").substream(rows.into()).draws();
+//!     let labels: Vec<u32> = (0..rows).map(|row| row % 2).collect();
+//!     let rows = labels.iter().flat_map(|label| {
+//!         [signal * f64::from(*label) + draws.normal(), draws.normal()].map(|v| v as f32)
+//!     });
+//!     Features { rows: rows.collect(), width: 2, labels }
+//! };
+//! let parts = |signal, seed| Parts {
+//!     train: part(signal, seed, 200),
+//!     validation: part(signal, seed, 100),
+//!     test: part(signal, seed, 300),
+//! };
+//! let classes = ["rest", "move"].map(str::to_owned);
+//! let (pretrained, raw) = (parts(4.0, 1), parts(1.0, 2));
+//! let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+//!
+//! let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+//! let scores = evaluate(&config, &subjects, |seed| Ok(parts(1.0, seed)), &Silent)?;
+//! let said = verdict(scores.as_ref(), None);
+//! assert_eq!(said.outcome, Outcome::Beats, "{}", said.sentence);
+//!
+//! let mut report = Report::new("example", "run-1", said);
+//! report.judge(scores, None);
+//! assert!(report.markdown().starts_with("**Pre-training beats its baselines"));
+//! # Ok::<(), firebox_eval::EvalError>(())
+//! ```
+
+mod bootstrap;
+mod config;
+mod error;
+mod evaluate;
+mod features;
+mod logistic;
+mod matrix;
+mod metrics;
+mod neighbours;
+mod probe;
+mod projection;
+mod reconstruction;
+mod report;
+mod text;
+mod verdict;
+
+pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
+pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
+pub use error::EvalError;
+pub use evaluate::{
+    Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
+};
+pub use features::{Features, Parts, Standardiser};
+pub use logistic::{Logistic, Stop};
+pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
+pub use neighbours::{Distance, Neighbours};
+pub use projection::{Projection, project};
+pub use reconstruction::{
+    Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
+    fill_last_value, fill_linear, fill_mean,
+};
+pub use report::{
+    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Stage, StepPoint,
+    Table, WrittenReport,
+};
+pub use verdict::{Outcome, Verdict, verdict};

@@ -1,0 +1,307 @@
+//! Bootstrap intervals: how far a score could move with other test windows and other seeds.
+//!
+//! Resamples are shared by everything that is measured on the same windows, so a difference of two
+//! scores is a paired difference. Windows that overlap in time are drawn in circular blocks of
+//! consecutive windows (Politis and Romano, "A circular block-resampling procedure for stationary
+//! data", 1992); with a block of one this is the ordinary bootstrap of Efron.
+
+use firebox_core::Stream;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::{Confusion, Metric, Metrics};
+
+/// A number with its bootstrap interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// On the windows as they are.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}
+
+impl Estimate {
+    /// The percentile interval of resampled values, at this confidence.
+    pub fn from_resamples(value: f64, resampled: &[f64], confidence: f64) -> Self {
+        let mut sorted = resampled.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let tail = (1.0 - confidence) / 2.0;
+        Self { value, low: quantile(&sorted, tail), high: quantile(&sorted, 1.0 - tail) }
+    }
+
+    /// Whether the whole interval lies above zero: the only thing called a win.
+    pub fn is_above_zero(&self) -> bool {
+        self.low > 0.0
+    }
+
+    /// Whether the whole interval lies below zero.
+    pub fn is_below_zero(&self) -> bool {
+        self.high < 0.0
+    }
+}
+
+/// The `share` quantile of sorted values, interpolated linearly (NumPy's default).
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let place = share.clamp(0.0, 1.0) * last as f64;
+    let (low, part) = (place.floor() as usize, place.fract());
+    sorted[low] + (sorted[(low + 1).min(last)] - sorted[low]) * part
+}
+
+/// How windows are drawn again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resampling {
+    /// Where the draws come from.
+    pub stream: Stream,
+    /// Resamples drawn.
+    pub resamples: u32,
+    /// Consecutive windows drawn together: 1, or the number of windows that share a step.
+    pub block: usize,
+    /// Share of the resamples within an interval.
+    pub confidence: f64,
+}
+
+impl Resampling {
+    /// The windows of one resample, as indices below `windows`.
+    ///
+    /// The `resample`-th one is the same on any number of threads.
+    pub fn indices(&self, windows: usize, resample: u32) -> Vec<u32> {
+        let mut draws = self.stream.substream(u64::from(resample)).draws();
+        let block = self.block.clamp(1, windows.max(1));
+        let mut indices = Vec::with_capacity(windows + block);
+        while indices.len() < windows {
+            let start = draws.below(windows as u64) as usize;
+            indices.extend((start..start + block).map(|index| (index % windows) as u32));
+        }
+        indices.truncate(windows);
+        indices
+    }
+
+    /// Evaluates a statistic on every resample, in parallel. It gets the drawn windows and a stream
+    /// of its own for whatever else is drawn again.
+    pub fn map<T: Send>(
+        &self,
+        windows: usize,
+        statistic: impl Fn(&[u32], Stream) -> T + Sync,
+    ) -> Vec<T> {
+        (0..self.resamples)
+            .into_par_iter()
+            .map(|resample| {
+                // Substreams of resamples occupy 0..resamples; the second level has its own.
+                let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
+                statistic(&self.indices(windows, resample), own)
+            })
+            .collect()
+    }
+
+    /// The interval of the mean of one value for each window.
+    pub fn mean(&self, values: &[f64]) -> Estimate {
+        let mean = |count: usize, sum: f64| if count > 0 { sum / count as f64 } else { 0.0 };
+        let resampled = self.map(values.len(), |indices, _| {
+            mean(indices.len(), indices.iter().map(|index| values[*index as usize]).sum())
+        });
+        let value = mean(values.len(), values.iter().sum());
+        Estimate::from_resamples(value, &resampled, self.confidence)
+    }
+}
+
+/// What one classifier predicted for the test windows, once for each seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predictions {
+    /// `[run][window]`; every run has the same windows.
+    pub runs: Vec<Vec<u32>>,
+}
+
+impl Predictions {
+    /// A classifier without anything random has a single run.
+    pub fn single(predicted: Vec<u32>) -> Self {
+        Self { runs: vec![predicted] }
+    }
+
+    /// Metrics of each run on all windows.
+    pub fn metrics(&self, classes: usize, truth: &[u32]) -> Vec<Metrics> {
+        self.runs.iter().map(|run| Confusion::of(classes, truth, run).metrics()).collect()
+    }
+}
+
+/// Metrics of several classifiers on the same resamples.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    confidence: f64,
+    /// `[classifier]`, the mean over its runs.
+    values: Vec<Metrics>,
+    /// `[resample][classifier]`.
+    resampled: Vec<Vec<Metrics>>,
+}
+
+impl Comparison {
+    /// Measures every classifier on the windows and on every resample of them. A classifier with
+    /// several runs gets its runs resampled too, so that its interval covers both sources of chance.
+    ///
+    /// # Panics
+    ///
+    /// When a run has another number of windows than `truth`, or a class is not below `classes`.
+    pub fn new(
+        resampling: &Resampling,
+        classes: usize,
+        truth: &[u32],
+        classifiers: &[Predictions],
+    ) -> Self {
+        for run in classifiers.iter().flat_map(|classifier| &classifier.runs) {
+            assert_eq!(run.len(), truth.len(), "one prediction for each window");
+        }
+        let values = classifiers
+            .iter()
+            .map(|classifier| mean(&classifier.metrics(classes, truth)))
+            .collect();
+        let resampled = resampling.map(truth.len(), |indices, stream| {
+            classifiers
+                .iter()
+                .zip(0..)
+                .map(|(classifier, place)| {
+                    let mut draws = stream.substream(place).draws();
+                    let runs = classifier.runs.len();
+                    let drawn: Vec<_> = (0..runs)
+                        .map(|run| {
+                            let run =
+                                if runs > 1 { draws.below(runs as u64) as usize } else { run };
+                            drawn_confusion(classes, truth, &classifier.runs[run], indices)
+                                .metrics()
+                        })
+                        .collect();
+                    mean(&drawn)
+                })
+                .collect()
+        });
+        Self { confidence: resampling.confidence, values, resampled }
+    }
+
+    /// A metric of one classifier.
+    pub fn estimate(&self, classifier: usize, metric: Metric) -> Estimate {
+        self.interval(|metrics| metric.of(&metrics[classifier]))
+    }
+
+    /// A metric of one classifier minus that of another, paired window by window.
+    pub fn difference(&self, classifier: usize, baseline: usize, metric: Metric) -> Estimate {
+        self.interval(|metrics| metric.of(&metrics[classifier]) - metric.of(&metrics[baseline]))
+    }
+
+    fn interval(&self, of: impl Fn(&[Metrics]) -> f64) -> Estimate {
+        let resampled: Vec<f64> = self.resampled.iter().map(|metrics| of(metrics)).collect();
+        Estimate::from_resamples(of(&self.values), &resampled, self.confidence)
+    }
+}
+
+fn drawn_confusion(classes: usize, truth: &[u32], run: &[u32], indices: &[u32]) -> Confusion {
+    let mut counts = vec![0; classes * classes];
+    for index in indices {
+        let index = *index as usize;
+        counts[truth[index] as usize * classes + run[index] as usize] += 1;
+    }
+    Confusion { classes, counts }
+}
+
+fn mean(runs: &[Metrics]) -> Metrics {
+    let count = runs.len().max(1) as f64;
+    let of = |metric: Metric| runs.iter().map(|run| metric.of(run)).sum::<f64>() / count;
+    Metrics {
+        accuracy: of(Metric::Accuracy),
+        balanced_accuracy: of(Metric::BalancedAccuracy),
+        macro_precision: of(Metric::MacroPrecision),
+        macro_recall: of(Metric::MacroRecall),
+        macro_f1: of(Metric::MacroF1),
+        weighted_precision: of(Metric::WeightedPrecision),
+        weighted_recall: of(Metric::WeightedRecall),
+        weighted_f1: of(Metric::WeightedF1),
+    }
+}
+
+/// The smallest accuracy under which `windows` independent windows are all classified rightly
+/// with probability `1 − confidence` halved: the exact bound (Clopper and Pearson, 1934) for the
+/// one case in which a bootstrap knows nothing, because every resample is alike.
+pub(crate) fn bound_when_all_agree(windows: f64, confidence: f64) -> f64 {
+    ((1.0 - confidence) / 2.0).powf(1.0 / windows.max(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resampling(block: usize) -> Resampling {
+        Resampling { stream: Stream::new(1, "bootstrap"), resamples: 4000, block, confidence: 0.95 }
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        let sorted = [1.0, 2.0, 4.0];
+        assert_eq!(
+            [0.0, 0.25, 0.5, 0.75, 1.0].map(|q| quantile(&sorted, q)),
+            [1.0, 1.5, 2.0, 3.0, 4.0]
+        );
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn the_interval_of_a_mean_has_the_width_of_theory() {
+        let mut draws = Stream::new(2, "values").draws();
+        let values: Vec<f64> = (0..400).map(|_| draws.normal()).collect();
+        let estimate = resampling(1).mean(&values);
+        let width = estimate.high - estimate.low;
+        assert!((width / (2.0 * 1.96 / 20.0) - 1.0).abs() < 0.15, "{width}");
+        // Forty values, ten times each: blocks see that there are only forty.
+        let repeated: Vec<f64> = (0..400).map(|i| values[i / 10]).collect();
+        let blocks = resampling(10).mean(&repeated);
+        let alone = resampling(1).mean(&repeated);
+        assert!((blocks.high - blocks.low) > 2.0 * (alone.high - alone.low));
+    }
+
+    #[test]
+    fn paired_differences_cancel_what_both_share() {
+        let mut draws = Stream::new(3, "truth").draws();
+        let truth: Vec<u32> = (0..500).map(|_| draws.below(3) as u32).collect();
+        // Both are wrong on the same half; the second also on 20 more.
+        let a: Vec<u32> =
+            (0..500).map(|i| if i % 2 == 0 { truth[i] } else { (truth[i] + 1) % 3 }).collect();
+        let b: Vec<u32> =
+            (0..500).map(|i| if i < 40 { (truth[i] + 1) % 3 } else { a[i] }).collect();
+        let classifiers = [a.clone(), b, a].map(Predictions::single);
+        let comparison = Comparison::new(&resampling(1), 3, &truth, &classifiers);
+        let difference = comparison.difference(0, 1, Metric::Accuracy);
+        assert!((difference.value - 0.04).abs() < 1e-12 && difference.is_above_zero());
+        let alone = comparison.estimate(0, Metric::Accuracy);
+        assert!(difference.high - difference.low < 0.5 * (alone.high - alone.low));
+        let same = comparison.difference(0, 2, Metric::Accuracy);
+        assert_eq!((same.low, same.value, same.high), (0.0, 0.0, 0.0));
+        assert!(!same.is_above_zero() && !same.is_below_zero());
+        assert!(comparison.difference(1, 0, Metric::Accuracy).is_below_zero());
+    }
+
+    #[test]
+    fn runs_widen_the_interval() {
+        let truth = vec![0; 1000];
+        let run = |wrong: usize| (0..1000).map(|i| u32::from(i < wrong)).collect::<Vec<u32>>();
+        let several = Predictions { runs: vec![run(0), run(500), run(250)] };
+        let comparison =
+            Comparison::new(&resampling(1), 2, &truth, &[several, Predictions::single(run(250))]);
+        let [several, single] = [0, 1].map(|c| comparison.estimate(c, Metric::Accuracy));
+        assert_eq!((several.value, single.value), (0.75, 0.75));
+        assert!(several.high - several.low > 3.0 * (single.high - single.low));
+    }
+
+    #[test]
+    fn indices_do_not_depend_on_threads_and_blocks_wrap() {
+        let resampling = resampling(7);
+        let indices = resampling.indices(10, 3);
+        assert_eq!(indices, resampling.indices(10, 3));
+        assert!(indices[..7].windows(2).all(|pair| (pair[0] + 1) % 10 == pair[1]));
+        assert_eq!(resampling.indices(0, 0), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn forty_right_of_forty_is_not_certainty() {
+        // scipy.stats.binomtest(40, 40).proportion_ci(0.95, "exact").low
+        assert!((bound_when_all_agree(40.0, 0.95) - 0.9119028) < 1e-6);
+    }
+}

@@ -1,0 +1,101 @@
+//! What can be wrong with what an evaluation is given.
+
+use std::path::PathBuf;
+
+/// An evaluation or a report that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    /// Rows, labels and width that do not fit together.
+    #[error(
+        "the {part} features hold {values} values for {rows} rows; {rows} rows of {width} features need {}",
+        rows * width
+    )]
+    Shape {
+        /// Part of the split.
+        part: &'static str,
+        /// Number of labels.
+        rows: usize,
+        /// Number of values.
+        values: usize,
+        /// Features of a row.
+        width: usize,
+    },
+    /// A label outside the classes.
+    #[error("{part} row {row} has class {label}, and there are {classes} classes (0 to {})", classes.saturating_sub(1))]
+    Label {
+        /// Part of the split.
+        part: &'static str,
+        /// Row.
+        row: usize,
+        /// Its label.
+        label: u32,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A feature that is NaN or infinite.
+    #[error(
+        "feature {feature} of {part} row {row} is {value}: the encoder has diverged; go back to an earlier checkpoint or lower the learning rate"
+    )]
+    NotFinite {
+        /// Part of the split.
+        part: &'static str,
+        /// Row.
+        row: usize,
+        /// Column.
+        feature: usize,
+        /// Value found.
+        value: f32,
+    },
+    /// Two sets of features that should describe the same windows.
+    #[error(
+        "`{subject}` has {found} {part} rows and the pre-trained encoder {expected}: they must describe the same windows in the same order"
+    )]
+    Windows {
+        /// What is compared.
+        subject: &'static str,
+        /// Part of the split.
+        part: &'static str,
+        /// Rows found.
+        found: usize,
+        /// Rows expected.
+        expected: usize,
+    },
+    /// A setting outside its range.
+    #[error("`evaluate.{key}` is {found}; {allowed}")]
+    Setting {
+        /// Key within `[evaluate]`.
+        key: &'static str,
+        /// Value found.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A masked window whose parts do not fit together.
+    #[error("masked window {index}: {problem}")]
+    MaskedWindow {
+        /// Index of the window.
+        index: usize,
+        /// What does not fit.
+        problem: String,
+    },
+    /// A window that could not be read.
+    #[error("{part} window {index} could not be read for the evaluation")]
+    Read {
+        /// Part of the split.
+        part: &'static str,
+        /// Index of the window.
+        index: usize,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A report that could not be written.
+    #[error("the report could not be written to {}", path.display())]
+    Write {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,512 @@
+//! The evaluation proper: the pre-trained encoder beside its baselines, on the same test windows.
+//!
+//! It works on features that were computed before; `embed` computes them. Nothing here sees a test
+//! label before the last prediction is made.
+
+use std::collections::BTreeMap;
+
+use firebox_core::{Event, Listener, Stream};
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::bound_when_all_agree;
+use crate::probe::{HeadPredictions, fit_and_predict};
+use crate::{
+    Comparison, Confusion, Estimate, EvalConfig, EvalError, Features, Metric, Parts, Predictions,
+    Resampling,
+};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// The frozen pre-trained encoder.
+    PreTrained,
+    /// The same encoder as it was initialised, never trained; several seeds.
+    RandomEncoder,
+    /// The normalised windows themselves, flattened.
+    RawWindows,
+    /// The most frequent class of the training windows, whatever the window.
+    Majority,
+}
+
+impl Subject {
+    /// Its name in running text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PreTrained => "pre-trained encoder",
+            Self::RandomEncoder => "randomly initialised encoder",
+            Self::RawWindows => "raw windows",
+            Self::Majority => "majority class",
+        }
+    }
+}
+
+/// What is fitted on a subject's features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Head {
+    /// Multinomial logistic regression.
+    Logistic,
+    /// The vote of the nearest training rows.
+    Neighbours,
+}
+
+impl Head {
+    /// Its name in running text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Logistic => "linear probe",
+            Self::Neighbours => "nearest neighbours",
+        }
+    }
+}
+
+/// Features of the same windows from everything that is compared, except the random encoders.
+#[derive(Clone, Copy, Debug)]
+pub struct Subjects<'a> {
+    /// Names of the classes.
+    pub classes: &'a [String],
+    /// From the pre-trained encoder.
+    pub pretrained: &'a Parts,
+    /// The normalised windows, flattened and padded with zeros.
+    pub raw: &'a Parts,
+    /// Consecutive test windows that share a step: the window length over the stride, rounded up;
+    /// 1 where windows do not overlap.
+    pub overlap: usize,
+}
+
+/// One subject's scores under one head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// What is measured.
+    pub subject: Subject,
+    /// What was fitted on it; nothing for the majority class.
+    pub head: Option<Head>,
+    /// Seeds that it was measured with.
+    pub runs: usize,
+    /// The penalty of each run of a linear probe.
+    pub l2: Vec<f64>,
+    /// Standard deviation of the headline metric over the seeds, where there are several.
+    pub spread: Option<f64>,
+    /// Every metric with its interval.
+    pub metrics: BTreeMap<Metric, Estimate>,
+}
+
+impl Score {
+    /// One of its metrics.
+    pub fn metric(&self, metric: Metric) -> Estimate {
+        self.metrics.get(&metric).copied().unwrap_or_default()
+    }
+}
+
+/// The pre-trained encoder's score minus a baseline's, on the same resamples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The head that both have; the majority class has none.
+    pub head: Head,
+    /// What the pre-trained encoder is compared with.
+    pub baseline: Subject,
+    /// Which metric.
+    pub metric: Metric,
+    /// Pre-trained minus baseline.
+    pub difference: Estimate,
+}
+
+/// All scores of an evaluation with labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Labelled training, validation and test windows.
+    pub windows: [usize; 3],
+    /// Test windows of each class.
+    pub support: Vec<u64>,
+    /// The metric that the verdict is about.
+    pub metric: Metric,
+    /// Share of the resamples within an interval.
+    pub confidence: f64,
+    /// Bootstrap resamples.
+    pub resamples: u32,
+    /// Consecutive test windows that were drawn together.
+    pub block: usize,
+    /// Scores, the pre-trained encoder first.
+    pub scores: Vec<Score>,
+    /// The pre-trained encoder against each baseline.
+    pub differences: Vec<Difference>,
+    /// Of the linear probe on the pre-trained encoder, with its first seed.
+    pub confusion: Confusion,
+    /// What a reader must know to trust the figures.
+    pub warnings: Vec<String>,
+}
+
+impl Evaluation {
+    /// The scores of one subject under one head.
+    pub fn score(&self, subject: Subject, head: Option<Head>) -> Option<&Score> {
+        self.scores.iter().find(|score| score.subject == subject && score.head == head)
+    }
+
+    /// Test windows that are independent of each other: the windows over the block.
+    pub fn independent_windows(&self) -> usize {
+        self.windows[2] / self.block.max(1)
+    }
+}
+
+/// Runs every probe, on the pre-trained features, on raw windows, and on random encoders whose
+/// features `random` makes for a seed.
+///
+/// Without a class, or without labelled training or test windows, there is nothing to measure: the
+/// answer is `None`.
+///
+/// # Errors
+///
+/// When settings or features cannot be used, and whatever `random` reports.
+pub fn evaluate(
+    config: &EvalConfig,
+    subjects: &Subjects<'_>,
+    mut random: impl FnMut(u64) -> Result<Parts, EvalError>,
+    listener: &dyn Listener,
+) -> Result<Option<Evaluation>, EvalError> {
+    config.validate()?;
+    let Subjects { classes, pretrained, raw, overlap } = *subjects;
+    if classes.is_empty() || pretrained.train.is_empty() || pretrained.test.is_empty() {
+        return Ok(None);
+    }
+    pretrained.check(classes.len())?;
+    raw.check(classes.len())?;
+    same_windows("raw windows", pretrained, raw)?;
+    let draws = training_draws(config, pretrained.train.len());
+    let total = 2 * draws.len() as u64 + u64::from(config.seeds);
+    let mut progress = Progress { listener, done: 0, total };
+    let mut fit = |parts: &Parts, draw: &Option<Vec<usize>>| {
+        let fitted = fit_and_predict(config, classes.len(), parts, draw.as_deref());
+        progress.advance();
+        fitted
+    };
+    let of_pretrained: Vec<_> = draws.iter().map(|draw| fit(pretrained, draw)).collect();
+    let of_raw: Vec<_> = draws.iter().map(|draw| fit(raw, draw)).collect();
+    let mut of_random = Vec::new();
+    for (place, seed) in random_seeds(config).enumerate() {
+        let parts = random(seed)?;
+        parts.check(classes.len())?;
+        same_windows("random encoder", pretrained, &parts)?;
+        of_random.push(fit(&parts, &draws[place % draws.len()]));
+    }
+    let block = config.block.unwrap_or(overlap).clamp(1, pretrained.test.len());
+    Ok(Some(measure(config, classes, pretrained, block, [of_pretrained, of_random, of_raw])))
+}
+
+/// Seeds of the random encoders.
+pub fn random_seeds(config: &EvalConfig) -> impl Iterator<Item = u64> + use<> {
+    let first = config.seed;
+    (0..u64::from(config.seeds)).map(move |index| first.wrapping_add(index))
+}
+
+struct Progress<'a> {
+    listener: &'a dyn Listener,
+    done: u64,
+    total: u64,
+}
+
+impl Progress<'_> {
+    fn advance(&mut self) {
+        self.done += 1;
+        self.listener.on(&Event::Progress {
+            stage: "evaluate".to_owned(),
+            done: self.done,
+            total: self.total,
+            unit: "probes".to_owned(),
+        });
+    }
+}
+
+fn same_windows(subject: &'static str, expected: &Parts, found: &Parts) -> Result<(), EvalError> {
+    let pairs: [(_, &Features, &Features); 3] = [
+        ("training", &expected.train, &found.train),
+        ("validation", &expected.validation, &found.validation),
+        ("test", &expected.test, &found.test),
+    ];
+    for (part, expected, found) in pairs {
+        if expected.labels != found.labels {
+            let (found, expected) = (found.len(), expected.len());
+            return Err(EvalError::Windows { subject, part, found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// The training rows of each seed: all of them, once, unless there are more than the limit.
+fn training_draws(config: &EvalConfig, rows: usize) -> Vec<Option<Vec<usize>>> {
+    if config.train_limit == 0 || rows <= config.train_limit {
+        return vec![None];
+    }
+    random_seeds(config)
+        .map(|seed| {
+            let mut indices: Vec<usize> = (0..rows).collect();
+            Stream::new(seed, "probe training rows").draws().shuffle(&mut indices);
+            indices.truncate(config.train_limit);
+            indices.sort_unstable();
+            Some(indices)
+        })
+        .collect()
+}
+
+/// Everything that is known once all predictions are made.
+fn measure(
+    config: &EvalConfig,
+    classes: &[String],
+    parts: &Parts,
+    block: usize,
+    fitted: [Vec<HeadPredictions>; 3],
+) -> Evaluation {
+    let truth = &parts.test.labels;
+    let count = classes.len();
+    let order = [Subject::PreTrained, Subject::RandomEncoder, Subject::RawWindows];
+    let mut named = Vec::new();
+    let mut classifiers = Vec::new();
+    let mut penalties = Vec::new();
+    let mut warnings = Vec::new();
+    for (subject, runs) in order.into_iter().zip(fitted) {
+        let stuck = runs.iter().filter(|run| !run.converged).count();
+        if stuck > 0 {
+            warnings.push(format!(
+                "{stuck} of {} linear probes on the {} stopped after {} iterations without converging; raise `evaluate.probe.iterations`",
+                runs.len(), subject.name(), config.probe.iterations
+            ));
+        }
+        penalties.push(runs.iter().map(|run| run.l2).collect::<Vec<_>>());
+        let (logistic, neighbours) =
+            runs.into_iter().map(|run| (run.logistic, run.neighbours)).unzip();
+        for (head, runs) in [(Head::Logistic, logistic), (Head::Neighbours, neighbours)] {
+            named.push((subject, Some(head)));
+            classifiers.push(Predictions { runs });
+        }
+    }
+    named.push((Subject::Majority, None));
+    classifiers.push(Predictions::single(vec![majority(parts, count); truth.len()]));
+
+    let resampling = Resampling {
+        stream: Stream::new(config.seed, "evaluation bootstrap"),
+        resamples: config.resamples,
+        block,
+        confidence: config.confidence,
+    };
+    let comparison = Comparison::new(&resampling, count, truth, &classifiers);
+    let scores = (0..named.len()).map(|place| {
+        let (subject, head) = named[place];
+        let independent = truth.len() as f64 / block as f64;
+        let l2 = if head == Some(Head::Logistic) { penalties[place / 2].clone() } else { vec![] };
+        score(config, count, truth, &classifiers[place], (subject, head, l2), |metric| {
+            honest(comparison.estimate(place, metric), metric, independent, config.confidence)
+        })
+    });
+    let confusion = Confusion::of(count, truth, &classifiers[0].runs[0]);
+    let support: Vec<u64> = (0..count).map(|class| confusion.row(class).iter().sum()).collect();
+    warnings.extend(coverage_warnings(classes, parts, &support, block));
+    Evaluation {
+        classes: classes.to_vec(),
+        windows: [parts.train.len(), parts.validation.len(), truth.len()],
+        metric: config.metric,
+        confidence: config.confidence,
+        resamples: config.resamples,
+        block,
+        scores: scores.collect(),
+        differences: differences(config.metric, &named, &comparison),
+        confusion,
+        support,
+        warnings,
+    }
+}
+
+fn score(
+    config: &EvalConfig,
+    classes: usize,
+    truth: &[u32],
+    predictions: &Predictions,
+    (subject, head, l2): (Subject, Option<Head>, Vec<f64>),
+    estimate: impl Fn(Metric) -> Estimate,
+) -> Score {
+    let values: Vec<f64> = predictions
+        .metrics(classes, truth)
+        .iter()
+        .map(|metrics| config.metric.of(metrics))
+        .collect();
+    let runs = values.len();
+    let mean = values.iter().sum::<f64>() / runs as f64;
+    let square: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let spread = (runs > 1).then(|| (square / (runs - 1) as f64).sqrt());
+    let metrics = Metric::ALL.into_iter().map(|metric| (metric, estimate(metric))).collect();
+    Score { subject, head, runs, l2, spread, metrics }
+}
+
+/// A bootstrap of windows that were all classified alike has an interval of width zero, which
+/// claims a certainty that nobody has.
+fn honest(estimate: Estimate, metric: Metric, windows: f64, confidence: f64) -> Estimate {
+    let bound = bound_when_all_agree(windows, confidence);
+    if estimate.low == 1.0 {
+        Estimate { low: bound, ..estimate }
+    } else if estimate.high == 0.0 && metric == Metric::Accuracy {
+        Estimate { high: 1.0 - bound, ..estimate }
+    } else {
+        estimate
+    }
+}
+
+fn differences(
+    headline: Metric,
+    named: &[(Subject, Option<Head>)],
+    comparison: &Comparison,
+) -> Vec<Difference> {
+    let mut metrics = vec![headline];
+    for metric in [Metric::Accuracy, Metric::BalancedAccuracy, Metric::MacroF1, Metric::WeightedF1]
+    {
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    let mut all = Vec::new();
+    for metric in metrics {
+        for (own, head) in [(0, Head::Logistic), (1, Head::Neighbours)] {
+            for (place, (baseline, other)) in named.iter().enumerate().skip(2) {
+                if other.is_none_or(|other| other == head) {
+                    let difference = comparison.difference(own, place, metric);
+                    all.push(Difference { head, baseline: *baseline, metric, difference });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The most frequent class of what probes are fitted on; of equal ones the first.
+fn majority(parts: &Parts, classes: usize) -> u32 {
+    let mut counts = vec![0usize; classes];
+    for label in parts.train.labels.iter().chain(&parts.validation.labels) {
+        counts[*label as usize] += 1;
+    }
+    let largest = counts.iter().copied().max().unwrap_or(0);
+    counts.iter().position(|count| *count == largest).unwrap_or(0) as u32
+}
+
+fn coverage_warnings(
+    classes: &[String],
+    parts: &Parts,
+    support: &[u64],
+    block: usize,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut seen = vec![false; classes.len()];
+    for label in parts.train.labels.iter().chain(&parts.validation.labels) {
+        seen[*label as usize] = true;
+    }
+    for ((class, seen), support) in classes.iter().zip(seen).zip(support) {
+        match (seen, support) {
+            (true, 0) => warnings.push(format!("class `{class}` does not occur in the test windows")),
+            (false, 1..) => warnings.push(format!(
+                "class `{class}` has {support} test windows and no training window: no probe can find it"
+            )),
+            _ => {}
+        }
+    }
+    let independent = parts.test.len() / block;
+    if independent < crate::verdict::FEWEST_WINDOWS {
+        warnings.push(format!(
+            "{} test windows in blocks of {block} are only {independent} independent ones: intervals are rough",
+            parts.test.len()
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Silent;
+
+    use super::*;
+    use crate::{Outcome, verdict};
+
+    /// Rows whose first columns carry the class as strongly as `signal` says.
+    fn parts(signal: f64, seed: u64) -> Parts {
+        let part = |rows: usize, place: u64| {
+            let mut labels = Stream::new(9, "labels").substream(place).draws();
+            let mut draws = Stream::new(seed, "rows").substream(place).draws();
+            let labels: Vec<u32> = (0..rows).map(|_| labels.below(3) as u32).collect();
+            let values = labels.iter().flat_map(|label| {
+                (0..6u32)
+                    .map(|column| {
+                        let shift = if column == *label { signal } else { 0.0 };
+                        (draws.normal() + shift) as f32
+                    })
+                    .collect::<Vec<_>>()
+            });
+            Features { rows: values.collect(), width: 6, labels }
+        };
+        Parts { train: part(400, 0), validation: part(120, 1), test: part(300, 2) }
+    }
+
+    fn run(config: &EvalConfig, signals: [f64; 3]) -> Evaluation {
+        let classes = ["a", "b", "c"].map(str::to_owned);
+        let (pretrained, raw) = (parts(signals[0], 1), parts(signals[2], 2));
+        let subjects =
+            Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+        let random = |seed| Ok(parts(signals[1], seed));
+        evaluate(config, &subjects, random, &Silent).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_better_representation_wins_and_an_equal_one_does_not() {
+        let config = EvalConfig { resamples: 500, ..EvalConfig::default() };
+        let better = run(&config, [3.0, 1.0, 0.5]);
+        assert_eq!(verdict(Some(&better), None).outcome, Outcome::Beats);
+        let equal = run(&config, [1.5, 0.5, 1.5]);
+        assert_eq!(verdict(Some(&equal), None).outcome, Outcome::DoesNotBeat);
+        let worse = run(&config, [0.5, 1.5, 3.0]);
+        let verdict = verdict(Some(&worse), None);
+        assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
+        assert!(verdict.sentence.contains("raw windows"), "{}", verdict.sentence);
+        let random = better.score(Subject::RandomEncoder, Some(Head::Logistic)).unwrap();
+        assert!(random.runs == 5 && random.spread.unwrap() > 0.0 && random.l2.len() == 5);
+        assert_eq!(better.confusion.total(), 300);
+        // The same call gives the same numbers.
+        assert_eq!(better, run(&config, [3.0, 1.0, 0.5]));
+    }
+
+    #[test]
+    fn a_limit_on_training_rows_makes_several_runs() {
+        let config = EvalConfig { train_limit: 60, seeds: 3, resamples: 200, ..Default::default() };
+        let evaluation = run(&config, [2.0, 1.0, 1.0]);
+        let score = evaluation.score(Subject::PreTrained, Some(Head::Neighbours)).unwrap();
+        assert_eq!(score.runs, 3);
+        let draws = training_draws(&config, 400);
+        assert!(draws.iter().flatten().all(|d| d.len() == 60 && d.is_sorted()));
+        assert_ne!(draws[0], draws[1]);
+    }
+
+    #[test]
+    fn all_right_is_not_certainty_and_an_overlap_widens() {
+        let config = EvalConfig { resamples: 300, ..EvalConfig::default() };
+        let perfect = run(&config, [50.0, 1.0, 1.0]);
+        let score = perfect.score(Subject::PreTrained, Some(Head::Logistic)).unwrap();
+        let accuracy = score.metric(Metric::Accuracy);
+        assert_eq!((accuracy.value, accuracy.high), (1.0, 1.0));
+        assert!(accuracy.low > 0.98 && accuracy.low < 0.99, "{}", accuracy.low);
+        let blocks = run(&EvalConfig { block: Some(30), ..config }, [50.0, 1.0, 1.0]);
+        assert!(blocks.warnings.iter().any(|w| w.contains("10 independent")));
+        assert_eq!(verdict(Some(&blocks), None).outcome, Outcome::TooFewWindows);
+    }
+
+    #[test]
+    fn nothing_to_measure_is_not_an_error_and_other_windows_are() {
+        let config = EvalConfig::default();
+        let empty = Parts::default();
+        let subjects = Subjects { classes: &[], pretrained: &empty, raw: &empty, overlap: 1 };
+        let none = evaluate(&config, &subjects, |_| Ok(Parts::default()), &Silent).unwrap();
+        assert!(none.is_none());
+        let classes = ["a", "b", "c"].map(str::to_owned);
+        let (pretrained, mut raw) = (parts(1.0, 1), parts(1.0, 2));
+        raw.test.labels[0] = (raw.test.labels[0] + 1) % 3;
+        let subjects =
+            Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+        let error = evaluate(&config, &subjects, |_| Ok(Parts::default()), &Silent).unwrap_err();
+        assert!(error.to_string().contains("same windows"), "{error}");
+    }
+}

@@ -1,0 +1,425 @@
+//! Multinomial logistic regression with an L2 penalty: the linear probe.
+//!
+//! Minimises `mean log-loss + l2 / (2 n) · ‖W‖²` over `n` standardised training rows, intercepts not
+//! penalised; for three classes and more this is scikit-learn's `LogisticRegression(C = 1 / l2)`.
+//! With two classes there are still two weight vectors, so the same optimum has `C = 2 / l2`.
+//!
+//! The optimizer is L-BFGS (Nocedal and Wright, "Numerical Optimization", algorithm 7.4) in f64. Its
+//! initial Hessian is Böhning's bound `½ XᵀX / n + l2 / n` ("Multinomial logistic regression
+//! algorithm", 1992), factored once: collinear features, which windows of a time series are full
+//! of, then cost a few dozen iterations instead of thousands.
+
+use std::collections::VecDeque;
+
+use crate::features::{Features, Standardiser};
+use crate::matrix::{Matrix, cholesky, multiply, solve};
+
+/// Above this width the bound is taken as diagonal: its factor would take longer than it saves.
+const WIDEST_FACTOR: usize = 2048;
+/// Pairs of steps and gradient changes that L-BFGS remembers.
+const MEMORY: usize = 10;
+
+/// When fitting stops.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stop {
+    /// Most iterations.
+    pub iterations: usize,
+    /// Largest entry of the gradient of the mean loss.
+    pub gradient: f64,
+}
+
+/// A fitted probe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logistic {
+    standardiser: Standardiser,
+    classes: usize,
+    /// The classes that occur in training; no other is ever predicted.
+    present: Vec<u32>,
+    /// `[present class, feature + 1]`; the last column holds the intercepts.
+    weights: Vec<f64>,
+    /// Whether the gradient came below its bound.
+    pub converged: bool,
+}
+
+/// Training rows prepared once for every strength of the penalty.
+pub(crate) struct LogisticProblem {
+    standardiser: Standardiser,
+    x: Vec<f64>,
+    y: Vec<usize>,
+    classes: usize,
+    present: Vec<u32>,
+    width: usize,
+    /// `½ XᵀX / n`, or only its diagonal.
+    bound: Bound,
+}
+
+enum Bound {
+    Full(Vec<f64>),
+    Diagonal(Vec<f64>),
+}
+
+impl LogisticProblem {
+    /// Standardises the rows and forms the bound of the Hessian.
+    pub(crate) fn new(train: &Features, classes: usize) -> Self {
+        let standardiser = Standardiser::fit(&train.rows, train.width);
+        let x = standardiser.apply(&train.rows);
+        let mut present = train.labels.clone();
+        present.sort_unstable();
+        present.dedup();
+        let y = train.labels.iter().map(|label| present.partition_point(|p| p < label)).collect();
+        let (rows, width) = (train.len(), train.width);
+        let scale = 0.5 / rows.max(1) as f64;
+        let bound = if width <= WIDEST_FACTOR {
+            let mut gram = vec![0.0; width * width];
+            let view = Matrix::new(&x, rows, width);
+            multiply(view.transposed(), view, &mut gram);
+            gram.iter_mut().for_each(|value| *value *= scale);
+            Bound::Full(gram)
+        } else {
+            // A diagonal is no upper bound; the line search makes up for it.
+            Bound::Diagonal(vec![scale * rows as f64; width])
+        };
+        Self { standardiser, x, y, classes, present, width, bound }
+    }
+
+    /// Fits at one strength of the penalty, from the weights of a neighbouring one if given.
+    pub(crate) fn fit(&self, l2: f64, start: Option<&Logistic>, stop: Stop) -> Logistic {
+        let size = self.present.len() * (self.width + 1);
+        let mut weights = match start {
+            Some(start) => start.weights.clone(),
+            None => vec![0.0; size],
+        };
+        let rows = self.y.len().max(1) as f64;
+        // A penalty of zero would leave collinear directions undetermined.
+        let l2 = (l2 / rows).max(1e-12);
+        let converged = self.present.len() < 2 || self.minimise(&mut weights, l2, stop);
+        Logistic {
+            standardiser: self.standardiser.clone(),
+            classes: self.classes,
+            present: self.present.clone(),
+            weights,
+            converged,
+        }
+    }
+
+    fn minimise(&self, weights: &mut Vec<f64>, l2: f64, stop: Stop) -> bool {
+        let preconditioner = self.preconditioner(l2);
+        let mut memory = VecDeque::<Pair>::with_capacity(MEMORY);
+        let (mut loss, mut gradient) = self.loss(weights, l2);
+        for _ in 0..stop.iterations {
+            if gradient.iter().all(|g| g.abs() <= stop.gradient) {
+                return true;
+            }
+            let direction =
+                direction(&gradient, &memory, |v| self.precondition(&preconditioner, v));
+            let slope = dot(&direction, &gradient);
+            let Some((next, next_loss, next_gradient)) =
+                self.line_search(weights, &direction, loss, slope, l2)
+            else {
+                // The loss cannot fall further in f64.
+                return gradient.iter().all(|g| g.abs() <= stop.gradient.max(1e-6));
+            };
+            let step: Vec<f64> = next.iter().zip(&*weights).map(|(a, b)| a - b).collect();
+            let change: Vec<f64> =
+                next_gradient.iter().zip(&gradient).map(|(a, b)| a - b).collect();
+            let curvature = dot(&step, &change);
+            if curvature > 1e-12 * dot(&change, &change).sqrt() * dot(&step, &step).sqrt() {
+                if memory.len() == MEMORY {
+                    memory.pop_front();
+                }
+                memory.push_back(Pair { step, change, inverse: curvature.recip() });
+            }
+            (*weights, loss, gradient) = (next, next_loss, next_gradient);
+        }
+        gradient.iter().all(|g| g.abs() <= stop.gradient)
+    }
+
+    /// Halves the step until the loss falls by its due share (Armijo).
+    fn line_search(
+        &self,
+        weights: &[f64],
+        direction: &[f64],
+        loss: f64,
+        slope: f64,
+        l2: f64,
+    ) -> Option<(Vec<f64>, f64, Vec<f64>)> {
+        let mut length = 1.0;
+        for _ in 0..40 {
+            let next: Vec<f64> =
+                weights.iter().zip(direction).map(|(w, d)| w + length * d).collect();
+            let (next_loss, gradient) = self.loss(&next, l2);
+            if next_loss <= loss + 1e-4 * length * slope && next_loss < loss {
+                return Some((next, next_loss, gradient));
+            }
+            length *= 0.5;
+        }
+        None
+    }
+
+    /// Mean penalised loss and its gradient.
+    fn loss(&self, weights: &[f64], l2: f64) -> (f64, Vec<f64>) {
+        let (classes, stride) = (self.present.len(), self.width + 1);
+        let rows = self.y.len();
+        let mut residual = logits(weights, classes, self.width, &self.x);
+        let mut loss = 0.0;
+        for (row, label) in residual.chunks_exact_mut(classes).zip(&self.y) {
+            let target = row[*label];
+            let normaliser = softmax(row);
+            loss += normaliser - target;
+            row[*label] -= 1.0;
+        }
+        let mut product = vec![0.0; classes * self.width];
+        let residuals = Matrix::new(&residual, rows, classes);
+        multiply(residuals.transposed(), Matrix::new(&self.x, rows, self.width), &mut product);
+        let scale = (rows as f64).recip();
+        let mut gradient = vec![0.0; weights.len()];
+        let mut square = 0.0;
+        for class in 0..classes {
+            let own = &weights[class * stride..(class + 1) * stride];
+            let out = &mut gradient[class * stride..(class + 1) * stride];
+            let product = &product[class * self.width..(class + 1) * self.width];
+            for ((out, weight), sum) in out.iter_mut().zip(&own[..self.width]).zip(product) {
+                square += weight * weight;
+                *out = sum * scale + l2 * weight;
+            }
+            out[self.width] = residual.iter().skip(class).step_by(classes).sum::<f64>() * scale;
+        }
+        (loss * scale + 0.5 * l2 * square, gradient)
+    }
+
+    fn preconditioner(&self, l2: f64) -> Bound {
+        let diagonal = |bound: &[f64]| Bound::Diagonal(bound.iter().map(|v| v + l2).collect());
+        match &self.bound {
+            Bound::Full(gram) => {
+                let width = self.width;
+                let mut shifted = gram.clone();
+                let trace: f64 = (0..width).map(|i| gram[i * width + i]).sum();
+                // Rounding may make the smallest eigenvalues negative: lift them a little.
+                let lift = l2 + 1e-10 * trace / width.max(1) as f64;
+                (0..width).for_each(|i| shifted[i * width + i] += lift.max(1e-10));
+                cholesky(shifted, width).map_or_else(
+                    || {
+                        let own: Vec<f64> = (0..width).map(|i| gram[i * width + i]).collect();
+                        diagonal(&own)
+                    },
+                    Bound::Full,
+                )
+            }
+            Bound::Diagonal(bound) => diagonal(bound),
+        }
+    }
+
+    /// Divides by the bound of the Hessian, class by class.
+    fn precondition(&self, bound: &Bound, vector: &mut [f64]) {
+        for own in vector.chunks_exact_mut(self.width + 1) {
+            let (own, intercept) = own.split_at_mut(self.width);
+            // Standardised columns have mean zero, so that the intercept stands alone.
+            intercept[0] /= 0.5;
+            match bound {
+                Bound::Full(factor) => solve(factor, self.width, own),
+                Bound::Diagonal(diagonal) => {
+                    own.iter_mut().zip(diagonal).for_each(|(v, d)| *v /= d.max(1e-12));
+                }
+            }
+        }
+    }
+}
+
+struct Pair {
+    step: Vec<f64>,
+    change: Vec<f64>,
+    inverse: f64,
+}
+
+/// The two-loop recursion: minus the inverse Hessian's estimate times the gradient.
+fn direction(
+    gradient: &[f64],
+    memory: &VecDeque<Pair>,
+    precondition: impl Fn(&mut [f64]),
+) -> Vec<f64> {
+    let mut q: Vec<f64> = gradient.iter().map(|g| -g).collect();
+    let mut shares = Vec::with_capacity(memory.len());
+    for pair in memory.iter().rev() {
+        let share = pair.inverse * dot(&pair.step, &q);
+        q.iter_mut().zip(&pair.change).for_each(|(q, c)| *q -= share * c);
+        shares.push(share);
+    }
+    precondition(&mut q);
+    for (pair, share) in memory.iter().zip(shares.into_iter().rev()) {
+        let correction = share - pair.inverse * dot(&pair.change, &q);
+        q.iter_mut().zip(&pair.step).for_each(|(q, s)| *q += correction * s);
+    }
+    q
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// `x · Wᵀ + b`: `[row, class]`.
+fn logits(weights: &[f64], classes: usize, width: usize, x: &[f64]) -> Vec<f64> {
+    let rows = x.len().checked_div(width).unwrap_or(0);
+    let mut plain = Vec::with_capacity(classes * width);
+    let mut intercepts = Vec::with_capacity(classes);
+    for own in weights.chunks_exact(width + 1) {
+        plain.extend_from_slice(&own[..width]);
+        intercepts.push(own[width]);
+    }
+    let mut out = vec![0.0; rows * classes];
+    let w = Matrix::new(&plain, classes, width);
+    multiply(Matrix::new(x, rows, width), w.transposed(), &mut out);
+    for row in out.chunks_exact_mut(classes) {
+        row.iter_mut().zip(&intercepts).for_each(|(out, b)| *out += b);
+    }
+    out
+}
+
+/// Turns logits into probabilities and returns the logarithm of their normaliser.
+fn softmax(row: &mut [f64]) -> f64 {
+    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = 0.0;
+    for value in row.iter_mut() {
+        *value = (*value - largest).exp();
+        sum += *value;
+    }
+    row.iter_mut().for_each(|value| *value /= sum);
+    largest + sum.ln()
+}
+
+impl Logistic {
+    /// Fits to training rows.
+    ///
+    /// # Panics
+    ///
+    /// When a label is not below `classes`, or there is no row.
+    pub fn fit(train: &Features, classes: usize, l2: f64, stop: Stop) -> Self {
+        assert!(!train.is_empty(), "no rows to fit to");
+        LogisticProblem::new(train, classes).fit(l2, None, stop)
+    }
+
+    /// Probability of each class.
+    ///
+    /// # Shapes
+    ///
+    /// - `rows`: `[row, feature]`; returns `[row, class]`, row-major.
+    pub fn probabilities(&self, rows: &[f32]) -> Vec<f64> {
+        let width = self.weights.len() / self.present.len() - 1;
+        let x = self.standardiser.apply(rows);
+        let mut own = logits(&self.weights, self.present.len(), width, &x);
+        let count = own.len() / self.present.len();
+        let mut out = vec![0.0; count * self.classes];
+        for (own, out) in
+            own.chunks_exact_mut(self.present.len()).zip(out.chunks_exact_mut(self.classes))
+        {
+            softmax(own);
+            self.present.iter().zip(own).for_each(|(class, p)| out[*class as usize] = *p);
+        }
+        out
+    }
+
+    /// The most probable class of each row; of equal ones the first.
+    pub fn predict(&self, rows: &[f32]) -> Vec<u32> {
+        self.probabilities(rows).chunks_exact(self.classes.max(1)).map(largest).collect()
+    }
+
+    /// Mean negative log-probability of the true classes. A class unseen in training counts as
+    /// one part in 10¹⁵.
+    pub fn log_loss(&self, rows: &Features) -> f64 {
+        let probabilities = self.probabilities(&rows.rows);
+        let sum: f64 = probabilities
+            .chunks_exact(self.classes.max(1))
+            .zip(&rows.labels)
+            .map(|(row, label)| -row[*label as usize].max(1e-15).ln())
+            .sum();
+        sum / rows.len().max(1) as f64
+    }
+}
+
+fn largest(row: &[f64]) -> u32 {
+    let mut best = 0;
+    for (class, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = class;
+        }
+    }
+    best as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Stream;
+
+    use super::*;
+
+    const STOP: Stop = Stop { iterations: 500, gradient: 1e-9 };
+
+    fn sample(rows: usize, width: usize, classes: u32, seed: u64) -> Features {
+        let mut draws = Stream::new(seed, "logistic").draws();
+        let mut features = Features { width, ..Features::default() };
+        for row in 0..rows {
+            let label = row as u32 % classes;
+            let mut level = 0.0;
+            for column in 0..width {
+                level = 0.9 * level + draws.normal();
+                let shift = if column as u32 % classes == label { 0.4 } else { 0.0 };
+                features.rows.push((100.0 * (level + shift)) as f32 + 3.0);
+            }
+            features.labels.push(label);
+        }
+        features
+    }
+
+    #[test]
+    fn the_gradient_is_the_derivative_of_the_loss_and_vanishes_at_the_fit() {
+        let train = sample(60, 7, 3, 1);
+        let problem = LogisticProblem::new(&train, 3);
+        let mut draws = Stream::new(2, "weights").draws();
+        let weights: Vec<f64> = (0..24).map(|_| 0.3 * draws.normal()).collect();
+        let (_, gradient) = problem.loss(&weights, 0.05);
+        for place in 0..24 {
+            let at = |shift: f64| {
+                let mut moved = weights.clone();
+                moved[place] += shift;
+                problem.loss(&moved, 0.05).0
+            };
+            let numeric = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((numeric - gradient[place]).abs() < 1e-8, "{place}");
+        }
+        let fitted = problem.fit(3.0, None, STOP);
+        assert!(fitted.converged);
+        let (_, gradient) = problem.loss(&fitted.weights, 3.0 / 60.0);
+        assert!(gradient.iter().all(|g| g.abs() < 1e-8));
+    }
+
+    #[test]
+    fn more_features_than_rows_converges_from_either_start() {
+        let train = sample(30, 200, 3, 3);
+        let problem = LogisticProblem::new(&train, 3);
+        let cold = problem.fit(0.1, None, STOP);
+        let warm = problem.fit(0.1, Some(&problem.fit(10.0, None, STOP)), STOP);
+        assert!(cold.converged && warm.converged);
+        for (a, b) in cold.weights.iter().zip(&warm.weights) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_class_without_rows_is_never_predicted_and_one_class_is_always() {
+        let mut train = sample(40, 5, 2, 4);
+        train.labels.iter_mut().for_each(|label| *label *= 2);
+        let fitted = Logistic::fit(&train, 4, 1.0, STOP);
+        let probabilities = fitted.probabilities(&train.rows);
+        assert!(probabilities.chunks(4).all(|p| p[1] == 0.0 && p[3] == 0.0));
+        train.labels.fill(3);
+        let constant = Logistic::fit(&train, 4, 1.0, STOP);
+        assert!(constant.predict(&train.rows).iter().all(|class| *class == 3));
+    }
+
+    #[test]
+    fn separable_rows_and_a_tiny_penalty_stay_finite() {
+        let train = Features { rows: vec![-1.0, 1.0], width: 1, labels: vec![0, 1] };
+        let fitted = Logistic::fit(&train, 2, 0.0, STOP);
+        assert!(fitted.weights.iter().all(|w| w.is_finite()));
+        assert_eq!(fitted.predict(&[-0.5, 0.5]), [0, 1]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Fits the heads of one subject and predicts its test windows, without looking at them before.
+
+use crate::features::stratified_folds;
+use crate::logistic::{Logistic, LogisticProblem, Stop};
+use crate::{EvalConfig, Features, Neighbours, Parts, ProbeConfig};
+
+/// While choosing a penalty, a gradient this small is near enough.
+const CHOOSING: f64 = 1e-4;
+/// The final fit goes on to this gradient of the mean loss.
+const FINAL: f64 = 1e-6;
+
+/// The test predictions of both heads.
+pub(crate) struct HeadPredictions {
+    pub(crate) logistic: Vec<u32>,
+    pub(crate) neighbours: Vec<u32>,
+    /// The penalty chosen.
+    pub(crate) l2: f64,
+    /// Whether the final fit converged.
+    pub(crate) converged: bool,
+}
+
+/// Chooses the penalty on training and validation windows, fits both heads on the two together, and
+/// predicts the test windows. `draw` is the subset of the training windows used, if any.
+pub(crate) fn fit_and_predict(
+    config: &EvalConfig,
+    classes: usize,
+    parts: &Parts,
+    draw: Option<&[usize]>,
+) -> HeadPredictions {
+    let drawn = draw.map(|indices| parts.train.select(indices));
+    let train = drawn.as_ref().unwrap_or(&parts.train);
+    let all = train.joined(&parts.validation);
+    let l2 = choose(&config.probe, classes, train, &parts.validation, &all);
+    let stop = Stop { iterations: config.probe.iterations, gradient: FINAL };
+    let fitted = Logistic::fit(&all, classes, l2, stop);
+    let neighbours = Neighbours::fit(&all, classes, config.knn.distance);
+    HeadPredictions {
+        logistic: fitted.predict(&parts.test.rows),
+        neighbours: neighbours.predict(&parts.test.rows, config.knn.neighbours),
+        l2,
+        converged: fitted.converged,
+    }
+}
+
+/// The penalty with the smallest log-loss on windows that were not fitted; of equal ones the
+/// strongest.
+fn choose(
+    config: &ProbeConfig,
+    classes: usize,
+    train: &Features,
+    validation: &Features,
+    all: &Features,
+) -> f64 {
+    // From strong to weak: each fit starts from its stronger neighbour.
+    let mut strengths = config.l2.clone();
+    strengths.sort_unstable_by(|a, b| b.total_cmp(a));
+    strengths.dedup();
+    if let [only] = strengths[..] {
+        return only;
+    }
+    let mut losses = vec![0.0; strengths.len()];
+    if validation.len() >= config.validation_minimum {
+        add_losses(config, classes, &strengths, train, validation, &mut losses);
+    } else {
+        let folds = config.folds.min(all.len()).max(2);
+        let fold_of = stratified_folds(&all.labels, folds);
+        for fold in 0..folds {
+            let (held, fitted): (Vec<usize>, Vec<usize>) =
+                (0..all.len()).partition(|row| fold_of[*row] == fold);
+            if !held.is_empty() && !fitted.is_empty() {
+                let (fitted, held) = (all.select(&fitted), all.select(&held));
+                add_losses(config, classes, &strengths, &fitted, &held, &mut losses);
+            }
+        }
+    }
+    let mut best = 0;
+    for (place, loss) in losses.iter().enumerate() {
+        if *loss < losses[best] {
+            best = place;
+        }
+    }
+    strengths[best]
+}
+
+fn add_losses(
+    config: &ProbeConfig,
+    classes: usize,
+    strengths: &[f64],
+    train: &Features,
+    held: &Features,
+    losses: &mut [f64],
+) {
+    let problem = LogisticProblem::new(train, classes);
+    let stop = Stop { iterations: config.iterations, gradient: CHOOSING };
+    let mut previous = None;
+    for (l2, loss) in strengths.iter().zip(losses) {
+        let fitted = problem.fit(*l2, previous.as_ref(), stop);
+        *loss += fitted.log_loss(held) * held.len() as f64;
+        previous = Some(fitted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Stream;
+
+    use super::*;
+
+    /// Class-dependent means in the first column, noise in the others.
+    fn sample(rows: usize, width: usize, seed: u64) -> Features {
+        let mut draws = Stream::new(seed, "probe").draws();
+        let labels: Vec<u32> = (0..rows).map(|_| draws.below(2) as u32).collect();
+        let mut values = Vec::with_capacity(rows * width);
+        for label in &labels {
+            values.push((draws.normal() + f64::from(*label)) as f32);
+            values.extend((1..width).map(|_| draws.normal() as f32));
+        }
+        Features { rows: values, width, labels }
+    }
+
+    #[test]
+    fn noise_asks_for_a_strong_penalty_by_either_way_of_choosing() {
+        let config = EvalConfig::default();
+        for validation in [0, 30, 300] {
+            let train = sample(80, 60, 1);
+            let validation = sample(validation, 60, 2);
+            let all = train.joined(&validation);
+            let l2 = choose(&config.probe, 2, &train, &validation, &all);
+            assert!(l2 >= 10.0, "{} windows of validation: {l2}", validation.len());
+        }
+    }
+
+    #[test]
+    fn the_test_part_changes_nothing_that_is_fitted() {
+        let config = EvalConfig::default();
+        let mut parts =
+            Parts { train: sample(90, 8, 1), validation: sample(20, 8, 2), test: sample(40, 8, 3) };
+        let before = fit_and_predict(&config, 2, &parts, None);
+        let first = parts.test.select(&[0]);
+        parts.test = first;
+        parts.test.labels[0] ^= 1;
+        let after = fit_and_predict(&config, 2, &parts, None);
+        assert_eq!((before.l2, before.logistic[0]), (after.l2, after.logistic[0]));
+        assert_eq!(before.neighbours[0], after.neighbours[0]);
+        assert!(before.converged);
+    }
+}

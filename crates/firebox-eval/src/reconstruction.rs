@@ -1,0 +1,434 @@
+//! Reconstruction error on masked steps, beside what anyone gets without a model.
+//!
+//! Plain functions on windows; drawing masks and running the model is done elsewhere.
+
+use firebox_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::{Estimate, EvalConfig, EvalError, Resampling};
+
+/// A window with some steps masked, and what a model put there.
+///
+/// # Shapes
+///
+/// - `truth`, `reconstructed`: `[time, channel]`, row-major, without padding.
+/// - `mask`: `[time]`, true where the step was hidden from the model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MaskedWindow {
+    /// Index of the window within its part.
+    pub index: usize,
+    /// Normalised values.
+    pub truth: Vec<f32>,
+    /// The model's values, at every step.
+    pub reconstructed: Vec<f32>,
+    /// Hidden steps.
+    pub mask: Vec<bool>,
+}
+
+impl MaskedWindow {
+    /// Takes the first `length` steps of padded buffers, as batches hold them.
+    ///
+    /// # Shapes
+    ///
+    /// - `truth`, `reconstructed`: `[time, channel]`; `mask`: `[time]`; each at least `length` long.
+    ///
+    /// # Panics
+    ///
+    /// When a buffer is shorter.
+    pub fn from_padded(
+        index: usize,
+        truth: &[f32],
+        reconstructed: &[f32],
+        mask: &[bool],
+        length: usize,
+        channels: usize,
+    ) -> Self {
+        Self {
+            index,
+            truth: truth[..length * channels].to_vec(),
+            reconstructed: reconstructed[..length * channels].to_vec(),
+            mask: mask[..length].to_vec(),
+        }
+    }
+
+    fn check(&self, channels: usize) -> Result<(), EvalError> {
+        let values = self.mask.len() * channels;
+        let problem = if self.truth.len() != values || self.reconstructed.len() != values {
+            format!(
+                "{} steps of {channels} channels need {values} values; the truth has {} and the reconstruction {}",
+                self.mask.len(),
+                self.truth.len(),
+                self.reconstructed.len()
+            )
+        } else if let Some(place) = self.reconstructed.iter().position(|v| !v.is_finite()) {
+            format!(
+                "the reconstruction of step {} channel {} is {}: the model has diverged",
+                place / channels,
+                place % channels,
+                self.reconstructed[place]
+            )
+        } else {
+            return Ok(());
+        };
+        Err(EvalError::MaskedWindow { index: self.index, problem })
+    }
+}
+
+/// What stands in for masked values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fill {
+    /// The pre-trained model's reconstruction.
+    Model,
+    /// A straight line between the steps beside the mask.
+    Linear,
+    /// The last step before the mask.
+    LastValue,
+    /// Zero, the mean of a normalised channel.
+    Mean,
+}
+
+impl Fill {
+    /// Every fill, the model first.
+    pub const ALL: [Self; 4] = [Self::Model, Self::Linear, Self::LastValue, Self::Mean];
+
+    /// Its name in running text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Model => "pre-trained model",
+            Self::Linear => "linear interpolation",
+            Self::LastValue => "last value",
+            Self::Mean => "mean (zero)",
+        }
+    }
+}
+
+/// Carries the last visible step forward over masked ones. Before the first visible step stands
+/// that step; without any, zero.
+///
+/// # Shapes
+///
+/// - `window`: `[time, channel]`, row-major; `mask`: `[time]`. Returns `[time, channel]`.
+pub fn fill_last_value(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
+    let mut out = window.to_vec();
+    let first = mask.iter().position(|masked| !masked);
+    let mut source = first;
+    for step in 0..mask.len() {
+        if !mask[step] {
+            source = Some(step);
+        } else {
+            for channel in 0..channels {
+                out[step * channels + channel] =
+                    source.map_or(0.0, |source| window[source * channels + channel]);
+            }
+        }
+    }
+    out
+}
+
+/// Draws a straight line over each masked run between the visible steps beside it. A run at an end
+/// of the window takes the one visible neighbour; without any, zero.
+///
+/// # Shapes
+///
+/// - `window`: `[time, channel]`, row-major; `mask`: `[time]`. Returns `[time, channel]`.
+pub fn fill_linear(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
+    let mut out = fill_last_value(window, mask, channels);
+    let mut step = 0;
+    while step < mask.len() {
+        let end = (step..mask.len()).find(|step| !mask[*step]).unwrap_or(mask.len());
+        if step > 0 && step < end && end < mask.len() {
+            let run = (end - step + 1) as f32;
+            for (place, masked) in (step..end).enumerate() {
+                let share = (place + 1) as f32 / run;
+                for channel in 0..channels {
+                    let before = window[(step - 1) * channels + channel];
+                    let after = window[end * channels + channel];
+                    out[masked * channels + channel] = before + share * (after - before);
+                }
+            }
+        }
+        step = end + 1;
+    }
+    out
+}
+
+/// Puts zero, the mean of a normalised channel, on masked steps.
+///
+/// # Shapes
+///
+/// - `window`: `[time, channel]`, row-major; `mask`: `[time]`. Returns `[time, channel]`.
+pub fn fill_mean(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
+    let mut out = window.to_vec();
+    for (values, masked) in out.chunks_exact_mut(channels.max(1)).zip(mask) {
+        if *masked {
+            values.fill(0.0);
+        }
+    }
+    out
+}
+
+/// Errors of one masked window, summed over its masked values.
+#[derive(Clone, Copy, Debug)]
+struct WindowErrors {
+    squared: [f64; 4],
+    values: f64,
+}
+
+/// Collects the errors of masked windows, one after the other.
+#[derive(Clone, Debug)]
+pub struct ReconstructionTally {
+    channels: Vec<String>,
+    windows: Vec<WindowErrors>,
+    /// `[fill][channel]`.
+    squared: [Vec<f64>; 4],
+    absolute: [f64; 4],
+    masked_steps: u64,
+}
+
+impl ReconstructionTally {
+    /// An empty one for windows of these channels.
+    pub fn new(channels: Vec<String>) -> Self {
+        let squared = std::array::from_fn(|_| vec![0.0; channels.len()]);
+        Self { channels, windows: vec![], squared, absolute: [0.0; 4], masked_steps: 0 }
+    }
+
+    /// Adds a window. Windows come in the order of time; one without a masked step adds nothing.
+    ///
+    /// # Errors
+    ///
+    /// When its parts do not fit together, or the reconstruction is not finite.
+    pub fn add(&mut self, window: &MaskedWindow) -> Result<(), EvalError> {
+        let channels = self.channels.len();
+        window.check(channels)?;
+        let masked = window.mask.iter().filter(|masked| **masked).count();
+        if masked == 0 {
+            return Ok(());
+        }
+        let fills = [
+            window.reconstructed.clone(),
+            fill_linear(&window.truth, &window.mask, channels),
+            fill_last_value(&window.truth, &window.mask, channels),
+            fill_mean(&window.truth, &window.mask, channels),
+        ];
+        let mut own = WindowErrors { squared: [0.0; 4], values: (masked * channels) as f64 };
+        for (place, fill) in fills.iter().enumerate() {
+            for step in (0..window.mask.len()).filter(|step| window.mask[*step]) {
+                for channel in 0..channels {
+                    let at = step * channels + channel;
+                    let error = f64::from(fill[at]) - f64::from(window.truth[at]);
+                    own.squared[place] += error * error;
+                    self.squared[place][channel] += error * error;
+                    self.absolute[place] += error.abs();
+                }
+            }
+        }
+        self.windows.push(own);
+        self.masked_steps += masked as u64;
+        Ok(())
+    }
+
+    /// The scores, or `None` without any masked step. `overlap` is the number of consecutive
+    /// windows that share a step, the default of [`EvalConfig::block`].
+    pub fn finish(&self, config: &EvalConfig, overlap: usize) -> Option<Reconstruction> {
+        if self.windows.is_empty() || self.channels.is_empty() {
+            return None;
+        }
+        let resampling = Resampling {
+            stream: Stream::new(config.seed, "reconstruction bootstrap"),
+            resamples: config.resamples,
+            block: config.block.unwrap_or(overlap).clamp(1, self.windows.len()),
+            confidence: config.confidence,
+        };
+        let all: Vec<u32> = (0..self.windows.len() as u32).collect();
+        let value = self.means(&all);
+        let resampled = resampling.map(self.windows.len(), |indices, _| self.means(indices));
+        let estimate = |of: &dyn Fn(&[f64; 4]) -> f64| {
+            let resampled: Vec<f64> = resampled.iter().map(of).collect();
+            Estimate::from_resamples(of(&value), &resampled, config.confidence)
+        };
+        let values = self.masked_steps as f64 * self.channels.len() as f64;
+        let scores = Fill::ALL.iter().enumerate().map(|(place, fill)| ReconstructionScore {
+            fill: *fill,
+            mean_squared_error: estimate(&|means| means[place]),
+            mean_absolute_error: self.absolute[place] / values,
+            per_channel: self.squared[place]
+                .iter()
+                .map(|sum| sum / self.masked_steps as f64)
+                .collect(),
+        });
+        let reductions = Fill::ALL.iter().enumerate().skip(1).map(|(place, fill)| Reduction {
+            fill: *fill,
+            reduction: estimate(&|means| reduction(means[0], means[place])),
+        });
+        Some(Reconstruction {
+            windows: self.windows.len(),
+            masked_steps: self.masked_steps,
+            channels: self.channels.clone(),
+            confidence: config.confidence,
+            block: resampling.block,
+            scores: scores.collect(),
+            reductions: reductions.collect(),
+        })
+    }
+
+    /// Mean squared error of each fill over the drawn windows' masked values.
+    fn means(&self, indices: &[u32]) -> [f64; 4] {
+        let mut sums = [0.0; 4];
+        let mut values = 0.0;
+        for index in indices {
+            let window = &self.windows[*index as usize];
+            sums.iter_mut().zip(window.squared).for_each(|(sum, own)| *sum += own);
+            values += window.values;
+        }
+        sums.map(|sum| sum / values)
+    }
+}
+
+/// One minus the quotient of two errors; two errors of zero are equal.
+fn reduction(own: f64, other: f64) -> f64 {
+    if own == other {
+        0.0
+    } else if other > 0.0 {
+        1.0 - own / other
+    } else {
+        // A naive fill without any error cannot be improved on.
+        -1.0
+    }
+}
+
+/// Reconstruction errors of the model and of naive fills on the same masked steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reconstruction {
+    /// Windows measured.
+    pub windows: usize,
+    /// Steps masked in them.
+    pub masked_steps: u64,
+    /// Names of the channels.
+    pub channels: Vec<String>,
+    /// Share of the resamples within an interval.
+    pub confidence: f64,
+    /// Consecutive windows that were drawn together.
+    pub block: usize,
+    /// The errors, the model first.
+    pub scores: Vec<ReconstructionScore>,
+    /// How much lower the model's error is than that of each naive fill.
+    pub reductions: Vec<Reduction>,
+}
+
+/// The error of one fill.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReconstructionScore {
+    /// Which fill.
+    pub fill: Fill,
+    /// Over all masked values, in squared normalised units.
+    pub mean_squared_error: Estimate,
+    /// Over all masked values, in normalised units.
+    pub mean_absolute_error: f64,
+    /// Mean squared error of each channel.
+    pub per_channel: Vec<f64>,
+}
+
+/// How much lower the model's mean squared error is than a naive fill's: `1 − model / fill`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reduction {
+    /// Which fill.
+    pub fill: Fill,
+    /// The share; negative where the model is worse.
+    pub reduction: Estimate,
+}
+
+impl Reconstruction {
+    /// The naive fill that is hardest to beat.
+    pub fn hardest(&self) -> Option<&Reduction> {
+        self.reductions.iter().min_by(|a, b| a.reduction.value.total_cmp(&b.reduction.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_by_hand() {
+        let check = |window: &[f32], mask: &[u8], channels, last: &[f32], linear: &[f32]| {
+            let mask: Vec<bool> = mask.iter().map(|m| *m == 1).collect();
+            assert_eq!(fill_last_value(window, &mask, channels), last);
+            assert_eq!(fill_linear(window, &mask, channels), linear);
+        };
+        // The masked values 9 must never come through.
+        check(
+            &[1.0, 9.0, 9.0, 4.0],
+            &[0, 1, 1, 0],
+            1,
+            &[1.0, 1.0, 1.0, 4.0],
+            &[1.0, 2.0, 3.0, 4.0],
+        );
+        check(&[9.0, 2.0, 9.0], &[1, 0, 1], 1, &[2.0, 2.0, 2.0], &[2.0, 2.0, 2.0]);
+        check(&[9.0, 9.0], &[1, 1], 1, &[0.0, 0.0], &[0.0, 0.0]);
+        check(
+            &[0.0, 10.0, 9.0, 9.0, 2.0, 20.0, 9.0, 9.0, 4.0, 0.0],
+            &[0, 1, 0, 1, 0],
+            2,
+            &[0.0, 10.0, 0.0, 10.0, 2.0, 20.0, 2.0, 20.0, 4.0, 0.0],
+            &[0.0, 10.0, 1.0, 15.0, 2.0, 20.0, 3.0, 10.0, 4.0, 0.0],
+        );
+        check(&[], &[], 3, &[], &[]);
+        assert_eq!(fill_mean(&[1.0, 2.0, 3.0, 4.0], &[true, false], 2), [0.0, 0.0, 3.0, 4.0]);
+    }
+
+    fn window(index: usize, noise: f32) -> MaskedWindow {
+        let mut draws = Stream::new(index as u64, "window").draws();
+        let mut level = 0.0;
+        let truth: Vec<f32> = (0..60)
+            .map(|_| {
+                level += draws.normal() as f32;
+                level
+            })
+            .collect();
+        let reconstructed = truth.iter().map(|v| v + noise * draws.normal() as f32).collect();
+        let mask = (0..30).map(|step| step % 10 >= 5).collect();
+        MaskedWindow { index, truth, reconstructed, mask }
+    }
+
+    fn tally(noise: f32) -> Reconstruction {
+        let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
+        (0..100).for_each(|index| tally.add(&window(index, noise)).unwrap());
+        tally.finish(&EvalConfig { resamples: 400, ..EvalConfig::default() }, 1).unwrap()
+    }
+
+    #[test]
+    fn a_good_model_wins_with_its_interval_and_a_bad_one_loses() {
+        let good = tally(0.5);
+        assert_eq!((good.windows, good.masked_steps), (100, 1500));
+        let model = &good.scores[0];
+        assert!((model.mean_squared_error.value - 0.25).abs() < 0.03);
+        assert!((model.mean_absolute_error - 0.5 * 0.798).abs() < 0.03);
+        let mean = model.per_channel.iter().sum::<f64>() / 2.0;
+        assert!((mean - model.mean_squared_error.value).abs() < 1e-12);
+        assert!(good.reductions.iter().all(|r| r.reduction.is_above_zero()));
+        assert_eq!(good.hardest().unwrap().fill, Fill::Linear);
+        let bad = tally(20.0);
+        assert!(bad.hardest().unwrap().reduction.is_below_zero());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_nothing_masked_is_nothing() {
+        let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
+        let mut bad = window(3, 0.1);
+        bad.reconstructed[7] = f32::NAN;
+        let error = tally.add(&bad).unwrap_err().to_string();
+        assert!(error.contains("window 3") && error.contains("step 3 channel 1"), "{error}");
+        let mut short = window(0, 0.1);
+        short.truth.pop();
+        assert!(tally.add(&short).unwrap_err().to_string().contains("need 60"));
+        let mut visible = window(0, 0.1);
+        visible.mask.fill(false);
+        tally.add(&visible).unwrap();
+        assert!(tally.finish(&EvalConfig::default(), 1).is_none());
+        assert_eq!(
+            [reduction(0.0, 0.0), reduction(1.0, 0.0), reduction(1.0, 4.0)],
+            [0.0, -1.0, 0.75]
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! A report as plain data. The pages made of it are in the modules below; nothing here draws.
+
+mod charts;
+mod events;
+mod html;
+mod markdown;
+mod pictures;
+mod plot;
+mod sections;
+mod tables;
+mod write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
+
+pub use write::WrittenReport;
+
+/// Everything that a report shows. A part that is empty is left out, or said to be missing.
+///
+/// The training curves, stages, checkpoints and warnings can be collected with
+/// [`Report::record`] from the events of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What was run, such as the pipeline's name.
+    pub title: String,
+    /// Name of the run.
+    pub run: String,
+    /// When it was made, as text.
+    pub created: String,
+    /// The device with its memory, driver and abilities as far as they are known.
+    pub device: String,
+    /// `finished`, `stopped early` or `interrupted`.
+    pub outcome: String,
+    /// Wall-clock time of the run.
+    pub seconds: f64,
+    /// Short facts for the head of the page, such as the number of parameters.
+    pub facts: Vec<Fact>,
+    /// The first line.
+    pub verdict: Verdict,
+    /// Scores, where there are labels.
+    pub evaluation: Option<Evaluation>,
+    /// Reconstruction errors, where windows were masked.
+    pub reconstruction: Option<Reconstruction>,
+    /// Names of the channels of `masked_windows`.
+    pub channels: Vec<String>,
+    /// A few masked windows to look at.
+    pub masked_windows: Vec<MaskedWindow>,
+    /// Embeddings to look at.
+    pub embedding: Option<EmbeddingView>,
+    /// What happened while training.
+    pub curves: Curves,
+    /// Stages in the order in which they ended.
+    pub stages: Vec<Stage>,
+    /// Checkpoints in the order in which they were completed.
+    pub checkpoints: Vec<CheckpointRow>,
+    /// What was found in the data and what was done about it, and how it was split.
+    pub data: Vec<Table>,
+    /// The resolved configuration, as it was written beside the run.
+    pub configuration: String,
+    /// Values that were derived, each with its reason.
+    pub reasons: Vec<Reason>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// A named value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fact {
+    /// What it is.
+    pub name: String,
+    /// Its value, with its unit.
+    pub value: String,
+}
+
+impl Fact {
+    /// A fact of this name.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into() }
+    }
+}
+
+/// Embeddings of held-out windows in two dimensions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EmbeddingView {
+    /// The points.
+    pub projection: Projection,
+    /// Class of each point, if it has one.
+    pub labels: Vec<Option<u32>>,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+}
+
+/// What happened while training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Curves {
+    /// Every optimizer step.
+    pub steps: Vec<StepPoint>,
+    /// Every epoch.
+    pub epochs: Vec<EpochPoint>,
+    /// Steps that were skipped because a loss or gradient was not finite.
+    pub skipped: Vec<u64>,
+    /// Norm that gradients are clipped to.
+    pub clip_norm: Option<f64>,
+}
+
+/// An optimizer step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepPoint {
+    /// Steps taken, this one included.
+    pub step: u64,
+    /// Training loss.
+    pub loss: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Global gradient norm before clipping.
+    pub gradient_norm: f64,
+}
+
+/// An epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpochPoint {
+    /// Epoch, from 1.
+    pub epoch: u64,
+    /// Steps taken at its end.
+    pub step: u64,
+    /// Mean training loss.
+    pub train_loss: f64,
+    /// Validation loss.
+    pub validation_loss: Option<f64>,
+    /// Whether the validation loss was the best so far.
+    pub best: bool,
+}
+
+/// A stage of the pipeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Name.
+    pub name: String,
+    /// Content key of its result.
+    pub key: Option<String>,
+    /// Whether the result was there already.
+    pub reused: bool,
+    /// Wall-clock time.
+    pub seconds: f64,
+    /// One line on what was made.
+    pub detail: String,
+}
+
+/// A checkpoint on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointRow {
+    /// Steps taken.
+    pub step: u64,
+    /// Its folder.
+    pub path: String,
+    /// Size on disk.
+    pub bytes: u64,
+    /// Time that training stood still for it.
+    pub blocked_milliseconds: f64,
+    /// Time of the whole save.
+    pub save_milliseconds: f64,
+}
+
+/// A table as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Heading.
+    pub title: String,
+    /// A sentence below the heading; may be empty.
+    pub note: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Cells, row by row. A column whose cells are all numbers is aligned to the right.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A value that was derived, and why it has this value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// Key of the configuration.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Report {
+    /// A report of this run with its verdict, to which everything else is added.
+    pub fn new(title: impl Into<String>, run: impl Into<String>, verdict: Verdict) -> Self {
+        Self {
+            title: title.into(),
+            run: run.into(),
+            created: String::new(),
+            device: String::new(),
+            outcome: String::new(),
+            seconds: 0.0,
+            facts: vec![],
+            verdict,
+            evaluation: None,
+            reconstruction: None,
+            channels: vec![],
+            masked_windows: vec![],
+            embedding: None,
+            curves: Curves::default(),
+            stages: vec![],
+            checkpoints: vec![],
+            data: vec![],
+            configuration: String::new(),
+            reasons: vec![],
+            warnings: vec![],
+        }
+    }
+
+    /// Sets scores and reconstruction errors, and the verdict that follows from them.
+    pub fn judge(
+        &mut self,
+        evaluation: Option<Evaluation>,
+        reconstruction: Option<Reconstruction>,
+    ) {
+        self.verdict = crate::verdict(evaluation.as_ref(), reconstruction.as_ref());
+        self.evaluation = evaluation;
+        self.reconstruction = reconstruction;
+    }
+
+    /// Warnings of the run and of the evaluation together.
+    pub(crate) fn all_warnings(&self) -> Vec<&str> {
+        let evaluation = self.evaluation.iter().flat_map(|evaluation| &evaluation.warnings);
+        self.warnings.iter().chain(evaluation).map(String::as_str).collect()
+    }
+
+    /// The first epoch of the best validation loss.
+    pub(crate) fn best_epoch(&self) -> Option<(&EpochPoint, f64)> {
+        let losses = self.curves.epochs.iter().filter_map(|epoch| {
+            epoch.validation_loss.filter(|loss| loss.is_finite()).map(|loss| (epoch, loss))
+        });
+        losses.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}

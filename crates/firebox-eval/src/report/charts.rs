@@ -1,0 +1,279 @@
+//! Charts with axes: curves over steps, and scores with their intervals.
+
+use std::fmt::Write as _;
+
+use super::plot::{Bucket, Scale, buckets, coordinate, escape, path, range};
+use crate::Estimate;
+use crate::text::{grouped, significant};
+
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 38.0;
+/// Points of a curve that a page shows; more are drawn as a mean with its range.
+const MOST_POINTS: usize = 160;
+
+/// A curve of a chart.
+pub(super) struct Curve<'a> {
+    pub(super) name: &'a str,
+    /// CSS class that gives it its colour.
+    pub(super) class: &'a str,
+    pub(super) points: Vec<(f64, f64)>,
+    /// Whether the points themselves are marked.
+    pub(super) dots: bool,
+}
+
+/// Curves over optimizer steps.
+pub(super) struct CurveChart<'a> {
+    pub(super) title: &'a str,
+    pub(super) value: &'a str,
+    pub(super) curves: Vec<Curve<'a>>,
+    /// A value marked over the whole width, with its name.
+    pub(super) level: Option<(f64, &'a str)>,
+}
+
+/// Draws a chart, or says that there is nothing to draw.
+pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
+    let drawn: Vec<(&Curve<'_>, Vec<Bucket>)> = chart
+        .curves
+        .iter()
+        .map(|curve| (curve, buckets(&curve.points, MOST_POINTS)))
+        .filter(|(_, buckets)| !buckets.is_empty())
+        .collect();
+    let all = || drawn.iter().flat_map(|(_, buckets)| buckets);
+    let (Some(x_range), Some(y_range)) = (
+        range(all().flat_map(|bucket| bucket.x)),
+        range(all().flat_map(|bucket| [bucket.low, bucket.high])),
+    ) else {
+        return nothing(chart.title);
+    };
+    // A level far above every value would flatten the curve: it is then told in words only.
+    let level = chart.level.filter(|(level, _)| *level <= 3.0 * y_range[1]);
+    let y_range = level.map_or(y_range, |(level, _)| [y_range[0], y_range[1].max(level)]);
+    let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
+    let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
+    let mut body = axes(&x, &y, "step", chart.value);
+    if let Some((value, name)) = level {
+        let at = coordinate(y.at(value));
+        let _ = write!(
+            body,
+            r#"<path class="level" d="M{LEFT} {at}H{}"/><text class="tick" x="{}" y="{}" text-anchor="end">{}</text>"#,
+            WIDTH - RIGHT,
+            WIDTH - RIGHT - 2.0,
+            coordinate(y.at(value) - 4.0),
+            escape(name)
+        );
+    }
+    for (curve, buckets) in &drawn {
+        body.push_str(&draw_curve(curve, buckets, &x, &y));
+    }
+    body.push_str(&tooltips(chart.value, &drawn, &x));
+    let legend: Vec<(&str, &str)> = if drawn.len() > 1 {
+        drawn.iter().map(|(c, _)| (c.name, c.class)).collect()
+    } else {
+        vec![]
+    };
+    let scale = if y.is_logarithmic() { ", logarithmic axis" } else { "" };
+    figure(&format!("{}{scale}", chart.title), [WIDTH, HEIGHT], &body, &legend)
+}
+
+fn draw_curve(curve: &Curve<'_>, buckets: &[Bucket], x: &Scale, y: &Scale) -> String {
+    let mut out = format!(r#"<g class="{}">"#, curve.class);
+    let middle = |bucket: &Bucket| x.at((bucket.x[0] + bucket.x[1]) / 2.0);
+    if buckets.iter().any(|bucket| bucket.high > bucket.low) {
+        let upper = buckets.iter().map(|bucket| (middle(bucket), y.at(bucket.high)));
+        let lower = buckets.iter().rev().map(|bucket| (middle(bucket), y.at(bucket.low)));
+        let _ = write!(out, r#"<path class="band" d="{}Z"/>"#, path(upper.chain(lower)));
+    }
+    let line = path(buckets.iter().map(|bucket| (middle(bucket), y.at(bucket.mean))));
+    let _ = write!(out, r#"<path class="curve" d="{line}"/>"#);
+    if curve.dots || buckets.len() == 1 {
+        for bucket in buckets {
+            let (x, y) = (coordinate(middle(bucket)), coordinate(y.at(bucket.mean)));
+            let _ = write!(out, r#"<circle cx="{x}" cy="{y}" r="2.6"/>"#);
+        }
+    }
+    out.push_str("</g>");
+    out
+}
+
+/// Invisible strips that tell the values below the pointer.
+fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> String {
+    let Some((_, longest)) = drawn.iter().max_by_key(|(_, buckets)| buckets.len()) else {
+        return String::new();
+    };
+    let mut out = String::from(r#"<g class="hit">"#);
+    for (place, bucket) in longest.iter().enumerate() {
+        let left = x.at(bucket.x[0]);
+        let right = longest.get(place + 1).map_or(WIDTH - RIGHT, |next| x.at(next.x[0]));
+        let mut text = format!("step {}", grouped(bucket.x[0]));
+        if bucket.x[1] > bucket.x[0] {
+            let _ = write!(text, " to {}", grouped(bucket.x[1]));
+        }
+        for (curve, buckets) in drawn {
+            // A curve with fewer points tells the latest one.
+            let own = buckets.iter().rev().find(|own| own.x[0] <= bucket.x[1]);
+            if let Some(own) = own {
+                let name = if drawn.len() > 1 { curve.name } else { value };
+                let _ = write!(text, "\n{name} {}", significant(own.mean));
+                if own.high > own.low {
+                    let _ =
+                        write!(text, " ({} to {})", significant(own.low), significant(own.high));
+                }
+            }
+        }
+        let _ = write!(
+            out,
+            r#"<rect x="{}" y="{TOP}" width="{}" height="{}"><title>{}</title></rect>"#,
+            coordinate(left),
+            coordinate((right - left).max(1.0)),
+            HEIGHT - TOP - BOTTOM,
+            escape(&text)
+        );
+    }
+    out.push_str("</g>");
+    out
+}
+
+/// Both axes with grid, ticks and names.
+pub(super) fn axes(x: &Scale, y: &Scale, x_name: &str, y_name: &str) -> String {
+    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let mut out = String::new();
+    for (value, label) in y.ticks(5) {
+        let at = y.at(value);
+        let _ = write!(
+            out,
+            r#"<path class="grid" d="M{LEFT} {0}H{right}"/><text class="tick" x="{1}" y="{2}" text-anchor="end">{label}</text>"#,
+            coordinate(at),
+            LEFT - 6.0,
+            coordinate(at + 3.5)
+        );
+    }
+    for (value, label) in x.ticks(5) {
+        let at = coordinate(x.at(value));
+        let _ = write!(
+            out,
+            r#"<path class="axis" d="M{at} {bottom}v4"/><text class="tick" x="{at}" y="{}" text-anchor="middle">{label}</text>"#,
+            bottom + 16.0
+        );
+    }
+    let _ = write!(
+        out,
+        r#"<path class="axis" d="M{LEFT} {bottom}H{right}"/><text class="name" x="{right}" y="{}" text-anchor="end">{}</text><text class="name" transform="translate(11 {TOP}) rotate(-90)" text-anchor="end">{}</text>"#,
+        HEIGHT - 6.0,
+        escape(x_name),
+        escape(y_name)
+    );
+    out
+}
+
+/// A row of a chart of intervals.
+pub(super) struct IntervalRow {
+    pub(super) label: String,
+    pub(super) estimate: Estimate,
+    /// The row that the others are compared with.
+    pub(super) own: bool,
+}
+
+/// Values with whiskers, one below the other. With `from_zero` as bars, otherwise as dots.
+pub(super) fn interval_chart(
+    title: &str,
+    rows: &[IntervalRow],
+    from_zero: bool,
+    format: fn(f64) -> String,
+) -> String {
+    const LABELS: f64 = 178.0;
+    const ROW: f64 = 27.0;
+    let ends =
+        rows.iter().flat_map(|row| [row.estimate.low, row.estimate.high, row.estimate.value]);
+    let Some([low, high]) = range(ends) else { return nothing(title) };
+    let margin = 0.04 * (high - low);
+    let low = if from_zero { low.min(0.0) } else { low - margin };
+    let x = Scale::linear([low, high + margin], LABELS, WIDTH - RIGHT);
+    let height = ROW * rows.len() as f64 + 30.0;
+    let bottom = height - 24.0;
+    let mut body = String::new();
+    for (value, label) in x.ticks(4) {
+        let at = coordinate(x.at(value));
+        let label = if format(0.5).ends_with('%') {
+            crate::text::number(100.0 * value, if high - low < 0.04 { 1 } else { 0 }) + " %"
+        } else {
+            label
+        };
+        let _ = write!(
+            body,
+            r#"<path class="grid" d="M{at} 4V{bottom}"/><text class="tick" x="{at}" y="{}" text-anchor="middle">{label}</text>"#,
+            bottom + 16.0
+        );
+    }
+    for (place, row) in rows.iter().enumerate() {
+        let middle = 4.0 + ROW * (place as f64 + 0.5);
+        let Estimate { value, low, high } = row.estimate;
+        let class = if row.own { "own" } else { "other" };
+        let title =
+            format!("{}: {} ({} to {})", row.label, format(value), format(low), format(high));
+        let _ = write!(
+            body,
+            r#"<g class="{class}"><title>{}</title><text class="label" x="{}" y="{}" text-anchor="end">{}</text>"#,
+            escape(&title),
+            LABELS - 8.0,
+            middle + 4.0,
+            escape(&row.label)
+        );
+        if from_zero {
+            let (start, end) = (x.at(0.0), x.at(value));
+            let _ = write!(
+                body,
+                r#"<rect x="{}" y="{}" width="{}" height="13" rx="2"/>"#,
+                coordinate(start.min(end)),
+                middle - 6.5,
+                coordinate((end - start).abs().max(0.5))
+            );
+        }
+        let _ = write!(
+            body,
+            r#"<path class="whisker" d="M{0} {middle}H{1}M{0} {2}v8M{1} {2}v8"/>"#,
+            coordinate(x.at(low)),
+            coordinate(x.at(high)),
+            middle - 4.0
+        );
+        if !from_zero {
+            let _ =
+                write!(body, r#"<circle cx="{}" cy="{middle}" r="4.5"/>"#, coordinate(x.at(value)));
+        }
+        body.push_str("</g>");
+    }
+    figure(title, [WIDTH, height], &body, &[])
+}
+
+/// A figure with its caption and legend.
+pub(super) fn figure(
+    title: &str,
+    [width, height]: [f64; 2],
+    body: &str,
+    legend: &[(&str, &str)],
+) -> String {
+    let mut keys = String::new();
+    if !legend.is_empty() {
+        keys.push_str(r#"<ul class="legend">"#);
+        for (name, class) in legend {
+            let _ = write!(keys, r#"<li class="{class}"><i></i>{}</li>"#, escape(name));
+        }
+        keys.push_str("</ul>");
+    }
+    let title = escape(title);
+    format!(
+        "<figure><figcaption>{title}</figcaption>{keys}<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{title}\">{body}</svg></figure>\n",
+        coordinate(width),
+        coordinate(height)
+    )
+}
+
+fn nothing(title: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<figure><figcaption>{title}</figcaption><p class=\"none\">Nothing to draw.</p></figure>\n"
+    )
+}

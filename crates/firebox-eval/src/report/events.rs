@@ -1,0 +1,119 @@
+//! Collects from the events of a run what a report shows of it.
+
+use firebox_core::Event;
+
+use super::{CheckpointRow, EpochPoint, Report, Stage, StepPoint};
+
+impl Report {
+    /// Takes an event of the run. After a resume, steps and epochs that are told again replace what
+    /// was recorded of them before.
+    pub fn record(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { run, device, resumed_at_step } => {
+                self.run.clone_from(run);
+                self.device.clone_from(device);
+                if let Some(step) = resumed_at_step {
+                    self.forget_after(*step);
+                }
+            }
+            Event::StageFinished { stage, key, reused, seconds, detail } => {
+                self.stages.push(Stage {
+                    name: stage.clone(),
+                    key: key.map(|key| key.short()),
+                    reused: *reused,
+                    seconds: *seconds,
+                    detail: detail.clone(),
+                });
+            }
+            Event::Step { step, loss, learning_rate, gradient_norm, skipped, .. } => {
+                if *skipped {
+                    self.curves.skipped.push(*step);
+                } else {
+                    self.curves.steps.push(StepPoint {
+                        step: *step,
+                        loss: *loss,
+                        learning_rate: *learning_rate,
+                        gradient_norm: *gradient_norm,
+                    });
+                }
+            }
+            Event::Epoch { epoch, step, train_loss, validation_loss, best, .. } => {
+                self.curves.epochs.retain(|known| known.epoch < *epoch);
+                self.curves.epochs.push(EpochPoint {
+                    epoch: *epoch,
+                    step: *step,
+                    train_loss: *train_loss,
+                    validation_loss: *validation_loss,
+                    best: *best,
+                });
+            }
+            Event::Checkpoint { step, path, blocked_milliseconds, save_milliseconds, bytes } => {
+                self.checkpoints.retain(|known| known.step < *step);
+                self.checkpoints.push(CheckpointRow {
+                    step: *step,
+                    path: path.clone(),
+                    bytes: *bytes,
+                    blocked_milliseconds: *blocked_milliseconds,
+                    save_milliseconds: *save_milliseconds,
+                });
+            }
+            Event::Warning { message } => {
+                if !self.warnings.contains(message) {
+                    self.warnings.push(message.clone());
+                }
+            }
+            Event::RunFinished { outcome, seconds, .. } => {
+                self.outcome.clone_from(outcome);
+                self.seconds = *seconds;
+            }
+            Event::StageStarted { .. } | Event::Progress { .. } => {}
+        }
+    }
+
+    fn forget_after(&mut self, step: u64) {
+        self.curves.steps.retain(|known| known.step <= step);
+        self.curves.skipped.retain(|known| *known <= step);
+        self.curves.epochs.retain(|known| known.step <= step);
+        self.checkpoints.retain(|known| known.step <= step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict;
+
+    fn step(step: u64) -> Event {
+        Event::Step {
+            step,
+            epoch: 1,
+            loss: step as f64,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            samples: 1,
+            milliseconds: 1.0,
+            data_milliseconds: 0.0,
+            skipped: step == 3,
+        }
+    }
+
+    #[test]
+    fn a_resume_replaces_what_it_repeats() {
+        let mut report = Report::new("pretrain", "", verdict(None, None));
+        let started = |resumed_at_step| Event::RunStarted {
+            run: "r1".to_owned(),
+            device: "cpu".to_owned(),
+            resumed_at_step,
+        };
+        report.record(&started(None));
+        (1..=5).for_each(|at| report.record(&step(at)));
+        report.record(&started(Some(2)));
+        (3..=6).for_each(|at| report.record(&step(at)));
+        let steps: Vec<u64> = report.curves.steps.iter().map(|point| point.step).collect();
+        assert_eq!((steps, &report.curves.skipped), (vec![1, 2, 4, 5, 6], &vec![3]));
+        let warning = Event::Warning { message: "disk is nearly full".to_owned() };
+        report.record(&warning);
+        report.record(&warning);
+        assert_eq!((report.run.as_str(), report.warnings.len()), ("r1", 1));
+    }
+}

@@ -1,0 +1,257 @@
+//! The report as one page: no script, no font, no picture from anywhere else.
+
+use std::fmt::Write as _;
+
+use super::plot::escape;
+use super::{Report, Table, sections};
+use crate::text::{duration, grouped, percent, significant};
+use crate::verdict::{baseline, percent_interval};
+use crate::{Head, Outcome, Subject};
+
+const STYLE: &str = include_str!("style.css");
+
+/// A part of the page that the table of contents names.
+pub(super) struct Section {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) body: String,
+}
+
+impl Report {
+    /// The page, as `report.html` holds it.
+    pub fn html(&self) -> String {
+        let sections = sections::all(self);
+        let mut out = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+            escape(&self.title),
+            escape(label(self.verdict.outcome))
+        );
+        out.push_str(
+            "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n<div class=\"page\">\n",
+        );
+        out.push_str(&self.head());
+        out.push_str("<nav aria-label=\"Contents\"><ul>");
+        for section in &sections {
+            let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
+        }
+        out.push_str("</ul></nav>\n<main id=\"content\">\n");
+        for Section { id, title, body } in &sections {
+            let _ = write!(
+                out,
+                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
+            );
+        }
+        out.push_str("</main>\n");
+        let _ = write!(
+            out,
+            "<footer>Made by Firebox {}. This page loads nothing from a network; all figures are in <code>scores.json</code> beside it.</footer>\n</div>\n</body>\n</html>\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        out
+    }
+
+    fn head(&self) -> String {
+        let (tone, outcome) = (tone(self.verdict.outcome), label(self.verdict.outcome));
+        let sentence = escape(&self.verdict.sentence);
+        let mut out = format!(
+            "<header>\n<p class=\"verdict {tone}\"><strong class=\"pill\">{outcome}</strong> <span>{sentence}</span></p>\n<h1>{}</h1>\n",
+            escape(&self.title)
+        );
+        out.push_str("<dl class=\"facts\">");
+        let own = [
+            ("Run", self.run.as_str()),
+            ("Made", self.created.as_str()),
+            ("Outcome", self.outcome.as_str()),
+            ("Device", self.device.as_str()),
+        ];
+        let facts = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
+        for (name, value) in own.into_iter().chain(facts).filter(|(_, value)| !value.is_empty()) {
+            let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
+        }
+        out.push_str("</dl>\n<div class=\"cards\">\n");
+        for card in
+            [self.score_card(), self.reconstruction_card(), self.training_card(), self.time_card()]
+        {
+            out.push_str(&card);
+        }
+        out.push_str("</div>\n</header>\n");
+        out
+    }
+
+    fn score_card(&self) -> String {
+        let Some(evaluation) = &self.evaluation else {
+            return card("Labels", "none", &["Scores need labelled windows.".to_owned()], "");
+        };
+        let metric = evaluation.metric;
+        let own = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
+        let own = own.map(|score| score.metric(metric)).unwrap_or_default();
+        let interval = format!(
+            "{}: {} to {}",
+            percent_interval(evaluation.confidence),
+            percent(own.low),
+            percent(own.high)
+        );
+        let baselines = evaluation.scores.iter().filter(|score| {
+            score.subject != Subject::PreTrained && score.head != Some(Head::Neighbours)
+        });
+        let best = baselines
+            .map(|score| (score.metric(metric).value, score.subject))
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let best = best.map_or_else(String::new, |(value, subject)| {
+            format!("best baseline: {} with {}", baseline(subject), percent(value))
+        });
+        let title = format!("Test {}", metric.name());
+        card(&title, &percent(own.value), &[interval, best], tone(self.verdict.outcome))
+    }
+
+    fn reconstruction_card(&self) -> String {
+        let Some(reconstruction) = &self.reconstruction else {
+            let note = "No masked window was reconstructed.".to_owned();
+            return card("Reconstruction", "–", &[note], "");
+        };
+        let Some(hardest) = reconstruction.hardest() else { return String::new() };
+        let estimate = hardest.reduction;
+        let (word, tone) = match (estimate.is_above_zero(), estimate.is_below_zero()) {
+            (true, _) => ("lower", "good"),
+            (_, true) => ("higher", "bad"),
+            _ if estimate.value >= 0.0 => ("lower", "open"),
+            _ => ("higher", "open"),
+        };
+        let value = format!("{} {word}", percent(estimate.value.abs()));
+        let interval = format!(
+            "{} lower: {} to {}",
+            percent_interval(reconstruction.confidence),
+            percent(estimate.low),
+            percent(estimate.high)
+        );
+        let against = format!("error on masked steps than {}", hardest.fill.name());
+        card("Reconstruction", &value, &[against, interval], tone)
+    }
+
+    fn training_card(&self) -> String {
+        let epochs = &self.curves.epochs;
+        let steps = self.curves.steps.last().map(|point| point.step);
+        let steps = steps.or(epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
+        let total = format!("{} epochs, {} steps", epochs.len(), grouped(steps as f64));
+        match (self.best_epoch(), epochs.last()) {
+            (Some((epoch, loss)), _) => card(
+                "Best validation loss",
+                &significant(loss),
+                &[format!("after epoch {}", epoch.epoch), total],
+                "",
+            ),
+            (None, Some(last)) => {
+                card("Last training loss", &significant(last.train_loss), &[total], "")
+            }
+            (None, None) => card("Training", "–", &["No epoch was trained.".to_owned()], ""),
+        }
+    }
+
+    fn time_card(&self) -> String {
+        let reused = self.stages.iter().filter(|stage| stage.reused).count();
+        let stages = format!("{reused} of {} stages reused", self.stages.len());
+        card("Time", &duration(self.seconds), &[stages], "")
+    }
+}
+
+fn card(title: &str, value: &str, notes: &[String], tone: &str) -> String {
+    let notes: String = notes
+        .iter()
+        .filter(|note| !note.is_empty())
+        .map(|note| format!("<p>{}</p>", escape(note)))
+        .collect();
+    format!(
+        "<div class=\"card {tone}\"><h3>{}</h3><p class=\"value\">{}</p>{notes}</div>\n",
+        escape(title),
+        escape(value)
+    )
+}
+
+fn tone(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Beats => "good",
+        Outcome::DoesNotBeat => "bad",
+        Outcome::TooFewWindows | Outcome::NoLabels => "open",
+    }
+}
+
+fn label(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Beats => "Beats its baselines",
+        Outcome::DoesNotBeat => "Does not beat its baselines",
+        Outcome::TooFewWindows => "Too few test windows",
+        Outcome::NoLabels => "No labels",
+    }
+}
+
+impl Table {
+    /// Whether every filled cell of a column is a number, perhaps with a unit or an interval.
+    pub(super) fn is_numeric(&self, column: usize) -> bool {
+        let starts = |cell: &str| {
+            let cell = cell.trim_start_matches(['+', '-', '\u{2212}', '±']);
+            cell.starts_with(|c: char| c.is_ascii_digit())
+        };
+        let cells = || self.rows.iter().filter_map(|row| row.get(column));
+        let filled = || cells().filter(|cell| !cell.is_empty() && *cell != "–");
+        filled().next().is_some() && filled().all(|cell| starts(cell))
+    }
+}
+
+/// A table with its heading and note; empty without rows.
+pub(super) fn table(table: &Table, heading: bool) -> String {
+    if table.rows.is_empty() {
+        return String::new();
+    }
+    let mut out = String::new();
+    if heading {
+        let _ = writeln!(out, "<h3>{}</h3>", escape(&table.title));
+    }
+    if !table.note.is_empty() {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(&table.note));
+    }
+    let _ = write!(
+        out,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table><thead><tr>",
+        escape(&table.title)
+    );
+    let classes: Vec<&str> = (0..table.columns.len())
+        .map(|column| if table.is_numeric(column) { " class=\"number\"" } else { "" })
+        .collect();
+    for (name, class) in table.columns.iter().zip(&classes) {
+        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(name));
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for (place, (text, class)) in row.iter().zip(&classes).enumerate() {
+            if place == 0 {
+                let _ = write!(out, "<th scope=\"row\"{class}>{}</th>", escape(text));
+            } else {
+                let _ = write!(out, "<td{class}>{}</td>", cell(text));
+            }
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+/// A cell; an interval in parentheses steps back behind its value, and words of judgement are
+/// marked.
+fn cell(text: &str) -> String {
+    match text {
+        "better" | "best" | "reused" => return format!("<span class=\"tag good\">{text}</span>"),
+        "worse" => return format!("<span class=\"tag bad\">{text}</span>"),
+        "no difference shown" => return format!("<span class=\"tag open\">{text}</span>"),
+        _ => {}
+    }
+    match text.split_once(" (") {
+        Some((value, rest))
+            if text.starts_with(|c: char| !c.is_alphabetic()) && rest.ends_with(')') =>
+        {
+            let rest = rest.trim_end_matches(')');
+            format!("<b>{}</b> <span class=\"interval\">{}</span>", escape(value), escape(rest))
+        }
+        _ => escape(text),
+    }
+}

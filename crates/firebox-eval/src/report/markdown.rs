@@ -1,0 +1,165 @@
+//! The report as Markdown: the same tables, without pictures.
+
+use std::fmt::Write as _;
+
+use super::{Report, Table, tables};
+use crate::text::{duration, significant};
+
+impl Report {
+    /// The summary, as `summary.md` holds it. Its first line is the verdict.
+    pub fn markdown(&self) -> String {
+        let mut out =
+            format!("**{}**\n\n# {}\n\n", inline(&self.verdict.sentence), inline(&self.title));
+        self.facts_list(&mut out);
+        section(&mut out, "Warnings", |out| {
+            self.all_warnings().iter().for_each(|warning| {
+                let _ = writeln!(out, "- {}", inline(warning));
+            });
+        });
+        section(&mut out, "Scores", |out| {
+            if let Some(evaluation) = &self.evaluation {
+                write_table(out, &tables::scores(evaluation), false);
+                write_table(out, &tables::differences(evaluation), true);
+                write_table(out, &tables::classes(evaluation), true);
+                if evaluation.classes.len() <= 24 {
+                    write_table(out, &tables::confusion(evaluation), true);
+                }
+            }
+        });
+        section(&mut out, "Reconstruction", |out| {
+            if let Some(reconstruction) = &self.reconstruction {
+                write_table(out, &tables::reconstruction(reconstruction), false);
+            }
+        });
+        section(&mut out, "Training", |out| {
+            self.training_line(out);
+            write_table(out, &tables::epochs(self), false);
+            write_table(out, &tables::checkpoints(self), true);
+        });
+        section(&mut out, "Data", |out| {
+            self.data.iter().for_each(|table| write_table(out, table, true));
+        });
+        section(&mut out, "Stages", |out| write_table(out, &tables::stages(self), false));
+        section(&mut out, "Configuration", |out| {
+            write_table(out, &tables::reasons(self), true);
+            if !self.configuration.is_empty() {
+                let fence = fence(&self.configuration);
+                let text = self.configuration.trim_end();
+                let _ = write!(out, "{fence}toml\n{text}\n{fence}\n\n");
+            }
+        });
+        let trimmed = out.trim_end().len();
+        out.truncate(trimmed);
+        out.push('\n');
+        out
+    }
+
+    fn facts_list(&self, out: &mut String) {
+        let time = if self.seconds > 0.0 { duration(self.seconds) } else { String::new() };
+        let own = [
+            ("Run", self.run.as_str()),
+            ("Made", self.created.as_str()),
+            ("Device", self.device.as_str()),
+            ("Outcome", self.outcome.as_str()),
+            ("Time", time.as_str()),
+        ];
+        let facts = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
+        for (name, value) in own.into_iter().chain(facts).filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(out, "- {}: {}", inline(name), inline(value));
+        }
+        out.push('\n');
+    }
+
+    fn training_line(&self, out: &mut String) {
+        if let Some((epoch, loss)) = self.best_epoch() {
+            let _ = write!(
+                out,
+                "Best validation loss {} after epoch {} of {}.\n\n",
+                significant(loss),
+                epoch.epoch,
+                self.curves.epochs.len()
+            );
+        }
+        if !self.curves.skipped.is_empty() {
+            let _ = write!(
+                out,
+                "{} steps were skipped because a loss or gradient was not finite.\n\n",
+                self.curves.skipped.len()
+            );
+        }
+    }
+}
+
+/// A section, unless it turns out to be empty.
+fn section(out: &mut String, title: &str, write: impl FnOnce(&mut String)) {
+    let mut body = String::new();
+    write(&mut body);
+    if !body.is_empty() {
+        let _ = write!(out, "## {title}\n\n{}\n\n", body.trim_end());
+    }
+}
+
+fn write_table(out: &mut String, table: &Table, heading: bool) {
+    if table.rows.is_empty() {
+        return;
+    }
+    if heading {
+        let _ = write!(out, "### {}\n\n", inline(&table.title));
+    }
+    if !table.note.is_empty() {
+        let _ = write!(out, "{}\n\n", inline(&table.note));
+    }
+    let row = |out: &mut String, cells: &[String]| {
+        out.push('|');
+        cells.iter().for_each(|cell| {
+            let _ = write!(out, " {} |", inline(cell));
+        });
+        out.push('\n');
+    };
+    row(out, &table.columns);
+    let rule: Vec<String> = (0..table.columns.len())
+        .map(|column| if table.is_numeric(column) { "---:" } else { "---" }.to_owned())
+        .collect();
+    out.push('|');
+    rule.iter().for_each(|rule| {
+        let _ = write!(out, " {rule} |");
+    });
+    out.push('\n');
+    table.rows.iter().for_each(|cells| row(out, cells));
+    out.push('\n');
+}
+
+/// Text within a line or a cell: nothing in it is markup, and it stays on its line.
+fn inline(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\\' | '|' | '*' | '[' | ']' | '#' => {
+                out.push('\\');
+                out.push(character);
+            }
+            '<' => out.push_str("&lt;"),
+            other if other.is_control() => out.push(' '),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A fence longer than any run of backticks in the text.
+fn fence(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    "`".repeat((longest + 1).max(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_cannot_break_their_table_and_code_cannot_end_its_fence() {
+        assert_eq!(inline("a|b\n<c> *d*"), "a\\|b &lt;c> \\*d\\*");
+        assert_eq!(fence("a ```` b"), "`````");
+        assert_eq!(fence("plain"), "```");
+    }
+}

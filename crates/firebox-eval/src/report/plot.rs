@@ -1,0 +1,243 @@
+//! What every chart stands on: escaping, scales, ticks, paths and buckets.
+//!
+//! Nothing here lets a number that is not finite into a page.
+
+use std::fmt::Write as _;
+
+/// Text for HTML and SVG, in content and in attributes with double quotes. Control characters,
+/// which neither allows, become spaces.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' | '\t' => out.push(character),
+            other if other.is_control() => out.push(' '),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A coordinate with at most one decimal.
+pub(super) fn coordinate(value: f64) -> String {
+    if !value.is_finite() {
+        return "0".to_owned();
+    }
+    let text = format!("{value:.1}");
+    let text = text.strip_suffix(".0").unwrap_or(&text);
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// Maps values to coordinates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    /// Maps `low..high` to `from..to`. A range of one value is widened around it.
+    pub(super) fn linear([low, high]: [f64; 2], from: f64, to: f64) -> Self {
+        let (low, high) = if !(low.is_finite() && high.is_finite()) || low > high {
+            (0.0, 1.0)
+        } else if high - low <= f64::EPSILON * high.abs().max(low.abs()) {
+            let margin = if low == 0.0 { 1.0 } else { 0.5 * low.abs() };
+            (low - margin, high + margin)
+        } else {
+            (low, high)
+        };
+        Self { low, high, from, to, logarithmic: false }
+    }
+
+    /// The same on a logarithmic axis where that shows more: for positive values whose largest is
+    /// at least 30 times the smallest.
+    pub(super) fn fitting([low, high]: [f64; 2], from: f64, to: f64) -> Self {
+        if low > 0.0 && high.is_finite() && high / low >= 30.0 {
+            Self { low, high, from, to, logarithmic: true }
+        } else {
+            let margin = 0.05 * (high - low);
+            let bottom = if low >= 0.0 { (low - margin).max(0.0) } else { low - margin };
+            Self::linear([bottom, high + margin], from, to)
+        }
+    }
+
+    pub(super) fn is_logarithmic(&self) -> bool {
+        self.logarithmic
+    }
+
+    /// The coordinate of a value, held within the range.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let share = if self.logarithmic {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + (self.to - self.from) * if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
+    }
+
+    /// Values worth a mark, about `count` of them, with their labels.
+    pub(super) fn ticks(&self, count: usize) -> Vec<(f64, String)> {
+        if self.logarithmic {
+            let decades = self.high.log10() - self.low.log10();
+            let steps: &[f64] = if decades > 2.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+            let stride = (decades / count.max(1) as f64).ceil().max(1.0) as i32;
+            let first = self.low.log10().floor() as i32;
+            return (first..=self.high.log10().ceil() as i32)
+                .filter(|decade| (decade - first) % stride == 0)
+                .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
+                .filter(|value| (self.low * 0.999..=self.high * 1.001).contains(value))
+                .map(|value| (value, tick_label(value, value)))
+                .collect();
+        }
+        let step = nice_step((self.high - self.low) / count.max(1) as f64);
+        let first = (self.low / step - 1e-9).ceil();
+        let last = (self.high / step + 1e-9).floor();
+        let marks = (last - first).clamp(0.0, 50.0) as usize;
+        (0..=marks)
+            .map(|place| (first + place as f64) * step)
+            .map(|value| (value, tick_label(value, step)))
+            .collect()
+    }
+}
+
+/// The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `rough`.
+fn nice_step(rough: f64) -> f64 {
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|step| step * power >= rough * 0.9999);
+    step.unwrap_or(10.0) * power
+}
+
+/// A label with the decimals that tell it from the next tick.
+fn tick_label(value: f64, step: f64) -> String {
+    let size = value.abs().max(step.abs());
+    if value.abs() < step * 1e-6 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e7).contains(&size) {
+        return format!("{value:.1e}").replace(".0e", "e").replace('-', "\u{2212}");
+    }
+    if size >= 1e4 && step >= 1000.0 {
+        let thousands = crate::text::number(value / 1000.0, usize::from(step % 1000.0 != 0.0));
+        return format!("{thousands}k");
+    }
+    let mut decimals = (-step.abs().log10().floor()).max(0.0) as usize;
+    // A step of 2.5, 0.25, … needs one more digit than its power of ten says.
+    let shown = (step.abs() * 10f64.powi(decimals as i32)).fract();
+    if shown > 1e-6 && shown < 1.0 - 1e-6 {
+        decimals += 1;
+    }
+    crate::text::number(value, decimals)
+}
+
+/// The smallest and largest of the finite values.
+pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    values.filter(|value| value.is_finite()).fold(None, |range, value| match range {
+        None => Some([value, value]),
+        Some([low, high]) => Some([low.min(value), high.max(value)]),
+    })
+}
+
+/// Path data through points; broken where a coordinate is not finite.
+pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let mut out = String::new();
+    let mut pen = 'M';
+    for (x, y) in points {
+        if x.is_finite() && y.is_finite() {
+            let _ = write!(out, "{pen}{} {}", coordinate(x), coordinate(y));
+            pen = 'L';
+        } else {
+            pen = 'M';
+        }
+    }
+    out
+}
+
+/// Consecutive points seen as one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Bucket {
+    /// First and last position.
+    pub(super) x: [f64; 2],
+    pub(super) mean: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+/// At most `most` buckets of about equally many consecutive points. Values that are not finite are
+/// left out; a bucket of nothing else is dropped.
+pub(super) fn buckets(points: &[(f64, f64)], most: usize) -> Vec<Bucket> {
+    let size = points.len().div_ceil(most.max(1)).max(1);
+    let mut out = Vec::new();
+    for chunk in points.chunks(size) {
+        let values = || chunk.iter().map(|point| point.1).filter(|value| value.is_finite());
+        if let (Some([low, high]), [first, ..], [.., last]) = (range(values()), chunk, chunk) {
+            let mean = values().sum::<f64>() / values().count() as f64;
+            out.push(Bucket { x: [first.0, last.0], mean, low, high });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(scale: Scale, count: usize) -> Vec<String> {
+        scale.ticks(count).into_iter().map(|tick| tick.1).collect()
+    }
+
+    #[test]
+    fn ticks_are_sensible_numbers() {
+        let check = |range, count, expected: &[&str]| {
+            assert_eq!(labels(Scale::linear(range, 0.0, 1.0), count), expected);
+        };
+        check([0.0, 1.0], 5, &["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        check([0.0, 1.0], 4, &["0", "0.25", "0.50", "0.75", "1.00"]);
+        check([-3.2, 4.1], 4, &["−2", "0", "2", "4"]);
+        check([0.0, 250_000.0], 5, &["0", "50k", "100k", "150k", "200k", "250k"]);
+        check([0.0, 0.001], 2, &["0", "0.0005", "0.0010"]);
+        check([0.0, 3e-6], 3, &["0", "1e−6", "2e−6", "3e−6"]);
+        check([5.0, 5.0], 2, &["2.5", "5.0", "7.5"]);
+        check([f64::NAN, 1.0], 2, &["0", "0.5", "1.0"]);
+    }
+
+    #[test]
+    fn logarithmic_axes_appear_for_wide_positive_ranges_only() {
+        let wide = Scale::fitting([0.01, 10.0], 0.0, 100.0);
+        assert!(wide.is_logarithmic() && (wide.at(1.0) - 200.0 / 3.0).abs() < 1e-9);
+        assert_eq!(labels(wide, 4), ["0.01", "0.1", "1", "10"]);
+        assert!(!Scale::fitting([0.0, 10.0], 0.0, 1.0).is_logarithmic());
+        assert!(!Scale::fitting([0.5, 1.0], 0.0, 1.0).is_logarithmic());
+        assert_eq!(wide.at(f64::NAN), 0.0);
+    }
+
+    #[test]
+    fn paths_break_at_what_is_not_finite() {
+        let points = [(0.0, 1.0), (1.0, f64::NAN), (2.0, 3.04), (3.0, f64::INFINITY), (4.0, -0.01)];
+        assert_eq!(path(points), "M0 1M2 3M4 0");
+        assert_eq!(path([]), "");
+    }
+
+    #[test]
+    fn buckets_keep_extremes_and_drop_what_is_not_finite() {
+        let points: Vec<(f64, f64)> =
+            (0..1000).map(|i| (f64::from(i), f64::from(i % 10))).collect();
+        let all = buckets(&points, 100);
+        assert_eq!(all.len(), 100);
+        assert!(all.iter().all(|b| (b.low, b.high, b.mean) == (0.0, 9.0, 4.5)));
+        assert_eq!(buckets(&[(0.0, f64::NAN), (1.0, 2.0)], 10).len(), 1);
+        assert_eq!(buckets(&[], 10), []);
+    }
+
+    #[test]
+    fn escaping_covers_markup_quotes_and_control_characters() {
+        assert_eq!(escape("<a b=\"c\">&'\u{0}"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39; ");
+    }
+}

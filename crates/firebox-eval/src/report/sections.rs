@@ -1,0 +1,224 @@
+//! The parts of the page, in the order in which a reader asks for them.
+
+use std::fmt::Write as _;
+
+use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
+use super::html::{Section, table};
+use super::plot::{coordinate, escape};
+use super::{Report, StepPoint, pictures, tables};
+use crate::text::{count, duration, percent, significant};
+use crate::{Fill, Subject};
+
+/// Masked windows that are drawn.
+const MOST_WINDOWS: usize = 8;
+
+/// Every section that has something to show.
+pub(super) fn all(report: &Report) -> Vec<Section> {
+    let sections = [
+        ("warnings", "Warnings", warnings(report)),
+        ("scores", "Scores", scores(report)),
+        ("embedding", "Embedding", embedding(report)),
+        ("reconstruction", "Reconstruction", reconstruction(report)),
+        ("training", "Training", training(report)),
+        ("data", "Data", report.data.iter().map(|data| table(data, true)).collect()),
+        ("stages", "Stages", stages(report)),
+        ("configuration", "Configuration", configuration(report)),
+    ];
+    sections
+        .into_iter()
+        .filter(|(.., body)| !body.is_empty())
+        .map(|(id, title, body)| Section { id, title, body })
+        .collect()
+}
+
+fn warnings(report: &Report) -> String {
+    let all = report.all_warnings();
+    if all.is_empty() {
+        return String::new();
+    }
+    let items: String = all.iter().map(|warning| format!("<li>{}</li>", escape(warning))).collect();
+    format!("<ul class=\"warnings\">{items}</ul>\n")
+}
+
+fn scores(report: &Report) -> String {
+    let Some(evaluation) = &report.evaluation else {
+        return "<p>No window has a label, so there are no scores.</p>\n".to_owned();
+    };
+    let rows: Vec<IntervalRow> = evaluation
+        .scores
+        .iter()
+        .map(|score| IntervalRow {
+            label: chart_label(&tables::score_name(score)),
+            estimate: score.metric(evaluation.metric),
+            own: score.subject == Subject::PreTrained,
+        })
+        .collect();
+    let title = format!("Test {} with its interval", evaluation.metric.name());
+    format!(
+        "<div class=\"grid\">{}<div>{}</div></div>\n{}{}{}",
+        interval_chart(&title, &rows, false, percent),
+        matrix(report),
+        table(&tables::scores(evaluation), false),
+        table(&tables::differences(evaluation), true),
+        table(&tables::classes(evaluation), true),
+    )
+}
+
+/// The names of subjects are longer than a chart on a telephone has room for.
+fn chart_label(name: &str) -> String {
+    name.replace("randomly initialised encoder", "random encoder")
+        .replace("pre-trained encoder", "pre-trained")
+        .replace("nearest neighbours", "k-NN")
+        .replace("linear probe", "probe")
+}
+
+fn matrix(report: &Report) -> String {
+    report.evaluation.as_ref().map_or_else(String::new, |evaluation| {
+        format!(
+            "<figure><figcaption>Confusion matrix of the linear probe</figcaption>{}</figure>",
+            pictures::confusion(&evaluation.confusion, &evaluation.classes)
+        )
+    })
+}
+
+fn embedding(report: &Report) -> String {
+    let Some(view) = report.embedding.as_ref().filter(|view| !view.projection.points.is_empty())
+    else {
+        return String::new();
+    };
+    format!(
+        "<p class=\"note\">Each point is a held-out window, embedded by the frozen encoder and seen along its first two principal components. What is apart here can be told apart; what is mixed here may still be apart in the other dimensions.</p>\n<div class=\"wide\">{}</div>\n",
+        pictures::embedding(view)
+    )
+}
+
+fn reconstruction(report: &Report) -> String {
+    let mut out = String::new();
+    match &report.reconstruction {
+        Some(reconstruction) => {
+            let rows: Vec<IntervalRow> = reconstruction
+                .scores
+                .iter()
+                .map(|score| IntervalRow {
+                    label: score.fill.name().to_owned(),
+                    estimate: score.mean_squared_error,
+                    own: score.fill == Fill::Model,
+                })
+                .collect();
+            let chart =
+                interval_chart("Mean squared error on masked steps", &rows, true, significant);
+            let table = table(&tables::reconstruction(reconstruction), false);
+            let _ = write!(out, "<div class=\"wide\">{chart}</div>\n{table}");
+        }
+        None => out.push_str(
+            "<p>No masked window was reconstructed, so there is no error to compare.</p>\n",
+        ),
+    }
+    let drawn: String = report
+        .masked_windows
+        .iter()
+        .take(MOST_WINDOWS)
+        .map(|window| pictures::masked_window(window, &report.channels))
+        .collect();
+    if !drawn.is_empty() {
+        let _ = write!(
+            out,
+            "<h3>Masked windows</h3>\n<ul class=\"legend\"><li class=\"truth-key\"><i></i>true values</li><li class=\"model-key\"><i></i>reconstruction</li><li class=\"mask-key\"><i></i>hidden from the model</li></ul>\n<div class=\"grid\">{drawn}</div>\n"
+        );
+    }
+    out
+}
+
+fn training(report: &Report) -> String {
+    let curves = &report.curves;
+    if curves.steps.is_empty() && curves.epochs.is_empty() {
+        return "<p>Nothing was trained in this run.</p>\n".to_owned();
+    }
+    let of = |value: fn(&StepPoint) -> f64| {
+        curves.steps.iter().map(|point| (point.step as f64, value(point))).collect::<Vec<_>>()
+    };
+    let epochs = |value: &dyn Fn(usize) -> Option<f64>| {
+        let points = curves.epochs.iter().enumerate();
+        points
+            .filter_map(|(place, epoch)| value(place).map(|value| (epoch.step as f64, value)))
+            .collect::<Vec<_>>()
+    };
+    let curve = |name, class, points, dots| Curve { name, class, points, dots };
+    let few = curves.epochs.len() <= 40;
+    let loss = [
+        curve("training, each step", "faint", of(|point| point.loss), false),
+        curve(
+            "training, mean of the epoch",
+            "train",
+            epochs(&|place| Some(curves.epochs[place].train_loss)),
+            few,
+        ),
+        curve("validation", "own", epochs(&|place| curves.epochs[place].validation_loss), few),
+    ];
+    let chart =
+        |title, value, curves, level| curve_chart(&CurveChart { title, value, curves, level });
+    let clip = curves.clip_norm.map(|norm| (norm, "clipped above"));
+    let rate = vec![curve("learning rate", "train", of(|point| point.learning_rate), false)];
+    let norm = vec![curve("gradient norm", "train", of(|point| point.gradient_norm), false)];
+    let mut out = format!(
+        "<div class=\"wide\">{}</div>\n<div class=\"grid\">",
+        chart("Loss", "loss", loss.into(), None)
+    );
+    if !curves.steps.is_empty() {
+        out.push_str(&chart("Learning rate", "learning rate", rate, None));
+        out.push_str(&chart("Gradient norm before clipping", "gradient norm", norm, clip));
+    }
+    out.push_str("</div>\n");
+    if !curves.skipped.is_empty() {
+        let _ = writeln!(
+            out,
+            "<p>{} skipped because a loss or gradient was not finite.</p>",
+            count(curves.skipped.len(), "step")
+        );
+    }
+    out.push_str(&folded("Epochs", &table(&tables::epochs(report), false)));
+    out.push_str(&table(&tables::checkpoints(report), true));
+    out
+}
+
+fn stages(report: &Report) -> String {
+    if report.stages.is_empty() {
+        return String::new();
+    }
+    let total: f64 = report.stages.iter().map(|stage| stage.seconds).sum();
+    let mut out = String::from("<ol class=\"stages\">\n");
+    for stage in &report.stages {
+        let share = if total > 0.0 { 100.0 * stage.seconds / total } else { 0.0 };
+        let reused = if stage.reused { "<span class=\"tag good\">reused</span>" } else { "" };
+        let key = stage.key.as_ref().map_or_else(String::new, |key| {
+            format!("<code title=\"content key\">{}</code>", escape(key))
+        });
+        let _ = writeln!(
+            out,
+            "<li><div class=\"what\"><b>{}</b> {reused} {key}<p>{}</p></div><div class=\"time\">{}</div><div class=\"bar\" aria-hidden=\"true\"><i style=\"width:{}%\"></i></div></li>",
+            escape(&stage.name),
+            escape(&stage.detail),
+            duration(stage.seconds),
+            coordinate(share)
+        );
+    }
+    out.push_str("</ol>\n");
+    out
+}
+
+fn configuration(report: &Report) -> String {
+    let mut out = table(&tables::reasons(report), true);
+    if !report.configuration.is_empty() {
+        let text = format!("<pre><code>{}</code></pre>", escape(&report.configuration));
+        out.push_str(&folded("Resolved configuration", &text));
+    }
+    out
+}
+
+/// A part that opens on demand.
+fn folded(title: &str, body: &str) -> String {
+    if body.is_empty() {
+        return String::new();
+    }
+    format!("<details><summary>{title}</summary>{body}</details>\n")
+}

@@ -1,0 +1,160 @@
+//! Numbers as a reader of a report sees them.
+
+/// `84.2 %`.
+pub(crate) fn percent(share: f64) -> String {
+    if !share.is_finite() {
+        return "unknown".to_owned();
+    }
+    // Rounding must not turn an error into perfection.
+    let text = format!("{:.1}", 100.0 * share);
+    match text.as_str() {
+        "100.0" if share == 1.0 => "100 %".to_owned(),
+        "100.0" if share < 1.0 => format!("{:.2} %", (10_000.0 * share).floor() / 100.0),
+        "-0.0" => "0.0 %".to_owned(),
+        _ => format!("{} %", minus(&text)),
+    }
+}
+
+/// A difference of shares in percentage points: `6.3`.
+pub(crate) fn points(difference: f64) -> String {
+    number(100.0 * difference, 1)
+}
+
+/// The same with its sign: `+6.3`, `−0.4`.
+pub(crate) fn signed_points(difference: f64) -> String {
+    let text = points(difference);
+    if difference > 0.0 && text.parse::<f64>() != Ok(0.0) { format!("+{text}") } else { text }
+}
+
+/// With this many decimals and a true minus sign, never `-0`.
+pub(crate) fn number(value: f64, decimals: usize) -> String {
+    if !value.is_finite() {
+        return "unknown".to_owned();
+    }
+    let text = format!("{value:.decimals$}");
+    if text.parse::<f64>() == Ok(0.0) { text.replace('-', "") } else { minus(&text) }
+}
+
+/// With three significant digits: `0.412`, `12.3`, `1,230`, `3.1e-7`.
+pub(crate) fn significant(value: f64) -> String {
+    if !value.is_finite() {
+        return "unknown".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    match magnitude {
+        5.. if value.abs() >= 1e9 => minus(&format!("{value:.2e}")),
+        3.. => grouped(value),
+        -4..=2 => minus(&format!("{value:.*}", (2 - magnitude) as usize)),
+        _ => minus(&format!("{value:.2e}")),
+    }
+}
+
+/// Thousands separated by commas.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if value < 0.0 { format!("\u{2212}{out}") } else { out }
+}
+
+/// A count with its noun: `1 window`, `1,029 windows`.
+pub(crate) fn count(number: usize, singular: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {singular}{plural}", grouped(number as f64))
+}
+
+/// `38 ms`, `4.2 s`, `2 min 05 s`, `1 h 12 min`.
+pub(crate) fn duration(seconds: f64) -> String {
+    let whole = seconds.round();
+    match seconds {
+        s if !s.is_finite() || s < 0.0 => "unknown".to_owned(),
+        0.0 => "0 s".to_owned(),
+        ..0.001 => "under 1 ms".to_owned(),
+        ..0.9995 => format!("{:.0} ms", 1000.0 * seconds),
+        ..9.95 => format!("{seconds:.1} s"),
+        ..59.5 => format!("{whole:.0} s"),
+        ..3599.5 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
+        _ => {
+            let minutes = (seconds / 60.0).round();
+            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
+        }
+    }
+}
+
+/// `12.4 MB`, in powers of ten.
+pub(crate) fn bytes(count: u64) -> String {
+    let value = count as f64;
+    match count {
+        0..1_000 => format!("{count} B"),
+        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.2} GB", value / 1e9),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
+    match items {
+        [] => String::new(),
+        [only] => only.as_ref().to_owned(),
+        [start @ .., last] => {
+            let start: Vec<&str> = start.iter().map(AsRef::as_ref).collect();
+            format!("{} and {}", start.join(", "), last.as_ref())
+        }
+    }
+}
+
+fn minus(text: &str) -> String {
+    text.strip_prefix('-').map_or_else(|| text.to_owned(), |rest| format!("\u{2212}{rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_never_makes_an_error_perfect_or_zero_negative() {
+        let all = [1.0, 0.99996, 0.8421, 0.0, -0.0001, -0.031, f64::NAN].map(percent);
+        assert_eq!(all, ["100 %", "99.99 %", "84.2 %", "0.0 %", "0.0 %", "−3.1 %", "unknown"]);
+        assert_eq!(
+            [0.063, -0.004, 0.00001, 0.0].map(signed_points),
+            ["+6.3", "−0.4", "0.0", "0.0"]
+        );
+    }
+
+    #[test]
+    fn significant_digits_cover_all_sizes() {
+        let all = [0.0, 0.4123, 12.345, 0.00012345, 3.14159e-7, 1234.4, -98765.4, 2.5e11, 999.6];
+        let expected =
+            ["0", "0.412", "12.3", "0.000123", "3.14e-7", "1,234", "−98,765", "2.50e11", "1000"];
+        assert_eq!(all.map(significant), expected);
+    }
+
+    #[test]
+    fn durations_and_sizes() {
+        let all = [0.0, 0.0001, 0.038, 4.23, 59.4, 59.6, 125.0, 4320.0, 3599.9].map(duration);
+        let expected = [
+            "0 s",
+            "under 1 ms",
+            "38 ms",
+            "4.2 s",
+            "59 s",
+            "1 min 00 s",
+            "2 min 05 s",
+            "1 h 12 min",
+            "1 h 00 min",
+        ];
+        assert_eq!(all, expected);
+        assert_eq!([999, 12_400_000].map(bytes), ["999 B", "12.4 MB"]);
+        assert_eq!(list(&["a", "b", "c"]), "a, b and c");
+        assert_eq!(count(1029, "window"), "1,029 windows");
+    }
+}

@@ -1,0 +1,166 @@
+//! The one sentence that a report begins with.
+//!
+//! A difference whose interval includes zero is never called a win. The claim "beats its baselines"
+//! needs a win over every one of them, so testing several of them takes no correction (an
+//! intersection-union test).
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::{list, percent, points, signed_points};
+use crate::{Difference, Evaluation, Head, Reconstruction, Subject};
+
+/// Independent test windows below which nothing is claimed.
+pub(crate) const FEWEST_WINDOWS: usize = 20;
+
+/// What the verdict says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Better than every baseline, each by an interval above zero.
+    Beats,
+    /// Not better than every baseline.
+    DoesNotBeat,
+    /// Too few independent test windows for a claim.
+    TooFewWindows,
+    /// No labels: only reconstruction was measured, if anything.
+    NoLabels,
+}
+
+/// The first line of a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What it says, as a value.
+    pub outcome: Outcome,
+    /// What it says, as a sentence.
+    pub sentence: String,
+}
+
+/// The verdict on an evaluation, or on the reconstruction where there are no labels.
+pub fn verdict(
+    evaluation: Option<&Evaluation>,
+    reconstruction: Option<&Reconstruction>,
+) -> Verdict {
+    match evaluation {
+        Some(evaluation) => on_labels(evaluation),
+        None => Verdict { outcome: Outcome::NoLabels, sentence: on_reconstruction(reconstruction) },
+    }
+}
+
+fn on_labels(evaluation: &Evaluation) -> Verdict {
+    let metric = evaluation.metric;
+    let score = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
+    let own = score.map(|score| score.metric(metric)).unwrap_or_default();
+    let interval = percent_interval(evaluation.confidence);
+    let reach = format!(
+        "a linear probe on the frozen encoder reaches {} test {} ({interval} {} to {})",
+        percent(own.value),
+        metric.name(),
+        percent(own.low),
+        percent(own.high)
+    );
+    let against: Vec<&Difference> = evaluation
+        .differences
+        .iter()
+        .filter(|difference| difference.head == Head::Logistic && difference.metric == metric)
+        .collect();
+    let independent = evaluation.independent_windows();
+    if independent < FEWEST_WINDOWS {
+        let sentence = format!(
+            "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {reach}."
+        );
+        return Verdict { outcome: Outcome::TooFewWindows, sentence };
+    }
+    let (won, open): (Vec<&Difference>, Vec<&Difference>) =
+        against.iter().partition(|difference| difference.difference.is_above_zero());
+    let least = |of: &[&Difference]| {
+        of.iter().copied().min_by(|a, b| a.difference.value.total_cmp(&b.difference.value)).cloned()
+    };
+    match (least(&open), least(&won)) {
+        (None, Some(best)) => Verdict {
+            outcome: Outcome::Beats,
+            sentence: format!(
+                "Pre-training beats its baselines: {reach}, {} points above the best of them, {} ({interval} {} to {} points).",
+                points(best.difference.value),
+                baseline(best.baseline),
+                points(best.difference.low),
+                points(best.difference.high)
+            ),
+        },
+        (Some(worst), _) => Verdict {
+            outcome: Outcome::DoesNotBeat,
+            sentence: format!(
+                "Pre-training does not beat its baselines: {reach}; against {} the difference is {} points ({interval} {} to {}), {}.{}",
+                baseline(worst.baseline),
+                signed_points(worst.difference.value),
+                signed_points(worst.difference.low),
+                signed_points(worst.difference.high),
+                if worst.difference.is_below_zero() {
+                    "which is worse"
+                } else {
+                    "an interval that includes zero"
+                },
+                beaten(&won)
+            ),
+        },
+        (None, None) => Verdict {
+            outcome: Outcome::DoesNotBeat,
+            sentence: format!("Pre-training was compared with no baseline: {reach}."),
+        },
+    }
+}
+
+fn beaten(won: &[&Difference]) -> String {
+    if won.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = won.iter().map(|difference| baseline(difference.baseline)).collect();
+    format!(" It does beat {}.", list(&names))
+}
+
+fn on_reconstruction(reconstruction: Option<&Reconstruction>) -> String {
+    let start = "There are no labels, so whether pre-training helps a task was not measured";
+    let Some(reconstruction) = reconstruction else {
+        return format!("{start}, and no masked window was reconstructed either.");
+    };
+    let best = reconstruction
+        .reductions
+        .iter()
+        .min_by(|a, b| a.reduction.value.total_cmp(&b.reduction.value));
+    let Some(best) = best else { return format!("{start}.") };
+    let interval = percent_interval(reconstruction.confidence);
+    let range =
+        format!("({interval} {} to {})", percent(best.reduction.low), percent(best.reduction.high));
+    let fill = best.fill.name();
+    if best.reduction.is_above_zero() {
+        format!(
+            "{start}; its reconstruction error on masked steps is {} below the best naive fill, {fill} {range}.",
+            percent(best.reduction.value)
+        )
+    } else if best.reduction.is_below_zero() {
+        format!(
+            "{start}; its reconstruction error on masked steps is worse than {fill}: {} lower {range}.",
+            percent(best.reduction.value)
+        )
+    } else {
+        format!(
+            "{start}; its reconstruction error on masked steps does not differ from {fill}: {} lower {range}, an interval that includes zero.",
+            percent(best.reduction.value)
+        )
+    }
+}
+
+/// `95 % interval`.
+pub(crate) fn percent_interval(confidence: f64) -> String {
+    let rounded = (confidence * 1000.0).round() / 10.0;
+    format!("{rounded} % interval")
+}
+
+/// A baseline with its article.
+pub(crate) fn baseline(subject: Subject) -> &'static str {
+    match subject {
+        Subject::PreTrained => "the pre-trained encoder",
+        Subject::RandomEncoder => "the randomly initialised encoder",
+        Subject::RawWindows => "raw windows",
+        Subject::Majority => "the majority class",
+    }
+}
