@@ -17,7 +17,7 @@ use crate::{Distance, EvalError, Metric};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalConfig {
-    /// Seed of the random encoders, of the training rows drawn, and of the bootstrap.
+    /// Seed of the random encoders, of the masks, and of the bootstrap.
     pub seed: u64,
     /// Randomly initialised encoders that the pre-trained one is compared with; at least 1.
     pub seeds: u32,
@@ -30,8 +30,11 @@ pub struct EvalConfig {
     /// Consecutive test windows that are drawn together in a resample. By default the number of
     /// windows that overlap in time; 1 treats every window as independent.
     pub block: Option<usize>,
-    /// Training windows that a probe is fitted on at most, drawn anew for each seed; 0 is all.
+    /// Labelled training windows, and as many validation windows, that are encoded at most; 0 is
+    /// all. They are spaced evenly over the part.
     pub train_limit: usize,
+    /// Test windows that are encoded at most; 0 is all. They are spaced evenly over the part.
+    pub test_limit: usize,
     /// Windows encoded at once.
     pub batch_size: usize,
     /// The linear probe.
@@ -49,7 +52,8 @@ impl Default for EvalConfig {
             confidence: 0.95,
             resamples: 2000,
             block: None,
-            train_limit: 10_000,
+            train_limit: 2000,
+            test_limit: 5000,
             batch_size: 256,
             probe: ProbeConfig::default(),
             knn: NeighboursConfig::default(),

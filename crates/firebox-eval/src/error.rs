@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use firebox_loader::LoadError;
+
 /// An evaluation or a report that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
@@ -78,13 +80,32 @@ pub enum EvalError {
         /// What does not fit.
         problem: String,
     },
-    /// A window that could not be read.
-    #[error("{part} window {index} could not be read for the evaluation")]
+    /// Windows that could not be read.
+    #[error("the {part} windows could not be read for the evaluation")]
     Read {
         /// Part of the split.
         part: &'static str,
-        /// Index of the window.
-        index: usize,
+        /// Why.
+        #[source]
+        source: LoadError,
+    },
+    /// Parts of different classes or channels.
+    #[error(
+        "the {part} windows have {found}, and the training windows {expected}: the parts must come from one split"
+    )]
+    Parts {
+        /// Part of the split.
+        part: &'static str,
+        /// What it has.
+        found: String,
+        /// What the training part has.
+        expected: String,
+    },
+    /// A random encoder that could not be made.
+    #[error("the randomly initialised encoder of seed {seed} could not be made")]
+    Encoder {
+        /// Its seed.
+        seed: u64,
         /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -133,7 +133,7 @@ pub struct Evaluation {
     pub scores: Vec<Score>,
     /// The pre-trained encoder against each baseline.
     pub differences: Vec<Difference>,
-    /// Of the linear probe on the pre-trained encoder, with its first seed.
+    /// Of the linear probe on the pre-trained encoder.
     pub confusion: Confusion,
     /// What a reader must know to trust the figures.
     pub warnings: Vec<String>,
@@ -174,22 +174,20 @@ pub fn evaluate(
     pretrained.check(classes.len())?;
     raw.check(classes.len())?;
     same_windows("raw windows", pretrained, raw)?;
-    let draws = training_draws(config, pretrained.train.len());
-    let total = 2 * draws.len() as u64 + u64::from(config.seeds);
-    let mut progress = Progress { listener, done: 0, total };
-    let mut fit = |parts: &Parts, draw: &Option<Vec<usize>>| {
-        let fitted = fit_and_predict(config, classes.len(), parts, draw.as_deref());
+    let mut progress = Progress { listener, done: 0, total: 2 + u64::from(config.seeds) };
+    let mut fit = |parts: &Parts| {
+        let fitted = fit_and_predict(config, classes.len(), parts);
         progress.advance();
         fitted
     };
-    let of_pretrained: Vec<_> = draws.iter().map(|draw| fit(pretrained, draw)).collect();
-    let of_raw: Vec<_> = draws.iter().map(|draw| fit(raw, draw)).collect();
+    let of_pretrained = vec![fit(pretrained)];
+    let of_raw = vec![fit(raw)];
     let mut of_random = Vec::new();
-    for (place, seed) in random_seeds(config).enumerate() {
+    for seed in random_seeds(config) {
         let parts = random(seed)?;
         parts.check(classes.len())?;
         same_windows("random encoder", pretrained, &parts)?;
-        of_random.push(fit(&parts, &draws[place % draws.len()]));
+        of_random.push(fit(&parts));
     }
     let block = config.block.unwrap_or(overlap).clamp(1, pretrained.test.len());
     Ok(Some(measure(config, classes, pretrained, block, [of_pretrained, of_random, of_raw])))
@@ -232,22 +230,6 @@ fn same_windows(subject: &'static str, expected: &Parts, found: &Parts) -> Resul
         }
     }
     Ok(())
-}
-
-/// The training rows of each seed: all of them, once, unless there are more than the limit.
-fn training_draws(config: &EvalConfig, rows: usize) -> Vec<Option<Vec<usize>>> {
-    if config.train_limit == 0 || rows <= config.train_limit {
-        return vec![None];
-    }
-    random_seeds(config)
-        .map(|seed| {
-            let mut indices: Vec<usize> = (0..rows).collect();
-            Stream::new(seed, "probe training rows").draws().shuffle(&mut indices);
-            indices.truncate(config.train_limit);
-            indices.sort_unstable();
-            Some(indices)
-        })
-        .collect()
 }
 
 /// Everything that is known once all predictions are made.
@@ -468,17 +450,6 @@ mod tests {
         assert_eq!(better.confusion.total(), 300);
         // The same call gives the same numbers.
         assert_eq!(better, run(&config, [3.0, 1.0, 0.5]));
-    }
-
-    #[test]
-    fn a_limit_on_training_rows_makes_several_runs() {
-        let config = EvalConfig { train_limit: 60, seeds: 3, resamples: 200, ..Default::default() };
-        let evaluation = run(&config, [2.0, 1.0, 1.0]);
-        let score = evaluation.score(Subject::PreTrained, Some(Head::Neighbours)).unwrap();
-        assert_eq!(score.runs, 3);
-        let draws = training_draws(&config, 400);
-        assert!(draws.iter().flatten().all(|d| d.len() == 60 && d.is_sorted()));
-        assert_ne!(draws[0], draws[1]);
     }
 
     #[test]

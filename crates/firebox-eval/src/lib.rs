@@ -47,10 +47,12 @@
 
 mod bootstrap;
 mod config;
+mod embed;
 mod error;
 mod evaluate;
 mod features;
 mod logistic;
+mod masked;
 mod matrix;
 mod metrics;
 mod neighbours;
@@ -63,12 +65,14 @@ mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
+pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
 pub use logistic::{Logistic, Stop};
+pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
 pub use projection::{Projection, project};

@@ -20,15 +20,13 @@ pub(crate) struct HeadPredictions {
 }
 
 /// Chooses the penalty on training and validation windows, fits both heads on the two together, and
-/// predicts the test windows. `draw` is the subset of the training windows used, if any.
+/// predicts the test windows.
 pub(crate) fn fit_and_predict(
     config: &EvalConfig,
     classes: usize,
     parts: &Parts,
-    draw: Option<&[usize]>,
 ) -> HeadPredictions {
-    let drawn = draw.map(|indices| parts.train.select(indices));
-    let train = drawn.as_ref().unwrap_or(&parts.train);
+    let train = &parts.train;
     let all = train.joined(&parts.validation);
     let l2 = choose(&config.probe, classes, train, &parts.validation, &all);
     let stop = Stop { iterations: config.probe.iterations, gradient: FINAL };
@@ -135,11 +133,11 @@ mod tests {
         let config = EvalConfig::default();
         let mut parts =
             Parts { train: sample(90, 8, 1), validation: sample(20, 8, 2), test: sample(40, 8, 3) };
-        let before = fit_and_predict(&config, 2, &parts, None);
+        let before = fit_and_predict(&config, 2, &parts);
         let first = parts.test.select(&[0]);
         parts.test = first;
         parts.test.labels[0] ^= 1;
-        let after = fit_and_predict(&config, 2, &parts, None);
+        let after = fit_and_predict(&config, 2, &parts);
         assert_eq!((before.l2, before.logistic[0]), (after.l2, after.logistic[0]));
         assert_eq!(before.neighbours[0], after.neighbours[0]);
         assert!(before.converged);

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text::{list, percent, points, signed_points};
-use crate::{Difference, Evaluation, Head, Reconstruction, Subject};
+use crate::{Difference, Evaluation, Head, Reconstruction, Reduction, Subject};
 
 /// Independent test windows below which nothing is claimed.
 pub(crate) const FEWEST_WINDOWS: usize = 20;
@@ -119,34 +119,34 @@ fn beaten(won: &[&Difference]) -> String {
 
 fn on_reconstruction(reconstruction: Option<&Reconstruction>) -> String {
     let start = "There are no labels, so whether pre-training helps a task was not measured";
-    let Some(reconstruction) = reconstruction else {
-        return format!("{start}, and no masked window was reconstructed either.");
-    };
-    let best = reconstruction
-        .reductions
-        .iter()
-        .min_by(|a, b| a.reduction.value.total_cmp(&b.reduction.value));
-    let Some(best) = best else { return format!("{start}.") };
+    match reconstruction.and_then(compared) {
+        Some(compared) => format!("{start}; {compared}."),
+        None => format!("{start}, and no masked window was reconstructed either."),
+    }
+}
+
+/// How the reconstruction compares with the naive fill that is hardest to beat.
+pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
+    let Reduction { fill, reduction } = reconstruction.hardest()?;
+    let (size, fill) = (percent(reduction.value.abs()), fill.name());
     let interval = percent_interval(reconstruction.confidence);
-    let range =
-        format!("({interval} {} to {})", percent(best.reduction.low), percent(best.reduction.high));
-    let fill = best.fill.name();
-    if best.reduction.is_above_zero() {
-        format!(
-            "{start}; its reconstruction error on masked steps is {} below the best naive fill, {fill} {range}.",
-            percent(best.reduction.value)
-        )
-    } else if best.reduction.is_below_zero() {
-        format!(
-            "{start}; its reconstruction error on masked steps is worse than {fill}: {} lower {range}.",
-            percent(best.reduction.value)
-        )
+    let [low, high] = if reduction.value >= 0.0 {
+        [reduction.low, reduction.high]
+    } else {
+        [-reduction.high, -reduction.low]
+    };
+    let range = format!("({interval} {} to {})", percent(low), percent(high));
+    let word = if reduction.value >= 0.0 { "below" } else { "above" };
+    let error = "the model's error on masked steps is";
+    Some(if reduction.is_above_zero() {
+        format!("{error} {size} below that of the best naive fill, {fill} {range}")
+    } else if reduction.is_below_zero() {
+        format!("{error} worse than that of {fill}, by {size} {range}")
     } else {
         format!(
-            "{start}; its reconstruction error on masked steps does not differ from {fill}: {} lower {range}, an interval that includes zero.",
-            percent(best.reduction.value)
+            "{error} no better than that of {fill}: {size} {word} it {range}, an interval that includes zero"
         )
-    }
+    })
 }
 
 /// `95 % interval`.

@@ -8,7 +8,7 @@ use crate::text::{grouped, significant};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
@@ -54,7 +54,7 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
     let y_range = level.map_or(y_range, |(level, _)| [y_range[0], y_range[1].max(level)]);
     let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
     let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
-    let mut body = axes(&x, &y, "step", chart.value);
+    let mut body = axes(&x, &y, "step");
     if let Some((value, name)) = level {
         let at = coordinate(y.at(value));
         let _ = write!(
@@ -137,8 +137,8 @@ fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> Stri
     out
 }
 
-/// Both axes with grid, ticks and names.
-pub(super) fn axes(x: &Scale, y: &Scale, x_name: &str, y_name: &str) -> String {
+/// Both axes with grid and ticks. What the vertical one measures, the title says.
+fn axes(x: &Scale, y: &Scale, x_name: &str) -> String {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let mut out = String::new();
     for (value, label) in y.ticks(5) {
@@ -161,10 +161,9 @@ pub(super) fn axes(x: &Scale, y: &Scale, x_name: &str, y_name: &str) -> String {
     }
     let _ = write!(
         out,
-        r#"<path class="axis" d="M{LEFT} {bottom}H{right}"/><text class="name" x="{right}" y="{}" text-anchor="end">{}</text><text class="name" transform="translate(11 {TOP}) rotate(-90)" text-anchor="end">{}</text>"#,
+        r#"<path class="axis" d="M{LEFT} {bottom}H{right}"/><text class="name" x="{right}" y="{}" text-anchor="end">{}</text>"#,
         HEIGHT - 6.0,
-        escape(x_name),
-        escape(y_name)
+        escape(x_name)
     );
     out
 }

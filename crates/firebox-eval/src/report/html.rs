@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::plot::escape;
 use super::{Report, Table, sections};
-use crate::text::{duration, grouped, percent, significant};
+use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
 use crate::{Head, Outcome, Subject};
 
@@ -118,11 +118,16 @@ impl Report {
             _ => ("higher", "open"),
         };
         let value = format!("{} {word}", percent(estimate.value.abs()));
+        // The interval is told in the direction of the value.
+        let (low, high) = match word {
+            "lower" => (estimate.low, estimate.high),
+            _ => (-estimate.high, -estimate.low),
+        };
         let interval = format!(
-            "{} lower: {} to {}",
+            "{}: {} to {}",
             percent_interval(reconstruction.confidence),
-            percent(estimate.low),
-            percent(estimate.high)
+            percent(low),
+            percent(high)
         );
         let against = format!("error on masked steps than {}", hardest.fill.name());
         card("Reconstruction", &value, &[against, interval], tone)
@@ -132,7 +137,7 @@ impl Report {
         let epochs = &self.curves.epochs;
         let steps = self.curves.steps.last().map(|point| point.step);
         let steps = steps.or(epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
-        let total = format!("{} epochs, {} steps", epochs.len(), grouped(steps as f64));
+        let total = format!("{}, {}", count(epochs.len(), "epoch"), count(steps as usize, "step"));
         match (self.best_epoch(), epochs.last()) {
             (Some((epoch, loss)), _) => card(
                 "Best validation loss",
@@ -189,7 +194,8 @@ impl Table {
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let starts = |cell: &str| {
             let cell = cell.trim_start_matches(['+', '-', '\u{2212}', '±']);
-            cell.starts_with(|c: char| c.is_ascii_digit())
+            let date = cell.contains(':') || cell.trim_start_matches(|c: char| c != '-').len() > 1;
+            cell.starts_with(|c: char| c.is_ascii_digit()) && !date
         };
         let cells = || self.rows.iter().filter_map(|row| row.get(column));
         let filled = || cells().filter(|cell| !cell.is_empty() && *cell != "–");

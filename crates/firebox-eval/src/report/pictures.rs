@@ -27,7 +27,7 @@ pub(super) fn masked_window(window: &MaskedWindow, channels: &[String]) -> Strin
     }
     let row = if count > 6 { 44.0 } else { 62.0 };
     let shown = count.min(MOST_CHANNELS);
-    let (left, right) = (78.0, 10.0);
+    let (left, right) = (92.0, 10.0);
     let height = row * shown as f64 + 24.0;
     let x = Scale::linear([0.0, (steps.max(2) - 1) as f64], left, WIDTH - right);
     let half = 0.5 * (x.at(1.0) - x.at(0.0));
@@ -88,7 +88,7 @@ fn channel_row(
         WIDTH - 10.0,
         left - 8.0,
         top + row / 2.0 + 4.0,
-        escape(&shortened(name, 10))
+        escape(&shortened(name, 13))
     );
     let _ = write!(
         out,
@@ -121,11 +121,14 @@ fn runs(mask: &[bool]) -> Vec<(usize, usize)> {
     out
 }
 
+/// Names that differ at their end stay different.
 fn shortened(name: &str, most: usize) -> String {
-    if name.chars().count() <= most {
+    let count = name.chars().count();
+    if count <= most {
         return name.to_owned();
     }
-    name.chars().take(most - 1).chain(['…']).collect()
+    let end = most / 3;
+    name.chars().take(most - end - 1).chain(['…']).chain(name.chars().skip(count - end)).collect()
 }
 
 /// The points of an embedding, coloured by class.
@@ -165,14 +168,11 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
         let name = place.checked_sub(1).map_or("no label", |class| view.classes[class].as_str());
         legend.push((name, class));
     }
-    let [first, second] = view.projection.explained;
     let _ = write!(
         body,
-        r#"<text class="name" x="{}" y="{}" text-anchor="end">first component, {} of the variance; upwards the second, {}</text>"#,
+        r#"<text class="name" x="{}" y="{}" text-anchor="end">first component</text>"#,
         WIDTH - 4.0,
-        height - 6.0,
-        percent(first),
-        percent(second)
+        height - 6.0
     );
     let legend: Vec<(&str, &str)> =
         legend.iter().map(|(name, class)| (*name, class.as_str())).collect();
@@ -205,15 +205,18 @@ pub(super) fn confusion(confusion: &Confusion, classes: &[String]) -> String {
     if confusion.classes > MOST_CLASSES || classes.len() != confusion.classes {
         return confusions(confusion, classes);
     }
+    // Names that do not fit side by side stand upright.
+    let width: usize = classes.iter().map(|name| name.chars().count().clamp(4, 18)).sum();
+    let upright = if width > 36 { r#" class="upright""# } else { "" };
     let mut out = String::from(
         r#"<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix"><table class="confusion"><thead><tr><th scope="col">true \ predicted</th>"#,
     );
     for name in classes {
         let _ = write!(
             out,
-            r#"<th scope="col" title="{0}">{1}</th>"#,
+            r#"<th scope="col" title="{0}"{upright}><span>{1}</span></th>"#,
             escape(name),
-            escape(&shortened(name, 14))
+            escape(&shortened(name, 18))
         );
     }
     out.push_str(r#"<th scope="col" class="recall">recall</th></tr></thead><tbody>"#);

@@ -5,11 +5,13 @@
 use std::fmt::Write as _;
 
 /// Text for HTML and SVG, in content and in attributes with double quotes. Control characters,
-/// which neither allows, become spaces.
+/// which neither allows, become spaces; a number stays on one line with its percent sign.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
         match character {
+            ' ' if characters.peek() == Some(&'%') => out.push('\u{a0}'),
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
@@ -239,5 +241,6 @@ mod tests {
     #[test]
     fn escaping_covers_markup_quotes_and_control_characters() {
         assert_eq!(escape("<a b=\"c\">&'\u{0}"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39; ");
+        assert_eq!(escape("4 % of"), "4\u{a0}% of");
     }
 }

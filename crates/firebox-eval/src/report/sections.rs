@@ -6,7 +6,8 @@ use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart}
 use super::html::{Section, table};
 use super::plot::{coordinate, escape};
 use super::{Report, StepPoint, pictures, tables};
-use crate::text::{count, duration, percent, significant};
+use crate::text::{capitalised, count, duration, percent, significant};
+use crate::verdict::compared;
 use crate::{Fill, Subject};
 
 /// Masked windows that are drawn.
@@ -86,8 +87,9 @@ fn embedding(report: &Report) -> String {
     else {
         return String::new();
     };
+    let [first, second] = view.projection.explained.map(percent);
     format!(
-        "<p class=\"note\">Each point is a held-out window, embedded by the frozen encoder and seen along its first two principal components. What is apart here can be told apart; what is mixed here may still be apart in the other dimensions.</p>\n<div class=\"wide\">{}</div>\n",
+        "<div class=\"grid\">{}<p class=\"note\">Each point is a held-out window, embedded by the frozen encoder and seen along its first two principal components, which hold {first} (from left to right) and {second} (upwards) of the variance. What is apart here can be told apart; what is mixed here may still be apart in the other dimensions.</p></div>\n",
         pictures::embedding(view)
     )
 }
@@ -108,7 +110,10 @@ fn reconstruction(report: &Report) -> String {
             let chart =
                 interval_chart("Mean squared error on masked steps", &rows, true, significant);
             let table = table(&tables::reconstruction(reconstruction), false);
-            let _ = write!(out, "<div class=\"wide\">{chart}</div>\n{table}");
+            let said = compared(reconstruction).map_or_else(String::new, |said| {
+                format!("<p class=\"lead\">{}.</p>", escape(&capitalised(&said)))
+            });
+            let _ = write!(out, "<div class=\"grid\">{chart}{said}</div>\n{table}");
         }
         None => out.push_str(
             "<p>No masked window was reconstructed, so there is no error to compare.</p>\n",
@@ -144,27 +149,23 @@ fn training(report: &Report) -> String {
             .collect::<Vec<_>>()
     };
     let curve = |name, class, points, dots| Curve { name, class, points, dots };
-    let few = curves.epochs.len() <= 40;
-    let loss = [
-        curve("training, each step", "faint", of(|point| point.loss), false),
-        curve(
-            "training, mean of the epoch",
-            "train",
-            epochs(&|place| Some(curves.epochs[place].train_loss)),
-            few,
-        ),
-        curve("validation", "own", epochs(&|place| curves.epochs[place].validation_loss), few),
-    ];
     let chart =
         |title, value, curves, level| curve_chart(&CurveChart { title, value, curves, level });
+    let few = curves.epochs.len() <= 40;
+    let by_epoch = vec![
+        curve("training", "train", epochs(&|place| Some(curves.epochs[place].train_loss)), few),
+        curve("validation", "own", epochs(&|place| curves.epochs[place].validation_loss), few),
+    ];
     let clip = curves.clip_norm.map(|norm| (norm, "clipped above"));
+    let loss = vec![curve("training", "train", of(|point| point.loss), false)];
     let rate = vec![curve("learning rate", "train", of(|point| point.learning_rate), false)];
     let norm = vec![curve("gradient norm", "train", of(|point| point.gradient_norm), false)];
-    let mut out = format!(
-        "<div class=\"wide\">{}</div>\n<div class=\"grid\">",
-        chart("Loss", "loss", loss.into(), None)
-    );
+    let mut out = String::from("<div class=\"grid\">");
+    if !curves.epochs.is_empty() {
+        out.push_str(&chart("Loss, mean of each epoch", "loss", by_epoch, None));
+    }
     if !curves.steps.is_empty() {
+        out.push_str(&chart("Training loss of each step", "loss", loss, None));
         out.push_str(&chart("Learning rate", "learning rate", rate, None));
         out.push_str(&chart("Gradient norm before clipping", "gradient norm", norm, clip));
     }

@@ -3,7 +3,7 @@
 use super::{Report, Table};
 use crate::text::{bytes, count, duration, grouped, percent, signed_points, significant};
 use crate::verdict::percent_interval;
-use crate::{Estimate, Evaluation, Head, Metric, Reconstruction, Score, Subject};
+use crate::{Difference, Estimate, Evaluation, Head, Metric, Reconstruction, Score, Subject};
 
 fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table {
     Table {
@@ -72,32 +72,41 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
 }
 
 pub(super) fn differences(evaluation: &Evaluation) -> Table {
+    let metric = evaluation.metric;
     let note = format!(
-        "Pre-trained minus baseline in percentage points, on the same windows; in parentheses the {}. A difference whose interval includes zero is not counted as one.",
-        percent_interval(evaluation.confidence)
+        "Pre-trained minus baseline in percentage points, with the same head, on the same windows; in parentheses the {}. The conclusion is about the {}: a difference whose interval includes zero is not counted as one.",
+        percent_interval(evaluation.confidence),
+        metric.name()
     );
-    let mut out = table(
-        "Pre-trained against its baselines",
-        note,
-        ["baseline", "head", "metric", "difference", "conclusion"],
-    );
-    let shown = [evaluation.metric, Metric::BalancedAccuracy];
-    for difference in evaluation.differences.iter().filter(|d| shown.contains(&d.metric)) {
-        let estimate = difference.difference;
-        let conclusion = if estimate.is_above_zero() {
+    let mut metrics = vec![metric];
+    metrics
+        .extend([Metric::Accuracy, Metric::BalancedAccuracy].into_iter().filter(|m| *m != metric));
+    let mut out = table("Pre-trained against its baselines", note, ["baseline", "conclusion"]);
+    out.columns.extend(metrics.iter().map(|metric| metric.name().to_owned()));
+    let headline = evaluation.differences.iter().filter(|d| d.metric == metric);
+    for Difference { head, baseline, difference, .. } in headline {
+        let conclusion = if difference.is_above_zero() {
             "better"
-        } else if estimate.is_below_zero() {
+        } else if difference.is_below_zero() {
             "worse"
         } else {
             "no difference shown"
         };
-        out.rows.push(vec![
-            difference.baseline.name().to_owned(),
-            difference.head.name().to_owned(),
-            difference.metric.name().to_owned(),
-            with_interval(estimate, signed_points),
-            conclusion.to_owned(),
-        ]);
+        let name = match baseline {
+            Subject::Majority => format!("{}, against the {}", baseline.name(), head.name()),
+            _ => named(*baseline, Some(*head)),
+        };
+        let mut row = vec![name, conclusion.to_owned()];
+        for metric in &metrics {
+            let found = evaluation
+                .differences
+                .iter()
+                .find(|d| (d.head, d.baseline, d.metric) == (*head, *baseline, *metric));
+            row.push(
+                found.map_or_else(String::new, |d| with_interval(d.difference, signed_points)),
+            );
+        }
+        out.rows.push(row);
     }
     out
 }

@@ -1,0 +1,254 @@
+//! From sources and an encoder to features: the one place where this crate runs a model.
+//!
+//! What is done with the features is in `evaluate`.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebox_core::Listener;
+use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
+use firebox_models::Encoder;
+
+use crate::{
+    EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, evaluate, project,
+};
+
+/// The three parts of a split, to read windows from.
+#[derive(Clone)]
+pub struct Sources {
+    /// Training windows as they are, not augmented.
+    pub train: Arc<dyn Source>,
+    /// Validation windows.
+    pub validation: Arc<dyn Source>,
+    /// Test windows.
+    pub test: Arc<dyn Source>,
+    /// Names of the channels.
+    pub channels: Vec<String>,
+    /// Consecutive windows that share a step: the window length over the stride, rounded up; 1
+    /// where windows do not overlap.
+    pub overlap: usize,
+}
+
+/// One vector for each window.
+///
+/// # Shapes
+///
+/// - `rows`: `[window, feature]`, row-major; `labels`: `[window]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Embeddings {
+    /// The vectors.
+    pub rows: Vec<f32>,
+    /// Features of a vector.
+    pub width: usize,
+    /// Class of each window, if it has one.
+    pub labels: Vec<Option<u32>>,
+}
+
+impl Embeddings {
+    /// Their two-dimensional view for a report.
+    pub fn view(&self, classes: &[String]) -> EmbeddingView {
+        EmbeddingView {
+            projection: project(&self.rows, self.width),
+            labels: self.labels.clone(),
+            classes: classes.to_vec(),
+        }
+    }
+}
+
+/// Embeds at most `limit` windows of a source (0 is all), spaced evenly.
+///
+/// # Errors
+///
+/// When a window cannot be read.
+pub fn embed<E: Encoder>(
+    encoder: &E,
+    source: &Arc<dyn Source>,
+    limit: usize,
+    batch_size: usize,
+    device: &Device,
+) -> Result<Embeddings, LoadError> {
+    let (indices, _) = evenly(source.len(), limit);
+    let chosen = Chosen { source: Arc::clone(source), indices };
+    embed_all(encoder, chosen, batch_size, device)
+}
+
+/// Evaluates a pre-trained encoder beside its baselines on labelled windows: the whole of it.
+///
+/// `random` makes the encoder as it was initialised, for a seed. Windows without a label are left
+/// out. Without any, the answer is `None`.
+///
+/// # Errors
+///
+/// When a window cannot be read, a random encoder cannot be made, or an embedding is not finite.
+pub fn evaluate_encoder<E, R, F>(
+    config: &EvalConfig,
+    pretrained: &E,
+    mut random: impl FnMut(u64) -> Result<R, F>,
+    sources: &Sources,
+    device: &Device,
+    listener: &dyn Listener,
+) -> Result<Option<Evaluation>, EvalError>
+where
+    E: Encoder,
+    R: Encoder,
+    F: std::error::Error + Send + Sync + 'static,
+{
+    config.validate()?;
+    let classes = sources.test.classes().to_vec();
+    let Some((chosen, overlap)) = Labelled::choose(config, sources)? else { return Ok(None) };
+    let raw = chosen.raw()?;
+    let pretrained = chosen.encode(pretrained, config.batch_size, device)?;
+    let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap };
+    let random = |seed| {
+        let encoder =
+            random(seed).map_err(|source| EvalError::Encoder { seed, source: Box::new(source) })?;
+        chosen.encode(&encoder, config.batch_size, device)
+    };
+    evaluate(config, &subjects, random, listener)
+}
+
+const PARTS: [&str; 3] = ["training", "validation", "test"];
+
+/// The labelled windows of each part that are encoded.
+struct Labelled([Chosen; 3]);
+
+impl Labelled {
+    /// Chooses them, and says how many consecutive chosen test windows share a step. `None` when
+    /// there is nothing to fit or to measure.
+    fn choose(config: &EvalConfig, sources: &Sources) -> Result<Option<(Self, usize)>, EvalError> {
+        let all = [&sources.train, &sources.validation, &sources.test];
+        let limits = [config.train_limit, config.train_limit, config.test_limit];
+        for (part, source) in PARTS.into_iter().zip(all) {
+            same("classes", part, source.classes(), sources.train.classes())?;
+            same("channels", part, &[source.shape()[1]], &[sources.train.shape()[1]])?;
+        }
+        let mut spacing = 1;
+        let mut chosen = Vec::new();
+        for ((part, source), limit) in PARTS.into_iter().zip(all).zip(limits) {
+            let labelled = labelled(source).map_err(|source| EvalError::Read { part, source })?;
+            let (places, every) = evenly(labelled.len(), limit);
+            let indices = places.into_iter().map(|place| labelled[place]).collect();
+            chosen.push(Chosen { source: Arc::clone(source), indices });
+            spacing = every;
+        }
+        let Ok(chosen) = <[Chosen; 3]>::try_from(chosen) else { return Ok(None) };
+        let nothing = chosen[0].is_empty() || chosen[2].is_empty();
+        let overlap = sources.overlap.max(1).div_ceil(spacing.max(1));
+        Ok((!nothing).then_some((Self(chosen), overlap)))
+    }
+
+    fn encode<E: Encoder>(
+        &self,
+        encoder: &E,
+        batch_size: usize,
+        device: &Device,
+    ) -> Result<Parts, EvalError> {
+        let part = |place: usize| {
+            let embedded = embed_all(encoder, self.0[place].clone(), batch_size, device)
+                .map_err(|source| EvalError::Read { part: PARTS[place], source })?;
+            let Embeddings { rows, width, labels } = embedded;
+            Ok(Features { rows, width, labels: labels.into_iter().flatten().collect() })
+        };
+        Ok(Parts { train: part(0)?, validation: part(1)?, test: part(2)? })
+    }
+
+    /// The windows themselves, padded with zeros to the longest of all parts.
+    fn raw(&self) -> Result<Parts, EvalError> {
+        let longest = self.0.iter().map(|chosen| chosen.source.shape()[0]).max().unwrap_or(0);
+        let width = longest * self.0[0].source.shape()[1];
+        let part = |place: usize| {
+            let mut features = Features { width, ..Features::default() };
+            for index in 0..self.0[place].len() {
+                let mut row = vec![0.0; width];
+                let sample = self.0[place]
+                    .read(index, &mut row)
+                    .map_err(|source| EvalError::Read { part: PARTS[place], source })?;
+                features.rows.extend(row);
+                features.labels.extend(sample.label);
+            }
+            Ok(features)
+        };
+        Ok(Parts { train: part(0)?, validation: part(1)?, test: part(2)? })
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    part: &'static str,
+    found: &[T],
+    expected: &[T],
+) -> Result<(), EvalError> {
+    if found == expected {
+        return Ok(());
+    }
+    let name = |values: &[T]| format!("{what} {values:?}");
+    Err(EvalError::Parts { part, found: name(found), expected: name(expected) })
+}
+
+/// Indices of the samples with a label.
+fn labelled(source: &Arc<dyn Source>) -> Result<Vec<usize>, LoadError> {
+    let [time, channels] = source.shape();
+    let mut window = vec![0.0; time * channels];
+    let mut indices = Vec::new();
+    for index in 0..source.len() {
+        window.fill(0.0);
+        if source.read(index, &mut window)?.label.is_some() {
+            indices.push(index);
+        }
+    }
+    Ok(indices)
+}
+
+/// At most `limit` of `count` places (0 is all), evenly spaced, and the smallest space between two.
+pub(crate) fn evenly(count: usize, limit: usize) -> (Vec<usize>, usize) {
+    if limit == 0 || count <= limit {
+        return ((0..count).collect(), 1);
+    }
+    ((0..limit).map(|place| place * count / limit).collect(), count / limit)
+}
+
+/// Some samples of a source, as a source.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) indices: Vec<usize>,
+}
+
+impl Source for Chosen {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.source.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.source.read(self.indices[index], out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+}
+
+fn embed_all<E: Encoder>(
+    encoder: &E,
+    chosen: Chosen,
+    batch_size: usize,
+    device: &Device,
+) -> Result<Embeddings, LoadError> {
+    let mut out = Embeddings { width: encoder.embedding_width(), ..Embeddings::default() };
+    if chosen.is_empty() {
+        return Ok(out);
+    }
+    let config = LoaderConfig { batch_size, ..LoaderConfig::default() };
+    for batch in HeldOutLoader::new(Arc::new(chosen), config, device.clone())?.batches() {
+        let batch = batch?;
+        // Reading the values back waits for the device, once a batch.
+        let embedding = encoder.embed(batch.inputs, Some(&batch.lengths)).into_data();
+        out.rows.extend(embedding.convert::<f32>().iter::<f32>());
+        out.labels.extend(batch.labels);
+    }
+    Ok(out)
+}

@@ -1,0 +1,102 @@
+//! Runs a model over held-out windows with masked steps. The errors are counted in `reconstruction`.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebox_core::{Event, Listener, Stream};
+use firebox_loader::{Batch, HeldOutLoader, LoaderConfig};
+use firebox_models::{Pretrain, PretrainBatch};
+
+use crate::embed::{Chosen, evenly};
+use crate::{EvalConfig, EvalError, MaskedWindow, Reconstruction, ReconstructionTally, Sources};
+
+/// What [`reconstruct`] found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MaskedSample {
+    /// The errors; nothing without a window.
+    pub reconstruction: Option<Reconstruction>,
+    /// A few of the windows to look at, spaced evenly.
+    pub windows: Vec<MaskedWindow>,
+}
+
+/// Hides steps of at most [`EvalConfig::test_limit`] held-out windows by the model's own rule, and
+/// compares the model's reconstruction of them with naive fills. Masks depend on
+/// [`EvalConfig::seed`] and the window alone. `shown` windows are kept to look at.
+///
+/// # Errors
+///
+/// When a window cannot be read, or a reconstruction is not finite.
+pub fn reconstruct<M: Pretrain>(
+    config: &EvalConfig,
+    model: &M,
+    sources: &Sources,
+    shown: usize,
+    device: &Device,
+    listener: &dyn Listener,
+) -> Result<MaskedSample, EvalError> {
+    config.validate()?;
+    let (indices, every) = evenly(sources.test.len(), config.test_limit);
+    if indices.is_empty() {
+        return Ok(MaskedSample::default());
+    }
+    let kept: Vec<usize> = evenly(indices.len(), shown.max(1)).0.into_iter().take(shown).collect();
+    let total = indices.len() as u64;
+    let chosen = Chosen { source: Arc::clone(&sources.test), indices: indices.clone() };
+    let read = |source| EvalError::Read { part: "test", source };
+    let settings = LoaderConfig { batch_size: config.batch_size, ..LoaderConfig::default() };
+    let loader = HeldOutLoader::new(Arc::new(chosen), settings, device.clone()).map_err(read)?;
+    let mut tally = ReconstructionTally::new(sources.channels.clone());
+    let mut windows = Vec::new();
+    for batch in loader.batches() {
+        let batch = batch.map_err(read)?;
+        let own: Vec<usize> = batch.indices.iter().map(|place| indices[*place]).collect();
+        let masks = Stream::new(config.seed, "evaluation masks");
+        let masked = masked_windows(model, &batch, &own, masks);
+        for (place, window) in batch.indices.iter().zip(masked) {
+            tally.add(&window)?;
+            if kept.contains(place) {
+                windows.push(window);
+            }
+        }
+        listener.on(&Event::Progress {
+            stage: "evaluate".to_owned(),
+            done: batch.indices.last().map_or(0, |place| *place as u64 + 1),
+            total,
+            unit: "masked windows".to_owned(),
+        });
+    }
+    let overlap = sources.overlap.max(1).div_ceil(every.max(1));
+    Ok(MaskedSample { reconstruction: tally.finish(config, overlap), windows })
+}
+
+fn masked_windows<M: Pretrain>(
+    model: &M,
+    batch: &Batch,
+    indices: &[usize],
+    masks: Stream,
+) -> Vec<MaskedWindow> {
+    let [_, time, channels] = batch.inputs.dims();
+    let masked = PretrainBatch { inputs: batch.inputs.clone(), lengths: &batch.lengths, indices };
+    let mask = model.draw_mask(&masked, masks);
+    let values =
+        |data: burn::tensor::TensorData| data.convert::<f32>().iter::<f32>().collect::<Vec<f32>>();
+    let reconstructed = values(model.reconstruct(&masked, &mask).into_data());
+    let truth = values(batch.inputs.clone().into_data());
+    let row = time * channels;
+    batch
+        .lengths
+        .iter()
+        .enumerate()
+        .map(|(place, length)| {
+            let range = place * row..(place + 1) * row;
+            MaskedWindow::from_padded(
+                indices[place],
+                &truth[range.clone()],
+                &reconstructed[range],
+                &mask.masked[place * time..(place + 1) * time],
+                *length,
+                channels,
+            )
+        })
+        .collect()
+}
