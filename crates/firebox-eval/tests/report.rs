@@ -1,0 +1,248 @@
+//! The pages as a reader gets them: a snapshot of the summary, and what must hold for any page.
+
+use firebox_core::{Event, Silent, Stream};
+use firebox_eval::{
+    EmbeddingView, EpochPoint, EvalConfig, EvalError, Fact, Features, MaskedWindow, Outcome, Parts,
+    Projection, Reason, ReconstructionTally, Report, Stage, StepPoint, Subjects, Table, evaluate,
+    verdict,
+};
+
+/// Features whose first columns carry the class as strongly as `signal` says.
+fn parts(signal: f64, seed: u64, classes: u32) -> Parts {
+    let part = |rows: u32, place: u64| {
+        let mut draws = Stream::new(seed, "report").substream(place).draws();
+        let mut features = Features { width: 10, ..Features::default() };
+        for row in 0..rows {
+            let label = row % classes;
+            for column in 0..10 {
+                let shift = if column == label { signal } else { 0.0 };
+                features.rows.push((draws.normal() + shift) as f32);
+            }
+            features.labels.push(label);
+        }
+        features
+    };
+    Parts { train: part(200, 0), validation: part(40, 1), test: part(120, 2) }
+}
+
+fn judged(report: &mut Report, classes: &[&str], signal: f64) {
+    let names: Vec<String> = classes.iter().map(|name| (*name).to_owned()).collect();
+    let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+    let count = names.len() as u32;
+    let (pretrained, raw) = (parts(signal, 1, count), parts(1.0, 2, count));
+    let subjects = Subjects { classes: &names, pretrained: &pretrained, raw: &raw, overlap: 1 };
+    let scores = evaluate(&config, &subjects, |seed| Ok(parts(0.5, seed, count)), &Silent).unwrap();
+    let mut tally = ReconstructionTally::new(report.channels.clone());
+    report.masked_windows.iter().for_each(|window| tally.add(window).unwrap());
+    report.judge(scores, tally.finish(&config, 1));
+}
+
+fn window(index: usize, channels: usize) -> MaskedWindow {
+    let mut draws = Stream::new(index as u64, "window").draws();
+    let truth: Vec<f32> = (0..20 * channels).map(|_| draws.normal() as f32).collect();
+    let reconstructed = truth.iter().map(|value| value * 0.9).collect();
+    MaskedWindow { index, truth, reconstructed, mask: (0..20).map(|s| s % 7 > 4).collect() }
+}
+
+fn point(step: u64) -> StepPoint {
+    let loss = 1.0 / step as f64;
+    StepPoint { step, loss, learning_rate: 1e-3, gradient_norm: 0.5 }
+}
+
+fn epoch(epoch: u64) -> EpochPoint {
+    let loss = 0.5 / epoch as f64;
+    EpochPoint {
+        epoch,
+        step: 10 * epoch,
+        train_loss: loss,
+        validation_loss: Some(1.1 * loss),
+        best: true,
+    }
+}
+
+/// A small report with every part filled.
+fn small() -> Report {
+    let mut report = Report::new("pretrain", "run-7", verdict(None, None));
+    report.created = "2026-01-01 12:00 UTC".to_owned();
+    report.device = "cpu".to_owned();
+    report.outcome = "finished".to_owned();
+    report.seconds = 12.5;
+    report.facts = vec![Fact::new("Parameters", "566,408")];
+    report.channels = vec!["open".to_owned(), "close".to_owned()];
+    report.masked_windows = (0..30).map(|index| window(index, 2)).collect();
+    report.curves.steps = (1..=20).map(point).collect();
+    report.curves.epochs = vec![epoch(1), epoch(2)];
+    report.stages = vec![Stage {
+        name: "ingest".to_owned(),
+        key: Some("0123456789ab".to_owned()),
+        reused: true,
+        seconds: 0.25,
+        detail: "2 series | 1,000 bars".to_owned(),
+    }];
+    report.data = vec![Table {
+        title: "Checks".to_owned(),
+        note: "What was found.".to_owned(),
+        columns: vec!["check".to_owned(), "found".to_owned()],
+        rows: vec![vec!["gaps".to_owned(), "3".to_owned()]],
+    }];
+    report.reasons = vec![Reason {
+        key: "train.precision".to_owned(),
+        value: "f32".to_owned(),
+        reason: "the device is a CPU".to_owned(),
+    }];
+    report.configuration = "seed = 1337\n".to_owned();
+    report.record(&Event::Warning { message: "the disk is nearly full".to_owned() });
+    judged(&mut report, &["rest", "move"], 4.0);
+    report
+}
+
+#[test]
+fn the_summary_is_this() {
+    insta::assert_snapshot!(small().markdown());
+}
+
+#[test]
+fn scores_json_holds_every_figure_and_reads_back() {
+    let report = small();
+    let scores: serde_json::Value = serde_json::from_str(&report.scores_json()).unwrap();
+    assert_eq!(scores["verdict"]["outcome"], "beats");
+    let evaluation = serde_json::from_value(scores["evaluation"].clone()).unwrap();
+    assert_eq!(report.evaluation, Some(evaluation));
+    assert_eq!(scores["evaluation"]["scores"][0]["subject"], "pre-trained");
+    assert!(scores["evaluation"]["scores"][0]["metrics"]["accuracy"]["low"].is_f64());
+    assert!(scores["reconstruction"]["reductions"][0]["reduction"]["high"].is_f64());
+    assert_eq!(scores["training"]["best_epoch"], 2);
+}
+
+/// What must hold for every page.
+fn check(report: &Report) -> String {
+    let page = report.html();
+    for loaded in
+        ["http:", "https:", "//", "src=", "url(", "@import", "<script", "<link", "javascript:"]
+    {
+        assert!(!page.contains(loaded), "the page contains `{loaded}`");
+    }
+    for number in ["NaN", "inf\"", "inf ", "Infinity", "-0\""] {
+        assert!(!page.contains(number), "the page contains `{number}`");
+    }
+    let mut open: Vec<&str> = Vec::new();
+    let mut ids = std::collections::BTreeSet::new();
+    let mut rest = page.as_str();
+    while let Some(start) = rest.find('<') {
+        let end = start + rest[start..].find('>').expect("a tag that ends");
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap();
+        assert!(tag.matches('"').count() % 2 == 0, "quotes of <{tag}>");
+        if let Some(id) = tag.split(" id=\"").nth(1) {
+            assert!(ids.insert(id.split('"').next().unwrap().to_owned()), "id of <{tag}> twice");
+        }
+        match name {
+            "!DOCTYPE" | "meta" | "br" => {}
+            _ if tag.starts_with('/') => assert_eq!(open.pop(), Some(name), "</{name}>"),
+            _ if tag.ends_with('/') => {}
+            _ => open.push(name),
+        }
+        if name == "style" && !tag.starts_with('/') {
+            rest = &rest[rest.find("</style>").unwrap()..];
+        }
+    }
+    assert!(open.is_empty(), "{open:?} stay open");
+    for link in page.split("href=\"#").skip(1) {
+        let id = link.split('"').next().unwrap();
+        assert!(ids.contains(id), "#{id} leads nowhere");
+    }
+    page
+}
+
+#[test]
+fn a_full_page_is_well_formed_and_begins_with_the_verdict() {
+    let report = small();
+    let page = check(&report);
+    assert_eq!(report.verdict.outcome, Outcome::Beats);
+    let verdict = page.find("Pre-training beats its baselines: a linear").unwrap();
+    assert!(verdict < page.find("<h1>").unwrap());
+    for id in
+        ["warnings", "scores", "reconstruction", "training", "data", "stages", "configuration"]
+    {
+        assert!(page.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+}
+
+#[test]
+fn nothing_that_is_written_becomes_markup() {
+    let evil = "</title><script>alert('\"&')</script>\u{0}| \n[x](y)";
+    let mut report = small();
+    report.title = evil.to_owned();
+    report.run = evil.to_owned();
+    report.device = evil.to_owned();
+    report.configuration = format!("``` {evil}");
+    report.warnings = vec![evil.to_owned()];
+    report.channels = vec![evil.to_owned(), "b".to_owned()];
+    report.facts = vec![Fact::new(evil, evil)];
+    report.stages[0].name = evil.to_owned();
+    report.stages[0].key = Some(evil.to_owned());
+    report.stages[0].detail = evil.to_owned();
+    report.data[0].title = evil.to_owned();
+    report.data[0].columns[1] = evil.to_owned();
+    report.data[0].rows[0][1] = evil.to_owned();
+    report.reasons[0].reason = evil.to_owned();
+    judged(&mut report, &[evil, "move"], 4.0);
+    report.embedding = Some(EmbeddingView {
+        projection: Projection { points: vec![[0.0, 1.0], [1.0, 0.0]], explained: [0.5, 0.1] },
+        labels: vec![Some(0), None],
+        classes: vec![evil.to_owned(), "move".to_owned()],
+    });
+    let page = check(&report);
+    assert!(page.contains("&lt;script&gt;") && !page.contains('\u{0}'));
+    let summary = report.markdown();
+    assert!(!summary.split("````").next().unwrap().contains("<script"));
+}
+
+#[test]
+fn extremes_draw_without_a_number_that_is_none() {
+    let none = Report::new("nothing", "", verdict(None, None));
+    let page = check(&none);
+    assert!(page.contains("There are no labels") && page.contains("Nothing was trained"));
+    assert!(none.markdown().starts_with("**There are no labels"));
+
+    let mut wild = small();
+    wild.curves.steps = (1..=300_000).map(point).collect();
+    wild.curves.steps[5].loss = f64::NAN;
+    wild.curves.steps[6].gradient_norm = f64::INFINITY;
+    wild.curves.epochs = vec![epoch(1)];
+    wild.curves.epochs[0].validation_loss = Some(f64::NAN);
+    wild.curves.clip_norm = Some(1.0);
+    wild.seconds = f64::NAN;
+    wild.masked_windows[0].reconstructed[12] = f32::NAN;
+    wild.masked_windows[1] = MaskedWindow::default();
+    wild.masked_windows[2].mask = vec![true; 20];
+    wild.embedding = Some(EmbeddingView {
+        projection: Projection { points: vec![[f64::NAN, 0.0], [1.0, 2.0]], explained: [0.0; 2] },
+        labels: vec![Some(7), Some(0)],
+        classes: vec!["one".to_owned()],
+    });
+    let page = check(&wild);
+    assert!(page.len() < 400_000, "{} bytes", page.len());
+
+    let mut single = small();
+    single.channels = (0..12).map(|channel| format!("channel {channel}")).collect();
+    single.masked_windows = vec![window(0, 12)];
+    single.curves.steps = vec![point(1)];
+    judged(&mut single, &["a", "b", "c", "d", "e", "f", "g", "h", "i"], 1.0);
+    check(&single);
+}
+
+#[test]
+fn three_files_are_written_and_a_folder_that_cannot_be_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = small().write(&folder.path().join("new")).unwrap();
+    for path in [&written.html, &written.summary, &written.scores] {
+        assert!(std::fs::metadata(path).unwrap().len() > 500, "{}", path.display());
+    }
+    assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 3);
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = small().write(&file.join("below")).unwrap_err();
+    assert!(matches!(&error, EvalError::Write { path, .. } if path.ends_with("below")), "{error}");
+}

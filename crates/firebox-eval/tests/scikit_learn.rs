@@ -1,0 +1,128 @@
+//! Metrics, probes, intervals and the projection beside scikit-learn and SciPy. The golden values
+//! are written by `golden/make.py`.
+
+use firebox_core::Stream;
+use firebox_eval::{
+    Comparison, Confusion, Distance, Features, Logistic, Metric, Neighbours, Predictions,
+    Resampling, Stop, project,
+};
+use serde_json::Value;
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("golden/scikit_learn.json")).unwrap()
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn singles(value: &Value) -> Vec<f32> {
+    floats(value).into_iter().map(|v| v as f32).collect()
+}
+
+fn classes(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap() as usize
+}
+
+fn features(case: &Value) -> Features {
+    Features {
+        rows: singles(&case["rows"]),
+        width: number(&case["width"]),
+        labels: classes(&case["labels"]),
+    }
+}
+
+#[test]
+fn metrics_agree() {
+    for case in golden()["metrics"].as_array().unwrap() {
+        let count = number(&case["classes"]);
+        let confusion =
+            Confusion::of(count, &classes(&case["truth"]), &classes(&case["predicted"]));
+        let expected: Vec<u64> = classes(&case["confusion"]).into_iter().map(u64::from).collect();
+        assert_eq!(confusion.counts, expected);
+        let metrics = serde_json::to_value(confusion.metrics()).unwrap();
+        for (name, expected) in case["metrics"].as_object().unwrap() {
+            let found = metrics[name].as_f64().unwrap();
+            assert!((found - expected.as_f64().unwrap()).abs() < 1e-12, "{count} {name}: {found}");
+        }
+    }
+}
+
+#[test]
+fn logistic_probabilities_agree() {
+    for case in golden()["logistic"].as_array().unwrap() {
+        let (count, l2) = (number(&case["classes"]), case["l2"].as_f64().unwrap());
+        let stop = Stop { iterations: 500, gradient: 1e-10 };
+        let fitted = Logistic::fit(&features(case), count, l2, stop);
+        assert!(fitted.converged, "{count} classes");
+        let found = fitted.probabilities(&singles(&case["test"]));
+        let expected = floats(&case["probabilities"]);
+        assert_eq!(found.len(), expected.len());
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-5, "{count} classes, l2 {l2}: {worst}");
+    }
+}
+
+#[test]
+fn neighbours_agree_where_votes_are_not_tied() {
+    for case in golden()["neighbours"].as_array().unwrap() {
+        let distance = match case["metric"].as_str().unwrap() {
+            "cosine" => Distance::Cosine,
+            _ => Distance::Euclidean,
+        };
+        let fitted = Neighbours::fit(&features(case), number(&case["classes"]), distance);
+        let found = fitted.predict(&singles(&case["test"]), number(&case["k"]));
+        let expected = classes(&case["predicted"]);
+        let tied = case["tied"].as_array().unwrap();
+        let mut compared = 0;
+        for row in (0..found.len()).filter(|row| tied[*row] == Value::Bool(false)) {
+            assert_eq!(found[row], expected[row], "{distance:?}, row {row}");
+            compared += 1;
+        }
+        assert!(compared > found.len() / 2);
+    }
+}
+
+#[test]
+fn bootstrap_intervals_agree_within_their_own_chance() {
+    let case = &golden()["bootstrap"];
+    let [right, other] = ["right", "other"].map(|name| {
+        floats(&case[name]).into_iter().map(|right| u32::from(right == 0.0)).collect::<Vec<_>>()
+    });
+    let truth = vec![0; right.len()];
+    let resampling = Resampling {
+        stream: Stream::new(1, "golden"),
+        resamples: 20_000,
+        block: 1,
+        confidence: 0.95,
+    };
+    let classifiers = [right, other].map(Predictions::single);
+    let comparison = Comparison::new(&resampling, 2, &truth, &classifiers);
+    let found =
+        [comparison.estimate(0, Metric::Accuracy), comparison.difference(0, 1, Metric::Accuracy)];
+    for (found, expected) in found.into_iter().zip([&case["accuracy"], &case["difference"]]) {
+        let expected = floats(expected);
+        // One window of 300 is 0.0033; twenty thousand resamples know an end to about that.
+        assert!((found.low - expected[0]).abs() < 0.004, "{found:?} {expected:?}");
+        assert!((found.high - expected[1]).abs() < 0.004, "{found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn principal_components_agree_up_to_their_sign() {
+    let case = &golden()["projection"];
+    let found = project(&singles(&case["rows"]), number(&case["width"]));
+    let expected = floats(&case["points"]);
+    let explained = floats(&case["explained"]);
+    for axis in 0..2 {
+        assert!((found.explained[axis] - explained[axis]).abs() < 1e-6);
+        let sign = (found.points[0][axis] * expected[axis]).signum();
+        for (row, point) in found.points.iter().enumerate() {
+            assert!((point[axis] - sign * expected[2 * row + axis]).abs() < 1e-4, "row {row}");
+        }
+    }
+}
