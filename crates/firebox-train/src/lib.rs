@@ -1,1 +1,92 @@
-//! A training loop for Burn that resumes exactly: schedules, clipping, checkpoints
+//! A training loop for Burn that resumes exactly: schedules, clipping, checkpoints.
+//!
+//! [`train`] takes a model, an [`Objective`], loaders and a [`TrainConfig`], and trains until the
+//! steps are taken, the validation loss has stopped falling, or it is told to stop. A run that is
+//! killed at any moment and resumed ends with the same weights and losses, bit for bit on the CPU,
+//! as one that was left alone: whatever is random is a function of the seed, the step and the
+//! sample, and a checkpoint holds all the rest.
+//!
+//! Checkpoints are whole or not there, verified by SHA-256 when they are read, and written by a
+//! background thread from a copy of the state. A save that fails ends the run with an error.
+//!
+//! There is no printing here: what happens is told to a [`Listener`](firebox_core::Listener) and
+//! written to `history.jsonl` ([`History`]).
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::{Arc, atomic::AtomicBool};
+//! use burn::tensor::Device;
+//! use firebox_core::*;
+//! use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
+//! use firebox_models::{BiLstmMaeConfig, Encoder};
+//! use firebox_train::{Data, Outcome, Pretraining, Run, TrainConfig, train};
+//!
+//! // A noisy wave, cut into windows of 21 steps.
+//! let mut draws = Stream::new(1, "demo").draws();
+//! let wave = (0..400).map(|t| (f64::from(t) / 5.0).sin() + 0.1 * draws.normal()).collect();
+//! let channels = vec![Channel::new("wave", Role::Other)];
+//! let set = Arc::new(SeriesSet::new(channels, vec![], vec![Series::regular("a", 0, 1, wave, 1)])?);
+//! let rule = WindowRule { length: 21, stride: 4, whole: false };
+//! let parts = split(&set, &rule, &SplitRule::time(0.2, 0.1), &Labels::None)?;
+//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//! let device = Device::default();
+//! let batches = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
+//! let held_out = NormalisedWindows::new(parts.validation, normaliser.clone());
+//! let validation = HeldOutLoader::new(Arc::new(held_out), batches, device.clone())?;
+//! let train_windows = NormalisedWindows::new(parts.train, normaliser);
+//! let loader = TrainLoader::new(Arc::new(train_windows), batches, device.clone())?;
+//!
+//! let config = BiLstmMaeConfig { hidden: 4, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
+//! let model = config.init(Stream::new(1337, "weights"), 1, &device)?;
+//! let folder = tempfile::tempdir()?;
+//! let trained = train(
+//!     model,
+//!     &Pretraining,
+//!     Data { train: &loader, validation: Some(&validation) },
+//!     &TrainConfig { epochs: 2, ..TrainConfig::default() },
+//!     &Run {
+//!         folder: folder.path(),
+//!         key: Key::builder("demo", 1).finish(),
+//!         seed: 1337,
+//!         resume: false,
+//!         stop: &AtomicBool::new(false),
+//!         listener: &Silent,
+//!     },
+//! )?;
+//! assert_eq!(trained.summary.outcome, Outcome::Finished);
+//! assert_eq!(trained.model.embedding_width(), 16);
+//! assert!(folder.path().join("checkpoints").join(&trained.summary.selected).is_dir());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod adamw;
+mod checkpoint;
+mod config;
+mod error;
+mod gradients;
+mod history;
+mod objective;
+mod run;
+mod schedule;
+mod snapshot;
+mod state;
+mod train;
+
+pub use adamw::AdamW;
+pub use checkpoint::{
+    Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_weights,
+};
+pub use config::{
+    AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
+    TrainConfig,
+};
+pub use error::TrainError;
+pub use gradients::{Gradients, global_norm};
+pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
+pub use objective::{Objective, Pretraining, Streams};
+pub use run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};
+pub use schedule::{Constant, Cosine, OneCycle, Plateau, PlateauState, Progress, Schedule, Warmup};
+pub use snapshot::LoadWeights;
+pub use state::{Best, Counts, EarlyState, Mean, State};
+pub use train::train;

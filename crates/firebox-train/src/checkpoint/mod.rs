@@ -1,0 +1,447 @@
+//! Checkpoints: one folder per step, whole or not there.
+//!
+//! ```text
+//! runs/<id>/checkpoints/step-000500/
+//!   weights.safetensors     parameters under PyTorch's names
+//!   optimizer.safetensors   moments and update counts
+//!   state.json              step, position, schedule, early stopping, counters, seed, key
+//!   manifest.json           size and SHA-256 of each of the above; written last
+//! ```
+//!
+//! A checkpoint is written into a sibling folder whose name begins with a dot, made durable, and
+//! renamed. What a killed process leaves behind is cleared away when the run is opened again.
+
+mod retention;
+mod saver;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use burn::module::Module;
+use firebox_core::{Event, Key, Listener};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+pub use saver::SaveTimes;
+pub(crate) use saver::{Job, Saver, Writer};
+
+use crate::adamw::AdamW;
+use crate::snapshot::{self, LoadWeights, Snapshot};
+use crate::state::State;
+
+const WEIGHTS: &str = "weights.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+const MANIFEST: &str = "manifest.json";
+const VERSION: u32 = 1;
+
+/// A checkpoint that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Writing failed: the folder is read-only, the disk is full, or the like.
+    #[error(
+        "cannot save a checkpoint: cannot {action} `{}`; free space there or use another run \
+         folder, then resume the run",
+        path.display()
+    )]
+    Write {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Weights could not be put into a file.
+    #[error("cannot save a checkpoint: the weights cannot be written as safetensors")]
+    Serialize(#[from] safetensors::SafeTensorError),
+    /// The thread that writes checkpoints ended without a result.
+    #[error("cannot save a checkpoint: the thread that writes it has panicked")]
+    Thread,
+    /// Reading failed.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There is no manifest, so the checkpoint was never finished.
+    #[error("`{}` is not a checkpoint: it has no `manifest.json`", .0.display())]
+    NoManifest(PathBuf),
+    /// A file differs from what the manifest says.
+    #[error("`{}` is damaged: {what}; use another checkpoint", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The weights are not those of the model.
+    #[error("the weights of `{}` cannot be loaded", path.display())]
+    Weights {
+        /// The checkpoint or file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: LoadWeights,
+    },
+    /// Checkpoints are there, and none is whole.
+    #[error(
+        "none of the {count} checkpoints in `{}` is whole; start a new run, or remove that folder \
+         to start this one again",
+        path.display()
+    )]
+    NoneWhole {
+        /// The folder.
+        path: PathBuf,
+        /// Checkpoints found.
+        count: usize,
+    },
+}
+
+/// Why a checkpoint was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Because the configuration asks for it at this step.
+    Regular,
+    /// Because the run was interrupted; it is dropped once training has gone on.
+    Interrupt,
+}
+
+/// What `manifest.json` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of this format.
+    pub version: u32,
+    /// Steps taken.
+    pub step: u64,
+    /// Epochs completed.
+    pub epochs: u64,
+    /// Why it was written.
+    pub kind: Kind,
+    /// Loss that "best" is decided by; only at the end of an epoch.
+    pub score: Option<f64>,
+    /// Key of all that the run was begun with.
+    pub key: Key,
+    /// Size and hash of each file.
+    pub files: BTreeMap<String, FileEntry>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Size.
+    pub bytes: u64,
+    /// SHA-256, as 64 hexadecimal digits.
+    pub sha256: String,
+}
+
+/// A checkpoint on disk whose manifest is there.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in this folder.
+    ///
+    /// # Errors
+    /// If it has no manifest that can be read. The files are checked when they are read, or all at
+    /// once by [`Checkpoint::verify`].
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let file = path.join(MANIFEST);
+        let text = match fs::read(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(CheckpointError::NoManifest(path.to_owned()));
+            }
+            Err(source) => return Err(CheckpointError::Read { path: file, source }),
+        };
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| {
+            CheckpointError::Damaged { path: file.clone(), what: error.to_string() }
+        })?;
+        if manifest.version != VERSION {
+            let what = format!("it is of version {}, this is {VERSION}", manifest.version);
+            return Err(CheckpointError::Damaged { path: file, what });
+        }
+        Ok(Self { path: path.to_owned(), manifest })
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.values().map(|entry| entry.bytes).sum()
+    }
+
+    /// Checks the size and hash of every file.
+    ///
+    /// # Errors
+    /// The first file that is missing or differs.
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        self.manifest.files.keys().try_for_each(|name| self.read(name).map(drop))
+    }
+
+    /// What the run remembered beside weights and moments.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub fn state(&self) -> Result<State, CheckpointError> {
+        let text = self.read(STATE)?;
+        serde_json::from_slice(&text).map_err(|error| CheckpointError::Damaged {
+            path: self.path.join(STATE),
+            what: error.to_string(),
+        })
+    }
+
+    /// The bytes of a file, as the manifest promises them.
+    fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let path = self.path.join(name);
+        let damaged = |what: String| CheckpointError::Damaged { path: path.clone(), what };
+        let Some(entry) = self.manifest.files.get(name) else {
+            return Err(damaged("the manifest does not list it".to_owned()));
+        };
+        let bytes = fs::read(&path)
+            .map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+        if bytes.len() as u64 != entry.bytes {
+            return Err(damaged(format!("it has {} bytes of {}", bytes.len(), entry.bytes)));
+        }
+        let found = sha256(&bytes);
+        if found != entry.sha256 {
+            return Err(damaged(format!("its SHA-256 is {found}, not {}", entry.sha256)));
+        }
+        Ok(bytes)
+    }
+
+    /// Puts weights and moments into a model and its optimizer.
+    pub(crate) fn restore<M: Module>(
+        &self,
+        model: &mut M,
+        optimizer: &mut AdamW,
+    ) -> Result<(), CheckpointError> {
+        let (weights, moments) = (self.read(WEIGHTS)?, self.read(OPTIMIZER)?);
+        Snapshot::load(&weights, &moments, model, optimizer)
+            .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
+    }
+}
+
+/// Gives a model the weights of a checkpoint folder, or of a single safetensors file with
+/// PyTorch's names and layout.
+///
+/// # Errors
+/// If the checkpoint is damaged, or a name is missing, unexpected or of another shape; the model is
+/// then unchanged.
+pub fn load_weights<M: Module>(path: &Path, model: &mut M) -> Result<(), CheckpointError> {
+    let bytes = if path.is_dir() {
+        Checkpoint::open(path)?.read(WEIGHTS)?
+    } else {
+        fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?
+    };
+    snapshot::load_weights(&bytes, model)
+        .map_err(|source| CheckpointError::Weights { path: path.to_owned(), source })
+}
+
+/// Name of the folder of a step.
+pub(crate) fn folder_name(step: u64) -> String {
+    format!("step-{step:06}")
+}
+
+/// Folders of finished and unfinished checkpoints, newest first.
+fn folders(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    let read = |source| CheckpointError::Read { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(source) => return Err(read(source)),
+    };
+    let mut folders = vec![];
+    for entry in entries {
+        let entry = entry.map_err(read)?;
+        let name = entry.file_name();
+        let step = name.to_str().and_then(|name| name.strip_prefix("step-")?.parse().ok());
+        folders.extend(step.map(|step| (step, entry.path())));
+    }
+    folders.sort_by(|a, b| b.cmp(a));
+    Ok(folders)
+}
+
+/// The whole checkpoints of a run by their manifests, newest first.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn checkpoints(folder: &Path) -> Result<Vec<Checkpoint>, CheckpointError> {
+    let folders = folders(folder)?;
+    Ok(folders.iter().filter_map(|(_, path)| Checkpoint::open(path).ok()).collect())
+}
+
+/// The newest checkpoint that is whole and that `usable` accepts. Each newer one is set aside under
+/// a name that ends in `.damaged`, with a warning.
+pub(crate) fn newest_whole(
+    folder: &Path,
+    listener: &dyn Listener,
+    usable: impl Fn(&Checkpoint) -> Result<(), CheckpointError>,
+) -> Result<Option<Checkpoint>, CheckpointError> {
+    let folders = folders(folder)?;
+    for (_, path) in &folders {
+        let checked = Checkpoint::open(path).and_then(|checkpoint| {
+            checkpoint.verify()?;
+            usable(&checkpoint)?;
+            Ok(checkpoint)
+        });
+        let error = match checked {
+            Ok(checkpoint) => return Ok(Some(checkpoint)),
+            Err(error) => error,
+        };
+        let aside = path.with_extension("damaged");
+        remove(&aside)?;
+        rename(path, &aside)?;
+        let message = format!(
+            "{error}. It was renamed to `{}`; the checkpoint before it is used",
+            aside.display()
+        );
+        listener.on(&Event::Warning { message });
+    }
+    match folders.len() {
+        0 => Ok(None),
+        count => Err(CheckpointError::NoneWhole { path: folder.to_owned(), count }),
+    }
+}
+
+/// Clears away what a killed process left behind.
+pub(crate) fn recover(folder: &Path) -> Result<(), CheckpointError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(CheckpointError::Read { path: folder.to_owned(), source }),
+    };
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix('.')) else { continue };
+        if name.ends_with(".partial") || name.ends_with(".removed") {
+            remove(&path)?;
+        } else if let Some(name) = name.strip_suffix(".replaced") {
+            // Killed between the two renames of a replacement, the old one is still the newest.
+            let target = folder.join(name);
+            if target.exists() { remove(&path)? } else { rename(&path, &target)? }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a checkpoint of `step` into `folder`; one that is there is replaced.
+fn write(
+    folder: &Path,
+    snapshot: &Snapshot,
+    state: &State,
+    kind: Kind,
+    score: Option<f64>,
+) -> Result<Checkpoint, CheckpointError> {
+    let name = folder_name(state.step);
+    let [target, partial, replaced] =
+        [name.clone(), format!(".{name}.partial"), format!(".{name}.replaced")]
+            .map(|name| folder.join(name));
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| CheckpointError::Write { action, path, source }
+    };
+    remove(&partial)?;
+    remove(&replaced)?;
+    fs::create_dir_all(&partial).map_err(failed("create the folder", &partial))?;
+    let json = |error: serde_json::Error| failed("write", &partial)(error.into());
+    let state_file = serde_json::to_vec_pretty(state).map_err(json)?;
+    let mut files = BTreeMap::new();
+    for (name, bytes) in [
+        (WEIGHTS, snapshot.weights_file()?),
+        (OPTIMIZER, snapshot.optimizer_file()?),
+        (STATE, state_file),
+    ] {
+        write_file(&partial.join(name), &bytes)?;
+        let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256(&bytes) };
+        files.insert(name.to_owned(), entry);
+    }
+    let (step, epochs, key) = (state.step, state.epochs, state.key);
+    // A score that is no number is none.
+    let score = score.filter(|score| score.is_finite());
+    let manifest = Manifest { version: VERSION, step, epochs, kind, score, key, files };
+    let text = serde_json::to_vec_pretty(&manifest).map_err(json)?;
+    write_file(&partial.join(MANIFEST), &text)?;
+    sync_folder(&partial)?;
+    if target.exists() {
+        rename(&target, &replaced)?;
+    }
+    rename(&partial, &target)?;
+    sync_folder(folder)?;
+    remove(&replaced)?;
+    Ok(Checkpoint { path: target, manifest })
+}
+
+/// Removes a checkpoint. It is renamed first, so that it is never there in part.
+fn discard(path: &Path) -> Result<(), CheckpointError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let removed = path.with_file_name(format!(".{name}.removed"));
+    remove(&removed)?;
+    rename(path, &removed)?;
+    remove(&removed)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|source| CheckpointError::Write {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn sync_folder(path: &Path) -> Result<(), CheckpointError> {
+    // Folders can be opened and synchronised on Unix only; elsewhere a rename is durable enough.
+    let sync = || if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) };
+    sync().map_err(|source| CheckpointError::Write {
+        action: "synchronise",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    fs::rename(from, to).map_err(|source| CheckpointError::Write {
+        action: "rename",
+        path: from.to_owned(),
+        source,
+    })
+}
+
+/// Removes a folder if it is there.
+fn remove(path: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(CheckpointError::Write { action: "remove", path: path.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

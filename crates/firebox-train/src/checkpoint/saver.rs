@@ -1,0 +1,200 @@
+//! Writes checkpoints, in the background or at once, and removes those that the rule gives up.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use firebox_core::{Event, Listener};
+use serde::{Deserialize, Serialize};
+
+use super::retention::{Entry, Rule};
+use super::{Checkpoint, CheckpointError, Kind, checkpoints, discard, write};
+use crate::config::{CheckpointConfig, NonFinite};
+use crate::snapshot::Snapshot;
+use crate::state::State;
+
+/// A checkpoint to be written.
+pub(crate) struct Job {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) state: State,
+    pub(crate) kind: Kind,
+    pub(crate) score: Option<f64>,
+    /// The history, whose lines must be on disk before the checkpoint that counts on them.
+    pub(crate) history: File,
+    /// When training stopped for this save.
+    pub(crate) since: Instant,
+    /// Time that training stood still before the job was handed over.
+    pub(crate) blocked: Duration,
+}
+
+/// Time and size of saves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaveTimes {
+    /// Checkpoints written.
+    pub saves: u64,
+    /// Seconds that training stood still for them.
+    pub blocked_seconds: f64,
+    /// Seconds that writing took, in the background or not.
+    pub write_seconds: f64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Writes checkpoints of one run, one after the other.
+pub(crate) struct Writer<'a> {
+    folder: PathBuf,
+    rule: Rule,
+    asynchronous: bool,
+    listener: &'a dyn Listener,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(
+        folder: PathBuf,
+        config: &CheckpointConfig,
+        non_finite: NonFinite,
+        listener: &'a dyn Listener,
+    ) -> Self {
+        let rollback = non_finite == NonFinite::Rollback;
+        let rule = Rule { keep: config.keep, budget: config.size_budget, rollback };
+        Self { folder, rule, asynchronous: config.asynchronous, listener }
+    }
+
+    fn save(&self, job: &Job) -> Result<SaveTimes, CheckpointError> {
+        let start = Instant::now();
+        job.history.sync_data().map_err(|source| CheckpointError::Write {
+            action: "synchronise the history beside",
+            path: self.folder.clone(),
+            source,
+        })?;
+        let saved = write(&self.folder, &job.snapshot, &job.state, job.kind, job.score)?;
+        self.tidy(false)?;
+        let write_time = start.elapsed();
+        let blocked = if self.asynchronous { job.blocked } else { job.since.elapsed() };
+        self.listener.on(&Event::Checkpoint {
+            step: job.state.step,
+            path: saved.path().display().to_string(),
+            blocked_milliseconds: blocked.as_secs_f64() * 1e3,
+            save_milliseconds: write_time.as_secs_f64() * 1e3,
+            bytes: saved.bytes(),
+        });
+        Ok(SaveTimes {
+            saves: 1,
+            blocked_seconds: blocked.as_secs_f64(),
+            write_seconds: write_time.as_secs_f64(),
+            bytes: saved.bytes(),
+        })
+    }
+
+    /// Removes what the rule gives up.
+    pub(crate) fn tidy(&self, finished: bool) -> Result<(), CheckpointError> {
+        let entry = |checkpoint: &Checkpoint| {
+            let manifest = checkpoint.manifest();
+            let (step, kind, score) = (manifest.step, manifest.kind, manifest.score);
+            Entry { step, kind, score, bytes: checkpoint.bytes() }
+        };
+        let there = checkpoints(&self.folder)?;
+        let entries: Vec<Entry> = there.iter().map(entry).collect();
+        let gone = self.rule.discarded(&entries, finished);
+        let gone = there.iter().filter(|checkpoint| gone.contains(&checkpoint.manifest().step));
+        gone.map(Checkpoint::path).try_for_each(discard)
+    }
+}
+
+/// Hands checkpoints to a [`Writer`].
+pub(crate) struct Saver<'a> {
+    route: Route<'a>,
+    times: SaveTimes,
+}
+
+enum Route<'a> {
+    Inline(Writer<'a>),
+    Background { jobs: Sender<Job>, results: Receiver<Outcome>, busy: bool },
+}
+
+type Outcome = Result<SaveTimes, CheckpointError>;
+
+impl<'a> Saver<'a> {
+    /// A saver that writes as the configuration says; a background thread lives in `scope` and ends
+    /// with the saver.
+    pub(crate) fn start<'scope>(scope: &'scope Scope<'scope, '_>, writer: Writer<'a>) -> Self
+    where
+        'a: 'scope,
+    {
+        let times = SaveTimes::default();
+        if !writer.asynchronous {
+            return Self { route: Route::Inline(writer), times };
+        }
+        let (jobs, waiting) = channel::<Job>();
+        let (done, results) = channel();
+        scope.spawn(move || {
+            for job in waiting {
+                if done.send(writer.save(&job)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { route: Route::Background { jobs, results, busy: false }, times }
+    }
+
+    /// Waits until an earlier save is done, so that there is never more than one copy.
+    pub(crate) fn wait(&mut self) -> Result<(), CheckpointError> {
+        self.collect(None)
+    }
+
+    /// Looks whether a save has failed meanwhile.
+    pub(crate) fn check(&mut self) -> Result<(), CheckpointError> {
+        self.collect(Some(Duration::ZERO))
+    }
+
+    fn collect(&mut self, timeout: Option<Duration>) -> Result<(), CheckpointError> {
+        let Route::Background { results, busy: busy @ true, .. } = &mut self.route else {
+            return Ok(());
+        };
+        let outcome = match timeout {
+            Some(timeout) => results.recv_timeout(timeout),
+            None => results.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match outcome {
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => Err(CheckpointError::Thread),
+            Ok(outcome) => {
+                *busy = false;
+                self.count(outcome?);
+                Ok(())
+            }
+        }
+    }
+
+    fn count(&mut self, one: SaveTimes) {
+        self.times.saves += one.saves;
+        self.times.blocked_seconds += one.blocked_seconds;
+        self.times.write_seconds += one.write_seconds;
+        self.times.bytes += one.bytes;
+    }
+
+    /// Writes a checkpoint or hands it over. [`Saver::wait`] must have been called.
+    pub(crate) fn save(&mut self, mut job: Job) -> Result<(), CheckpointError> {
+        match &mut self.route {
+            Route::Inline(writer) => {
+                let times = writer.save(&job)?;
+                self.count(times);
+                Ok(())
+            }
+            Route::Background { jobs, busy, .. } => {
+                job.blocked = job.since.elapsed();
+                *busy = true;
+                jobs.send(job).map_err(|_| CheckpointError::Thread)
+            }
+        }
+    }
+
+    /// Time and size of the saves that are done.
+    pub(crate) fn times(&self) -> SaveTimes {
+        self.times
+    }
+}

@@ -1,0 +1,340 @@
+//! The `[train]` table: what a person decides about training. What follows from it is computed in
+//! the loop.
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Schedule;
+
+/// Settings of a training run. Every default is that of reference system R1 unless it says
+/// otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Passes over the training windows; at least 1.
+    pub epochs: u64,
+    /// Optimizer steps after which training ends even within an epoch. None: no such limit.
+    pub max_steps: Option<u64>,
+    /// The optimizer, with the peak learning rate.
+    pub optimizer: Optimizer,
+    /// How the learning rate changes over the steps of the run.
+    pub schedule: Schedule,
+    /// Largest global L2 norm of the gradient; larger ones are scaled down to it. None: never.
+    pub clip: Option<f64>,
+    /// Batches whose gradients are averaged into one optimizer step, weighted by the elements that
+    /// each batch's loss is a mean of; at least 1. The last step of an epoch takes what is left.
+    pub accumulate: u64,
+    /// Ends training when the validation loss has stopped falling. None: never.
+    pub early_stopping: Option<EarlyStopping>,
+    /// Epochs between two validations, at least 1. The last epoch is always validated.
+    pub validate_every: u64,
+    /// What happens when a loss or gradient is not finite.
+    pub non_finite: NonFinite,
+    /// Consecutive non-finite steps that end the run as failed although `non_finite` would go on;
+    /// at least 1. Default 10 (Firebox's own).
+    pub non_finite_limit: u64,
+    /// Which checkpoints are written and kept.
+    pub checkpoint: CheckpointConfig,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            epochs: 50,
+            max_steps: None,
+            optimizer: Optimizer::default(),
+            schedule: Schedule::default(),
+            clip: Some(1.0),
+            accumulate: 1,
+            early_stopping: Some(EarlyStopping::default()),
+            validate_every: 1,
+            non_finite: NonFinite::default(),
+            non_finite_limit: 10,
+            checkpoint: CheckpointConfig::default(),
+        }
+    }
+}
+
+/// The optimizer: `[train.optimizer.adamw]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Optimizer {
+    /// Adam with decoupled weight decay, as `torch.optim.AdamW` computes it.
+    #[serde(rename = "adamw")]
+    AdamW(AdamWConfig),
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::AdamW(AdamWConfig::default())
+    }
+}
+
+/// Settings of AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdamWConfig {
+    /// Peak learning rate, above 0; the schedule scales it.
+    pub learning_rate: f64,
+    /// Decay of the running means of the gradient and of its square, each `0 ≤ β < 1`. PyTorch's
+    /// default.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment, above 0. PyTorch's default.
+    pub eps: f64,
+    /// Share of each weight, times the learning rate, that is taken away at each step; 0 or more.
+    pub weight_decay: f64,
+    /// Which parameters decay.
+    pub decay: Decay,
+}
+
+impl Default for AdamWConfig {
+    fn default() -> Self {
+        Self {
+            learning_rate: 1e-3,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 1e-4,
+            decay: Decay::All,
+        }
+    }
+}
+
+/// Which parameters weight decay acts on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decay {
+    /// Every parameter, as PyTorch does when it is given all of them in one group.
+    #[default]
+    All,
+    /// Only parameters of two or more axes: no biases, no norms, no tokens.
+    Matrices,
+}
+
+/// Ends training when the watched loss has not fallen for a while. The watched loss is the
+/// validation loss, or the epoch's mean training loss where there is no validation data.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EarlyStopping {
+    /// Validations without an improvement after which training ends; at least 1. R1: 5 for
+    /// pre-training, 20 for fine-tuning.
+    pub patience: u64,
+    /// An improvement is a loss below the best one minus this; absolute, in units of the loss, 0
+    /// or more.
+    pub min_delta: f64,
+}
+
+impl Default for EarlyStopping {
+    fn default() -> Self {
+        Self { patience: 5, min_delta: 0.001 }
+    }
+}
+
+/// What happens when the loss or the gradient of a step is not finite. In each case the step is
+/// counted and its update is not applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NonFinite {
+    /// The run ends as failed.
+    #[default]
+    Stop,
+    /// Training goes on with the next batches.
+    Skip,
+    /// Weights and optimizer go back to the last regular checkpoint (or to the start), and
+    /// training goes on with the next batches.
+    Rollback,
+}
+
+/// Which checkpoints are written and kept: `[train.checkpoint]`.
+///
+/// While a run goes on, its newest checkpoint is kept whatever the rule says, because a resume
+/// starts from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// The rule.
+    pub keep: Keep,
+    /// Besides the rule: optimizer steps between two saves that a killed run can go on from. Only
+    /// the newest of these is kept. None: only what the rule asks for.
+    pub resume_every: Option<u64>,
+    /// Bytes that all checkpoints of the run together may take between two saves (one more is
+    /// there while it is being written). The oldest go first, the best one late, the newest never.
+    /// None: no limit.
+    pub size_budget: Option<u64>,
+    /// Whether files are written by a background thread, from a copy of the state, while training
+    /// goes on.
+    pub asynchronous: bool,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { keep: Keep::BestOnly, resume_every: None, size_budget: None, asynchronous: true }
+    }
+}
+
+/// The rule that decides which checkpoints remain. "Best" is by the validation loss (the mean
+/// training loss of the epoch where there is no validation data); equal ones go by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Keep {
+    /// Saved after every epoch; the best one remains.
+    #[serde(alias = "best_only")]
+    BestOnly,
+    /// Saved after every epoch; the best `n` remain.
+    Best(u64),
+    /// Saved after every epoch; the newest `n` remain.
+    Last(u64),
+    /// Saved after every epoch; all remain.
+    #[serde(alias = "every_epoch")]
+    EveryEpoch,
+    /// Saved every `n` optimizer steps and at the end; all remain.
+    #[serde(alias = "every_steps")]
+    EverySteps(u64),
+    /// Saved at the end only.
+    #[serde(alias = "final_only")]
+    FinalOnly,
+}
+
+impl Keep {
+    /// Whether the rule saves after every epoch.
+    pub fn saves_epochs(self) -> bool {
+        !matches!(self, Self::EverySteps(_) | Self::FinalOnly)
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`train.{key}` is {found}; it must be {allowed}")]
+pub struct ConfigError {
+    /// The key within the `[train]` table.
+    pub key: &'static str,
+    /// Its value.
+    pub found: String,
+    /// The values that it may have.
+    pub allowed: &'static str,
+}
+
+impl TrainConfig {
+    /// Checks every setting by itself.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let Optimizer::AdamW(adamw) = &self.optimizer;
+        let keep = match self.checkpoint.keep {
+            Keep::Best(n) | Keep::Last(n) | Keep::EverySteps(n) => n,
+            Keep::BestOnly | Keep::EveryEpoch | Keep::FinalOnly => 1,
+        };
+        let patience = self.early_stopping.map_or(1, |early| early.patience);
+        for (key, count) in [
+            ("epochs", self.epochs),
+            ("max_steps", self.max_steps.unwrap_or(1)),
+            ("accumulate", self.accumulate),
+            ("validate_every", self.validate_every),
+            ("non_finite_limit", self.non_finite_limit),
+            ("early_stopping.patience", patience),
+            ("checkpoint.keep", keep),
+            ("checkpoint.resume_every", self.checkpoint.resume_every.unwrap_or(1)),
+            ("checkpoint.size_budget", self.checkpoint.size_budget.unwrap_or(1)),
+        ] {
+            check(key, count, |count| count >= 1, "at least 1")?;
+        }
+        for (key, value) in [
+            ("optimizer.adamw.learning_rate", adamw.learning_rate),
+            ("optimizer.adamw.eps", adamw.eps),
+            ("clip", self.clip.unwrap_or(1.0)),
+        ] {
+            check(key, value, |v| v > 0.0 && v.is_finite(), "above 0 and finite")?;
+        }
+        let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
+        for (key, value) in [
+            ("optimizer.adamw.weight_decay", adamw.weight_decay),
+            ("early_stopping.min_delta", min_delta),
+        ] {
+            check(key, value, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
+        }
+        for beta in adamw.betas {
+            let inside = |v| (0.0..1.0).contains(&v);
+            check("optimizer.adamw.betas", beta, inside, "at least 0 and below 1")?;
+        }
+        self.schedule.validate()
+    }
+
+    /// Optimizer steps of the whole run, if it is not ended early.
+    pub fn total_steps(&self, batches_per_epoch: u64) -> u64 {
+        let steps = self.epochs.saturating_mul(self.steps_per_epoch(batches_per_epoch));
+        self.max_steps.map_or(steps, |limit| limit.min(steps))
+    }
+
+    /// Optimizer steps of one epoch: the tail of an accumulation counts as a step.
+    pub fn steps_per_epoch(&self, batches_per_epoch: u64) -> u64 {
+        batches_per_epoch.div_ceil(self.accumulate.max(1))
+    }
+
+    /// The peak learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        let Optimizer::AdamW(adamw) = &self.optimizer;
+        adamw.learning_rate
+    }
+}
+
+pub(crate) fn check<T: Copy + std::fmt::Display>(
+    key: &'static str,
+    value: T,
+    good: impl Fn(T) -> bool,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    if good(value) { Ok(()) } else { Err(ConfigError { key, found: value.to_string(), allowed }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Cosine, Warmup};
+
+    #[test]
+    fn the_table_is_strict_and_choices_are_tagged_outside() {
+        let read = |text: &str| serde_json::from_str::<TrainConfig>(text);
+        let config = read(
+            r#"{"epochs": 3, "schedule": {"cosine": {"warmup": {"steps": 10}}},
+                "checkpoint": {"keep": {"best": 2}}, "non_finite": "rollback"}"#,
+        )
+        .unwrap();
+        let cosine = Cosine { warmup: Warmup::Steps(10), ..Cosine::default() };
+        assert_eq!(config.schedule, Schedule::Cosine(cosine));
+        assert_eq!(config.checkpoint.keep, Keep::Best(2));
+        assert_eq!(config.optimizer, Optimizer::default());
+        for bad in [
+            r#"{"epoch": 3}"#,
+            r#"{"checkpoint": {"keep": "best"}}"#,
+            r#"{"optimizer": {"adamw": {"lr": 1}}}"#,
+            r#"{"schedule": {"cosine": {"minimun": 0}}}"#,
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        let text = serde_json::to_string(&TrainConfig::default()).unwrap();
+        assert_eq!(read(&text).unwrap(), TrainConfig::default());
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let check = |text: &str, expected: &str| {
+            let config: TrainConfig = serde_json::from_str(text).unwrap();
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        };
+        check(r#"{"epochs": 0}"#, "`train.epochs` is 0; it must be at least 1");
+        check(r#"{"clip": -1}"#, "`train.clip` is -1");
+        check(r#"{"optimizer": {"adamw": {"betas": [0.9, 1.0]}}}"#, "betas` is 1");
+        check(r#"{"checkpoint": {"keep": {"last": 0}}}"#, "checkpoint.keep");
+        check(r#"{"early_stopping": {"min_delta": -0.1}}"#, "min_delta` is -0.1");
+        check(r#"{"schedule": {"cosine": {"minimum": -1}}}"#, "schedule.cosine.minimum");
+        assert_eq!(TrainConfig::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn the_tail_of_an_accumulation_is_a_step() {
+        let config = TrainConfig { epochs: 3, accumulate: 4, ..TrainConfig::default() };
+        assert_eq!((config.steps_per_epoch(9), config.total_steps(9)), (3, 9));
+        let config = TrainConfig { max_steps: Some(5), ..config };
+        assert_eq!(config.total_steps(9), 5);
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a run cannot start or go on.
+
+use std::path::PathBuf;
+
+use firebox_core::Key;
+use firebox_loader::LoadError;
+
+use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
+
+/// A run that failed. Checkpoints written before the failure stay.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// A setting cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A batch could not be read.
+    #[error("a batch could not be loaded")]
+    Load(#[from] LoadError),
+    /// A checkpoint could not be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A file of the run could not be written or read.
+    #[error("cannot {action} `{}`", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of the run holds something else than it should.
+    #[error("`{}` cannot be understood{}; {way_out}", path.display(), line.map_or_else(String::new, |line| format!(" at line {line}")))]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: Option<u64>,
+        /// What to do.
+        way_out: &'static str,
+        /// What the parser says.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Another process trains in the same folder.
+    #[error("another process is training in `{}`; wait for it or use another run folder", .0.display())]
+    Locked(PathBuf),
+    /// A new run was to start where there is one already.
+    #[error("`{}` already holds a training run; resume it, or use another run folder", .0.display())]
+    Exists(PathBuf),
+    /// The run was begun with something else.
+    #[error(
+        "the run in `{}` was begun with {what} {found}, and this is {wanted}; resume it with what \
+         it was begun with, or start a new run",
+        path.display()
+    )]
+    Different {
+        /// Folder of the run.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// Its value in the checkpoint.
+        found: String,
+        /// Its value now.
+        wanted: String,
+    },
+    /// The size budget has no room for even one checkpoint.
+    #[error(
+        "a checkpoint of this model takes about {needed} bytes, more than \
+         `train.checkpoint.size_budget` of {budget}; raise the budget"
+    )]
+    Budget {
+        /// Bytes of one checkpoint.
+        needed: u64,
+        /// The budget.
+        budget: u64,
+    },
+    /// The loss or the gradient was not finite and the configuration says to stop.
+    #[error(
+        "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}; lower \
+         `train.optimizer.adamw.learning_rate` or `train.clip`, or set `train.non_finite` to `skip` \
+         or `rollback`"
+    )]
+    NonFinite {
+        /// The step, from 1.
+        step: u64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// Its loss.
+        loss: f64,
+        /// Its global gradient norm.
+        norm: f64,
+    },
+    /// Too many steps in a row were not finite.
+    #[error(
+        "{count} steps in a row up to step {step} were not finite, the limit of \
+         `train.non_finite_limit`; lower `train.optimizer.adamw.learning_rate`"
+    )]
+    NonFiniteLimit {
+        /// Steps in a row.
+        count: u64,
+        /// The last of them, from 1.
+        step: u64,
+    },
+    /// The device failed to compute or to deliver a result.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+impl TrainError {
+    pub(crate) fn different(path: PathBuf, what: &'static str, found: Key, wanted: Key) -> Self {
+        let [found, wanted] = [found, wanted].map(|key| key.short());
+        Self::Different { path, what, found, wanted }
+    }
+}

@@ -1,0 +1,231 @@
+//! Weights and moments of one moment, copied to the host: what checkpoints hold and rollbacks use.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor, TensorData, Transaction};
+use firebox_models::{Layout, MapParameter, Mismatch, Parameter, map_parameters, write_parameters};
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+
+use crate::TrainError;
+use crate::adamw::{AdamW, Moments};
+
+/// Numbers of all parameters in the order of traversal and in the module's layout.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    layouts: Vec<Layout>,
+    weights: Vec<Vec<f32>>,
+    moments: Vec<Option<MomentValues>>,
+}
+
+#[derive(Clone, Debug)]
+struct MomentValues {
+    first: Vec<f32>,
+    second: Vec<f32>,
+    updates: u64,
+}
+
+impl Snapshot {
+    /// Copies a model and its optimizer to the host, in one read of the device. Nothing that
+    /// happens afterwards changes the copy.
+    pub(crate) fn take<M: Module>(model: &M, optimizer: &AdamW) -> Result<Self, TrainError> {
+        struct Visitor(Option<Transaction>);
+        impl ModuleVisitor for Visitor {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0 = self.0.take().map(|reads| reads.register(param.base().inner()));
+            }
+        }
+        let layouts = optimizer.layouts().to_vec();
+        let mut visitor = Visitor(Some(Transaction::default()));
+        model.visit(&mut visitor);
+        let mut reads = visitor.0.unwrap_or_default();
+        for moments in optimizer.moments.iter().flatten() {
+            reads = reads.register(moments.first.clone()).register(moments.second.clone());
+        }
+        let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
+        let data = reads.try_execute().map_err(|error| device(&error))?;
+        let mut values = Vec::with_capacity(data.len());
+        for data in data {
+            values.push(data.try_into_vec::<f32>().map_err(|error| device(&error))?);
+        }
+        let mut rest = values.split_off(layouts.len()).into_iter();
+        let moments = optimizer.moments.iter().map(|moments| {
+            let updates = moments.as_ref()?.updates;
+            Some(MomentValues { first: rest.next()?, second: rest.next()?, updates })
+        });
+        let moments = moments.collect();
+        Ok(Self { layouts, weights: values, moments })
+    }
+
+    /// Puts the copy back.
+    pub(crate) fn restore<M: Module>(&self, model: M, optimizer: &mut AdamW) -> M {
+        struct Change<'a> {
+            snapshot: &'a Snapshot,
+            device: Option<Device>,
+        }
+        impl MapParameter for Change<'_> {
+            fn map<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
+                let shape = self.snapshot.layouts[index].shape.clone();
+                let data = TensorData::new(self.snapshot.weights[index].clone(), shape);
+                self.device = Some(value.device());
+                Tensor::from_data(data.convert_dtype(value.dtype()), &value.device())
+            }
+        }
+        let mut change = Change { snapshot: self, device: None };
+        let model = map_parameters(model, &mut change);
+        let device = change.device.unwrap_or_default();
+        let tensor = |values: &Vec<f32>| {
+            Tensor::from_data(TensorData::new(values.clone(), [values.len()]), &device)
+        };
+        let moments = self.moments.iter().map(|values| {
+            let MomentValues { first, second, updates } = values.as_ref()?;
+            Some(Moments { first: tensor(first), second: tensor(second), updates: *updates })
+        });
+        optimizer.moments = moments.collect();
+        model
+    }
+
+    /// `weights.safetensors`: PyTorch's names and layout.
+    pub(crate) fn weights_file(&self) -> Result<Vec<u8>, SafeTensorError> {
+        let values = self.layouts.iter().zip(&self.weights);
+        serialize(
+            values
+                .map(|(layout, values)| Entry::new(layout.name.clone(), layout, values))
+                .collect(),
+        )
+    }
+
+    /// `optimizer.safetensors`: `exp_avg.NAME`, `exp_avg_sq.NAME` and `step.NAME`, as PyTorch calls
+    /// them, for every parameter that was ever updated.
+    pub(crate) fn optimizer_file(&self) -> Result<Vec<u8>, SafeTensorError> {
+        let mut entries = vec![];
+        for (layout, moments) in self.layouts.iter().zip(&self.moments) {
+            let Some(MomentValues { first, second, updates }) = moments else { continue };
+            let name = &layout.name;
+            entries.push(Entry::new(format!("exp_avg.{name}"), layout, first));
+            entries.push(Entry::new(format!("exp_avg_sq.{name}"), layout, second));
+            let (name, bytes) = (format!("step.{name}"), updates.to_le_bytes().to_vec());
+            entries.push(Entry { name, dtype: Dtype::U64, shape: vec![], bytes });
+        }
+        serialize(entries)
+    }
+
+    /// Reads both files back and puts them into a model and its optimizer.
+    ///
+    /// # Errors
+    /// A text for what is no such file, or the names and shapes that do not fit.
+    pub(crate) fn load<M: Module>(
+        weights: &[u8],
+        optimizer_file: &[u8],
+        model: &mut M,
+        optimizer: &mut AdamW,
+    ) -> Result<(), LoadWeights> {
+        load_weights(weights, model)?;
+        let tensors = SafeTensors::deserialize(optimizer_file)?;
+        let tensors: BTreeMap<String, TensorView<'_>> = tensors.tensors().into_iter().collect();
+        let mut mismatch = Mismatch::default();
+        let device = model.devices().first().cloned().unwrap_or_default().without_autodiff();
+        let mut moments = vec![];
+        for layout in optimizer.layouts() {
+            let part = |kind: &str| tensors.get(&format!("{kind}.{}", layout.name));
+            let (Some(first), Some(second), Some(updates)) =
+                (part("exp_avg"), part("exp_avg_sq"), part("step"))
+            else {
+                moments.push(None);
+                continue;
+            };
+            let mut tensor = |view: &TensorView<'_>| {
+                if view.shape() != layout.torch_shape() || view.dtype() != Dtype::F32 {
+                    let found = view.shape().to_vec();
+                    mismatch.shapes.push((layout.name.clone(), layout.torch_shape(), found));
+                    return Tensor::zeros([1], &device);
+                }
+                let values = layout.from_torch(floats(view.data()));
+                let size = values.len();
+                Tensor::from_data(TensorData::new(values, [size]), &device)
+            };
+            let (first, second) = (tensor(first), tensor(second));
+            let mut count = [0; 8];
+            if updates.dtype() != Dtype::U64 || updates.data().len() != 8 {
+                mismatch.missing.push(format!("step.{}", layout.name));
+            } else {
+                count.copy_from_slice(updates.data());
+            }
+            moments.push(Some(Moments { first, second, updates: u64::from_le_bytes(count) }));
+        }
+        if !mismatch.is_empty() {
+            return Err(mismatch.into());
+        }
+        optimizer.moments = moments;
+        Ok(())
+    }
+}
+
+/// Why weights could not be put into a model.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadWeights {
+    /// The file is not in the safetensors format.
+    #[error("this is not a safetensors file")]
+    Format(#[from] SafeTensorError),
+    /// A tensor is of another type.
+    #[error("tensor `{name}` is of type {found}; weights are stored as F32")]
+    Type {
+        /// Name of the tensor.
+        name: String,
+        /// Its type.
+        found: String,
+    },
+    /// Names or shapes differ.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+}
+
+/// Puts the weights of a safetensors file into a model.
+pub(crate) fn load_weights<M: Module>(bytes: &[u8], model: &mut M) -> Result<(), LoadWeights> {
+    Ok(write_parameters(model, parse_weights(bytes)?)?)
+}
+
+/// The tensors of a safetensors file.
+pub(crate) fn parse_weights(bytes: &[u8]) -> Result<Vec<Parameter>, LoadWeights> {
+    let tensors = SafeTensors::deserialize(bytes)?;
+    let mut parameters = vec![];
+    for (name, view) in tensors.tensors() {
+        if view.dtype() != Dtype::F32 {
+            return Err(LoadWeights::Type { name, found: format!("{:?}", view.dtype()) });
+        }
+        let (shape, values) = (view.shape().to_vec(), floats(view.data()));
+        parameters.push(Parameter { name, shape, values });
+    }
+    Ok(parameters)
+}
+
+struct Entry {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    fn new(name: String, layout: &Layout, values: &[f32]) -> Self {
+        let values = layout.to_torch(values.to_vec());
+        let mut bytes = vec![0; values.len() * 4];
+        for (bytes, value) in bytes.chunks_exact_mut(4).zip(&values) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        Self { name, dtype: Dtype::F32, shape: layout.torch_shape(), bytes }
+    }
+}
+
+fn serialize(entries: Vec<Entry>) -> Result<Vec<u8>, SafeTensorError> {
+    let mut views = vec![];
+    for Entry { name, dtype, shape, bytes } in &entries {
+        views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
+    }
+    safetensors::serialize(views, None)
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let floats = bytes.as_chunks::<4>().0.iter();
+    floats.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}

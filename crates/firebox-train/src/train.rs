@@ -1,0 +1,604 @@
+//! The training loop.
+//!
+//! Everything random is a function of the seed, the step and the sample, and the order of batches
+//! one of the seed and the epoch, so a run that goes on from a checkpoint takes the same steps as
+//! one that was never stopped.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use firebox_core::{Event, Stream};
+use firebox_loader::{HeldOutLoader, Position};
+use firebox_models::Loss;
+
+use crate::TrainError;
+use crate::adamw::AdamW;
+use crate::checkpoint::{
+    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_weights, newest_whole,
+    recover,
+};
+use crate::config::{Keep, NonFinite, Optimizer, TrainConfig};
+use crate::gradients::{Gradients, global_norm};
+use crate::history::{EpochRecord, Log, StepRecord};
+use crate::objective::{Objective, Streams};
+use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};
+use crate::schedule::Progress;
+use crate::snapshot::Snapshot;
+use crate::state::{Best, Mean, State};
+
+/// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
+/// to stop.
+///
+/// A resumed run ends with the same weights and losses, bit for bit on the CPU, as one that was
+/// never interrupted, whatever ended it and wherever. A run that has already ended is not repeated:
+/// its result is read back.
+///
+/// # Errors
+/// If a setting cannot be, data cannot be read, a checkpoint or the history cannot be written, the
+/// run belongs to something else or to another process, or the loss is not finite and the
+/// configuration says to stop. No error is followed by a result.
+pub fn train<M, O>(
+    model: M,
+    objective: &O,
+    data: Data<'_>,
+    config: &TrainConfig,
+    run: &Run<'_>,
+) -> Result<Trained<M>, TrainError>
+where
+    M: Module,
+    O: Objective<M>,
+{
+    config.validate()?;
+    check_budget(&model, config)?;
+    let _lock = lock(run.folder)?;
+    if let Some(summary) = ended_before(run)? {
+        return read_back(model, summary, run.folder);
+    }
+    let writer = Writer::new(
+        run.folder.join(CHECKPOINT_FOLDER),
+        &config.checkpoint,
+        config.non_finite,
+        run.listener,
+    );
+    let mut session = Session::open(model, config, run)?;
+    let start = Instant::now();
+    let (outcome, saves) = std::thread::scope(|scope| {
+        let mut saver = Saver::start(scope, writer);
+        let outcome = session.run(objective, data, &mut saver)?;
+        saver.wait()?;
+        Ok::<_, TrainError>((outcome, saver.times()))
+    })?;
+    let Session { model, state, data_time, .. } = session;
+    let mut summary = Summary {
+        outcome,
+        key: run.key,
+        steps: state.step,
+        epochs: state.epochs,
+        parameters: model.num_params() as u64,
+        best: state.best,
+        selected: folder_name(state.step),
+        counts: state.counts,
+        saves,
+        seconds: start.elapsed().as_secs_f64(),
+        data_seconds: data_time.as_secs_f64(),
+    };
+    if outcome == Outcome::Interrupted {
+        return Ok(Trained { model: model.valid(), summary });
+    }
+    let folder = run.folder.join(CHECKPOINT_FOLDER);
+    Writer::new(folder.clone(), &config.checkpoint, config.non_finite, run.listener).tidy(true)?;
+    let kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
+    if let Some(best) = summary.best.filter(kept) {
+        summary.selected = folder_name(best.step);
+    }
+    write_summary(run.folder, &summary)?;
+    read_back(model, summary, run.folder)
+}
+
+/// A run in progress.
+struct Session<'a, M> {
+    config: &'a TrainConfig,
+    run: &'a Run<'a>,
+    model: M,
+    optimizer: AdamW,
+    state: State,
+    log: Log,
+    /// What a rollback goes back to.
+    safe: Option<Arc<Snapshot>>,
+    /// Step and closed step of the last save.
+    saved: Option<(u64, u64)>,
+    data_time: Duration,
+    learning_rate: f64,
+}
+
+/// What one optimizer step computed.
+struct Step {
+    loss: f64,
+    parts: BTreeMap<String, f64>,
+    gradients: Gradients,
+    norm: f64,
+    weight: f64,
+    samples: u64,
+    batches: u64,
+    wait: Duration,
+}
+
+impl<M: Module> Session<'_, M> {
+    /// The loop: epochs of steps, each closed by a validation.
+    fn run<O: Objective<M>>(
+        &mut self,
+        objective: &O,
+        data: Data<'_>,
+        saver: &mut Saver<'_>,
+    ) -> Result<Outcome, TrainError> {
+        let (config, run) = (self.config, self.run);
+        let batches = data.train.batches_per_epoch();
+        let total = config.total_steps(batches);
+        let per_epoch = config.steps_per_epoch(batches);
+        if config.non_finite == NonFinite::Rollback && self.state.step == 0 {
+            self.save(saver, Kind::Regular, None)?;
+        }
+        loop {
+            let epoch_ended = self.state.position.batch >= batches || self.state.step >= total;
+            let closed = self.state.closed_at == self.state.step;
+            if closed && (self.state.step >= total || self.stops_early()) {
+                break;
+            }
+            let epoch_start = Instant::now();
+            if !epoch_ended {
+                // A stop that came during the last save is heeded before any more work.
+                if run.stop.load(Ordering::Relaxed) {
+                    return self.interrupt(saver);
+                }
+                let mut loader = data.train.epoch(self.state.position);
+                while self.state.position.batch < batches && self.state.step < total {
+                    let start = Instant::now();
+                    let group = config.accumulate.min(batches - self.state.position.batch);
+                    let step = self.compute(objective, &mut loader, group)?;
+                    let at = Progress { step: self.state.step, total, per_epoch };
+                    let plateau = &self.state.plateau;
+                    self.learning_rate =
+                        config.schedule.learning_rate(config.learning_rate(), at, plateau);
+                    self.apply(step, start)?;
+                    let done = self.state.step;
+                    run.listener.on(&Event::Progress {
+                        stage: "train".to_owned(),
+                        done,
+                        total,
+                        unit: "steps".to_owned(),
+                    });
+                    saver.check()?;
+                    let closing = self.state.position.batch >= batches || done >= total;
+                    if !closing && self.save_is_due() {
+                        self.save(saver, Kind::Regular, None)?;
+                    }
+                    if !closing && run.stop.load(Ordering::Relaxed) {
+                        return self.interrupt(saver);
+                    }
+                }
+            }
+            let last_epoch = self.state.step >= total;
+            let due = (self.state.epochs + 1) % config.validate_every == 0 || last_epoch;
+            let validation = match data.validation.filter(|_| due) {
+                Some(loader) => match self.validate(objective, loader)? {
+                    Some(loss) => Some(loss),
+                    None => return self.interrupt(saver),
+                },
+                None => None,
+            };
+            let watched = match data.validation {
+                Some(_) => validation,
+                None => Some(self.state.running.value()),
+            };
+            self.close_epoch(validation, watched, epoch_start.elapsed())?;
+            let finished = self.state.step >= total || self.stops_early();
+            if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
+                self.save(saver, Kind::Regular, watched)?;
+            }
+        }
+        Ok(if self.state.step >= total { Outcome::Finished } else { Outcome::StoppedEarly })
+    }
+
+    /// Loss and averaged gradients of the next `group` batches.
+    fn compute<O: Objective<M>>(
+        &mut self,
+        objective: &O,
+        loader: &mut firebox_loader::Batches,
+        group: u64,
+    ) -> Result<Step, TrainError> {
+        let [masks, dropout] = ["masks", "dropout"]
+            .map(|purpose| Stream::new(self.run.seed, purpose).substream(self.state.step));
+        let (mut gradients, mut losses) = (Gradients::default(), vec![]);
+        let (mut samples, mut wait) = (0, Duration::ZERO);
+        for micro in 0..group {
+            let Some(batch) = loader.next() else { break };
+            let batch = batch?;
+            samples += batch.indices.len() as u64;
+            wait += batch.wait;
+            let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
+            let loss = objective.loss(&self.model, &batch, streams);
+            // A batch with nothing to learn from has no gradient.
+            if loss.weight > 0.0 {
+                let taken = Gradients::take(&self.model, loss.value.backward());
+                let factor = if group > 1 { loss.weight } else { 1.0 };
+                gradients = gradients.add(taken.scale(factor));
+            }
+            let Loss { value, weight, parts } = loss;
+            losses.push(Loss { value: value.detach().inner(), weight, parts });
+        }
+        let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
+        if group > 1 && weight > 0.0 {
+            gradients = gradients.scale(1.0 / weight);
+        }
+        let (loss, parts, norm) = read(&losses, weight, &gradients)?;
+        Ok(Step { loss, parts, gradients, norm, weight, samples, batches: group, wait })
+    }
+
+    /// Takes the step, or deals with one that is not finite, and writes it down.
+    fn apply(&mut self, step: Step, start: Instant) -> Result<(), TrainError> {
+        let Step { loss, parts, gradients, norm, weight, samples, batches, wait } = step;
+        let finite = loss.is_finite() && norm.is_finite();
+        let epoch = self.state.position.epoch + 1;
+        self.state.step += 1;
+        self.state.position.batch += batches;
+        self.state.counts.samples += samples;
+        self.data_time += wait;
+        if finite {
+            self.state.counts.non_finite_in_a_row = 0;
+            self.state.running.add(loss, weight);
+            let gradients = match self.config.clip {
+                Some(limit) => gradients.clip(norm, limit),
+                None => gradients,
+            };
+            let model = self.model.clone();
+            self.model = self.optimizer.step(model, &gradients, self.learning_rate);
+        } else {
+            self.state.counts.skipped += 1;
+            self.state.counts.non_finite_in_a_row += 1;
+        }
+        let record = StepRecord {
+            step: self.state.step,
+            epoch,
+            loss,
+            parts,
+            learning_rate: self.learning_rate,
+            gradient_norm: norm,
+            samples,
+            skipped: !finite,
+            milliseconds: start.elapsed().as_secs_f64() * 1e3,
+            data_milliseconds: wait.as_secs_f64() * 1e3,
+        };
+        self.run.listener.on(&Event::Step {
+            step: record.step,
+            epoch,
+            loss,
+            learning_rate: record.learning_rate,
+            gradient_norm: norm,
+            samples,
+            milliseconds: record.milliseconds,
+            data_milliseconds: record.data_milliseconds,
+            skipped: !finite,
+        });
+        self.log.step(record)?;
+        if finite { Ok(()) } else { self.non_finite(loss, norm) }
+    }
+
+    /// After a step that was not finite and changed nothing.
+    fn non_finite(&mut self, loss: f64, norm: f64) -> Result<(), TrainError> {
+        let (step, epoch) = (self.state.step, self.state.position.epoch + 1);
+        let count = self.state.counts.non_finite_in_a_row;
+        let what = format!("step {step} has the loss {loss} and the gradient norm {norm}");
+        let message = match self.config.non_finite {
+            NonFinite::Stop => return Err(TrainError::NonFinite { step, epoch, loss, norm }),
+            _ if count >= self.config.non_finite_limit => {
+                return Err(TrainError::NonFiniteLimit { count, step });
+            }
+            NonFinite::Skip => format!("{what}; it was skipped"),
+            NonFinite::Rollback => {
+                if let Some(safe) = &self.safe {
+                    self.model = safe.restore(self.model.clone(), &mut self.optimizer);
+                }
+                self.state.counts.rollbacks += 1;
+                format!("{what}; weights and optimizer went back to the last checkpoint")
+            }
+        };
+        self.run.listener.on(&Event::Warning { message });
+        Ok(())
+    }
+
+    /// Mean loss over the held-out data, or `None` if it was told to stop meanwhile.
+    fn validate<O: Objective<M>>(
+        &self,
+        objective: &O,
+        loader: &HeldOutLoader,
+    ) -> Result<Option<f64>, TrainError> {
+        let model = self.model.valid();
+        // Not a function of the step: every epoch hides the same steps of the same samples.
+        let samples = Stream::new(self.run.seed, "validation masks");
+        let mut mean = Mean::default();
+        for batch in loader.batches() {
+            if self.run.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let loss = objective.loss(&model, &batch?, Streams { samples, dropout: None });
+            let weight = loss.weight;
+            let (value, _, _) = read(&[loss], weight, &Gradients::default())?;
+            mean.add(value, weight);
+        }
+        Ok(Some(mean.value()))
+    }
+
+    /// Ends an epoch: best epoch, early stopping, plateau, history.
+    fn close_epoch(
+        &mut self,
+        validation: Option<f64>,
+        watched: Option<f64>,
+        time: Duration,
+    ) -> Result<(), TrainError> {
+        let state = &mut self.state;
+        let (epoch, step) = (state.position.epoch + 1, state.step);
+        let best = watched
+            .is_some_and(|loss| loss.is_finite() && state.best.is_none_or(|b| loss < b.loss));
+        if let Some(loss) = watched {
+            if best {
+                state.best = Some(Best { step, epoch, loss });
+            }
+            if let Some(settings) = &self.config.early_stopping {
+                state.early.observe(loss, settings);
+            }
+            self.config.schedule.observe(loss, &mut state.plateau);
+        }
+        let train_loss = std::mem::take(&mut state.running).value();
+        state.epochs += 1;
+        state.closed_at = step;
+        state.position = Position { epoch, batch: 0 };
+        let seconds = time.as_secs_f64();
+        self.run.listener.on(&Event::Epoch {
+            epoch,
+            step,
+            train_loss,
+            validation_loss: validation,
+            best,
+            seconds,
+        });
+        let learning_rate = self.learning_rate;
+        let validation_loss = validation;
+        let record =
+            EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
+        self.log.epoch(record)
+    }
+
+    fn stops_early(&self) -> bool {
+        let early = self.config.early_stopping;
+        early.is_some_and(|settings| self.state.early.waited >= settings.patience)
+    }
+
+    /// Whether this step is one that the configuration saves by its number.
+    fn save_is_due(&self) -> bool {
+        let every = match self.config.checkpoint.keep {
+            Keep::EverySteps(steps) => Some(steps),
+            _ => None,
+        };
+        let step = self.state.step;
+        [every, self.config.checkpoint.resume_every].into_iter().flatten().any(|n| step % n == 0)
+    }
+
+    /// Saves after an interruption, and waits until it is on disk.
+    fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
+        saver.wait()?;
+        if self.saved != Some((self.state.step, self.state.closed_at)) {
+            self.save(saver, Kind::Interrupt, None)?;
+        }
+        saver.wait()?;
+        Ok(Outcome::Interrupted)
+    }
+
+    fn save(
+        &mut self,
+        saver: &mut Saver<'_>,
+        kind: Kind,
+        score: Option<f64>,
+    ) -> Result<(), TrainError> {
+        let since = Instant::now();
+        saver.wait()?;
+        let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer)?);
+        if self.config.non_finite == NonFinite::Rollback && kind == Kind::Regular {
+            self.safe = Some(Arc::clone(&snapshot));
+        }
+        self.state.history_bytes = self.log.bytes();
+        let (state, history) = (self.state.clone(), self.log.handle()?);
+        let blocked = Duration::ZERO;
+        saver.save(Job { snapshot, state, kind, score, history, since, blocked })?;
+        self.saved = Some((self.state.step, self.state.closed_at));
+        Ok(())
+    }
+}
+
+/// Reads losses and squared gradient norms from the device, all at once: the loss by weight, its
+/// parts, and the global norm.
+fn read(
+    losses: &[Loss],
+    weight: f64,
+    gradients: &Gradients,
+) -> Result<(f64, BTreeMap<String, f64>, f64), TrainError> {
+    let scalars: Vec<Tensor<1>> = losses
+        .iter()
+        .flat_map(|loss| {
+            std::iter::once(&loss.value).chain(loss.parts.iter().map(|(_, part)| part)).cloned()
+        })
+        .chain(gradients.squares())
+        .collect();
+    let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
+    let data = Tensor::cat(scalars, 0).try_into_data().map_err(|error| device(&error))?;
+    let values = data.try_into_vec::<f32>().map_err(|error| device(&error))?;
+    let (mut loss, mut parts) = (0.0, BTreeMap::new());
+    let mut rest = values.iter();
+    for one in losses {
+        let share = if weight > 0.0 { one.weight / weight } else { 0.0 };
+        let mut next = || rest.next().map_or(f64::NAN, |value| f64::from(*value) * share);
+        loss += next();
+        for (name, _) in &one.parts {
+            *parts.entry((*name).to_owned()).or_insert(0.0) += next();
+        }
+    }
+    Ok((loss, parts, global_norm(rest.as_slice())))
+}
+
+impl<'a, M: Module> Session<'a, M> {
+    /// A new run, or the newest whole checkpoint of the one in the folder.
+    fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
+        let mut model = model.train();
+        let Optimizer::AdamW(settings) = &config.optimizer;
+        let mut optimizer = AdamW::new(&model, settings.clone());
+        let folder = run.folder.join(CHECKPOINT_FOLDER);
+        recover(&folder)?;
+        let checkpoint = if run.resume {
+            newest_whole(&folder, run.listener, |checkpoint| history_reaches(run, checkpoint))?
+        } else if checkpoints(&folder)?.is_empty() {
+            None
+        } else {
+            return Err(TrainError::Exists(run.folder.to_owned()));
+        };
+        let state = match &checkpoint {
+            None => State::start(run.key, run.seed),
+            Some(checkpoint) => {
+                let state = checkpoint.state()?;
+                check_same(&state, run)?;
+                checkpoint.restore(&mut model, &mut optimizer)?;
+                state
+            }
+        };
+        let Some(log) = Log::open(run.folder, state.history_bytes)? else {
+            return Err(TrainError::Exists(run.folder.to_owned()));
+        };
+        let mut session = Self {
+            config,
+            run,
+            model,
+            optimizer,
+            saved: checkpoint.as_ref().map(|_| (state.step, state.closed_at)),
+            state,
+            log,
+            safe: None,
+            data_time: Duration::ZERO,
+            learning_rate: 0.0,
+        };
+        if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
+            session.safe = session.safe_snapshot(&folder)?;
+        }
+        Ok(session)
+    }
+
+    /// The newest regular checkpoint, to which a rollback goes back.
+    fn safe_snapshot(&self, folder: &Path) -> Result<Option<Arc<Snapshot>>, TrainError> {
+        let there = checkpoints(folder)?;
+        let regular = there.iter().find(|c| c.manifest().kind == Kind::Regular);
+        let Some(regular) = regular else { return Ok(None) };
+        let (mut model, mut optimizer) = (self.model.clone(), self.optimizer.clone());
+        regular.restore(&mut model, &mut optimizer)?;
+        Ok(Some(Arc::new(Snapshot::take(&model, &optimizer)?)))
+    }
+}
+
+/// Whether the history still has the lines that a checkpoint counts on.
+fn history_reaches(
+    run: &Run<'_>,
+    checkpoint: &Checkpoint,
+) -> Result<(), crate::checkpoint::CheckpointError> {
+    let path = run.folder.join(crate::history::HISTORY_FILE);
+    let wanted = checkpoint.state()?.history_bytes;
+    let found = fs::metadata(&path).map_or(0, |file| file.len());
+    if found >= wanted {
+        return Ok(());
+    }
+    let what = format!("the history beside it has {found} bytes of {wanted}");
+    Err(crate::checkpoint::CheckpointError::Damaged { path: checkpoint.path().to_owned(), what })
+}
+
+fn check_same(state: &State, run: &Run<'_>) -> Result<(), TrainError> {
+    let path = run.folder.to_owned();
+    if state.key != run.key {
+        return Err(TrainError::different(path, "the configuration", state.key, run.key));
+    }
+    if state.seed != run.seed {
+        let (found, wanted) = (state.seed.to_string(), run.seed.to_string());
+        return Err(TrainError::Different { path, what: "the seed", found, wanted });
+    }
+    Ok(())
+}
+
+fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainError> {
+    // Weights and two moments of four bytes each; names and states take little beside them.
+    let needed = model.num_params() as u64 * 12;
+    match config.checkpoint.size_budget {
+        Some(budget) if needed > budget => Err(TrainError::Budget { needed, budget }),
+        _ => Ok(()),
+    }
+}
+
+/// Holds the run's folder for this process; the system lets go of it however the process ends.
+fn lock(folder: &Path) -> Result<File, TrainError> {
+    let path = folder.join("training.lock");
+    let error = |action, source| TrainError::File { action, path: path.clone(), source };
+    fs::create_dir_all(folder).map_err(|source| TrainError::File {
+        action: "create the folder",
+        path: folder.to_owned(),
+        source,
+    })?;
+    let file = File::create(&path).map_err(|source| error("create", source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(TrainError::Locked(folder.to_owned())),
+        Err(TryLockError::Error(source)) => Err(error("lock", source)),
+    }
+}
+
+/// The summary of a run that has ended.
+fn ended_before(run: &Run<'_>) -> Result<Option<Summary>, TrainError> {
+    let path = run.folder.join(SUMMARY_FILE);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(TrainError::File { action: "read", path, source }),
+    };
+    if !run.resume {
+        return Err(TrainError::Exists(run.folder.to_owned()));
+    }
+    let summary: Summary = serde_json::from_slice(&text).map_err(|source| {
+        let way_out = "remove it and resume the run";
+        TrainError::Content { path, line: None, way_out, source }
+    })?;
+    if summary.key != run.key {
+        let path = run.folder.to_owned();
+        return Err(TrainError::different(path, "the configuration", summary.key, run.key));
+    }
+    Ok(Some(summary))
+}
+
+fn write_summary(folder: &Path, summary: &Summary) -> Result<(), TrainError> {
+    let path = folder.join(SUMMARY_FILE);
+    let partial = folder.join(format!(".{SUMMARY_FILE}.partial"));
+    let write = || {
+        let mut file = File::create(&partial)?;
+        std::io::Write::write_all(&mut file, &serde_json::to_vec_pretty(summary)?)?;
+        file.sync_all()?;
+        fs::rename(&partial, &path)
+    };
+    write().map_err(|source| TrainError::File { action: "write", path: path.clone(), source })
+}
+
+/// The result of a run that has ended, from its selected checkpoint.
+fn read_back<M: Module>(
+    mut model: M,
+    summary: Summary,
+    folder: &Path,
+) -> Result<Trained<M>, TrainError> {
+    load_weights(&summary.selected_path(folder), &mut model)?;
+    Ok(Trained { model: model.valid(), summary })
+}
