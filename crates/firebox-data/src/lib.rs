@@ -1,1 +1,64 @@
-//! Parquet, CSV, Arrow, npy and ts files to checked, leak-free windows
+//! Files of many formats → checked [`Series`](firebox_core::Series), ready to be split and cut
+//! into windows.
+//!
+//! [`DataConfig`] says where the data lies, what its columns mean and what is done about its
+//! defects; [`ingest`] reads it. Parquet, CSV and Arrow files are read by polars, NumPy arrays and
+//! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`] makes
+//! a market to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
+//! bars whose high is not the highest and constant channels are found before anything is trained,
+//! counted in [`Checks`], and refused unless a policy says what to do about them. The result is
+//! stored under a key of everything that it depends on, and reused.
+//!
+//! Splits, windows and normalisation are not here: they are pure functions in `firebox-core`.
+//!
+//! # Example
+//!
+//! ```
+//! use firebox_core::Silent;
+//! use firebox_data::{DataConfig, Defect, GapPolicy, ingest};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let file = folder.path().join("bars.csv");
+//! std::fs::write(&file, "\
+//! timestamp,open,high,low,close
+//! 2024-01-02T09:30,100.0,100.5,99.5,100.2
+//! 2024-01-02T09:31,100.2,100.9,100.1,100.8
+//! 2024-01-03T09:30,101.0,101.1,100.2,100.3
+//! 2024-01-03T09:31,100.3,100.4,99.9,100.0
+//! ")?;
+//!
+//! // The night is a gap: the data is refused, with the way out in the message.
+//! let mut config = DataConfig::new(&file);
+//! let error = ingest(&config, folder.path(), &Silent).unwrap_err();
+//! assert!(error.to_string().contains(r#"set `checks.gaps` to "split""#));
+//!
+//! config.checks.gaps = GapPolicy::Split;
+//! let data = ingest(&config, folder.path(), &Silent)?;
+//! assert_eq!(data.set.series()[0].segments, [0..2, 2..4]);
+//! assert_eq!(data.checks.findings[0].defect, Defect::Gaps);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod checks;
+mod clean;
+mod config;
+mod csv;
+mod error;
+mod frame;
+mod ingest;
+mod input;
+mod market;
+mod npy;
+mod raw;
+mod store;
+mod time;
+mod ts;
+
+pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
+pub use config::{
+    ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
+    Interval, ParseIntervalError, Paths, Policy, TimeUnit,
+};
+pub use error::DataError;
+pub use ingest::{Ingested, fingerprint, ingest, stored_at};
+pub use market::{MarketConfig, Regime, Regimes};

@@ -1,0 +1,518 @@
+//! What the user declares about the data: the `[data]` table of a pipeline file.
+//!
+//! Nothing here opens a file. Defaults are recorded with the result (see
+//! [`Checks`](crate::Checks)), so that a report shows what was resolved.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use firebox_core::Role;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+
+/// Where the data lies, what its columns mean, and what is done about its defects.
+///
+/// # Example
+///
+/// ```
+/// let config: firebox_data::DataConfig = toml::from_str(r#"
+///     path = "bars/es_1min.csv"
+///     interval = "1min"
+///     columns = { series = "symbol", channels = ["open", "high", "low", "close"] }
+///     checks = { gaps = "split" }
+/// "#)?;
+/// assert_eq!(config.columns.series.as_deref(), Some("symbol"));
+/// # Ok::<(), toml::de::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// A file, a folder (of which all files of one format are read, in the order of their names),
+    /// or a list of files and folders.
+    pub path: Paths,
+    /// The same for a test set that the data's publisher has set apart. Its series are never
+    /// trained on, and those of `path` become training series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<Paths>,
+    /// Format of the files.
+    pub format: Format,
+    /// Time between two steps, such as `"1min"`; a longer one is a gap. By default the most
+    /// frequent difference between consecutive times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+    /// What the columns mean.
+    pub columns: Columns,
+    /// How CSV files are written.
+    pub csv: Csv,
+    /// What is done about each kind of defect.
+    pub checks: CheckPolicies,
+}
+
+impl DataConfig {
+    /// The data at `path`, everything else by default.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: Paths(vec![path.into()]), ..Self::default() }
+    }
+
+    /// Takes relative paths to be relative to `folder` instead of the working directory.
+    pub fn resolve(&mut self, folder: &Path) {
+        let paths = self.path.0.iter_mut().chain(self.test.iter_mut().flat_map(|test| &mut test.0));
+        paths.for_each(|path| *path = folder.join(&*path));
+    }
+}
+
+/// Format of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
+    /// `.npy`, `.ts` or `.market.toml`.
+    #[default]
+    Auto,
+    /// Text with a header line.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+    /// Arrow IPC files, also named Feather version 2.
+    Arrow,
+    /// NumPy arrays: `[time]`, `[time, channel]` or `[sample, time, channel]`.
+    Npy,
+    /// The text format of the UCR and UEA archives.
+    Ts,
+    /// Settings of a generated market: see [`MarketConfig`](crate::MarketConfig).
+    Market,
+}
+
+impl Format {
+    /// The format that a file name announces.
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        if name.ends_with(".market.toml") {
+            return Some(Self::Market);
+        }
+        match name.rsplit_once('.')?.1 {
+            "csv" | "tsv" => Some(Self::Csv),
+            "parquet" | "pq" => Some(Self::Parquet),
+            "arrow" | "feather" | "ipc" => Some(Self::Arrow),
+            "npy" => Some(Self::Npy),
+            "ts" => Some(Self::Ts),
+            _ => None,
+        }
+    }
+
+    /// Its name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
+            Self::Npy => "npy",
+            Self::Ts => "ts",
+            Self::Market => "market",
+        }
+    }
+}
+
+/// What the columns of the files mean.
+///
+/// For CSV, Parquet and Arrow, names are those of the file. `.npy` and `.ts` files have no names:
+/// there `channels` gives them, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Columns {
+    /// Column of the time of each row. By default the column named `time`, `timestamp`,
+    /// `datetime`, `date` or `ts` in any case; without one, rows are numbered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// How times are written.
+    pub time_unit: TimeUnit,
+    /// IANA name of the zone of times that are written without one, such as `America/New_York`.
+    /// By default UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// Column that names the series of each row. By default the column named `series`, `symbol`,
+    /// `ticker` or `instrument` in any case; without one, each file is a series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<String>,
+    /// Columns to learn from. By default `open`, `high`, `low` and `close` in any case where all
+    /// four are there, else all columns that are not the time, series or label.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelColumn>,
+    /// Column of the class of each row. For `.npy` data, the middle part of the name of a second
+    /// file: with `label = "y"`, the labels of `bars.npy` lie in `bars.y.npy`. `.ts` files have
+    /// their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// A column to learn from: its name alone, or with its role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelColumn {
+    /// Name of the column.
+    pub name: String,
+    /// What it measures; by default told from the names `open`, `high`, `low` and `close`.
+    pub role: Option<Role>,
+}
+
+impl ChannelColumn {
+    /// The declared role, or the one that the name tells.
+    pub fn role(&self) -> Role {
+        self.role.unwrap_or_else(|| role_of(&self.name))
+    }
+}
+
+impl From<&str> for ChannelColumn {
+    fn from(name: &str) -> Self {
+        Self { name: name.to_owned(), role: None }
+    }
+}
+
+/// The role that a column's name tells.
+pub(crate) fn role_of(name: &str) -> Role {
+    let is = |word: &str| name.eq_ignore_ascii_case(word);
+    match name {
+        _ if is("open") => Role::Open,
+        _ if is("high") => Role::High,
+        _ if is("low") => Role::Low,
+        _ if is("close") => Role::Close,
+        _ => Role::Other,
+    }
+}
+
+/// How times are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeUnit {
+    /// ISO 8601 text with or without a zone, or a column that is typed as a date or time.
+    #[default]
+    Auto,
+    /// Seconds since 1970-01-01 UTC; fractions are allowed.
+    S,
+    /// Milliseconds since 1970-01-01 UTC.
+    Ms,
+    /// Microseconds since 1970-01-01 UTC.
+    Us,
+    /// Nanoseconds since 1970-01-01 UTC, cut to microseconds.
+    Ns,
+}
+
+/// How CSV files are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Csv {
+    /// The character between two fields; `.tsv` files have a tab whatever is set here.
+    pub separator: char,
+    /// Texts that stand for a missing value, besides an empty field and `NaN`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+impl Default for Csv {
+    fn default() -> Self {
+        Self { separator: ',', missing: Vec::new() }
+    }
+}
+
+/// What is done about each kind of defect. Whatever is done is counted in
+/// [`Checks`](crate::Checks).
+///
+/// They are looked for in this order: unsorted, duplicates, not-finite, ohlc, gaps, constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckPolicies {
+    /// Times before an earlier row's. `drop` leaves those rows out, `fill` sorts (rows of equal
+    /// time keep their order).
+    pub unsorted: Policy,
+    /// Rows of equal time in one series. `drop` keeps the first of them, `fill` the last.
+    pub duplicates: Policy,
+    /// Values that are missing, NaN or infinite. `drop` leaves the row out and cuts the series
+    /// there, so that no window spans the place; `fill` repeats the channel's last value in the
+    /// same series, and drops rows before the first one.
+    pub not_finite: Policy,
+    /// Bars whose high is below, or whose low is above, another of their prices. `drop` leaves
+    /// the bar out and cuts the series there, `fill` raises the high and lowers the low.
+    pub ohlc: Policy,
+    /// Consecutive times more than one and a half intervals apart.
+    pub gaps: GapPolicy,
+    /// The longest run that `fill` fills, in steps: a longer gap is cut as by `split`, a longer
+    /// run of missing values is dropped.
+    pub longest_fill: usize,
+    /// Channels that have one value over all steps of all series.
+    pub constant: ConstantPolicy,
+}
+
+impl Default for CheckPolicies {
+    fn default() -> Self {
+        Self {
+            unsorted: Policy::Error,
+            duplicates: Policy::Error,
+            not_finite: Policy::Error,
+            ohlc: Policy::Error,
+            gaps: GapPolicy::Error,
+            longest_fill: 10,
+            constant: ConstantPolicy::Error,
+        }
+    }
+}
+
+/// What is done about defective rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// The data is refused.
+    #[default]
+    Error,
+    /// They are left out.
+    Drop,
+    /// They are repaired.
+    Fill,
+}
+
+/// What is done about gaps in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GapPolicy {
+    /// The data is refused.
+    #[default]
+    Error,
+    /// The series is cut there: no window spans a gap.
+    Split,
+    /// The missing steps are put in, with the last close as all four prices and the last value of
+    /// every other channel; they have no label.
+    Fill,
+}
+
+/// What is done about constant channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConstantPolicy {
+    /// The data is refused.
+    #[default]
+    Error,
+    /// The channel is left out.
+    Drop,
+    /// The channel is kept.
+    Keep,
+}
+
+/// One or several paths: text, or a list of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths(pub Vec<PathBuf>);
+
+impl Serialize for Paths {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [path] => path.serialize(serializer),
+            paths => paths.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Paths {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PathsVisitor;
+        impl<'de> Visitor<'de> for PathsVisitor {
+            type Value = Paths;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path or a list of paths")
+            }
+
+            fn visit_str<E: de::Error>(self, path: &str) -> Result<Paths, E> {
+                Ok(Paths(vec![path.into()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Paths, A::Error> {
+                let mut paths = Vec::new();
+                while let Some(path) = seq.next_element::<PathBuf>()? {
+                    paths.push(path);
+                }
+                Ok(Paths(paths))
+            }
+        }
+        deserializer.deserialize_any(PathsVisitor)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NameAndRole {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    role: Option<Role>,
+}
+
+impl Serialize for ChannelColumn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.role {
+            None => self.name.serialize(serializer),
+            role => NameAndRole { name: self.name.clone(), role }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ChannelColumn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ChannelVisitor;
+        impl<'de> Visitor<'de> for ChannelVisitor {
+            type Value = ChannelColumn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a column name, or a table with `name` and `role`")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<ChannelColumn, E> {
+                Ok(name.into())
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ChannelColumn, A::Error> {
+                let map = de::value::MapAccessDeserializer::new(map);
+                let NameAndRole { name, role } = NameAndRole::deserialize(map)?;
+                Ok(ChannelColumn { name, role })
+            }
+        }
+        deserializer.deserialize_any(ChannelVisitor)
+    }
+}
+
+/// A positive length of time, written as a number and a unit: `"90s"`, `"1min"`, `"0.5h"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    microseconds: i64,
+}
+
+const UNITS: [(&str, i64); 6] = [
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("min", 60_000_000),
+    ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
+];
+
+impl Interval {
+    /// An interval of this many microseconds, which must be positive.
+    pub fn from_microseconds(microseconds: i64) -> Option<Self> {
+        (microseconds > 0).then_some(Self { microseconds })
+    }
+
+    /// Its length in microseconds.
+    pub fn microseconds(self) -> i64 {
+        self.microseconds
+    }
+}
+
+/// A text that is not an [`Interval`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseIntervalError {
+    /// Not a number followed by a unit.
+    #[error(
+        "`{0}` is no interval: write a number and a unit (us, ms, s, min, h, d), such as `1min`"
+    )]
+    Form(String),
+    /// Zero, negative, or beyond 292,000 years.
+    #[error("the interval `{0}` must be longer than zero (and fit into 64 bits of microseconds)")]
+    Range(String),
+}
+
+impl std::str::FromStr for Interval {
+    type Err = ParseIntervalError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = || ParseIntervalError::Form(text.to_owned());
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = &text[digits.len()..];
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(form)?;
+        let number: f64 = digits.trim().parse().map_err(|_| form())?;
+        let microseconds = (number * *factor as f64).round();
+        if !(microseconds >= 1.0 && microseconds < i64::MAX as f64) {
+            return Err(ParseIntervalError::Range(text.to_owned()));
+        }
+        Ok(Self { microseconds: microseconds as i64 })
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, factor): &&(&str, i64)| self.microseconds % factor == 0;
+        let (unit, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+        write!(f, "{}{unit}", self.microseconds / factor)
+    }
+}
+
+impl Serialize for Interval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Interval {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_round_trips() {
+        let text = r#"
+            path = ["a.csv", "b"]
+            test = "c.csv"
+            format = "csv"
+            interval = "90s"
+            columns = { time = "t", time_unit = "ms", time_zone = "Europe/Zurich", series = "s", channels = ["open", { name = "x", role = "close" }], label = "y" }
+            csv = { separator = ";", missing = ["NA"] }
+            [checks]
+            unsorted = "fill"
+            duplicates = "drop"
+            not_finite = "fill"
+            ohlc = "fill"
+            gaps = "split"
+            longest_fill = 3
+            constant = "keep"
+        "#;
+        let config: DataConfig = toml::from_str(text).unwrap();
+        assert_eq!(config.path.0.len(), 2);
+        assert_eq!(config.columns.channels[0].role(), Role::Open);
+        assert_eq!(config.columns.channels[1].role(), Role::Close);
+        assert_eq!(config.checks.not_finite, Policy::Fill);
+        let written = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<DataConfig>(&written).unwrap(), config, "{written}");
+        let default = toml::to_string(&DataConfig::default()).unwrap();
+        assert_eq!(toml::from_str::<DataConfig>(&default).unwrap(), DataConfig::default());
+    }
+
+    #[test]
+    fn unknown_keys_and_words_are_refused() {
+        let message = |text| toml::from_str::<DataConfig>(text).unwrap_err().to_string();
+        assert!(message("pth = 'a'").contains("unknown field `pth`"));
+        assert!(message("path = 3").contains("a path or a list of paths"));
+        assert!(message("columns = { chanels = [] }").contains("chanels"));
+        assert!(message("columns = { channels = [{ nme = 'x' }] }").contains("nme"));
+        assert!(message("checks = { gaps = 'drop' }").contains("drop"));
+        assert!(message("interval = '-1min'").contains("longer than zero"));
+    }
+
+    #[test]
+    fn intervals_are_numbers_with_units() {
+        let check = |text: &str, expected: Option<i64>, written: &str| {
+            let parsed: Result<Interval, _> = text.parse();
+            assert_eq!(parsed.clone().ok().map(Interval::microseconds), expected, "{text}");
+            if let Ok(interval) = parsed {
+                assert_eq!(interval.to_string(), written);
+            }
+        };
+        check("1min", Some(60_000_000), "1min");
+        check("60s", Some(60_000_000), "1min");
+        check("0.5h", Some(1_800_000_000), "30min");
+        check("7us", Some(7), "7us");
+        for bad in ["", "min", "1", "1m", "0s", "-3h", "nans", "infd", "1e300d", "1 week", "ü"] {
+            check(bad, None, "");
+        }
+    }
+}

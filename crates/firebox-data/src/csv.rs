@@ -1,0 +1,179 @@
+//! CSV: read by polars, column by column, with the types that the mapping needs.
+//!
+//! Polars says only that something did not parse; on failure the file is looked through again, so
+//! that the message can name the row and the value.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use polars::prelude::*;
+
+use crate::config::role_of;
+use crate::frame::{Mapping, scan_path};
+use crate::{Csv, DataError, Format};
+
+/// The separator of a file.
+fn separator(path: &Path, csv: &Csv) -> u8 {
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("tsv") => b'\t',
+        // Other characters than ASCII are refused with the configuration.
+        _ => u8::try_from(csv.separator).unwrap_or(b','),
+    }
+}
+
+fn reader(path: &Path, csv: &Csv) -> Result<LazyCsvReader, DataError> {
+    let missing = csv.missing.iter().map(|text| text.as_str().into()).collect::<Vec<PlSmallStr>>();
+    Ok(LazyCsvReader::new(scan_path(path)?)
+        .with_glob(false)
+        .with_separator(separator(path, csv))
+        .with_null_values((!missing.is_empty()).then_some(NullValues::AllColumns(missing)))
+        .with_infer_schema_length(Some(0)))
+}
+
+/// The names of the columns, from the first line.
+pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
+    if !csv.separator.is_ascii() {
+        return Err(DataError::NotApplicable {
+            key: "csv.separator",
+            format: Format::Csv,
+            hint: "the separator is one ASCII character",
+        });
+    }
+    let line = first_line(path)?;
+    let names = fields(&line, separator(path, csv));
+    if names.iter().all(|name| name.trim().is_empty()) {
+        return Err(DataError::line(path, 1, "the header is empty: it must name the columns"));
+    }
+    if names.iter().all(|name| name.trim().parse::<f64>().is_ok()) {
+        let problem = format!("`{line}` is no header: the first line must name the columns");
+        return Err(DataError::line(path, 1, problem));
+    }
+    let mut seen = std::collections::HashSet::new();
+    if let Some(column) = names.iter().find(|name| !seen.insert(name.as_str())) {
+        return Err(DataError::DuplicateHeader { path: path.to_owned(), column: column.clone() });
+    }
+    if names.len() == 1 {
+        let other = [';', '\t', ',', '|'].into_iter().find(|other| names[0].contains(*other));
+        if let Some(other) = other.filter(|other| !line.starts_with('"') || *other != ',') {
+            let problem = format!(
+                "the header is one column, `{line}`: set `data.csv.separator` to {other:?} if that is what separates them"
+            );
+            return Err(DataError::line(path, 1, problem));
+        }
+    }
+    Ok(names)
+}
+
+fn first_line(path: &Path) -> Result<String, DataError> {
+    use std::io::{BufRead, BufReader};
+    let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
+    let mut line = Vec::new();
+    BufReader::new(file).read_until(b'\n', &mut line).map_err(DataError::io("read", path))?;
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
+    let line = std::str::from_utf8(line)
+        .map_err(|_| DataError::line(path, 1, "the header is not UTF-8: convert the file first"))?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// The fields of one line; a separator within double quotes does not separate.
+fn fields(line: &str, separator: u8) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut field = String::new();
+    let mut quoted = false;
+    for character in line.chars() {
+        match character {
+            '"' => quoted = !quoted,
+            _ if character == char::from(separator) && !quoted => {
+                fields.push(std::mem::take(&mut field));
+            }
+            _ => field.push(character),
+        }
+    }
+    fields.push(field);
+    fields
+}
+
+/// Reads the columns of the mapping: channels as numbers, everything else as text.
+pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
+    let names = header(path, csv)?;
+    let numbers: Vec<&str> = mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
+    let schema: Schema = names
+        .iter()
+        .map(|name| {
+            let number = numbers.contains(&name.as_str());
+            let kind = if number { DataType::Float64 } else { DataType::String };
+            Field::new(name.as_str().into(), kind)
+        })
+        .collect();
+    let columns: Vec<Expr> = mapping.used().map(col).collect();
+    let frame = reader(path, csv)?
+        .with_schema(Some(Arc::new(schema)))
+        .finish()
+        .and_then(|frame| frame.select(columns).collect());
+    frame.map_err(|error| diagnose(path, csv, mapping, &names, &error))
+}
+
+/// Finds the line that polars could not read.
+fn diagnose(
+    path: &Path,
+    csv: &Csv,
+    mapping: &Mapping,
+    names: &[String],
+    error: &PolarsError,
+) -> DataError {
+    let bytes = match std::fs::read(path).map_err(DataError::io("read", path)) {
+        Ok(bytes) => bytes,
+        Err(error) => return error,
+    };
+    let separator = separator(path, csv);
+    let numbers: Vec<(usize, &str)> = names
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| mapping.channels.iter().any(|channel| channel.name == **name))
+        .map(|(index, name)| (index, name.as_str()))
+        .collect();
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate().skip(1) {
+        let Ok(line) = std::str::from_utf8(line) else {
+            let problem = "the line is not UTF-8: convert the file first";
+            return DataError::line(path, index + 1, problem);
+        };
+        let fields = fields(line.trim_end_matches('\r'), separator);
+        if fields.len() > names.len() {
+            let problem =
+                format!("{} fields, but the header names {} columns", fields.len(), names.len());
+            return DataError::line(path, index + 1, problem);
+        }
+        for (field, column) in &numbers {
+            let Some(value) = fields.get(*field) else { continue };
+            let missing = value.is_empty() || csv.missing.contains(value);
+            if missing || value.trim().parse::<f64>().is_ok() {
+                continue;
+            }
+            return not_a_number(path, index, column, value, mapping);
+        }
+    }
+    DataError::malformed(path, Format::Csv, error.to_string())
+}
+
+fn not_a_number(
+    path: &Path,
+    row: usize,
+    column: &str,
+    value: &str,
+    mapping: &Mapping,
+) -> DataError {
+    let way_out = if mapping.by_default {
+        "name the columns to learn from in `data.columns.channels`"
+    } else if role_of(column).is_price() || value.chars().any(|c| c.is_ascii_digit()) {
+        "correct it, or list it in `data.csv.missing` if it stands for a missing value"
+    } else {
+        "if it stands for a missing value, list it in `data.csv.missing`"
+    };
+    DataError::Value {
+        path: path.to_owned(),
+        row,
+        column: column.to_owned(),
+        value: value.to_owned(),
+        problem: format!("is not a number: {way_out}"),
+    }
+}

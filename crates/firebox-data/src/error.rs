@@ -1,0 +1,335 @@
+//! What can be wrong with data, in words that name the place and the way out.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::{Finding, Format};
+
+/// Data that cannot be used as declared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// No path.
+    #[error("no data is named: set `data.path` to a file or a folder")]
+    NoPath,
+    /// A path that does not exist.
+    #[error("{} does not exist{}", path.display(), Hint::new("did you mean", nearest))]
+    NotFound {
+        /// The path.
+        path: PathBuf,
+        /// A file of a similar name in the same folder.
+        nearest: Option<String>,
+    },
+    /// A file or folder that cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A folder without a file of a known format.
+    #[error("the folder {} has no {wanted} file (folders inside it are not searched)", path.display())]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+        /// Extensions looked for.
+        wanted: &'static str,
+    },
+    /// Files of two formats.
+    #[error(
+        "{} is {}, but {} is {}: set `data.format` to read only one of them",
+        first.0.display(), first.1.name(), second.0.display(), second.1.name()
+    )]
+    MixedFormats {
+        /// A file and its format.
+        first: (PathBuf, Format),
+        /// A file of another format.
+        second: (PathBuf, Format),
+    },
+    /// A file whose name does not tell its format.
+    #[error(
+        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market",
+        path.display()
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file whose content is not of its format.
+    #[error("{} is read as {}, but it is {found}: {hint}", path.display(), format.name())]
+    WrongKind {
+        /// The file.
+        path: PathBuf,
+        /// Format that it was to be read in.
+        format: Format,
+        /// What its first bytes say.
+        found: &'static str,
+        /// The way out.
+        hint: String,
+    },
+    /// A file that breaks the rules of its format.
+    #[error("{} is not a whole {} file: {problem}", path.display(), format.name())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: Format,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A line of a text file that breaks the rules of its format.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A column that the file does not have.
+    #[error(
+        "{} has no column `{column}`, which `data.columns.{key}` names{}; it has {}",
+        path.display(), Hint::new("did you mean", nearest), List(available)
+    )]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column looked for.
+        column: String,
+        /// The key that names it.
+        key: &'static str,
+        /// The most similar column.
+        nearest: Option<String>,
+        /// All columns.
+        available: Vec<String>,
+    },
+    /// A column named twice in a header.
+    #[error("{} has two columns named `{column}`: rename one of them", path.display())]
+    DuplicateHeader {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        column: String,
+    },
+    /// A column that is used twice.
+    #[error("the column `{column}` is used as {first} and as {second}: each column has one use")]
+    DuplicateUse {
+        /// The column.
+        column: String,
+        /// First use.
+        first: &'static str,
+        /// Second use.
+        second: &'static str,
+    },
+    /// Two channels of one price role.
+    #[error("the channels `{first}` and `{second}` both have the role `{role}`: only one can")]
+    DuplicateRole {
+        /// First channel.
+        first: String,
+        /// Second channel.
+        second: String,
+        /// The role.
+        role: String,
+    },
+    /// No column is left for a channel.
+    #[error("{} has no column to learn from besides its time, series and label: it has {}", path.display(), List(available))]
+    NoChannel {
+        /// The file.
+        path: PathBuf,
+        /// All columns.
+        available: Vec<String>,
+    },
+    /// A column of a type that cannot be used.
+    #[error("{}: the column `{column}` holds {found}; {wanted}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What it holds.
+        found: String,
+        /// What is allowed.
+        wanted: String,
+    },
+    /// A value that cannot be used.
+    #[error("{}, row {row}, column `{column}`: `{value}` {problem}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Row, counted from 1 after the header.
+        row: usize,
+        /// The column.
+        column: String,
+        /// What stands there.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A time zone that is not in the IANA database.
+    #[error(
+        "`{zone}` is no time zone{}: `data.columns.time_zone` takes IANA names such as `Europe/Zurich`",
+        Hint::new("did you mean", nearest)
+    )]
+    TimeZone {
+        /// The name.
+        zone: String,
+        /// The most similar zone.
+        nearest: Option<String>,
+    },
+    /// A setting that the format of the files cannot honour.
+    #[error("`data.{key}` does not apply to {} files: {hint}", format.name())]
+    NotApplicable {
+        /// The key.
+        key: &'static str,
+        /// The format.
+        format: Format,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// A file without rows.
+    #[error("{} has no row of data", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Series that are all too short.
+    #[error("{} has {steps} row of data: a series needs at least 2", path.display())]
+    TooShort {
+        /// A file.
+        path: PathBuf,
+        /// Steps of the longest series.
+        steps: usize,
+    },
+    /// Files that differ in their channels.
+    #[error("{} has {found}, but {} has {expected}: all files must have the same channels", path.display(), first.display())]
+    Channels {
+        /// The file.
+        path: PathBuf,
+        /// Its channels.
+        found: String,
+        /// An earlier file.
+        first: PathBuf,
+        /// Its channels.
+        expected: String,
+    },
+    /// A channel without any value.
+    #[error(
+        "the channel `{channel}` has no finite value in {}: leave it out of `data.columns.channels`",
+        place
+    )]
+    NoValue {
+        /// The channel.
+        channel: String,
+        /// A series, or all of them.
+        place: String,
+    },
+    /// A series of which the checks leave nothing.
+    #[error(
+        "nothing is left of series `{series}` ({rows} rows) after its defects are dropped: {hint}"
+    )]
+    NothingLeft {
+        /// The series.
+        series: String,
+        /// Its rows in the file.
+        rows: usize,
+        /// The way out.
+        hint: String,
+    },
+    /// Defects that the policies do not allow.
+    #[error("the data has defects that `data.checks` does not allow{}", Findings(findings))]
+    Defects {
+        /// All of them.
+        findings: Vec<Finding>,
+    },
+    /// Settings of a generated market that make no market.
+    #[error("the market's `{key}` is {found}: {wanted}")]
+    Market {
+        /// The key.
+        key: String,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
+    },
+    /// A promise of firebox-core that the data would break.
+    #[error("the data cannot be used")]
+    Series(#[from] firebox_core::SeriesError),
+}
+
+impl DataError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
+    pub(crate) fn line(path: &Path, line: usize, problem: impl Into<String>) -> Self {
+        Self::Line { path: path.to_owned(), line, problem: problem.into() }
+    }
+
+    pub(crate) fn malformed(path: &Path, format: Format, problem: impl Into<String>) -> Self {
+        Self::Malformed { path: path.to_owned(), format, problem: problem.into() }
+    }
+}
+
+/// The most similar of some names, if it is similar enough to be what was meant.
+pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = name.to_lowercase();
+    let score = |other: &str| strsim::jaro_winkler(&lower, &other.to_lowercase());
+    names
+        .into_iter()
+        .map(|other| (score(other), other))
+        .filter(|(score, _)| *score > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, other)| other.to_owned())
+}
+
+struct Hint<'a> {
+    words: &'static str,
+    name: &'a Option<String>,
+}
+
+impl<'a> Hint<'a> {
+    fn new(words: &'static str, name: &'a Option<String>) -> Self {
+        Self { words, name }
+    }
+}
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => write!(f, " ({} `{name}`?)", self.words),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names, of which a long list is cut.
+struct List<'a>(&'a [String]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 12;
+        if self.0.is_empty() {
+            return f.write_str("no column");
+        }
+        for (index, name) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}`{name}`", if index == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+struct Findings<'a>(&'a [Finding]);
+
+impl fmt::Display for Findings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|finding| write!(f, "\n- {finding}; {}", finding.way_out()))
+    }
+}

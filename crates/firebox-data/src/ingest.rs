@@ -1,0 +1,238 @@
+//! From the `[data]` table to checked series, or to those that an earlier run has stored.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebox_core::{Event, Key, Listener, SeriesSet};
+use rayon::prelude::*;
+
+use crate::clean::clean;
+use crate::input::{Input, inputs};
+use crate::market::MarketConfig;
+use crate::raw::Raw;
+use crate::time::Zone;
+use crate::{Checks, DataConfig, DataError, Format, frame, npy, store, ts};
+
+/// Data that is ready to be split and cut into windows.
+#[derive(Clone, Debug)]
+pub struct Ingested {
+    /// The series.
+    pub set: Arc<SeriesSet>,
+    /// What was found in them, and done about it.
+    pub checks: Checks,
+    /// The name of this result.
+    pub key: Key,
+    /// Whether it was stored already, and whole.
+    pub reused: bool,
+}
+
+/// The key of what `config` makes of its files: their contents and names, and the settings.
+///
+/// # Errors
+///
+/// When a file is missing, cannot be read, or is of the wrong kind.
+pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
+    key(config, &inputs(config)?)
+}
+
+/// Where [`ingest`] stores the result of a key.
+pub fn stored_at(cache: &Path, key: Key) -> PathBuf {
+    store::folder(cache, key)
+}
+
+/// Reads, checks and stores the data that `config` names, or takes what is stored under its key.
+///
+/// Sends [`Event::Progress`] for each file, and [`Event::Warning`] for what the user should know.
+///
+/// # Errors
+///
+/// When files are missing or broken, do not have the declared columns, or have defects that
+/// `config.checks` does not allow.
+///
+/// # Example
+///
+/// ```
+/// use firebox_core::Silent;
+/// use firebox_data::{DataConfig, ingest};
+///
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("bars.csv");
+/// std::fs::write(&file, "time,open,high,low,close\n2024-01-02T00:00,1,2,1,2\n2024-01-02T00:01,2,3,2,3\n")?;
+///
+/// let config = DataConfig::new(&file);
+/// let first = ingest(&config, &folder.path().join("cache"), &Silent)?;
+/// assert_eq!((first.set.steps(), first.reused), (2, false));
+/// let second = ingest(&config, &folder.path().join("cache"), &Silent)?;
+/// assert!(second.reused && second.set == first.set);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn ingest(
+    config: &DataConfig,
+    cache: &Path,
+    listener: &dyn Listener,
+) -> Result<Ingested, DataError> {
+    let inputs = inputs(config)?;
+    let key = key(config, &inputs)?;
+    match store::load(cache, key) {
+        Ok(Some((set, checks))) => {
+            return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
+        }
+        Ok(None) => {}
+        Err(problem) => warn(
+            listener,
+            format!(
+                "the stored series {} are damaged ({problem}) and are made anew",
+                store::folder(cache, key).display()
+            ),
+        ),
+    }
+    let raw = read_all(config, &inputs, listener)?;
+    if raw.time.is_none()
+        && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
+    {
+        warn(
+            listener,
+            "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
+        );
+    }
+    let (set, checks) = clean(raw, config.interval, &config.checks)?;
+    store::save(cache, key, &set, &checks)?;
+    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+fn warn(listener: &dyn Listener, message: String) {
+    listener.on(&Event::Warning { message });
+}
+
+fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
+    // Where the files lie does not matter, so the settings are taken without the paths.
+    let settings = DataConfig {
+        path: crate::Paths::default(),
+        test: config.test.as_ref().map(|_| crate::Paths::default()),
+        format: inputs[0].format,
+        ..config.clone()
+    };
+    let settings = serde_json::to_vec(&settings)
+        .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
+    let hashes: Vec<blake3::Hash> =
+        inputs.par_iter().map(|input| hash(&input.path)).collect::<Result<_, _>>()?;
+    let mut key = Key::builder("series", store::VERSION).field("settings", settings);
+    for (input, hash) in inputs.iter().zip(hashes) {
+        key = key
+            .field("name", input.stem())
+            .field("origin", format!("{:?}", input.origin))
+            .field("content", hash.as_bytes());
+        if let Some(labels) = label_file(config, input) {
+            key = key.field("labels", hash_of(&labels)?.as_bytes());
+        }
+    }
+    Ok(key.finish())
+}
+
+fn hash_of(path: &Path) -> Result<blake3::Hash, DataError> {
+    hash(path)
+}
+
+fn hash(path: &Path) -> Result<blake3::Hash, DataError> {
+    let mut file = fs::File::open(path).map_err(DataError::io("open", path))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(DataError::io("read", path))? {
+            0 => return Ok(hasher.finalize()),
+            read => drop(hasher.update(&buffer[..read])),
+        }
+    }
+}
+
+/// The file with the labels of an array.
+fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
+    let label = config.columns.label.as_ref().filter(|_| input.format == Format::Npy)?;
+    Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
+}
+
+fn read_all(
+    config: &DataConfig,
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<Raw, DataError> {
+    refuse_settings(config, inputs[0].format)?;
+    let zone = Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
+        let zone = config.columns.time_zone.clone().unwrap_or_default();
+        DataError::TimeZone { zone, nearest }
+    })?;
+    let mut all = Raw::default();
+    for (input, done) in inputs.iter().zip(1..) {
+        let raw = read_one(config, input, &zone)?;
+        all.add(raw)?;
+        listener.on(&Event::Progress {
+            stage: "ingest".to_owned(),
+            done,
+            total: inputs.len() as u64,
+            unit: "files".to_owned(),
+        });
+    }
+    if !matches!(inputs[0].format, Format::Ts | Format::Market) {
+        all.sort_classes();
+    }
+    all.separate_names();
+    Ok(all)
+}
+
+fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, DataError> {
+    let Input { path, format, origin } = input;
+    let bytes = |path: &Path| fs::read(path).map_err(DataError::io("read", path));
+    let names = &config.columns.channels;
+    match format {
+        Format::Npy => {
+            let labels = label_file(config, input);
+            let label_bytes = labels.as_deref().map(bytes).transpose()?;
+            let labels = labels.as_deref().zip(label_bytes.as_deref());
+            npy::read(path, &bytes(path)?, labels, &input.stem(), *origin, names)
+        }
+        Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
+        Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
+            frame::read(input, config, zone)
+        }
+    }
+}
+
+/// Settings that would be ignored are refused instead.
+fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
+    let columns = &config.columns;
+    let table = matches!(format, Format::Csv | Format::Parquet | Format::Arrow);
+    let has_times = table || format == Format::Market;
+    let rules = [
+        (
+            !table && columns.time.is_some(),
+            "columns.time",
+            "the steps of these files have no column of times",
+        ),
+        (!table && columns.time_zone.is_some(), "columns.time_zone", "remove it"),
+        (!table && columns.time_unit != crate::TimeUnit::Auto, "columns.time_unit", "remove it"),
+        (
+            !table && columns.series.is_some(),
+            "columns.series",
+            "the series of these files are named by the files",
+        ),
+        (
+            matches!(format, Format::Ts | Format::Market) && columns.label.is_some(),
+            "columns.label",
+            "the classes are in the file itself",
+        ),
+        (
+            format == Format::Market && !columns.channels.is_empty(),
+            "columns.channels",
+            "a market has open, high, low and close",
+        ),
+        (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
+        (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),
+    ];
+    match rules.into_iter().find(|(broken, ..)| *broken) {
+        Some((_, key, hint)) => Err(DataError::NotApplicable { key, format, hint }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,168 @@
+//! From what the user named to files of a known format. Nothing is parsed here.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use firebox_core::Origin;
+
+use crate::error::nearest;
+use crate::{DataConfig, DataError, Format};
+
+/// A file to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) path: PathBuf,
+    pub(crate) format: Format,
+    pub(crate) origin: Origin,
+}
+
+impl Input {
+    /// The name of the file without its extension, which names its series.
+    pub(crate) fn stem(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let stem = match self.format {
+            Format::Market => {
+                name.strip_suffix(".market.toml").or_else(|| name.strip_suffix(".toml"))
+            }
+            _ => name.rsplit_once('.').map(|(stem, _)| stem),
+        };
+        stem.unwrap_or(&name).to_owned()
+    }
+}
+
+/// The files of `path` and `test`, in the order in which they are declared.
+pub(crate) fn inputs(config: &DataConfig) -> Result<Vec<Input>, DataError> {
+    let train = if config.test.is_some() { Origin::Train } else { Origin::Unassigned };
+    let sides = [(Some(&config.path), train), (config.test.as_ref(), Origin::Test)];
+    let mut inputs: Vec<Input> = Vec::new();
+    for (paths, origin) in sides {
+        let Some(paths) = paths else { continue };
+        if paths.0.is_empty() {
+            return Err(DataError::NoPath);
+        }
+        for path in &paths.0 {
+            for (path, format) in files(path, config)? {
+                inputs.push(Input { path, format, origin });
+            }
+        }
+    }
+    if let Some(other) = inputs.iter().find(|input| input.format != inputs[0].format) {
+        return Err(DataError::MixedFormats {
+            first: (inputs[0].path.clone(), inputs[0].format),
+            second: (other.path.clone(), other.format),
+        });
+    }
+    inputs.iter().try_for_each(check_kind)?;
+    Ok(inputs)
+}
+
+fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, DataError> {
+    let meta = fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => not_found(path),
+        _ => DataError::io("read", path)(error),
+    })?;
+    let declared = config.format;
+    if !meta.is_dir() {
+        let format = match declared {
+            Format::Auto => Format::of(path)
+                .ok_or_else(|| DataError::UnknownFormat { path: path.to_owned() })?,
+            format => format,
+        };
+        return Ok(vec![(path.to_owned(), format)]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(DataError::io("read the folder", path))? {
+        let entry = entry.map_err(DataError::io("read the folder", path))?.path();
+        let hidden = entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        let Some(format) = Format::of(&entry) else { continue };
+        let wanted = declared == Format::Auto || declared == format;
+        if wanted && !hidden && entry.is_file() && !is_label_file(&entry, config) {
+            files.push((entry, format));
+        }
+    }
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    if files.is_empty() {
+        let wanted = match declared {
+            Format::Auto => {
+                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts or .market.toml"
+            }
+            Format::Csv => ".csv or .tsv",
+            Format::Parquet => ".parquet or .pq",
+            Format::Arrow => ".arrow, .feather or .ipc",
+            Format::Npy => ".npy",
+            Format::Ts => ".ts",
+            Format::Market => ".market.toml",
+        };
+        return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
+    }
+    Ok(files)
+}
+
+/// Whether this is the label file of an array, which is read together with the array.
+fn is_label_file(path: &Path, config: &DataConfig) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    config.columns.label.as_ref().is_some_and(|label| name.ends_with(&format!(".{label}.npy")))
+}
+
+fn not_found(path: &Path) -> DataError {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let names: Vec<String> = fs::read_dir(folder.unwrap_or(Path::new(".")))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let nearest = nearest(&name, names.iter().map(String::as_str));
+    DataError::NotFound { path: path.to_owned(), nearest }
+}
+
+/// What the first bytes of a file say that it is.
+fn kind_of(start: &[u8]) -> Option<(&'static str, Option<Format>)> {
+    let kinds: [(&[u8], &str, Option<Format>); 11] = [
+        (b"PAR1", "a Parquet file", Some(Format::Parquet)),
+        (b"ARROW1", "an Arrow IPC file", Some(Format::Arrow)),
+        (b"\xff\xff\xff\xff", "an Arrow IPC stream, which has no footer", None),
+        (b"\x93NUMPY", "a NumPy array", Some(Format::Npy)),
+        (b"PK\x03\x04", "a zip archive (as .npz, .xlsx and .zip files are)", None),
+        (b"\x1f\x8b", "compressed by gzip", None),
+        (b"\x28\xb5\x2f\xfd", "compressed by zstd", None),
+        (b"BZh", "compressed by bzip2", None),
+        (b"\xfd7zXZ", "compressed by xz", None),
+        (b"\x89HDF", "an HDF5 file", None),
+        (b"%PDF", "a PDF", None),
+    ];
+    kinds.into_iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, name, f)| (name, f))
+}
+
+/// Refuses a file that its first bytes show to be of another kind.
+fn check_kind(input: &Input) -> Result<(), DataError> {
+    let Input { path, format, .. } = input;
+    let mut start = Vec::new();
+    let file = fs::File::open(path).map_err(DataError::io("open", path))?;
+    file.take(4096).read_to_end(&mut start).map_err(DataError::io("read", path))?;
+    if start.is_empty() {
+        return Err(DataError::Empty { path: path.clone() });
+    }
+    let wrong = |found, hint: &str| {
+        Err(DataError::WrongKind { path: path.clone(), format: *format, found, hint: hint.into() })
+    };
+    match kind_of(&start) {
+        Some((_, Some(found))) if found == *format => Ok(()),
+        Some((name, Some(found))) => wrong(
+            name,
+            &format!("set `data.format` to \"{}\", or give it the right extension", found.name()),
+        ),
+        Some((name, None)) => wrong(name, "unpack or convert it first"),
+        None if matches!(format, Format::Parquet | Format::Arrow | Format::Npy) => {
+            let text = !start.contains(&0);
+            let found = if text { "text" } else { "binary data of an unknown kind" };
+            wrong(found, "check that it is the right file and that it was copied whole")
+        }
+        None if start.starts_with(b"\xff\xfe") || start.starts_with(b"\xfe\xff") => {
+            wrong("text in UTF-16", "convert it to UTF-8 first")
+        }
+        None if start.contains(&0) => wrong("binary data", "check that it is the right file"),
+        None => Ok(()),
+    }
+}

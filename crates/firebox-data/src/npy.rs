@@ -1,0 +1,355 @@
+//! NumPy's `.npy` arrays, read strictly.
+//!
+//! Versions 1 to 3 of the header, both byte orders, C and Fortran order, floating-point, integer
+//! and boolean values. Pickled objects, structures and complex numbers are refused. Source of the
+//! format: `numpy.lib.format`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use firebox_core::Origin;
+use half::f16;
+
+use crate::raw::{Interner, NO_LABEL, Piece, Raw, RawLabels, RawSeries, Rows};
+use crate::ts::name_channels;
+use crate::{ChannelColumn, DataError, Format};
+
+/// The type of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Signed,
+    Unsigned,
+    Float,
+}
+
+/// What the header of an array says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Header {
+    kind: Kind,
+    bytes: usize,
+    big_endian: bool,
+    fortran: bool,
+    shape: Vec<usize>,
+    /// Offset of the first value.
+    start: usize,
+}
+
+/// An array in C order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Array {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f64>,
+}
+
+/// Reads the bytes of a file as an array of f64; integers beyond 2⁵³ are rounded.
+///
+/// # Errors
+///
+/// Says what breaks the rules of the format.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
+    let header = header(bytes)?;
+    let count = header.shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
+    let wanted = count.and_then(|count| count.checked_mul(header.bytes));
+    let data = &bytes[header.start..];
+    let (Some(count), Some(wanted)) = (count, wanted) else {
+        return Err(format!("its shape {:?} is beyond any memory", header.shape));
+    };
+    if data.len() < wanted {
+        return Err(format!("it is cut off: {} of {wanted} bytes of values", data.len()));
+    }
+    if data.len() > wanted {
+        return Err(format!(
+            "{} bytes follow the last value: save one array in each file",
+            data.len() - wanted
+        ));
+    }
+    let mut values = decode(data, &header);
+    debug_assert_eq!(values.len(), count);
+    if header.fortran && header.shape.len() > 1 {
+        values = from_fortran(&values, &header.shape);
+    }
+    Ok(Array { shape: header.shape, values })
+}
+
+fn header(bytes: &[u8]) -> Result<Header, String> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as a NumPy array does")?;
+    let cut = || "it is cut off within its header".to_owned();
+    let (length, prefix) = match *rest {
+        [1, 0, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 10),
+        [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 12),
+        [1..=3, 0, ..] | [] | [_] => return Err(cut()),
+        [major, minor, ..] => {
+            return Err(format!("version {major}.{minor} of the format is not known"));
+        }
+    };
+    let start = length.checked_add(prefix).ok_or_else(cut)?;
+    let text = bytes.get(prefix..start).ok_or_else(cut)?;
+    let text = std::str::from_utf8(text).map_err(|_| "its header is not text")?;
+    let mut parser = Literal { rest: text.trim_end() };
+    let mut header = parser.dictionary()?;
+    header.start = start;
+    Ok(header)
+}
+
+/// Reads the Python dictionary of a header.
+struct Literal<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Literal<'a> {
+    fn dictionary(&mut self) -> Result<Header, String> {
+        let (mut descr, mut fortran, mut shape) = (None, None, None);
+        self.expect("{")?;
+        while !self.skip("}") {
+            let key = self.string()?;
+            self.expect(":")?;
+            match key {
+                "descr" => descr = Some(self.descr()?),
+                "fortran_order" => fortran = Some(self.boolean()?),
+                "shape" => shape = Some(self.tuple()?),
+                other => return Err(format!("its header has the unknown key `{other}`")),
+            }
+            if !self.skip(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        if !self.rest.trim().is_empty() {
+            return Err("its header goes on after its end".to_owned());
+        }
+        let missing = |key: &str| format!("its header lacks the key `{key}`");
+        let (kind, bytes, big_endian) = descr.ok_or_else(|| missing("descr"))?;
+        let fortran = fortran.ok_or_else(|| missing("fortran_order"))?;
+        let shape = shape.ok_or_else(|| missing("shape"))?;
+        Ok(Header { kind, bytes, big_endian, fortran, shape, start: 0 })
+    }
+
+    fn skip(&mut self, token: &str) -> bool {
+        match self.rest.trim_start().strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn expect(&mut self, token: &str) -> Result<(), String> {
+        match self.skip(token) {
+            true => Ok(()),
+            false => {
+                let found: String = self.rest.trim_start().chars().take(10).collect();
+                Err(format!("its header has `{found}` where `{token}` should be"))
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<&'a str, String> {
+        let quote = if self.skip("'") { '\'' } else { self.expect("\"").map(|()| '"')? };
+        let (text, rest) =
+            self.rest.split_once(quote).ok_or("its header has a text without an end")?;
+        self.rest = rest;
+        Ok(text)
+    }
+
+    fn boolean(&mut self) -> Result<bool, String> {
+        if self.skip("True") { Ok(true) } else { self.expect("False").map(|()| false) }
+    }
+
+    fn tuple(&mut self) -> Result<Vec<usize>, String> {
+        let mut numbers = Vec::new();
+        self.expect("(")?;
+        while !self.skip(")") {
+            let rest = self.rest.trim_start();
+            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let number =
+                rest[..end].parse().map_err(|_| "its shape is no tuple of whole numbers")?;
+            numbers.push(number);
+            // Python 2 wrote long integers with an L.
+            self.rest = rest[end..].strip_prefix('L').unwrap_or(&rest[end..]);
+            if !self.skip(",") {
+                self.expect(")")?;
+                break;
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn descr(&mut self) -> Result<(Kind, usize, bool), String> {
+        if self.rest.trim_start().starts_with('[') {
+            return Err("it holds structures: save each field as an array of its own".to_owned());
+        }
+        let text = self.string()?;
+        let (order, kind) = match text.as_bytes() {
+            [order @ (b'<' | b'>' | b'|' | b'='), kind @ ..] => (*order, kind),
+            kind => (b'=', kind),
+        };
+        let big_endian = order == b'>' || (order == b'=' && cfg!(target_endian = "big"));
+        let found = match kind {
+            b"b1" => (Kind::Bool, 1),
+            b"i1" => (Kind::Signed, 1),
+            b"i2" => (Kind::Signed, 2),
+            b"i4" => (Kind::Signed, 4),
+            b"i8" => (Kind::Signed, 8),
+            b"u1" => (Kind::Unsigned, 1),
+            b"u2" => (Kind::Unsigned, 2),
+            b"u4" => (Kind::Unsigned, 4),
+            b"u8" => (Kind::Unsigned, 8),
+            b"f2" => (Kind::Float, 2),
+            b"f4" => (Kind::Float, 4),
+            b"f8" => (Kind::Float, 8),
+            [b'O', ..] => {
+                return Err("it holds pickled Python objects: save arrays of numbers, for series of different lengths one file each".to_owned());
+            }
+            _ => {
+                return Err(format!(
+                    "it holds values of the type `{text}`: float16 to float64, integers and bool are read"
+                ));
+            }
+        };
+        Ok((found.0, found.1, big_endian))
+    }
+}
+
+fn decode(data: &[u8], header: &Header) -> Vec<f64> {
+    macro_rules! each {
+        ($type:ty, $convert:expr) => {
+            data.chunks_exact(size_of::<$type>())
+                .map(|bytes| {
+                    let mut array = [0; size_of::<$type>()];
+                    array.copy_from_slice(bytes);
+                    let value = match header.big_endian {
+                        true => <$type>::from_be_bytes(array),
+                        false => <$type>::from_le_bytes(array),
+                    };
+                    $convert(value)
+                })
+                .collect()
+        };
+    }
+    match (header.kind, header.bytes) {
+        (Kind::Bool, _) => data.iter().map(|byte| f64::from(u8::from(*byte != 0))).collect(),
+        (Kind::Signed, 1) => each!(i8, f64::from),
+        (Kind::Signed, 2) => each!(i16, f64::from),
+        (Kind::Signed, 4) => each!(i32, f64::from),
+        (Kind::Signed, _) => each!(i64, |value| value as f64),
+        (Kind::Unsigned, 1) => each!(u8, f64::from),
+        (Kind::Unsigned, 2) => each!(u16, f64::from),
+        (Kind::Unsigned, 4) => each!(u32, f64::from),
+        (Kind::Unsigned, _) => each!(u64, |value| value as f64),
+        (Kind::Float, 2) => each!(f16, f64::from),
+        (Kind::Float, 4) => each!(f32, f64::from),
+        (Kind::Float, _) => each!(f64, |value| value),
+    }
+}
+
+/// Column-major → row-major.
+fn from_fortran(values: &[f64], shape: &[usize]) -> Vec<f64> {
+    let mut strides = vec![1; shape.len()];
+    for axis in 1..shape.len() {
+        strides[axis] = strides[axis - 1] * shape[axis - 1];
+    }
+    let mut index = vec![0; shape.len()];
+    let mut offset = 0;
+    (0..values.len())
+        .map(|_| {
+            let value = values[offset];
+            for axis in (0..shape.len()).rev() {
+                index[axis] += 1;
+                offset += strides[axis];
+                if index[axis] < shape[axis] {
+                    break;
+                }
+                offset -= strides[axis] * shape[axis];
+                index[axis] = 0;
+            }
+            value
+        })
+        .collect()
+}
+
+/// Reads an array as one series (`[time]` or `[time, channel]`) or as samples
+/// (`[sample, time, channel]`), with the labels of a second array if there is one.
+pub(crate) fn read(
+    path: &Path,
+    bytes: &[u8],
+    labels: Option<(&Path, &[u8])>,
+    stem: &str,
+    origin: Origin,
+    names: &[ChannelColumn],
+) -> Result<Raw, DataError> {
+    let malformed = |path: &Path, problem| DataError::malformed(path, Format::Npy, problem);
+    let array = parse(bytes).map_err(|problem| malformed(path, problem))?;
+    let (samples, steps, width) = match *array.shape {
+        [steps] => (None, steps, 1),
+        [steps, width] => (None, steps, width),
+        [samples, steps, width] => (Some(samples), steps, width),
+        ref shape => {
+            let problem = format!(
+                "its shape {shape:?} has {} axes: arrays are [time], [time, channel] or [sample, time, channel]",
+                shape.len()
+            );
+            return Err(malformed(path, problem));
+        }
+    };
+    if array.values.is_empty() {
+        return Err(DataError::Empty { path: path.to_owned() });
+    }
+    let channels = name_channels(path, width, names)?;
+    let mut classes = Interner::default();
+    let labels = match labels {
+        Some((file, bytes)) => Some((file, codes(file, bytes, &mut classes)?)),
+        None => None,
+    };
+    let count = samples.unwrap_or(1);
+    if let Some((file, codes)) = &labels {
+        let fits = codes.len() == count || (samples.is_none() && codes.len() == steps);
+        if !fits {
+            let wanted = match samples {
+                Some(samples) => format!("{samples}, one for each sample"),
+                None => format!("1 or {steps}, one for the series or one for each step"),
+            };
+            let problem =
+                format!("it has {} labels: {} needs {wanted}", codes.len(), path.display());
+            return Err(malformed(file, problem));
+        }
+    }
+    let file: Arc<Path> = Arc::from(path);
+    let digits = count.to_string().len();
+    let series = (0..count).map(|index| {
+        let values = &array.values[index * steps * width..(index + 1) * steps * width];
+        let column = |channel| values.iter().skip(channel).step_by(width).copied().collect();
+        RawSeries {
+            name: match samples {
+                Some(_) => format!("{stem}/{:0digits$}", index + 1),
+                None => stem.to_owned(),
+            },
+            origin,
+            time: None,
+            columns: (0..width).map(column).collect(),
+            labels: match &labels {
+                None => RawLabels::None,
+                Some((_, codes)) if codes.len() == count => RawLabels::Whole(codes[index]),
+                Some((_, codes)) => RawLabels::PerStep(codes.clone()),
+            },
+            pieces: vec![Piece { path: Arc::clone(&file), steps, rows: Rows::From(1) }],
+        }
+    });
+    let series = series.collect();
+    Ok(Raw { channels, classes: classes.names, series, ..Raw::default() })
+}
+
+/// Labels are whole numbers; a negative one means that there is none.
+fn codes(path: &Path, bytes: &[u8], classes: &mut Interner) -> Result<Vec<u32>, DataError> {
+    let malformed = |problem| DataError::malformed(path, Format::Npy, problem);
+    let array = parse(bytes).map_err(malformed)?;
+    let code = |(index, value): (usize, f64)| match value {
+        value if value.fract() != 0.0 || !value.is_finite() => {
+            Err(malformed(format!("the label {value} at {index} is no whole number")))
+        }
+        value if value < 0.0 => Ok(NO_LABEL),
+        value => Ok(classes.code(&format!("{value}"))),
+    };
+    array.values.into_iter().enumerate().map(code).collect()
+}

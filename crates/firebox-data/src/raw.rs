@@ -1,0 +1,237 @@
+//! Series as files give them: column by column, unchecked.
+//!
+//! The readers of all formats end here, and the checks begin here.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use firebox_core::{Channel, Origin};
+
+use crate::DataError;
+
+/// The code of a step without a label.
+pub(crate) const NO_LABEL: u32 = u32::MAX;
+
+/// Everything that was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Raw {
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) classes: Vec<String>,
+    pub(crate) series: Vec<RawSeries>,
+    /// The column that times come from.
+    pub(crate) time: Option<String>,
+    /// The column that names the series.
+    pub(crate) by: Option<String>,
+    /// The column of labels.
+    pub(crate) label: Option<String>,
+}
+
+/// One series.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RawSeries {
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    /// Microseconds since 1970-01-01 UTC; `None` for data without times.
+    pub(crate) time: Option<Vec<i64>>,
+    /// One vector a channel; missing values are NaN.
+    pub(crate) columns: Vec<Vec<f64>>,
+    pub(crate) labels: RawLabels,
+    /// Where its rows lie.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// Labels as indices into the classes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum RawLabels {
+    #[default]
+    None,
+    /// One for each step, or [`NO_LABEL`].
+    PerStep(Vec<u32>),
+    Whole(u32),
+}
+
+/// Consecutive steps of a series that come from one file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Piece {
+    pub(crate) path: Arc<Path>,
+    pub(crate) steps: usize,
+    pub(crate) rows: Rows,
+}
+
+/// Rows of a file, counted from 1 after the header.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Rows {
+    From(usize),
+    Each(Vec<u32>),
+}
+
+impl RawSeries {
+    pub(crate) fn len(&self) -> usize {
+        self.columns.first().map_or(0, Vec::len)
+    }
+
+    /// File and row of a step.
+    pub(crate) fn place(&self, mut step: usize) -> (Arc<Path>, usize) {
+        for piece in &self.pieces {
+            if step < piece.steps {
+                let row = match &piece.rows {
+                    Rows::From(first) => first + step,
+                    Rows::Each(rows) => rows[step] as usize,
+                };
+                return (Arc::clone(&piece.path), row);
+            }
+            step -= piece.steps;
+        }
+        (Path::new("").into(), 0)
+    }
+
+    fn append(&mut self, other: Self) {
+        if let (Some(time), Some(more)) = (&mut self.time, other.time) {
+            time.extend(more);
+        }
+        for (column, more) in self.columns.iter_mut().zip(other.columns) {
+            column.extend(more);
+        }
+        if let (RawLabels::PerStep(labels), RawLabels::PerStep(more)) =
+            (&mut self.labels, other.labels)
+        {
+            labels.extend(more);
+        }
+        self.pieces.extend(other.pieces);
+    }
+}
+
+impl Raw {
+    /// Adds what another file gives. Series named by a column go on where an earlier file left
+    /// them.
+    pub(crate) fn add(&mut self, mut other: Self) -> Result<(), DataError> {
+        if self.series.is_empty() {
+            *self = other;
+            return Ok(());
+        }
+        if self.channels != other.channels {
+            let names = |raw: &Self| {
+                let names: Vec<_> = raw.channels.iter().map(|c| c.name.as_str()).collect();
+                format!("{} channels ({})", names.len(), names.join(", "))
+            };
+            let path = |raw: &Self| raw.series.first().map(|s| s.place(0).0.to_path_buf());
+            return Err(DataError::Channels {
+                path: path(&other).unwrap_or_default(),
+                found: names(&other),
+                first: path(self).unwrap_or_default(),
+                expected: names(self),
+            });
+        }
+        let map = merge_classes(&mut self.classes, &other.classes);
+        other.series.iter_mut().for_each(|series| relabel(&mut series.labels, &map));
+        let known: HashMap<_, _> = self
+            .series
+            .iter()
+            .enumerate()
+            .map(|(index, series)| ((series.name.clone(), series.origin), index))
+            .collect();
+        for mut series in other.series {
+            match known.get(&(series.name.clone(), series.origin)) {
+                Some(index) if self.by.is_some() => self.series[*index].append(series),
+                Some(_) => {
+                    series.name = self.free_name(&series.name);
+                    self.series.push(series);
+                }
+                None => self.series.push(series),
+            }
+        }
+        Ok(())
+    }
+
+    /// A name that no series has: two folders may hold files of one name.
+    fn free_name(&self, name: &str) -> String {
+        let taken = |name: &str| self.series.iter().any(|series| series.name == name);
+        let mut names = (2..).map(|number| format!("{name} ({number})"));
+        names.find(|name| !taken(name)).unwrap_or_default()
+    }
+
+    /// Gives test series whose name a training series has another one.
+    pub(crate) fn separate_names(&mut self) {
+        let train: std::collections::HashSet<_> = self
+            .series
+            .iter()
+            .filter(|series| series.origin != Origin::Test)
+            .map(|series| series.name.clone())
+            .collect();
+        for series in self.series.iter_mut().filter(|series| series.origin == Origin::Test) {
+            if train.contains(&series.name) {
+                series.name = format!("test/{}", series.name);
+            }
+        }
+    }
+
+    /// Puts the classes in order: numbers by value, other names by alphabet.
+    pub(crate) fn sort_classes(&mut self) {
+        let numbers: Option<Vec<f64>> =
+            self.classes.iter().map(|class| class.parse().ok()).collect();
+        let mut order: Vec<usize> = (0..self.classes.len()).collect();
+        match numbers {
+            Some(numbers) => order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b])),
+            None => order.sort_by(|a, b| self.classes[*a].cmp(&self.classes[*b])),
+        }
+        let mut map = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(old, new)| map[*old] = new);
+        self.classes = order.into_iter().map(|old| self.classes[old].clone()).collect();
+        self.series.iter_mut().for_each(|series| relabel(&mut series.labels, &map));
+    }
+}
+
+fn merge_classes(classes: &mut Vec<String>, more: &[String]) -> Vec<u32> {
+    let mut interner = Interner::from(std::mem::take(classes));
+    let map = more.iter().map(|class| interner.code(class)).collect();
+    *classes = interner.names;
+    map
+}
+
+fn relabel(labels: &mut RawLabels, map: &[u32]) {
+    let new = |code: &mut u32| {
+        if let Some(new) = map.get(*code as usize) {
+            *code = *new;
+        }
+    };
+    match labels {
+        RawLabels::None => {}
+        RawLabels::PerStep(labels) => labels.iter_mut().for_each(new),
+        RawLabels::Whole(label) => new(label),
+    }
+}
+
+/// Gives each name a number, in the order in which they come.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    pub(crate) names: Vec<String>,
+    codes: HashMap<String, u32>,
+    last: u32,
+}
+
+impl Interner {
+    pub(crate) fn code(&mut self, name: &str) -> u32 {
+        // Neighbouring rows mostly have the same name, which needs no hash.
+        if self.names.get(self.last as usize).is_some_and(|last| last == name) {
+            return self.last;
+        }
+        self.last = match self.codes.get(name) {
+            Some(code) => *code,
+            None => {
+                let code = self.names.len() as u32;
+                self.codes.insert(name.to_owned(), code);
+                self.names.push(name.to_owned());
+                code
+            }
+        };
+        self.last
+    }
+}
+
+impl From<Vec<String>> for Interner {
+    fn from(names: Vec<String>) -> Self {
+        let codes = names.iter().cloned().zip(0..).collect();
+        Self { names, codes, last: 0 }
+    }
+}

@@ -1,0 +1,359 @@
+//! Times as text or numbers → microseconds since 1970-01-01 UTC.
+//!
+//! ISO 8601 dates with an optional time of day and zone, and epoch numbers with a declared unit.
+//! Nothing is guessed: a number without a declared unit is refused by the caller.
+
+use chrono::{DateTime, LocalResult, NaiveDateTime, TimeZone as _};
+
+use crate::TimeUnit;
+
+const SECOND: i64 = 1_000_000;
+const DAY: i64 = 86_400 * SECOND;
+
+/// A time as it is written: in UTC, or in a zone that is not written with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    Utc(i64),
+    Local(i64),
+}
+
+/// Reads `YYYY-MM-DD` or `YYYYMMDD`, then optionally `T` or a space and `HH:MM[:SS[.fraction]]` or
+/// `HHMM[SS]`, then optionally `Z`, `UTC` or `±HH[[:]MM]`. Digits beyond microseconds are cut.
+pub(crate) fn parse_iso(text: &[u8]) -> Option<Written> {
+    let text = text.trim_ascii();
+    let extended = text.get(4) == Some(&b'-');
+    let (year, month, day, rest) = if extended {
+        let (date, rest) = text.split_at_checked(10)?;
+        if date[7] != b'-' {
+            return None;
+        }
+        (digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?, rest)
+    } else {
+        let (date, rest) = text.split_at_checked(8)?;
+        // Eight digits alone may as well be a number; with a time of day they are a date.
+        if rest.is_empty() {
+            return None;
+        }
+        (digits(&date[..4])?, digits(&date[4..6])?, digits(&date[6..])?, rest)
+    };
+    let date = days(year, month, day)? * DAY;
+    let [separator, rest @ ..] = rest else { return Some(Written::Local(date)) };
+    if !matches!(separator, b'T' | b't' | b' ') {
+        return None;
+    }
+    let end = rest
+        .iter()
+        .position(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-' | b' ' | b'U'))
+        .unwrap_or(rest.len());
+    let time = date + time_of_day(&rest[..end])?;
+    Some(match rest[end..].trim_ascii() {
+        b"" => Written::Local(time),
+        b"Z" | b"z" | b"UTC" => Written::Utc(time),
+        zone => Written::Utc(time - offset(zone)?),
+    })
+}
+
+fn time_of_day(text: &[u8]) -> Option<i64> {
+    let (clock, fraction) = match text.iter().position(|byte| matches!(byte, b'.' | b',')) {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &[][..]),
+    };
+    let (hour, minute, second) = match *clock {
+        [a, b, b':', c, d] => (digits(&[a, b])?, digits(&[c, d])?, 0),
+        [a, b, b':', c, d, b':', e, f] => (digits(&[a, b])?, digits(&[c, d])?, digits(&[e, f])?),
+        [a, b, c, d] => (digits(&[a, b])?, digits(&[c, d])?, 0),
+        [a, b, c, d, e, f] => (digits(&[a, b])?, digits(&[c, d])?, digits(&[e, f])?),
+        _ => return None,
+    };
+    let fraction_allowed = matches!(clock.len(), 8 | 6);
+    if hour > 23 || minute > 59 || second > 59 || (clock.len() < text.len() && !fraction_allowed) {
+        return None;
+    }
+    if clock.len() < text.len() && fraction.is_empty() {
+        return None;
+    }
+    Some(((hour * 60 + minute) * 60 + second) * SECOND + fraction_microseconds(fraction)?)
+}
+
+fn fraction_microseconds(fraction: &[u8]) -> Option<i64> {
+    if fraction.len() > 18 || !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some((0..6).fold(0, |sum, place| {
+        sum * 10 + i64::from(fraction.get(place).map_or(0, |digit| digit - b'0'))
+    }))
+}
+
+fn offset(zone: &[u8]) -> Option<i64> {
+    let [sign, zone @ ..] = zone else { return None };
+    let sign = match sign {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let (hours, minutes) = match *zone {
+        [a, b] => (digits(&[a, b])?, 0),
+        [a, b, c, d] | [a, b, b':', c, d] => (digits(&[a, b])?, digits(&[c, d])?),
+        _ => return None,
+    };
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60 * SECOND)
+}
+
+fn digits(text: &[u8]) -> Option<i64> {
+    text.iter().try_fold(0i64, |number, byte| {
+        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
+    })
+}
+
+/// Days since 1970-01-01 of a date in the proleptic Gregorian calendar. Source: Howard Hinnant,
+/// "chrono-compatible low-level date algorithms", `days_from_civil`.
+fn days(year: i64, month: i64, day: i64) -> Option<i64> {
+    let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let length = match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + i64::from(leap),
+        _ => return None,
+    };
+    if day < 1 || day > length {
+        return None;
+    }
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+}
+
+/// Reads a decimal number of `unit`s since 1970-01-01 UTC.
+pub(crate) fn parse_epoch(text: &[u8], unit: TimeUnit) -> Option<i64> {
+    let text = text.trim_ascii();
+    let (negative, text) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let (whole, fraction) = match text.iter().position(|byte| *byte == b'.') {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &[][..]),
+    };
+    if whole.is_empty() || whole.len() > 18 || !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let whole = digits(whole)?;
+    let magnitude = match unit {
+        TimeUnit::S => whole.checked_mul(SECOND)?.checked_add(fraction_microseconds(fraction)?)?,
+        // A fraction of a finer unit must be zero: `1398902400000.0` is common, `.5` a mistake.
+        _ if fraction.iter().any(|digit| *digit != b'0') => return None,
+        _ => return epoch(if negative { -whole } else { whole }, unit),
+    };
+    Some(if negative { -magnitude } else { magnitude })
+}
+
+/// A whole number of `unit`s in microseconds, if it fits.
+pub(crate) fn epoch(number: i64, unit: TimeUnit) -> Option<i64> {
+    match unit {
+        TimeUnit::S => number.checked_mul(SECOND),
+        TimeUnit::Ms => number.checked_mul(1_000),
+        TimeUnit::Us => Some(number),
+        TimeUnit::Ns => Some(number.div_euclid(1_000)),
+        TimeUnit::Auto => None,
+    }
+}
+
+/// The unit in which a number would be a time between 1980 and 2100.
+pub(crate) fn likely_unit(number: f64) -> Option<&'static str> {
+    let seconds = 3.15e8..4.1e9;
+    [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)]
+        .into_iter()
+        .find(|(_, factor)| seconds.contains(&(number.abs() / factor)))
+        .map(|(unit, _)| unit)
+}
+
+/// ISO 8601 with the microseconds that are not zero.
+pub(crate) fn format(time: i64) -> String {
+    match DateTime::from_timestamp_micros(time) {
+        Some(time) => {
+            let text = time.naive_utc().format("%Y-%m-%dT%H:%M:%S%.f").to_string();
+            format!("{text}Z")
+        }
+        None => format!("{time} us"),
+    }
+}
+
+/// The zone of times that are written without one.
+pub(crate) enum Zone {
+    Utc,
+    Named(chrono_tz::Tz),
+}
+
+/// A local time that a zone does not have: clocks were put forward over it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Skipped;
+
+impl Zone {
+    /// The zone of this name; `Err` holds the most similar one.
+    pub(crate) fn named(name: Option<&str>) -> Result<Self, Option<String>> {
+        match name {
+            None | Some("UTC" | "Z") => Ok(Self::Utc),
+            Some(name) => name.parse().map(Self::Named).map_err(|_| {
+                let zones = chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name());
+                crate::error::nearest(name, zones)
+            }),
+        }
+    }
+
+    /// Local times → UTC, in place. A time that clocks show twice is taken as the first of the two
+    /// unless the row before it is later than that; `Err` holds the row of a skipped time.
+    pub(crate) fn to_utc(&self, times: &mut [i64]) -> Result<(), (usize, Skipped)> {
+        let Self::Named(zone) = self else { return Ok(()) };
+        // Offsets change on full quarter hours, so all times of one share theirs.
+        const QUARTER: i64 = 15 * 60 * SECOND;
+        let mut known: Option<(i64, i64)> = None;
+        for row in 0..times.len() {
+            let local = times[row];
+            let quarter = local.div_euclid(QUARTER);
+            if let Some((_, offset)) = known.filter(|(known, _)| *known == quarter) {
+                times[row] = local - offset;
+                continue;
+            }
+            let utc = DateTime::from_timestamp_micros(local).map(|time| time.naive_utc());
+            let utc = utc.ok_or((row, Skipped))?;
+            let (earlier, later) = instants(*zone, &utc).ok_or((row, Skipped))?;
+            if earlier == later {
+                known = Some((quarter, local - earlier));
+                times[row] = earlier;
+            } else {
+                let before = row.checked_sub(1).map(|row| times[row]);
+                times[row] =
+                    if before.is_some_and(|before| before >= earlier) { later } else { earlier };
+            }
+        }
+        Ok(())
+    }
+}
+
+fn instants(zone: chrono_tz::Tz, local: &NaiveDateTime) -> Option<(i64, i64)> {
+    match zone.from_local_datetime(local) {
+        LocalResult::Single(time) => Some((time.timestamp_micros(), time.timestamp_micros())),
+        LocalResult::Ambiguous(a, b) => {
+            let (a, b) = (a.timestamp_micros(), b.timestamp_micros());
+            Some((a.min(b), a.max(b)))
+        }
+        LocalResult::None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn utc(text: &str) -> i64 {
+        match parse_iso(text.as_bytes()) {
+            Some(Written::Utc(time) | Written::Local(time)) => time,
+            None => panic!("{text}"),
+        }
+    }
+
+    #[test]
+    fn iso_texts_of_one_moment_agree() {
+        let moment = 1_398_902_460_000_000;
+        for text in [
+            "2014-05-01T00:01:00",
+            "2014-05-01 00:01",
+            "2014-05-01T00:01:00Z",
+            "2014-05-01 02:01:00+02:00",
+            "2014-05-01T02:01:00.000+0200",
+            "2014-04-30T19:01:00-05",
+            "20140501T000100Z",
+            "20140501 0001",
+            "2014-05-01 00:01:00 UTC",
+            " 2014-05-01T00:01:00.000000000 ",
+        ] {
+            assert_eq!(utc(text), moment, "{text}");
+        }
+        assert_eq!(utc("1969-12-31T23:59:59.999999"), -1);
+        assert_eq!(utc("2000-02-29"), 951_782_400_000_000);
+        assert_eq!(utc("2014-05-01T00:01:00.1234567") - moment, 123_456);
+        assert_eq!(parse_iso(b"2014-05-01T00:01"), Some(Written::Local(moment)));
+        assert_eq!(parse_iso(b"2014-05-01T00:01Z"), Some(Written::Utc(moment)));
+    }
+
+    #[test]
+    fn what_is_no_iso_time_is_refused() {
+        for text in [
+            "",
+            "2014",
+            "20140501",
+            "2014-13-01",
+            "2014-02-29",
+            "2014-05-01T24:00",
+            "2014-05-01T1:00",
+            "2014-05-01T00:60",
+            "2014-05-01T00:00:60",
+            "2014/05/01",
+            "01-05-2014",
+            "1398902460",
+            "2014-05-01T00:00:00.",
+            "2014-05-01T00:00+25:00",
+            "2014-05-01T",
+            "2014-05-01x00:00",
+            "NaT",
+        ] {
+            assert_eq!(parse_iso(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn epoch_numbers_keep_their_fraction_and_refuse_overflow() {
+        let check = |text: &str, unit, expected| {
+            assert_eq!(parse_epoch(text.as_bytes(), unit), expected, "{text}");
+        };
+        check("1398902460", TimeUnit::S, Some(1_398_902_460_000_000));
+        check("1398902460.25", TimeUnit::S, Some(1_398_902_460_250_000));
+        check("-0.5", TimeUnit::S, Some(-500_000));
+        check("1398902460000.0", TimeUnit::Ms, Some(1_398_902_460_000_000));
+        check("1398902460000.5", TimeUnit::Ms, None);
+        check("-1500", TimeUnit::Ns, Some(-2));
+        check("999999999999999999", TimeUnit::S, None);
+        check("1e9", TimeUnit::S, None);
+        check("", TimeUnit::S, None);
+        check("-", TimeUnit::Us, None);
+        assert_eq!(likely_unit(1_398_902_460.0), Some("s"));
+        assert_eq!(likely_unit(1_398_902_460_000.0), Some("ms"));
+        assert_eq!(likely_unit(1_398_902_460_000_000.0), Some("us"));
+        assert_eq!(likely_unit(17.0), None);
+    }
+
+    #[test]
+    fn local_times_of_a_named_zone_become_utc() {
+        let Ok(zone) = Zone::named(Some("America/New_York")) else { panic!("the zone is known") };
+        let convert = |texts: &[&str]| {
+            let mut times: Vec<i64> = texts.iter().map(|text| utc(text)).collect();
+            zone.to_utc(&mut times).map(|()| times.into_iter().map(format).collect::<Vec<_>>())
+        };
+        assert_eq!(convert(&["2020-01-02 09:30"]).unwrap(), ["2020-01-02T14:30:00Z"]);
+        assert_eq!(convert(&["2020-07-02 09:30"]).unwrap(), ["2020-07-02T13:30:00Z"]);
+        // Clocks show 01:30 twice on this day.
+        assert_eq!(
+            convert(&["2020-11-01 01:30", "2020-11-01 01:59", "2020-11-01 01:00"]).unwrap(),
+            ["2020-11-01T05:30:00Z", "2020-11-01T05:59:00Z", "2020-11-01T06:00:00Z"]
+        );
+        assert_eq!(convert(&["2020-03-08 01:59", "2020-03-08 02:30"]), Err((1, Skipped)));
+        assert_eq!(Zone::named(Some("Europe/Zurch")).err().flatten().unwrap(), "Europe/Zurich");
+    }
+
+    proptest! {
+        #[test]
+        fn formatted_times_are_read_back(time in -62_135_596_800_000_000i64..253_402_300_800_000_000) {
+            prop_assert_eq!(parse_iso(format(time).as_bytes()), Some(Written::Utc(time)));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            parse_iso(&bytes);
+            parse_epoch(&bytes, TimeUnit::S);
+            parse_epoch(&bytes, TimeUnit::Ns);
+        }
+    }
+}
