@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use firebox_core::Key;
 
 use crate::error::{CacheError, Damage};
-use crate::files::{self, check_file, temporary};
+use crate::files::{self, FileRecord, check_file, temporary};
 use crate::lock;
-use crate::manifest::{self, AnyManifest};
+use crate::manifest::{self, AnyManifest, Manifest};
 use crate::store::{AUGMENTED, SERIES, Store};
 
 /// The buckets that are listed and pruned.
@@ -69,7 +69,7 @@ impl Listing {
 pub struct Verified {
     /// The result.
     pub stored: Stored,
-    /// Bytes that were compared with their checksums.
+    /// Bytes that were compared with their checksums; 0 if the manifest states none.
     pub checked: u64,
     /// Damaged files with their damage. Empty if all is well.
     pub damaged: Vec<(PathBuf, Damage)>,
@@ -128,9 +128,9 @@ impl Store {
         let _used = lock::shared(&self.lock(stored.bucket, &stored.key.to_string(), "use"))?;
         let mut damaged = Vec::new();
         let mut checked = 0;
-        match read_manifest(&stored) {
-            Ok(manifest) => {
-                for file in manifest.files {
+        match recorded(&stored) {
+            Ok(files) => {
+                for file in files {
                     match check_file(&stored.path, &file, true) {
                         Ok(_) => checked += file.bytes,
                         Err(damage) => damaged.push((stored.path.join(&file.name), damage)),
@@ -213,15 +213,26 @@ impl Store {
     }
 }
 
-fn read_manifest(stored: &Stored) -> Result<AnyManifest, Damage> {
+/// The files of a result with their checksums.
+fn recorded(stored: &Stored) -> Result<Vec<FileRecord>, Damage> {
     if stored.bucket == AUGMENTED
-        && let Err(damage) = manifest::Manifest::read(&stored.path)
+        && let Err(damage) = Manifest::read(&stored.path)
     {
         return Err(damage);
     }
     let text = fs::read(stored.path.join(manifest::NAME)).map_err(Damage::Unreadable)?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Damage::Content(format!("the manifest is broken: {error}")))
+    let AnyManifest { files, blake3 } = serde_json::from_slice(&text)
+        .map_err(|error| Damage::Content(format!("the manifest is broken: {error}")))?;
+    let Some(blake3) = blake3.filter(|_| files.is_empty()) else { return Ok(files) };
+    // One checksum for the only file; its size is not stated.
+    let others = fs::read_dir(&stored.path).map_err(Damage::Unreadable)?;
+    let mut others = others.flatten().filter(|file| file.file_name() != manifest::NAME);
+    let (Some(only), None) = (others.next(), others.next()) else {
+        return Err(Damage::Content("one file was written beside the manifest".to_owned()));
+    };
+    let bytes = only.metadata().map_err(Damage::Unreadable)?.len();
+    let name = only.file_name().to_string_lossy().into_owned();
+    Ok(vec![FileRecord { name, bytes, blake3 }])
 }
 
 /// The files and folders in a folder by name; none if it is not there.

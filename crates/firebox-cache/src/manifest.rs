@@ -85,9 +85,12 @@ impl Manifest {
     }
 }
 
-/// What every entry of every bucket states in its manifest, whoever wrote it.
+/// What the manifests of all buckets have in common, whoever wrote them: the checksum of each file,
+/// or that of the only one.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AnyManifest {
     #[serde(default)]
     pub(crate) files: Vec<FileRecord>,
+    #[serde(default)]
+    pub(crate) blake3: Option<String>,
 }

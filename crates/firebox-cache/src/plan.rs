@@ -27,6 +27,7 @@ use crate::shard::{self, Columns, Layout};
 const WINDOWS_AT_ONCE: usize = 8;
 
 /// What is to be made.
+#[derive(Clone)]
 pub(crate) struct Plan<'a> {
     windows: &'a Windows,
     normaliser: &'a Normaliser,
@@ -86,6 +87,13 @@ impl<'a> Plan<'a> {
             versions,
             windows_per_shard: (shard_bytes / (versions * layout.width() * size)).max(1),
         })
+    }
+
+    /// The same records in shards of this size. None if no shard can have it.
+    pub(crate) fn with_records_per_shard(&self, records: usize) -> Option<Self> {
+        let windows_per_shard = records / self.versions;
+        let whole = windows_per_shard > 0 && records % self.versions == 0;
+        whole.then(|| Self { windows_per_shard, ..self.clone() })
     }
 
     pub(crate) fn windows(&self) -> &Windows {

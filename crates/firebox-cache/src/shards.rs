@@ -6,9 +6,9 @@ use std::sync::Arc;
 use firebox_core::{Channel, Key};
 
 use crate::element::Values;
-use crate::lock::Lock;
 use crate::manifest::Manifest;
 use crate::shard::Shard;
+use crate::store::Hold;
 
 /// What a record is, beside its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,11 +32,11 @@ pub struct Shards {
     shards: Vec<Shard>,
     reused: bool,
     /// Keeps `prune` away.
-    _used: Arc<Lock>,
+    _used: Arc<Hold>,
 }
 
 impl Shards {
-    pub(crate) fn new(path: PathBuf, manifest: Manifest, shards: Vec<Shard>, used: Lock) -> Self {
+    pub(crate) fn new(path: PathBuf, manifest: Manifest, shards: Vec<Shard>, used: Hold) -> Self {
         Self { path, manifest: Arc::new(manifest), shards, reused: true, _used: Arc::new(used) }
     }
 

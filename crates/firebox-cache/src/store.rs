@@ -37,6 +37,12 @@ pub fn augmented_key(windows: Key, augmentation: &Augmentation, seed: u64) -> Ke
         .finish()
 }
 
+/// Keeps a result from being pruned until it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    _lock: Lock,
+}
+
 /// A cache folder. Several processes may use one at the same time.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -52,7 +58,7 @@ impl Store {
     /// When it is not there and cannot be made.
     pub fn open(root: &Path) -> Result<Self, CacheError> {
         fs::create_dir_all(root).map_err(CacheError::io("create the cache folder", root))?;
-        // Buffers are named by absolute paths in messages, whatever the working folder becomes.
+        // The working folder may change later.
         let root = std::path::absolute(root).map_err(CacheError::io("find", root))?;
         Ok(Self { root, shard_bytes: SHARD_BYTES })
     }
@@ -155,12 +161,17 @@ impl Store {
         self.root.join(bucket)
     }
 
-    /// Keeps an entry from being pruned, and marks it as used now.
-    pub(crate) fn hold(&self, bucket: &str, key: Key) -> Result<Lock, CacheError> {
+    /// Keeps a result from being pruned as long as the returned value lives, and marks it as used
+    /// now. [`Shards`] do so by themselves; results of other buckets are held here.
+    ///
+    /// # Errors
+    ///
+    /// When the lock cannot be taken.
+    pub fn hold(&self, bucket: &str, key: Key) -> Result<Hold, CacheError> {
         let path = lock::path(&self.root, bucket, &key.to_string(), "use");
         let lock = lock::shared(&path)?;
         lock::mark_used(&path);
-        Ok(lock)
+        Ok(Hold { _lock: lock })
     }
 }
 
@@ -288,9 +299,9 @@ impl Entry<'_> {
         indices: &[usize],
         listener: &dyn Listener,
     ) -> Result<Option<(Manifest, Vec<Shard>)>, CacheError> {
-        if manifest.records_per_shard != plan.records_per_shard() {
+        let Some(plan) = plan.with_records_per_shard(manifest.records_per_shard) else {
             return Ok(None);
-        }
+        };
         let bucket = self.store.bucket(AUGMENTED);
         self.remove_leftovers(&bucket)?;
         let unfinished = Unfinished::folder(temporary(&bucket, &self.key.to_string()))?;
@@ -304,7 +315,7 @@ impl Entry<'_> {
                 .map_err(CacheError::io("rename into place", &to))?;
         }
         flush_folder(&self.path)?;
-        self.reopen(plan, manifest.clone()).map(Some)
+        self.reopen(&plan, manifest.clone()).map(Some)
     }
 
     /// Maps what was just written: its checksums are those of what was sent to the disk.

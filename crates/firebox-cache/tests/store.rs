@@ -315,6 +315,43 @@ fn only_damaged_shards_are_made_again() {
 }
 
 #[test]
+fn mending_keeps_the_size_of_shards() {
+    let (folder, small) = store();
+    let case = Case::new();
+    let path = case.make(&small).unwrap().path().to_owned();
+    let whole = files(&path);
+    fs::remove_file(path.join("shard-00001.arrow")).unwrap();
+    let large = Store::open(folder.path()).unwrap();
+    assert_eq!(case.warnings(&large).1.len(), 1);
+    assert_eq!(files(&path), whole);
+}
+
+#[test]
+fn results_of_other_buckets_are_verified_and_held() {
+    let (folder, store) = store();
+    let key = Key::builder("series", 1).finish();
+    let entry = folder.path().join(SERIES).join(key.to_string());
+    fs::create_dir_all(&entry).unwrap();
+    fs::write(entry.join("series.arrow"), "values").unwrap();
+    let damage = |manifest: String| {
+        fs::write(entry.join("manifest.json"), manifest).unwrap();
+        let verified = store.verify().unwrap().remove(0);
+        verified.damaged.into_iter().map(|(_, damage)| damage.to_string()).collect::<Vec<_>>()
+    };
+    let hash = blake3::hash(b"values").to_hex();
+    // The one checksum of the only file, as `firebox-data` writes it, or a list of files.
+    assert!(damage(format!(r#"{{"blake3": "{hash}"}}"#)).is_empty());
+    let listed = format!(r#"{{"name": "series.arrow", "bytes": 6, "blake3": "{hash}"}}"#);
+    assert!(damage(format!(r#"{{"files": [{listed}]}}"#)).is_empty());
+    assert!(damage(r#"{"blake3": "00"}"#.to_owned())[0].contains("checksum"));
+    assert!(damage("{".to_owned())[0].contains("the manifest is broken"));
+    let held = store.hold(SERIES, key).unwrap();
+    assert_eq!(store.prune(0).unwrap().kept_in_use.len(), 1);
+    drop(held);
+    assert_eq!(store.prune(0).unwrap().removed.len(), 1);
+}
+
+#[test]
 fn a_damaged_manifest_means_that_all_is_made_again() {
     let (_folder, store) = store();
     let case = Case::new();
@@ -350,6 +387,129 @@ fn many_at_once_make_one_entry() {
     let first = content(&made[0]);
     assert!(made.iter().all(|shards| content(shards) == first));
     assert_eq!(fs::read_dir(folder.path().join(AUGMENTED)).unwrap().count(), 1);
+}
+
+#[test]
+fn what_is_being_made_is_alive_and_not_pruned() {
+    let (_folder, store) = store();
+    let seen = Mutex::new(0);
+    let listener = |event: &Event| {
+        if let Event::Progress { done, total, unit, .. } = event {
+            let leftovers = store.list().unwrap().leftovers;
+            assert!(leftovers.len() == 1 && leftovers[0].alive && leftovers[0].bytes > 0);
+            assert!(store.prune(0).unwrap().leftovers.is_empty());
+            assert!(done <= total && unit == "windows");
+            *seen.lock().unwrap() += 1;
+        }
+    };
+    let shards = Case::new().make_with(&store, &listener).unwrap();
+    assert_eq!(seen.into_inner().unwrap(), files(shards.path()).len() - 1);
+    assert!(store.list().unwrap().leftovers.is_empty());
+}
+
+/// Another process: this test program again, with this test alone.
+#[cfg(unix)]
+fn child(root: &Path, mode: &str, before: &str) -> std::process::Command {
+    let mut command = std::process::Command::new("sh");
+    let program = std::env::current_exe().unwrap();
+    command.arg("-c").arg(format!("{before} exec \"$0\" --exact as_another_process --nocapture"));
+    command.arg(program).env("FIREBOX_TEST_ROOT", root).env("FIREBOX_TEST_MODE", mode);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command
+}
+
+/// Does nothing unless a test below starts it in another process.
+#[cfg(unix)]
+#[test]
+fn as_another_process() {
+    let (Some(root), Ok(mode)) =
+        (std::env::var_os("FIREBOX_TEST_ROOT"), std::env::var("FIREBOX_TEST_MODE"))
+    else {
+        return;
+    };
+    let store = Store::open(Path::new(&root)).unwrap().with_shard_bytes(24 * 4 * 4 * 4 * 7);
+    let die = |event: &Event| {
+        if let Event::Progress { .. } = event {
+            std::process::abort();
+        }
+    };
+    match mode.as_str() {
+        "die" => drop(Case::new().make_with(&store, &die)),
+        "full" => println!("[{}]", Case::new().make(&store).unwrap_err()),
+        _ => {
+            let made = if Case::new().make(&store).unwrap().reused() { "reused" } else { "made" };
+            println!("[{made}]");
+        }
+    }
+}
+
+#[cfg(unix)]
+fn said(child: std::process::Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_once('[')
+        .and_then(|(_, text)| text.split_once(']'))
+        .map(|(said, _)| said.to_owned())
+        .unwrap_or_else(|| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[cfg(unix)]
+#[test]
+fn several_processes_at_once_make_one_entry() {
+    let (folder, store) = store();
+    let children: Vec<_> =
+        (0..4).map(|_| child(folder.path(), "make", "").spawn().unwrap()).collect();
+    let mut said: Vec<_> = children.into_iter().map(said).collect();
+    said.sort();
+    assert_eq!(said, ["made", "reused", "reused", "reused"]);
+    assert!(store.verify().unwrap()[0].damaged.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_maker_that_dies_midway_leaves_nothing_that_is_taken_for_done() {
+    let (folder, store) = store();
+    let status = child(folder.path(), "die", "").output().unwrap().status;
+    assert!(!status.success());
+    let listing = store.list().unwrap();
+    assert_eq!((listing.stored.len(), listing.leftovers.len()), (0, 1));
+    assert!(!listing.leftovers[0].alive && listing.leftovers[0].bytes > 0);
+    let shards = Case::new().make(&store).unwrap();
+    assert!(!shards.reused() && store.list().unwrap().leftovers.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_an_error_that_leaves_nothing() {
+    let (folder, store) = store();
+    // Files may not grow beyond a few kilobytes, and the process is told so instead of killed.
+    let child = child(folder.path(), "full", "trap '' XFSZ; ulimit -f 4;").spawn().unwrap();
+    let said = said(child);
+    assert!(said.starts_with("cannot write") && said.contains("shard-00000.arrow"), "{said}");
+    assert_eq!(store.list().unwrap(), firebox_cache::Listing::default());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_read_only_cache_is_read_and_named_when_it_cannot_be_written() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, store) = store();
+    drop(Case::new().make(&store).unwrap());
+    let folders = [folder.path().join(AUGMENTED), folder.path().join("locks").join(AUGMENTED)];
+    let mode = |mode| {
+        for folder in &folders {
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    mode(0o555);
+    if fs::write(folders[0].join("probe"), "").is_ok() {
+        eprintln!("skipped: this user may write to read-only folders");
+        return;
+    }
+    assert!(Case::new().make(&store).unwrap().reused());
+    let error = Case { seed: 1, ..Case::new() }.make(&store).unwrap_err();
+    mode(0o755);
+    assert!(matches!(error, CacheError::Io { action: "create", .. }), "{error}");
 }
 
 #[test]

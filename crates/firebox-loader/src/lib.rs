@@ -1,1 +1,56 @@
-//! Seeded, resumable, prefetching batches from windows to a Burn device
+//! Seeded, resumable, prefetching batches from windows to a Burn device.
+//!
+//! A [`Source`] holds samples: the pre-augmented [`Shards`](firebox_cache::Shards) of
+//! `firebox-cache`, or [`NormalisedWindows`] that are read from series directly. [`TrainLoader`]
+//! gives its samples in an order that depends on the seed and the epoch alone; any batch of any
+//! epoch can be reached by its [`Position`], so a run that was killed goes on where it stopped.
+//! [`HeldOutLoader`] gives them in the order in which they are, and has no other.
+//!
+//! Batches are filled on background threads ahead of time. How many there are, and how far ahead
+//! they work, changes no batch.
+//!
+//! Nothing here augments, masks or draws anything but the order.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use burn::tensor::Device;
+//! use firebox_core::*;
+//! use firebox_loader::{LoaderConfig, NormalisedWindows, Position, TrainLoader};
+//!
+//! let series = Series::regular("demo", 0, 1, (0..200).map(f64::from).collect(), 1);
+//! let set = Arc::new(SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], vec![series])?);
+//! let rule = WindowRule { length: 8, stride: 2, whole: false };
+//! let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None)?;
+//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//! let source = Arc::new(NormalisedWindows::new(parts.train, normaliser));
+//!
+//! let config = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
+//! let loader = TrainLoader::new(source, config, Device::default())?;
+//! let mut samples = 0;
+//! for batch in loader.epoch(Position::START) {
+//!     let batch = batch?;
+//!     let [size, time, channel] = batch.inputs.dims();
+//!     assert_eq!([time, channel], [8, 1]);
+//!     samples += size;
+//! }
+//! assert_eq!(samples, loader.samples());
+//!
+//! // The same batch again, without those before it.
+//! let third = loader.epoch(Position { epoch: 0, batch: 2 }).next();
+//! assert_eq!(third.map(|batch| batch.map(|batch| batch.next.batch)).transpose()?, Some(3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod batch;
+mod error;
+mod fill;
+mod loader;
+mod prefetch;
+mod source;
+
+pub use batch::{Batch, Position};
+pub use error::LoadError;
+pub use loader::{Batches, HeldOutLoader, LoaderConfig, TrainLoader};
+pub use source::{NormalisedWindows, Sample, Source, TrainSource};

@@ -1,0 +1,58 @@
+//! What can go wrong between a source and a batch.
+
+/// A batch that cannot be delivered, or a loader that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A batch size of zero.
+    #[error("`batch_size` is 0; a batch holds at least one sample")]
+    BatchSize,
+    /// More threads than any machine has use for.
+    #[error("`{key}` is {found}; it must be at most {most}")]
+    TooMany {
+        /// Key of the setting.
+        key: &'static str,
+        /// The value found.
+        found: usize,
+        /// The largest allowed.
+        most: usize,
+    },
+    /// Nothing to load.
+    #[error("the source has no sample")]
+    Empty,
+    /// More samples than an order can hold.
+    #[error("the source has {0} samples; an epoch can order up to 4,294,967,295")]
+    TooLarge(usize),
+    /// A sample that cannot be read.
+    #[error("sample {index} cannot be read")]
+    Sample {
+        /// Its index in the source.
+        index: usize,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A source that says a sample is longer than it can be.
+    #[error("sample {index} has {length} steps; the source holds up to {longest}")]
+    Length {
+        /// Its index in the source.
+        index: usize,
+        /// Steps that it says it has.
+        length: u32,
+        /// Steps of the longest.
+        longest: usize,
+    },
+    /// A source that panicked.
+    #[error("reading sample {index} panicked: {message}")]
+    Panic {
+        /// Index of the sample that was being read.
+        index: usize,
+        /// The message of the panic.
+        message: String,
+    },
+    /// The operating system refused a thread.
+    #[error("cannot start a loader thread; set `workers` to a smaller number, or to 0")]
+    Thread(#[source] std::io::Error),
+    /// The threads ended without a batch. It cannot happen unless a thread is killed from outside.
+    #[error("the loader threads ended before batch {0} was delivered")]
+    Lost(u64),
+}
