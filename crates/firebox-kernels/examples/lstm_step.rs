@@ -1,0 +1,69 @@
+//! Times the forward and backward pass of a stack of LSTM layers and prints one line of JSON:
+//!
+//! ```text
+//! cargo run --release -p firebox-kernels --example lstm_step -- [batch] [steps] [channels]
+//! ```
+//!
+//! Two bidirectional layers of 128 units on windows of 105 steps, dropout 0.2 between them, the
+//! gradient of all parameters and of the input: the encoder of the reference workload `lstm-mae`.
+//! `torch_lstm.py` beside this file times the same in PyTorch. `FIREBOX_KERNELS` and
+//! `RAYON_NUM_THREADS` choose variant and threads.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Tensor};
+use firebox_core::Stream;
+use firebox_kernels::{CpuKernels, LstmConfig, uniform};
+
+fn main() {
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let number = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
+    let (batch, steps, channels) = (number(0, 512), number(1, 15), number(2, 4));
+    let time = 105;
+
+    let device = Device::flex().autodiff();
+    let config = LstmConfig {
+        layers: 2,
+        bidirectional: true,
+        dropout: 0.2,
+        ..LstmConfig::new(channels, 128)
+    };
+    let lstm = config.init(Stream::new(1337, "lstm"), &device);
+    let input =
+        uniform::<3>(Stream::new(1337, "input"), [batch, time, channels], -1.0, 1.0, &device);
+    let weights = uniform::<3>(Stream::new(7, "loss"), [batch, time, 256], -1e-3, 1e-3, &device);
+
+    let (mut forward, mut backward, mut whole) = (vec![], vec![], vec![]);
+    for step in 0..steps + 3 {
+        let start = Instant::now();
+        let x = input.clone().detach().require_grad();
+        let dropout = Stream::new(1337, "dropout").substream(step as u64);
+        let (output, _) = lstm.forward(x.clone(), None, None, Some(dropout));
+        let middle = Instant::now();
+        // One product with a tensor stands for whatever comes after the encoder.
+        let loss = (output * weights.clone()).sum();
+        let grads = loss.backward();
+        assert!(
+            x.grad(&grads).is_some_and(|grad: Tensor<3>| grad.dims() == [batch, time, channels])
+        );
+        drop(grads);
+        if step >= 3 {
+            forward.push((middle - start).as_secs_f64() * 1e3);
+            backward.push(middle.elapsed().as_secs_f64() * 1e3);
+            whole.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let least = whole.iter().copied().fold(f64::INFINITY, f64::min);
+    println!(
+        r#"{{"workload": "bilstm-2x128", "device": "cpu", "precision": "fp32", "batch": {batch}, "kernels": "{:?}", "threads": {}, "median_ms": {:.1}, "least_ms": {least:.1}, "forward_ms": {:.1}, "backward_ms": {:.1}}}"#,
+        CpuKernels::current().ok(),
+        rayon::current_num_threads(),
+        median(&mut whole),
+        median(&mut forward),
+        median(&mut backward),
+    );
+}

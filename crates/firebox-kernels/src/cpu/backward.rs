@@ -1,0 +1,531 @@
+//! The backward pass of one layer: backpropagation through time, derived by hand.
+//!
+//! With `dh` and `dc` the gradients of a step's hidden and cell state,
+//!
+//! ```text
+//! dc += dh ∘ o ∘ (1 - tanh²(c))         dc of the step before = dc ∘ f
+//! di = dc ∘ g ∘ i ∘ (1 - i)             df = dc ∘ c_before ∘ f ∘ (1 - f)
+//! dg = dc ∘ i ∘ (1 - g²)                do = dh ∘ tanh(c) ∘ o ∘ (1 - o)
+//! dh of the step before = dgates W_hh   dx = dgates W_ih
+//! dW_ih += dgatesᵀ x    dW_hh += dgatesᵀ h_before    db += dgates
+//! ```
+
+use rayon::prelude::*;
+
+use super::block::{Buffer, accumulate, for_row_tiles};
+use super::forward::{Inputs, Saved, load_blocks, store_blocks};
+use super::kernels::dispatch;
+use super::math::tanh;
+use super::pack::{self, STRIP, Strips, WeightGradients, backward_columns, panel_width};
+use super::plan::{Plan, Sizes, Tile};
+use super::pool::Lent;
+use super::simd::Simd;
+use super::{BLOCK, CpuKernels, GATES, Shared};
+
+/// The gradients of what a layer wrote; `None` is zero.
+pub(crate) struct OutputGradients<'a> {
+    /// `[batch, time, directions * hidden]`
+    pub(crate) output: Option<&'a [f32]>,
+    /// Of the last states, each `[directions, batch, hidden]`.
+    pub(crate) last: Option<(&'a [f32], &'a [f32])>,
+}
+
+/// The gradients of what a layer read, each in the shape of the input.
+pub(crate) struct Gradients {
+    pub(crate) input: Option<Vec<f32>>,
+    pub(crate) weight_ih: Vec<f32>,
+    pub(crate) weight_hh: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) hidden: Vec<f32>,
+    pub(crate) cell: Vec<f32>,
+}
+
+/// Rows, one per sample and step, that are collected before the gradient of the weights is brought
+/// up to date: as many as a first-level cache holds beside the rest.
+const ROWS: usize = 128;
+
+/// The gradients of a layer from its inputs, its `output` and what the forward pass saved; that of
+/// the input only if it is `wanted`.
+pub(crate) fn backward(
+    kernels: CpuKernels,
+    plan: &Plan,
+    inputs: Inputs<'_>,
+    output: &[f32],
+    saved: &Saved,
+    d: &OutputGradients<'_>,
+    wanted: bool,
+) -> Gradients {
+    let sizes = plan.sizes;
+    let Sizes { batch, time, input, hidden, directions } = sizes;
+    let packed: Vec<Buffer> = (0..directions)
+        .into_par_iter()
+        .map(|direction| pack::backward(&sizes, inputs.weights(&sizes, direction), wanted))
+        .collect();
+    let mut d_input = vec![0.0; if wanted { batch * time * input } else { 0 }];
+    let mut d_hidden = vec![0.0; directions * batch * hidden];
+    let mut d_cell = vec![0.0; directions * batch * hidden];
+    let results =
+        [&mut d_input, &mut d_hidden, &mut d_cell].map(|slice| Shared::new(slice.as_mut_slice()));
+    let mut at = 0;
+    let tasks: Vec<_> = plan
+        .tiles
+        .iter()
+        .map(|tile| {
+            let first = at;
+            at += directions * tile.gates(&sizes);
+            (tile, first)
+        })
+        .collect();
+    let run_direction = |tile: &Tile, first: usize, direction: usize| {
+        let count = tile.gates(&sizes);
+        let first = first + direction * count;
+        let mut d_weights = Lent::take(Strips::new(&sizes).gradient(&sizes));
+        d_weights.get_mut().fill(0.0);
+        let mut run = Run {
+            sizes,
+            tile,
+            direction,
+            inputs,
+            output,
+            packed: packed[direction].get(),
+            gates: &saved.gates.get()[first..][..count],
+            cells: &saved.cells.get()[first / 4..][..count / 4],
+            d,
+            results: &results,
+            wanted,
+            d_weights: d_weights.get_mut(),
+        };
+        run_tile(kernels, &mut run);
+        d_weights
+    };
+    // Both directions of a tile add to the same rows of the input's gradient: one after the other.
+    let partial: Vec<Vec<Lent>> = tasks
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|(tile, first)| {
+            (0..directions).map(|direction| run_direction(tile, first, direction)).collect()
+        })
+        .collect();
+    drop(results);
+    let mut gradients = Gradients {
+        input: wanted.then_some(d_input),
+        weight_ih: vec![0.0; directions * 4 * hidden * input],
+        weight_hh: vec![0.0; directions * 4 * hidden * hidden],
+        bias: vec![0.0; directions * 4 * hidden],
+        hidden: d_hidden,
+        cell: d_cell,
+    };
+    sum(&sizes, &partial, &mut gradients);
+    gradients
+}
+
+/// The sum of the tiles' gradients of the weights, in the order of the tiles.
+fn sum(sizes: &Sizes, partial: &[Vec<Lent>], gradients: &mut Gradients) {
+    let rows = 4 * sizes.hidden;
+    let strips = Strips::new(sizes);
+    gradients
+        .weight_ih
+        .par_chunks_mut(rows * sizes.input)
+        .zip(gradients.weight_hh.par_chunks_mut(rows * sizes.hidden))
+        .zip(gradients.bias.par_chunks_mut(rows))
+        .enumerate()
+        .for_each(|(direction, ((ih, hh), bias))| {
+            let mut total = Buffer::zeros(strips.gradient(sizes));
+            for tile in partial {
+                for (total, part) in total.get_mut().iter_mut().zip(tile[direction].get()) {
+                    *total += part;
+                }
+            }
+            strips.unpack(sizes, total.get(), &mut WeightGradients { ih, hh, bias });
+        });
+}
+
+/// One tile in one direction.
+struct Run<'a> {
+    sizes: Sizes,
+    tile: &'a Tile,
+    direction: usize,
+    inputs: Inputs<'a>,
+    output: &'a [f32],
+    packed: &'a [f32],
+    gates: &'a [f32],
+    cells: &'a [f32],
+    d: &'a OutputGradients<'a>,
+    /// Gradients of the input, of the initial hidden state and of the initial cell state. A task
+    /// writes the rows of its own samples.
+    results: &'a [Shared<'a>; 3],
+    wanted: bool,
+    /// `[block, strip, 6, gate, 16]`
+    d_weights: &'a mut [f32],
+}
+
+/// What a tile carries from step to step.
+struct State {
+    /// `[row, column]`: the gradient of the hidden state, then that of the step's input.
+    back: Buffer,
+    columns: usize,
+    /// `[block, row, 16]`: the gradient of the cell state.
+    d_cell: Buffer,
+    /// `[block, row, 16]`: the initial cell state.
+    cell: Buffer,
+    /// `[block, ROWS + rows, gate, 16]`: gradients of the gates that wait for their part in the
+    /// gradient of the weights.
+    d_gates: Buffer,
+    /// `[strip, ROWS + rows, 6]`: inputs and hidden states of the same rows.
+    operands: Buffer,
+    /// Rows that `d_gates` and `operands` have room for.
+    room: usize,
+    /// Rows that wait.
+    waiting: usize,
+}
+
+dispatch!(fn run_tile = run_steps(run: &mut Run<'_>));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
+    let Run { sizes, tile, direction, .. } = *run;
+    let (hidden, rows) = (sizes.hidden, tile.rows());
+    let mut state = start(run);
+    let steps = tile.steps();
+    for index in 0..steps {
+        let t = if direction == 1 { index } else { steps - 1 - index };
+        if state.waiting + tile.active(t) > state.room {
+            // SAFETY: the features are those that the caller vouches for.
+            unsafe { update_weights::<S>(run, &mut state) };
+        }
+        // SAFETY: as above.
+        unsafe {
+            gate_gradients::<S>(run, t, &mut state);
+            product::<S>(run, t, &mut state);
+        }
+        collect_operands(run, t, &mut state);
+        state.waiting += tile.active(t);
+        if run.wanted {
+            input_gradient(run, t, &state);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { update_weights::<S>(run, &mut state) };
+    for (row, sample) in tile.samples.iter().enumerate() {
+        let at = sizes.state(*sample, direction);
+        // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
+        unsafe {
+            let d_hidden = run.results[1].part(at, hidden);
+            d_hidden.copy_from_slice(&state.back.get()[row * state.columns..][..hidden]);
+            store_blocks(state.d_cell.get(), row, rows, run.results[2].part(at, hidden));
+        }
+    }
+}
+
+fn start(run: &Run<'_>) -> State {
+    let Run { sizes, tile, direction, inputs, .. } = *run;
+    let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
+    let columns = backward_columns(&sizes, run.wanted);
+    let room = ROWS.max(rows);
+    let strips = Strips::new(&sizes).count();
+    let mut state = State {
+        back: Buffer::zeros(rows * columns),
+        columns,
+        d_cell: Buffer::zeros(rows * padded),
+        cell: Buffer::zeros(rows * padded),
+        d_gates: Buffer::zeros(sizes.blocks() * room * GATES),
+        operands: Buffer::zeros(strips * room * STRIP),
+        room,
+        waiting: 0,
+    };
+    for (row, sample) in tile.samples.iter().enumerate() {
+        let at = sizes.state(*sample, direction);
+        load_blocks(&inputs.cell[at..][..hidden], row, rows, state.cell.get_mut());
+        if let Some((d_hidden, d_cell)) = run.d.last {
+            state.back.get_mut()[row * columns..][..hidden]
+                .copy_from_slice(&d_hidden[at..][..hidden]);
+            load_blocks(&d_cell[at..][..hidden], row, rows, state.d_cell.get_mut());
+        }
+    }
+    state
+}
+
+/// The step that came before `t` in this direction, if there is one.
+fn before(run: &Run<'_>, t: usize) -> Option<usize> {
+    match run.direction {
+        1 => (t + 1 < run.tile.steps()).then_some(t + 1),
+        _ => t.checked_sub(1),
+    }
+}
+
+/// The gradients of the gates of step `t` from those of its hidden and cell states; leaves in
+/// `d_cell` what goes on to the step before.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn gate_gradients<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
+    let Run { sizes, tile, direction, gates, cells, .. } = *run;
+    let (hidden, running, columns) = (sizes.hidden, tile.active(t), state.columns);
+    let back = state.back.get_mut();
+    if let Some(d_output) = run.d.output {
+        for (row, sample) in tile.samples[..running].iter().enumerate() {
+            let from = &d_output[sizes.output(*sample, t, direction)..][..hidden];
+            for (dh, d) in back[row * columns..][..hidden].iter_mut().zip(from) {
+                *dh += d;
+            }
+        }
+    }
+    let previous = before(run, t);
+    // Samples that were already running at the step before; the others start at this one.
+    let continued = previous.map_or(0, |t| tile.active(t)).min(running);
+    let (d_cell, d_gates) = (state.d_cell.get_mut(), state.d_gates.get_mut());
+    for block in 0..sizes.blocks() {
+        let row_of = |t: usize| tile.start(t) * sizes.blocks() + block * tile.active(t);
+        for row in 0..running {
+            let at = row_of(t) + row;
+            let before = match previous {
+                Some(previous) if row < continued => {
+                    &cells[(row_of(previous) + row) * BLOCK..][..BLOCK]
+                }
+                _ => &state.cell.get()[(block * tile.rows() + row) * BLOCK..][..BLOCK],
+            };
+            let rows = Rows {
+                gates: &gates[at * GATES..][..GATES],
+                cell: &cells[at * BLOCK..][..BLOCK],
+                before,
+                d_hidden: &back[row * columns + block * BLOCK..][..BLOCK],
+                d_cell: &mut d_cell[(block * tile.rows() + row) * BLOCK..][..BLOCK],
+                d_gates: &mut d_gates[(block * state.room + state.waiting + row) * GATES..]
+                    [..GATES],
+            };
+            // SAFETY: the features are those that the caller vouches for.
+            unsafe { gate_gradients_of_row::<S>(rows) };
+        }
+    }
+}
+
+/// One block of units of one sample: `[16]`, or `[gate, 16]` for gates.
+struct Rows<'a> {
+    gates: &'a [f32],
+    cell: &'a [f32],
+    before: &'a [f32],
+    d_hidden: &'a [f32],
+    d_cell: &'a mut [f32],
+    d_gates: &'a mut [f32],
+}
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn gate_gradients_of_row<S: Simd>(rows: Rows<'_>) {
+    let mut lane = 0;
+    while lane < BLOCK {
+        // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
+        unsafe {
+            let gate = |n: usize| rows.gates.as_ptr().add(n * BLOCK + lane);
+            let (i, f) = (S::load(gate(0)), S::load(gate(1)));
+            let (g, o) = (S::load(gate(2)), S::load(gate(3)));
+            let one = S::splat(1.0);
+            let tanh_c = tanh::<S>(S::load(rows.cell.as_ptr().add(lane)));
+            let dh = S::load(rows.d_hidden.as_ptr().add(lane));
+            let d_cell = rows.d_cell.as_mut_ptr().add(lane);
+            let through = S::mul(S::mul(dh, o), S::sub(one, S::mul(tanh_c, tanh_c)));
+            let dc = S::add(S::load(d_cell), through);
+            S::store(d_cell, S::mul(dc, f));
+            let before = S::load(rows.before.as_ptr().add(lane));
+            let d_i = S::mul(S::mul(dc, g), S::mul(i, S::sub(one, i)));
+            let d_f = S::mul(S::mul(dc, before), S::mul(f, S::sub(one, f)));
+            let d_g = S::mul(S::mul(dc, i), S::sub(one, S::mul(g, g)));
+            let d_o = S::mul(S::mul(dh, tanh_c), S::mul(o, S::sub(one, o)));
+            let out = rows.d_gates.as_mut_ptr().add(lane);
+            S::store(out, d_i);
+            S::store(out.add(BLOCK), d_f);
+            S::store(out.add(2 * BLOCK), d_g);
+            S::store(out.add(3 * BLOCK), d_o);
+        }
+        lane += S::LANES;
+    }
+}
+
+/// `[dh | dx] = dgates · [W_hh | W_ih]` for the running samples of step `t`.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn product<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
+    let Run { sizes, tile, packed, .. } = *run;
+    let (blocks, columns) = (sizes.blocks(), state.columns);
+    let gate_rows = blocks * GATES;
+    let d_gates = &state.d_gates.get()[state.waiting * GATES..];
+    let back = state.back.get_mut();
+    let mut column = 0;
+    while column < columns {
+        let width = panel_width((columns - column) / BLOCK);
+        let panel = &packed[column * gate_rows..][..width * BLOCK * gate_rows];
+        for_row_tiles!(S, tile.active(t), row, M => {
+            let out = &mut back[row * columns + column..];
+            assert!(out.len() >= (M - 1) * columns + width * BLOCK);
+            assert!(d_gates.len() >= ((blocks - 1) * state.room + row + M) * GATES);
+            let operands = Product {
+                a: d_gates[row * GATES..].as_ptr(),
+                a_block: state.room * GATES,
+                blocks,
+                panel: panel.as_ptr(),
+                out: out.as_mut_ptr(),
+                out_row: columns,
+            };
+            // SAFETY: the slice of the panel and the assertions cover every element it touches.
+            unsafe {
+                match width {
+                    4 => product_tile::<S, M, 4>(operands),
+                    _ => product_tile::<S, M, 1>(operands),
+                }
+            }
+        });
+        column += width * BLOCK;
+    }
+}
+
+/// Operands of [`product_tile`].
+struct Product {
+    /// Block 0 of the first row; rows follow each other, blocks are `a_block` apart.
+    a: *const f32,
+    a_block: usize,
+    blocks: usize,
+    /// `[blocks * 64, N * 16]`
+    panel: *const f32,
+    out: *mut f32,
+    out_row: usize,
+}
+
+/// `M` rows by `N` blocks of columns.
+///
+/// # Safety
+/// That of [`Simd`]; the pointers are valid for the shapes that [`Product`] states.
+#[inline(always)]
+unsafe fn product_tile<S: Simd, const M: usize, const N: usize>(at: Product) {
+    let mut lane = 0;
+    while lane < BLOCK {
+        // SAFETY: every address is within the shapes for which the caller vouches.
+        unsafe {
+            let mut acc = [[S::splat(0.0); N]; M];
+            for block in 0..at.blocks {
+                let mut a = [at.a; M];
+                for (m, a) in a.iter_mut().enumerate() {
+                    *a = at.a.add(block * at.a_block + m * GATES);
+                }
+                let b = at.panel.add(block * GATES * N * BLOCK + lane);
+                accumulate::<S, M, N, 1>(&mut acc, a, b, GATES);
+            }
+            for (m, row) in acc.into_iter().enumerate() {
+                for (n, value) in row.into_iter().enumerate() {
+                    S::store(at.out.add(m * at.out_row + n * BLOCK + lane), value);
+                }
+            }
+        }
+        lane += S::LANES;
+    }
+}
+
+/// Puts the inputs and the hidden states before step `t` beside the gradients of its gates.
+#[inline(always)]
+fn collect_operands(run: &Run<'_>, t: usize, state: &mut State) {
+    let Run { sizes, tile, direction, inputs, output, .. } = *run;
+    let hidden = sizes.hidden;
+    let strips = Strips::new(&sizes);
+    let previous = before(run, t);
+    let continued = previous.map_or(0, |t| tile.active(t));
+    let (room, waiting) = (state.room, state.waiting);
+    let operands = state.operands.get_mut();
+    for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
+        let at = |strip: usize| (strip * room + waiting + row) * STRIP;
+        let x = &inputs.input[sizes.input(*sample, t)..][..sizes.input];
+        for (strip, values) in x.chunks(STRIP).enumerate() {
+            operands[at(strip)..][..values.len()].copy_from_slice(values);
+        }
+        let h = match previous {
+            Some(t) if row < continued => &output[sizes.output(*sample, t, direction)..][..hidden],
+            _ => &inputs.hidden[sizes.state(*sample, direction)..][..hidden],
+        };
+        let first = strips.first_hidden();
+        for (strip, values) in h.chunks(STRIP).enumerate() {
+            operands[at(first + strip)..][..values.len()].copy_from_slice(values);
+        }
+        operands[at(first + hidden / STRIP) + hidden % STRIP] = 1.0;
+    }
+}
+
+/// Adds the part of the waiting rows to the gradient of the weights.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn update_weights<S: Simd>(run: &mut Run<'_>, state: &mut State) {
+    let strips = Strips::new(&run.sizes).count();
+    let (room, count) = (state.room, std::mem::take(&mut state.waiting));
+    for block in 0..run.sizes.blocks() {
+        let d_gates = &state.d_gates.get()[block * room * GATES..][..room * GATES];
+        let d_weights = &mut run.d_weights[block * strips * STRIP * GATES..];
+        for strip in 0..strips {
+            let operands = &state.operands.get()[strip * room * STRIP..][..room * STRIP];
+            let d_weights = &mut d_weights[strip * STRIP * GATES..][..STRIP * GATES];
+            for_row_tiles!(S, STRIP, row, M => {
+                // SAFETY: `count` is at most `room`, for which the slices have room; `row + M` is
+                // at most `STRIP`.
+                unsafe {
+                    let operands = operands.as_ptr().add(row);
+                    let d_weights = d_weights.as_mut_ptr().add(row * GATES);
+                    weights_tile::<S, M>(operands, d_gates.as_ptr(), count, d_weights);
+                }
+            });
+        }
+    }
+}
+
+/// `d_weights[m] += Σ_k operands[k][m] * d_gates[k]` for `M` columns of the weights.
+///
+/// # Safety
+/// That of [`Simd`]; `operands` is valid for `count` rows of six, `d_gates` for `count` and
+/// `d_weights` for `M` rows of 64.
+#[inline(always)]
+unsafe fn weights_tile<S: Simd, const M: usize>(
+    operands: *const f32,
+    d_gates: *const f32,
+    count: usize,
+    d_weights: *mut f32,
+) {
+    let mut lane = 0;
+    while lane < BLOCK {
+        // SAFETY: every address is within the shapes for which the caller vouches.
+        unsafe {
+            let mut acc = [[S::splat(0.0); 4]; M];
+            let mut a = [operands; M];
+            for (m, a) in a.iter_mut().enumerate() {
+                *a = operands.add(m);
+                for n in 0..4 {
+                    acc[m][n] = S::load(d_weights.add(m * GATES + n * BLOCK + lane));
+                }
+            }
+            accumulate::<S, M, 4, STRIP>(&mut acc, a, d_gates.add(lane), count);
+            for (m, row) in acc.into_iter().enumerate() {
+                for (n, value) in row.into_iter().enumerate() {
+                    S::store(d_weights.add(m * GATES + n * BLOCK + lane), value);
+                }
+            }
+        }
+        lane += S::LANES;
+    }
+}
+
+/// Adds the input's part of the product to the gradient of the input.
+#[inline(always)]
+fn input_gradient(run: &Run<'_>, t: usize, state: &State) {
+    let Run { sizes, tile, .. } = *run;
+    let first = sizes.padded();
+    for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
+        // SAFETY: a sample belongs to one tile, and one task runs both of its directions.
+        let d_input = unsafe { run.results[0].part(sizes.input(*sample, t), sizes.input) };
+        let from = &state.back.get()[row * state.columns + first..][..sizes.input];
+        for (d, value) in d_input.iter_mut().zip(from) {
+            *d += value;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The register tile that every product of the LSTM is made of, and memory for packed operands.
+
+use super::BLOCK;
+use super::simd::Simd;
+
+/// One cache line: vectors that are loaded from a packed operand never cross two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; BLOCK]);
+
+/// Memory for f32, aligned to cache lines.
+#[derive(Default)]
+pub(super) struct Buffer(Vec<Line>);
+
+impl Buffer {
+    /// At least `count` zeros.
+    pub(super) fn zeros(count: usize) -> Self {
+        Self(vec![Line([0.0; BLOCK]); count.div_ceil(BLOCK)])
+    }
+
+    /// Grows or shrinks to `count` numbers rounded up to a line; what they are is not said.
+    pub(super) fn resize(&mut self, count: usize) {
+        self.0.resize(count.div_ceil(BLOCK), Line([0.0; BLOCK]));
+    }
+
+    /// Numbers that fit without another allocation.
+    pub(super) fn capacity(&self) -> usize {
+        self.0.capacity() * BLOCK
+    }
+
+    pub(super) fn get(&self) -> &[f32] {
+        // SAFETY: a `Line` is sixteen f32 and nothing else, and the lines lie side by side.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * BLOCK) }
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as above, and the borrow of `self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * BLOCK) }
+    }
+}
+
+/// `acc[m][n] += Σ_k a[m][k * STEP] * b[k][n]`, where row `k` of the packed operand `b` is `N`
+/// blocks long.
+///
+/// # Safety
+/// That of [`Simd`]; each pointer of `a` is valid for `(count - 1) * STEP + 1` numbers and `b` for
+/// `count * N * BLOCK`, less the offset of this vector in its block.
+#[inline(always)]
+pub(super) unsafe fn accumulate<S: Simd, const M: usize, const N: usize, const STEP: usize>(
+    acc: &mut [[S::Vector; N]; M],
+    a: [*const f32; M],
+    b: *const f32,
+    count: usize,
+) {
+    for k in 0..count {
+        // SAFETY: `k` is below `count`, for which the caller vouches.
+        unsafe {
+            let row = b.add(k * N * BLOCK);
+            let mut columns = [S::splat(0.0); N];
+            for (n, column) in columns.iter_mut().enumerate() {
+                *column = S::load(row.add(n * BLOCK));
+            }
+            for m in 0..M {
+                let x = S::splat(*a[m].add(k * STEP));
+                for n in 0..N {
+                    acc[m][n] = S::fma(x, columns[n], acc[m][n]);
+                }
+            }
+        }
+    }
+}
+
+/// How many of `left` rows the next register tile takes: no tile that is followed by a sliver.
+#[inline(always)]
+pub(super) fn next_rows<S: Simd>(left: usize) -> usize {
+    if S::ROWS == 6 && (left == 7 || left == 8) { 4 } else { left.min(S::ROWS) }
+}
+
+/// Calls `$kernel::<S, M>($arguments, row)` for register tiles of `M` rows that cover `$rows` rows.
+macro_rules! for_row_tiles {
+    ($S:ty, $rows:expr, $row:ident, $M:ident => $call:expr) => {{
+        let rows: usize = $rows;
+        let mut $row = 0;
+        while $row < rows {
+            let taken = $crate::cpu::block::next_rows::<$S>(rows - $row);
+            macro_rules! tile {
+                ($count:literal) => {{
+                    const $M: usize = $count;
+                    $call
+                }};
+            }
+            // Sizes beyond `ROWS` are never taken; the comparison lets the compiler drop them.
+            match taken {
+                6 if <$S>::ROWS >= 6 => tile!(6),
+                5 if <$S>::ROWS >= 5 => tile!(5),
+                4 if <$S>::ROWS >= 4 => tile!(4),
+                3 if <$S>::ROWS >= 3 => tile!(3),
+                2 => tile!(2),
+                _ => tile!(1),
+            }
+            $row += taken;
+        }
+    }};
+}
+pub(super) use for_row_tiles;

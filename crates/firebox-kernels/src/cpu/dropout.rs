@@ -1,0 +1,70 @@
+//! Multiplication by a dropout mask that is drawn on the fly.
+
+use firebox_core::Stream;
+use rayon::prelude::*;
+
+use super::CpuKernels;
+use super::kernels::dispatch;
+use super::simd::Simd;
+
+/// Which elements are kept, and what they are multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mask {
+    stream: Stream,
+    /// An element is kept if the upper 24 bits of its word are at least this.
+    threshold: u32,
+    scale: f32,
+}
+
+impl Mask {
+    /// The mask that drops with a `probability` in `[0, 1]`.
+    pub(crate) fn new(probability: f64, scale: f32, stream: Stream) -> Self {
+        // A uniform number of the stream is the upper 24 bits over 2^24, without rounding.
+        Self { stream, threshold: (probability * 16_777_216.0).ceil() as u32, scale }
+    }
+}
+
+/// Elements that a thread takes at once; a multiple of [`CHUNK`].
+const TASK: usize = 64 * CHUNK;
+/// Elements whose sixteen blocks of random words are drawn side by side, one per lane.
+const CHUNK: usize = 64;
+
+/// `y = x * mask`, or `y *= mask` without `x`.
+pub(crate) fn dropout(kernels: CpuKernels, mask: Mask, x: Option<&[f32]>, y: &mut [f32]) {
+    y.par_chunks_mut(TASK).enumerate().for_each(|(task, y)| {
+        let first = task * TASK;
+        if let Some(x) = x {
+            y.copy_from_slice(&x[first..][..y.len()]);
+        }
+        multiply(kernels, mask, first as u64 / 4, y);
+    });
+}
+
+dispatch!(fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32]));
+
+/// # Safety
+/// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
+#[inline(always)]
+unsafe fn multiply_part<S: Simd>(mask: Mask, first_block: u64, y: &mut [f32]) {
+    let Mask { stream, threshold, scale } = mask;
+    for (chunk, y) in y.chunks_mut(CHUNK).enumerate() {
+        let first = first_block + (chunk * CHUNK / 4) as u64;
+        let mut words = [[0; 16]; 4];
+        for lane in 0..16 {
+            let block = stream.block(first + lane as u64);
+            for word in 0..4 {
+                words[word][lane] = block[word];
+            }
+        }
+        let mut factors = [0.0; CHUNK];
+        for lane in 0..16 {
+            for word in 0..4 {
+                let kept = words[word][lane] >> 8 >= threshold;
+                factors[4 * lane + word] = if kept { scale } else { 0.0 };
+            }
+        }
+        for (y, factor) in y.iter_mut().zip(factors) {
+            *y *= factor;
+        }
+    }
+}

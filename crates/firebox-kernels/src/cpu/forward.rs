@@ -1,0 +1,298 @@
+//! The forward pass of one layer.
+
+use rayon::prelude::*;
+
+use super::block::{Buffer, accumulate, for_row_tiles};
+use super::kernels::dispatch;
+use super::math::{sigmoid, tanh};
+use super::pack::{self, Weights};
+use super::plan::{Plan, Sizes, Tile};
+use super::pool::Lent;
+use super::simd::Simd;
+use super::{BLOCK, CpuKernels, GATES, Shared};
+
+/// What a layer reads. Directions lie one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    /// `[batch, time, input]`
+    pub(crate) input: &'a [f32],
+    /// `[directions, 4 * hidden, input]`
+    pub(crate) weight_ih: &'a [f32],
+    /// `[directions, 4 * hidden, hidden]`
+    pub(crate) weight_hh: &'a [f32],
+    /// `[directions, 4 * hidden]`
+    pub(crate) bias: &'a [f32],
+    /// `[directions, batch, hidden]`
+    pub(crate) hidden: &'a [f32],
+    /// `[directions, batch, hidden]`
+    pub(crate) cell: &'a [f32],
+}
+
+impl<'a> Inputs<'a> {
+    pub(super) fn weights(&self, sizes: &Sizes, direction: usize) -> Weights<'a> {
+        let rows = 4 * sizes.hidden;
+        Weights {
+            ih: &self.weight_ih[direction * rows * sizes.input..][..rows * sizes.input],
+            hh: &self.weight_hh[direction * rows * sizes.hidden..][..rows * sizes.hidden],
+            bias: &self.bias[direction * rows..][..rows],
+        }
+    }
+}
+
+/// What a layer writes.
+pub(crate) struct Outputs {
+    /// `[batch, time, directions * hidden]`
+    pub(crate) output: Vec<f32>,
+    /// `[directions, batch, hidden]`
+    pub(crate) hidden: Vec<f32>,
+    /// `[directions, batch, hidden]`
+    pub(crate) cell: Vec<f32>,
+    /// What the backward pass needs besides inputs and output.
+    pub(crate) saved: Option<Saved>,
+}
+
+/// Gates and cell states of every step that was computed, tile by tile, in each tile direction by
+/// direction, step by step: `[block, running sample, gate, 16]` and `[block, running sample, 16]`.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(super) gates: Lent,
+    pub(super) cells: Lent,
+}
+
+/// Runs a layer. With `keep`, saves what [`backward`](super::backward) needs.
+pub(crate) fn forward(kernels: CpuKernels, plan: &Plan, inputs: Inputs<'_>, keep: bool) -> Outputs {
+    let sizes = plan.sizes;
+    let Sizes { batch, time, hidden, directions, .. } = sizes;
+    let packed: Vec<Buffer> = (0..directions)
+        .into_par_iter()
+        .map(|direction| pack::forward(&sizes, inputs.weights(&sizes, direction)))
+        .collect();
+    let mut output = vec![0.0; batch * time * directions * hidden];
+    let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
+    let mut saved = keep
+        .then(|| Saved { gates: Lent::take(plan.gates()), cells: Lent::take(plan.gates() / 4) });
+    let results = [&mut output, &mut last_hidden, &mut last_cell]
+        .map(|slice| Shared::new(slice.as_mut_slice()));
+    let mut tasks = vec![];
+    let (mut gates, mut cells) = match &mut saved {
+        Some(saved) => (saved.gates.get_mut(), saved.cells.get_mut()),
+        None => (&mut [][..], &mut [][..]),
+    };
+    for tile in &plan.tiles {
+        for direction in 0..directions {
+            let count = if keep { tile.gates(&sizes) } else { 0 };
+            let (own_gates, own_cells);
+            (own_gates, gates) = gates.split_at_mut(count);
+            (own_cells, cells) = cells.split_at_mut(count / 4);
+            tasks.push((tile, direction, own_gates, own_cells));
+        }
+    }
+    tasks.into_par_iter().with_max_len(1).for_each(|(tile, direction, gates, cells)| {
+        let mut run = Run {
+            sizes,
+            tile,
+            direction,
+            inputs,
+            packed: packed[direction].get(),
+            results: &results,
+            gates,
+            cells,
+        };
+        run_tile(kernels, &mut run);
+    });
+    drop(results);
+    Outputs { output, hidden: last_hidden, cell: last_cell, saved }
+}
+
+/// One tile in one direction.
+struct Run<'a> {
+    sizes: Sizes,
+    tile: &'a Tile,
+    direction: usize,
+    inputs: Inputs<'a>,
+    packed: &'a [f32],
+    /// Output, last hidden state, last cell state. A task writes the rows of its own samples in its
+    /// own direction.
+    results: &'a [Shared<'a>; 3],
+    /// Empty if nothing is kept.
+    gates: &'a mut [f32],
+    cells: &'a mut [f32],
+}
+
+dispatch!(fn run_tile = run_steps(run: &mut Run<'_>));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
+    let Run { sizes, tile, direction, inputs, .. } = *run;
+    let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
+    // Hidden states of this step and the next, `[row, padded]`; cells, `[block, row, 16]`.
+    let mut states = [Buffer::zeros(rows * padded), Buffer::zeros(rows * padded)];
+    let mut cell = Buffer::zeros(rows * padded);
+    for (row, sample) in tile.samples.iter().enumerate() {
+        let from = sizes.state(*sample, direction);
+        for state in &mut states {
+            state.get_mut()[row * padded..][..hidden]
+                .copy_from_slice(&inputs.hidden[from..][..hidden]);
+        }
+        load_blocks(&inputs.cell[from..][..hidden], row, rows, cell.get_mut());
+    }
+    for index in 0..tile.steps() {
+        let t = if direction == 1 { tile.steps() - 1 - index } else { index };
+        let [now, next] = &mut states;
+        // SAFETY: the features are those that the caller vouches for.
+        unsafe { step::<S>(run, t, now.get(), next.get_mut(), cell.get_mut()) };
+        for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
+            // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
+            let output =
+                unsafe { run.results[0].part(sizes.output(*sample, t, direction), hidden) };
+            output.copy_from_slice(&next.get()[row * padded..][..hidden]);
+        }
+        states.swap(0, 1);
+    }
+    for (row, sample) in tile.samples.iter().enumerate() {
+        let (at, length) = (sizes.state(*sample, direction), tile.lengths[row]);
+        if length == 0 {
+            continue; // The last states start as copies of the initial ones.
+        }
+        let last = if direction == 1 { 0 } else { length - 1 };
+        // SAFETY: as above; the output row was written by this task, in the loop before.
+        unsafe {
+            let output = run.results[0].part(sizes.output(*sample, last, direction), hidden);
+            run.results[1].part(at, hidden).copy_from_slice(output);
+            store_blocks(cell.get(), row, rows, run.results[2].part(at, hidden));
+        }
+    }
+}
+
+/// Puts a row of `hidden` numbers into `[block, row, 16]`.
+#[inline(always)]
+pub(super) fn load_blocks(from: &[f32], row: usize, rows: usize, to: &mut [f32]) {
+    for (block, values) in from.chunks(BLOCK).enumerate() {
+        to[(block * rows + row) * BLOCK..][..values.len()].copy_from_slice(values);
+    }
+}
+
+/// The way back from [`load_blocks`].
+#[inline(always)]
+pub(super) fn store_blocks(from: &[f32], row: usize, rows: usize, to: &mut [f32]) {
+    for (block, values) in to.chunks_mut(BLOCK).enumerate() {
+        values.copy_from_slice(&from[(block * rows + row) * BLOCK..][..values.len()]);
+    }
+}
+
+/// One step of all running samples: hidden states from `now` to `next`, cells in place.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn step<S: Simd>(
+    run: &mut Run<'_>,
+    t: usize,
+    now: &[f32],
+    next: &mut [f32],
+    cell: &mut [f32],
+) {
+    let Run { sizes, tile, inputs, packed, .. } = *run;
+    let (padded, rows, running) = (sizes.padded(), tile.rows(), tile.active(t));
+    let panel_size = (1 + sizes.input + sizes.hidden) * GATES;
+    let kept = !run.gates.is_empty();
+    let saved_row = tile.start(t) * sizes.blocks();
+    for block in 0..sizes.blocks() {
+        let panel = &packed[block * panel_size..][..panel_size];
+        for_row_tiles!(S, running, row, M => {
+            let mut x = [std::ptr::null(); M];
+            let mut h = [std::ptr::null(); M];
+            for m in 0..M {
+                let from = sizes.input(tile.samples[row + m], t);
+                x[m] = inputs.input[from..][..sizes.input].as_ptr();
+                h[m] = now[(row + m) * padded..][..padded].as_ptr();
+            }
+            let next = &mut next[row * padded + block * BLOCK..];
+            assert!(next.len() >= (M - 1) * padded + BLOCK);
+            let cell = &mut cell[(block * rows + row) * BLOCK..][..M * BLOCK];
+            let mut save = None;
+            if kept {
+                let at = saved_row + block * running + row;
+                save = Some((
+                    run.gates[at * GATES..][..M * GATES].as_mut_ptr(),
+                    run.cells[at * BLOCK..][..M * BLOCK].as_mut_ptr(),
+                ));
+            }
+            let mut lane = 0;
+            while lane < BLOCK {
+                // SAFETY: the slices above cover every element that `cells` touches.
+                unsafe {
+                    cells::<S, M>(
+                        Cells {
+                            x,
+                            h,
+                            channels: sizes.input,
+                            units: sizes.hidden,
+                            panel: panel.as_ptr().add(lane),
+                            cell: cell.as_mut_ptr().add(lane),
+                            next: next.as_mut_ptr().add(lane),
+                            next_row: padded,
+                            save: save.map(|(gates, cells)| (gates.add(lane), cells.add(lane))),
+                        },
+                    );
+                }
+                lane += S::LANES;
+            }
+        });
+    }
+}
+
+/// Operands of [`cells`], all at the first lane of the vector.
+struct Cells<const M: usize> {
+    /// Rows of the input, `channels` long.
+    x: [*const f32; M],
+    /// Rows of the hidden state, at least `units` long.
+    h: [*const f32; M],
+    channels: usize,
+    units: usize,
+    /// `[1 + channels + units, gate, 16]`
+    panel: *const f32,
+    /// `[M, 16]`
+    cell: *mut f32,
+    /// `M` rows, `next_row` apart.
+    next: *mut f32,
+    next_row: usize,
+    /// `[M, gate, 16]` and `[M, 16]`
+    save: Option<(*mut f32, *mut f32)>,
+}
+
+/// The cells of `M` samples and as many units as a vector holds.
+///
+/// # Safety
+/// That of [`Simd`]; the pointers are valid for the shapes that [`Cells`] states.
+#[inline(always)]
+unsafe fn cells<S: Simd, const M: usize>(at: Cells<M>) {
+    // SAFETY: every address is within the shapes for which the caller vouches.
+    unsafe {
+        let mut bias = [S::splat(0.0); 4];
+        for (gate, bias) in bias.iter_mut().enumerate() {
+            *bias = S::load(at.panel.add(gate * BLOCK));
+        }
+        let mut acc = [bias; M];
+        let inputs = at.panel.add(GATES);
+        accumulate::<S, M, 4, 1>(&mut acc, at.x, inputs, at.channels);
+        accumulate::<S, M, 4, 1>(&mut acc, at.h, inputs.add(at.channels * GATES), at.units);
+        for (m, [i, f, g, o]) in acc.into_iter().enumerate() {
+            let (i, f, g, o) = (sigmoid::<S>(i), sigmoid::<S>(f), tanh::<S>(g), sigmoid::<S>(o));
+            let cell = at.cell.add(m * BLOCK);
+            let c = S::fma(f, S::load(cell), S::mul(i, g));
+            S::store(cell, c);
+            S::store(at.next.add(m * at.next_row), S::mul(o, tanh::<S>(c)));
+            if let Some((gates, cells)) = at.save {
+                let gates = gates.add(m * GATES);
+                S::store(gates, i);
+                S::store(gates.add(BLOCK), f);
+                S::store(gates.add(2 * BLOCK), g);
+                S::store(gates.add(3 * BLOCK), o);
+                S::store(cells.add(m * BLOCK), c);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Which vector instructions the kernels use: chosen at run time, or forced.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+/// A variant of the CPU kernels. The widest that the processor has is used, unless the environment
+/// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2` or `avx512`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuKernels {
+    /// None: Burn's own operations, as on every other device.
+    Composed,
+    /// Plain Rust, which the compiler turns into SSE2 or NEON instructions.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512F.
+    Avx512,
+}
+
+/// A variant that was asked for and cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CpuKernelsError {
+    /// A value of `FIREBOX_KERNELS` that names nothing.
+    #[error(
+        "FIREBOX_KERNELS is `{found}`; allowed are `composed`, `portable`, `avx2` and `avx512`"
+    )]
+    Unknown {
+        /// The value found.
+        found: String,
+    },
+    /// A variant whose instructions this processor lacks.
+    #[error(
+        "FIREBOX_KERNELS asks for {asked:?}, which this processor cannot run; it has {available:?}"
+    )]
+    Unavailable {
+        /// The variant asked for.
+        asked: CpuKernels,
+        /// The variants that would run here.
+        available: Vec<CpuKernels>,
+    },
+}
+
+thread_local! {
+    static FORCED: Cell<Option<CpuKernels>> = const { Cell::new(None) };
+}
+
+impl CpuKernels {
+    /// The variants that this processor can run, the narrowest first.
+    pub fn available() -> Vec<Self> {
+        [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512]
+            .into_iter()
+            .filter(|kernels| kernels.runs_here())
+            .collect()
+    }
+
+    /// The variant that is used on this thread.
+    ///
+    /// # Errors
+    /// If `FIREBOX_KERNELS` names no variant or one that this processor lacks.
+    pub fn current() -> Result<Self, CpuKernelsError> {
+        static CHOSEN: OnceLock<Result<CpuKernels, CpuKernelsError>> = OnceLock::new();
+        match FORCED.get() {
+            Some(kernels) => Ok(kernels),
+            None => {
+                CHOSEN.get_or_init(|| Self::choose(std::env::var("FIREBOX_KERNELS").ok())).clone()
+            }
+        }
+    }
+
+    /// Runs `f` with this variant in place of the chosen one: for tests and comparisons. Gradients
+    /// of what was computed inside use it too.
+    ///
+    /// # Panics
+    /// If this processor cannot run it.
+    pub fn force<T>(self, f: impl FnOnce() -> T) -> T {
+        struct Restore(Option<CpuKernels>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                FORCED.set(self.0);
+            }
+        }
+        assert!(self.runs_here(), "this processor cannot run {self:?} kernels");
+        let _restore = Restore(FORCED.replace(Some(self)));
+        f()
+    }
+
+    /// The variant that is used on this thread, unless it is [`Composed`](Self::Composed).
+    ///
+    /// # Panics
+    /// If `FIREBOX_KERNELS` cannot be followed: [`current`](Self::current) says so without a panic.
+    pub(crate) fn fused() -> Option<Self> {
+        match Self::current() {
+            Ok(Self::Composed) => None,
+            Ok(kernels) => Some(kernels),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn choose(asked: Option<String>) -> Result<Self, CpuKernelsError> {
+        let available = Self::available();
+        let asked = match asked.as_deref() {
+            None | Some("") => return Ok(available.last().copied().unwrap_or(Self::Portable)),
+            Some("composed") => Self::Composed,
+            Some("portable") => Self::Portable,
+            Some("avx2") => Self::Avx2,
+            Some("avx512") => Self::Avx512,
+            Some(found) => return Err(CpuKernelsError::Unknown { found: found.to_owned() }),
+        };
+        match available.contains(&asked) {
+            true => Ok(asked),
+            false => Err(CpuKernelsError::Unavailable { asked, available }),
+        }
+    }
+
+    fn runs_here(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            match self {
+                Self::Composed | Self::Portable => true,
+                Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+                Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            matches!(self, Self::Composed | Self::Portable)
+        }
+    }
+}
+
+/// Defines `$name`, which runs `$generic::<S>` with the variant's instructions switched on.
+macro_rules! dispatch {
+    ($(#[$doc:meta])* fn $name:ident = $generic:ident($($argument:ident: $type:ty),*)) => {
+        $(#[$doc])*
+        fn $name(kernels: $crate::cpu::CpuKernels, $($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f")]
+            fn avx512($($argument: $type),*) {
+                // SAFETY: the feature is on in this function.
+                unsafe { $generic::<$crate::cpu::simd::Avx512>($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($argument: $type),*) {
+                // SAFETY: the features are on in this function.
+                unsafe { $generic::<$crate::cpu::simd::Avx2>($($argument),*) }
+            }
+            match kernels {
+                // SAFETY: a variant comes from detection, or from `force`, which checks it.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::CpuKernels::Avx512 => unsafe { avx512($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::CpuKernels::Avx2 => unsafe { avx2($($argument),*) },
+                // SAFETY: needs no feature.
+                _ => unsafe { $generic::<$crate::cpu::simd::Portable>($($argument),*) },
+            }
+        }
+    };
+}
+pub(super) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_chooses_or_is_told_what_is_allowed() {
+        let choose = |text: &str| CpuKernels::choose(Some(text.to_owned()));
+        assert_eq!(choose("portable"), Ok(CpuKernels::Portable));
+        assert_eq!(CpuKernels::choose(None).ok(), CpuKernels::available().last().copied());
+        assert_eq!(
+            choose("sse9").expect_err("unknown").to_string(),
+            "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2` and `avx512`"
+        );
+    }
+
+    #[test]
+    fn a_forced_variant_lasts_as_long_as_its_closure() {
+        let before = CpuKernels::current();
+        CpuKernels::Portable.force(|| assert_eq!(CpuKernels::current(), Ok(CpuKernels::Portable)));
+        assert_eq!(CpuKernels::current(), before);
+    }
+}

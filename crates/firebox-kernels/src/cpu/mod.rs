@@ -1,0 +1,68 @@
+//! The LSTM layer on a CPU in f32: slices in, slices out, no tensor.
+//!
+//! The batch is cut into tiles of samples of similar length. A tile runs all its time steps on one
+//! thread, so no thread ever waits for another within a sequence, and the recurrent weights and the
+//! state stay in that core's cache. One step of a tile is one product `[x_t | h] · Wᵀ` in register
+//! tiles of several samples by 16 hidden units by four gates; the gate functions are applied to the
+//! registers before anything is stored. The backward pass walks the same tiles in reverse: one
+//! product gives `[dh | dx]`, and the gradient of the weights is summed up from a hundred rows at a
+//! time while they lie in cache.
+//!
+//! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
+//! order, so results are the same to the bit on any number of threads.
+
+mod backward;
+mod block;
+mod dropout;
+mod forward;
+mod kernels;
+mod math;
+mod pack;
+mod plan;
+mod pool;
+mod simd;
+
+pub(crate) use backward::{OutputGradients, backward};
+pub(crate) use dropout::{Mask, dropout};
+pub(crate) use forward::{Inputs, Saved, forward};
+pub use kernels::{CpuKernels, CpuKernelsError};
+pub(crate) use plan::{Plan, Sizes};
+
+/// Hidden units that are computed together, and the width of the blocks of all packed operands: the
+/// widest vector. Layouts do not depend on the kind of vector that is used.
+const BLOCK: usize = 16;
+
+/// Floats in the four gates of a block of units.
+const GATES: usize = 4 * BLOCK;
+
+/// A slice that several threads write to, each its own elements.
+struct Shared<'a> {
+    start: *mut f32,
+    len: usize,
+    slice: std::marker::PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: only `write` and `add` touch the elements; their callers promise that no two threads
+// touch the same ones.
+unsafe impl Send for Shared<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    fn new(slice: &'a mut [f32]) -> Self {
+        let (start, len) = (slice.as_mut_ptr(), slice.len());
+        Self { start, len, slice: std::marker::PhantomData }
+    }
+
+    /// The part of the slice that belongs to the caller.
+    ///
+    /// # Safety
+    /// No other part that is alive may overlap this one.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    unsafe fn part(&self, at: usize, count: usize) -> &mut [f32] {
+        assert!(at + count <= self.len, "a part of {count} at {at} of {} numbers", self.len);
+        // SAFETY: inside the slice, by the assertion; not shared, by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), count) }
+    }
+}

@@ -1,0 +1,284 @@
+//! The vector instructions that the kernels are written in, once for each kind of processor.
+//!
+//! Kernels are generic over [`Simd`] and inlined as a whole into a function that switches the
+//! features on (see `mod.rs`), so nothing here is called from afar.
+
+/// Vectors of f32.
+///
+/// # Safety
+/// Every method needs a processor with the features of the implementing type, and a pointer must be
+/// valid for [`LANES`](Simd::LANES) numbers, without any alignment.
+pub(super) trait Simd: Copy {
+    /// One register.
+    type Vector: Copy;
+    /// Numbers in a vector; divides [`BLOCK`](super::BLOCK).
+    const LANES: usize;
+    /// Rows of a register tile that is four vectors wide: as many as leave room in the registers
+    /// for one row of the other operand.
+    const ROWS: usize;
+
+    unsafe fn splat(x: f32) -> Self::Vector;
+    unsafe fn load(at: *const f32) -> Self::Vector;
+    unsafe fn store(at: *mut f32, x: Self::Vector);
+    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    unsafe fn sub(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    unsafe fn mul(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    unsafe fn div(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a * b + c`
+    unsafe fn fma(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// `x` between the bounds; NaN stays NaN.
+    unsafe fn clamp(x: Self::Vector, low: f32, high: f32) -> Self::Vector;
+    /// The nearest integer.
+    unsafe fn round(x: Self::Vector) -> Self::Vector;
+    /// `x * 2^n` for an integer `n` from -126 to 127.
+    unsafe fn scale(x: Self::Vector, n: Self::Vector) -> Self::Vector;
+    /// `a` where `|x|` is below the bound, else `b`.
+    unsafe fn where_small(
+        x: Self::Vector,
+        bound: f32,
+        a: Self::Vector,
+        b: Self::Vector,
+    ) -> Self::Vector;
+}
+
+/// Four numbers in plain Rust: what every processor can do, and what compilers turn into SSE or
+/// NEON instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+impl Portable {
+    #[inline(always)]
+    fn each(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
+        [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
+    }
+}
+
+impl Simd for Portable {
+    type Vector = [f32; 4];
+    const LANES: usize = 4;
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; 4] {
+        [x; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> [f32; 4] {
+        // SAFETY: the caller's pointer is valid for four numbers.
+        unsafe { at.cast::<[f32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(at: *mut f32, x: [f32; 4]) {
+        // SAFETY: the caller's pointer is valid for four numbers.
+        unsafe { at.cast::<[f32; 4]>().write_unaligned(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        Self::each(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        Self::each(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        Self::each(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        Self::each(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        // Two roundings: without the instruction, `mul_add` is a slow call into the C library.
+        Self::each(Self::each(a, b, |a, b| a * b), c, |ab, c| ab + c)
+    }
+    #[inline(always)]
+    unsafe fn clamp(x: [f32; 4], low: f32, high: f32) -> [f32; 4] {
+        Self::each(x, x, |x, _| x.clamp(low, high))
+    }
+    #[inline(always)]
+    unsafe fn round(x: [f32; 4]) -> [f32; 4] {
+        // Adding 1.5 * 2^23 leaves no bits for a fraction.
+        Self::each(x, x, |x, _| (x + 12_582_912.0) - 12_582_912.0)
+    }
+    #[inline(always)]
+    unsafe fn scale(x: [f32; 4], n: [f32; 4]) -> [f32; 4] {
+        Self::each(x, n, |x, n| x * f32::from_bits((((n as i32) + 127) << 23) as u32))
+    }
+    #[inline(always)]
+    unsafe fn where_small(x: [f32; 4], bound: f32, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        let mut chosen = b;
+        for lane in 0..4 {
+            if x[lane].abs() < bound {
+                chosen[lane] = a[lane];
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::Simd;
+
+    /// AVX2 with FMA: 16 registers of eight numbers.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Avx2;
+
+    // SAFETY, for every block below: the caller vouches for AVX2 and FMA and for the pointers.
+    impl Simd for Avx2 {
+        type Vector = __m256;
+        const LANES: usize = 8;
+        const ROWS: usize = 2;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(at: *const f32) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_loadu_ps(at) }
+        }
+        #[inline(always)]
+        unsafe fn store(at: *mut f32, x: __m256) {
+            // SAFETY: see above.
+            unsafe { _mm256_storeu_ps(at, x) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_sub_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_mul_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn div(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_div_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn clamp(x: __m256, low: f32, high: f32) -> __m256 {
+            // SAFETY: see above. The second operand is what comes back for NaN.
+            unsafe { _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x)) }
+        }
+        #[inline(always)]
+        unsafe fn round(x: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
+        }
+        #[inline(always)]
+        unsafe fn scale(x: __m256, n: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+                _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn where_small(x: __m256, bound: f32, a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                let magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+                let small = _mm256_cmp_ps::<_CMP_LT_OQ>(magnitude, _mm256_set1_ps(bound));
+                _mm256_blendv_ps(b, a, small)
+            }
+        }
+    }
+
+    /// AVX-512 (the F subset): 32 registers of sixteen numbers.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Avx512;
+
+    // SAFETY, for every block below: the caller vouches for AVX-512F and for the pointers.
+    impl Simd for Avx512 {
+        type Vector = __m512;
+        const LANES: usize = 16;
+        const ROWS: usize = 6;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(at: *const f32) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_loadu_ps(at) }
+        }
+        #[inline(always)]
+        unsafe fn store(at: *mut f32, x: __m512) {
+            // SAFETY: see above.
+            unsafe { _mm512_storeu_ps(at, x) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_sub_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_mul_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn div(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_div_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn clamp(x: __m512, low: f32, high: f32) -> __m512 {
+            // SAFETY: see above. The second operand is what comes back for NaN.
+            unsafe { _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), x)) }
+        }
+        #[inline(always)]
+        unsafe fn round(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_roundscale_ps::<0>(x) }
+        }
+        #[inline(always)]
+        unsafe fn scale(x: __m512, n: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_scalef_ps(x, n) }
+        }
+        #[inline(always)]
+        unsafe fn where_small(x: __m512, bound: f32, a: __m512, b: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let bound = _mm512_set1_ps(bound);
+                let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(x), bound);
+                _mm512_mask_blend_ps(small, b, a)
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Inverted dropout whose mask is a function of a [`Stream`] and nothing else.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex, TensorMetadata};
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::Stream;
+
+use crate::cpu::{self, CpuKernels, Mask};
+use crate::device::{is_flex, lift};
+
+/// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
+///
+/// Element `i`, in row-major order, is kept if word `i` of the stream's
+/// [`fill_uniform`](Stream::fill_uniform) is at least `probability`: the same on every device.
+/// Without a stream, or with probability 0, `x` comes back untouched. NaN stays NaN.
+///
+/// # Panics
+/// If `probability` is not in `[0, 1]`.
+pub fn dropout<const D: usize>(
+    x: Tensor<D>,
+    probability: f64,
+    stream: Option<Stream>,
+) -> Tensor<D> {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "dropout probability {probability} is not between 0 and 1"
+    );
+    let Some(stream) = stream.filter(|_| probability > 0.0 && x.shape().num_elements() > 0) else {
+        return x;
+    };
+    match CpuKernels::fused().filter(|_| is_flex(&x)) {
+        Some(kernels) => fused(kernels, x, Mask::new(probability, scale(probability), stream)),
+        None => composed(x, probability, stream),
+    }
+}
+
+/// The factor of the elements that are kept; those that are dropped have the factor 0.
+fn scale(probability: f64) -> f32 {
+    (1.0 / (1.0 - probability)) as f32
+}
+
+/// The mask is made on the host and multiplied on the device.
+fn composed<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> Tensor<D> {
+    let mut mask = vec![0.0; x.shape().num_elements()];
+    stream.fill_uniform(0, &mut mask);
+    let scale = scale(probability);
+    for value in &mut mask {
+        *value = if f64::from(*value) >= probability { scale } else { 0.0 };
+    }
+    let data = TensorData::new(mask, x.shape()).convert_dtype(x.dtype());
+    let mask = Tensor::from_data(data, &x.device().without_autodiff());
+    let mask = if x.is_autodiff() { lift(mask) } else { mask };
+    x * mask
+}
+
+/// On the CPU the mask is never stored: it is drawn again for the gradient.
+fn fused<const D: usize>(kernels: CpuKernels, x: Tensor<D>, mask: Mask) -> Tensor<D> {
+    if !x.is_autodiff() {
+        return match x.try_into_primitive::<Flex>() {
+            Ok(x) => Tensor::from_primitive::<Flex>(apply(kernels, x, mask)),
+            Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+        };
+    }
+    let x = match x.try_into_primitive::<Autodiff<Flex>>() {
+        Ok(x) => x,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    };
+    let (x, guard) = x.into_parts();
+    let prepared = Dropped.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
+    let y = apply(kernels, x, mask);
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((kernels, mask), y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+/// Multiplies by the mask, in place if nobody else holds the tensor.
+fn apply(kernels: CpuKernels, mut x: FloatTensor<Flex>, mask: Mask) -> FloatTensor<Flex> {
+    if x.is_contiguous() && x.layout().start_offset() == 0 {
+        let count = x.shape().num_elements();
+        if let Some(values) = x.try_storage_mut::<f32>()
+            && values.len() == count
+        {
+            cpu::dropout(kernels, mask, None, values);
+            return x;
+        }
+    }
+    let x = x.to_contiguous();
+    let mut y = vec![0.0; x.shape().num_elements()];
+    cpu::dropout(kernels, mask, Some(x.storage::<f32>()), &mut y);
+    FloatTensor::<Flex>::from_data(TensorData::new(y, x.shape()))
+}
+
+#[derive(Debug)]
+struct Dropped;
+
+impl Backward<Flex, 1> for Dropped {
+    type State = (CpuKernels, Mask);
+
+    fn backward(
+        self,
+        ops: Ops<(CpuKernels, Mask), 1>,
+        grads: &mut Gradients,
+        _: &mut Checkpointer,
+    ) {
+        let d = grads.consume::<Flex>(&ops.node);
+        if let [Some(x)] = ops.parents {
+            let (kernels, mask) = ops.state;
+            grads.register::<Flex>(x.id, apply(kernels, d, mask));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().iter::<f32>().collect()
+    }
+
+    /// What the documentation promises, element by element.
+    fn expected(x: &[f32], probability: f64, stream: Stream) -> Vec<f32> {
+        let mut draws = stream.draws();
+        x.iter()
+            .map(|x| {
+                if f64::from(draws.uniform()) >= probability {
+                    (f64::from(*x) / (1.0 - probability)) as f32
+                } else {
+                    0.0
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn keeps_what_the_stream_says_forward_and_backward() {
+        for kernels in CpuKernels::available() {
+            kernels.force(keeps_what_the_stream_says);
+        }
+    }
+
+    fn keeps_what_the_stream_says() {
+        let device = Device::default().autodiff();
+        for (index, (shape, probability)) in [
+            ([1, 1, 1], 0.5),
+            ([3, 5, 7], 0.2),
+            ([2, 1, 9], 0.0),
+            ([4, 3, 3], 1.0),
+            ([40, 33, 65], 0.37),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let stream = Stream::new(index as u64, "dropout");
+            let data: Vec<f32> =
+                (0..shape.iter().product()).map(|i: usize| i as f32 - 4.5).collect();
+            let x = Tensor::<3>::from_data(TensorData::new(data.clone(), shape), &device)
+                .require_grad();
+            let y = dropout(x.clone(), probability, Some(stream));
+            let close = |actual: Vec<f32>, expected: Vec<f32>| {
+                for (a, e) in actual.iter().zip(&expected) {
+                    assert!((a - e).abs() <= 1e-6 * e.abs(), "{shape:?} {probability}: {a} {e}");
+                }
+                assert_eq!(actual.len(), expected.len());
+            };
+            close(values(y.clone()), expected(&data, probability, stream));
+            let grads = (y * 3.0).sum().backward();
+            let grad = values(x.grad(&grads).expect("x is tracked"));
+            close(grad, expected(&vec![3.0; data.len()], probability, stream));
+        }
+    }
+
+    #[test]
+    fn reads_tensors_in_row_major_order_whatever_their_strides() {
+        let device = Device::default();
+        let x = Tensor::<2>::from_data(
+            TensorData::new((0..35).map(|i| i as f32 + 1.0).collect::<Vec<_>>(), [5, 7]),
+            &device,
+        )
+        .transpose();
+        let stream = Stream::new(9, "dropout");
+        let flat: Vec<f32> = values(x.clone());
+        let close = values(dropout(x, 0.5, Some(stream)));
+        assert_eq!(close, expected(&flat, 0.5, stream));
+    }
+
+    #[test]
+    fn evaluation_changes_nothing() {
+        let x = Tensor::<1>::from_data([1.0, f32::NAN, -3.0], &Device::default());
+        let y = values(dropout(x, 0.9, None));
+        assert!(y[0] == 1.0 && y[1].is_nan() && y[2] == -3.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "dropout probability 1.5 is not between 0 and 1")]
+    fn a_wrong_probability_is_refused() {
+        dropout(Tensor::<1>::from_data([1.0], &Device::default()), 1.5, None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Initial values drawn from a [`Stream`]: the same on every device and after every restart.
+//!
+//! Burn's own initialisers draw from one generator of the process, which cannot be saved.
+
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_core::Stream;
+
+/// Uniform numbers in `[low, high)`: element `i`, in row-major order, comes from word `i` of the
+/// stream.
+pub fn uniform<const D: usize>(
+    stream: Stream,
+    shape: [usize; D],
+    low: f64,
+    high: f64,
+    device: &Device,
+) -> Tensor<D> {
+    let mut values = vec![0.0; shape.iter().product()];
+    stream.fill_uniform(0, &mut values);
+    for value in &mut values {
+        *value = (low + (high - low) * f64::from(*value)) as f32;
+    }
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Normal numbers with this mean and standard deviation.
+pub fn normal<const D: usize>(
+    stream: Stream,
+    shape: [usize; D],
+    mean: f64,
+    deviation: f64,
+    device: &Device,
+) -> Tensor<D> {
+    let mut draws = stream.draws();
+    let values: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| (mean + deviation * draws.normal()) as f32)
+        .collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// A linear layer with weight and bias uniform in ±1/√`input`, as PyTorch's `nn.Linear` starts.
+///
+/// # Shapes
+/// The weight is `[input, output]`, Burn's layout: the transpose of PyTorch's.
+pub fn init_linear(stream: Stream, input: usize, output: usize, device: &Device) -> Linear {
+    let bound = (input.max(1) as f64).sqrt().recip();
+    let weight = uniform(stream.substream(0), [input, output], -bound, bound, device);
+    let bias = uniform(stream.substream(1), [output], -bound, bound, device);
+    Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().iter::<f32>().collect()
+    }
+
+    #[test]
+    fn uniform_is_the_stream_scaled_to_its_bounds() {
+        let device = Device::default();
+        let stream = Stream::new(3, "weights");
+        let drawn = values(uniform(stream, [50, 41], -0.25, 0.75, &device));
+        let mut raw = vec![0.0; 50 * 41];
+        stream.fill_uniform(0, &mut raw);
+        for (drawn, raw) in drawn.iter().zip(raw) {
+            assert!((drawn - (raw - 0.25)).abs() < 1e-7);
+        }
+        assert_eq!(drawn, values(uniform(stream, [50, 41], -0.25, 0.75, &device)));
+        assert_ne!(drawn, values(uniform(stream.substream(1), [50, 41], -0.25, 0.75, &device)));
+    }
+
+    #[test]
+    fn normal_has_its_moments() {
+        let drawn =
+            values(normal(Stream::new(5, "token"), [100, 200], 1.5, 0.02, &Device::default()));
+        let count = drawn.len() as f64;
+        let mean = drawn.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
+        let variance = drawn.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / count;
+        assert!((mean - 1.5).abs() < 1e-3 && (variance.sqrt() - 0.02).abs() < 1e-3);
+    }
+
+    #[test]
+    fn linear_starts_within_the_bound_of_pytorch() {
+        let linear = init_linear(Stream::new(7, "head"), 25, 400, &Device::default());
+        let weight = values(linear.weight.val());
+        let bias = values(linear.bias.expect("a bias").val());
+        assert_eq!((weight.len(), bias.len()), (10_000, 400));
+        for drawn in [weight, bias] {
+            assert!(drawn.iter().all(|v| v.abs() <= 0.2));
+            assert!(drawn.iter().any(|v| *v > 0.19) && drawn.iter().any(|v| *v < -0.19));
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The LSTM module: configuration, state, the walk through layers and directions.
+//!
+//! What one layer computes is in [`fused`] and [`composed`]; this file does not touch gates.
+
+mod composed;
+mod fused;
+mod module;
+
+use burn::module::Param;
+use burn::tensor::{Device, Tensor};
+use firebox_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::{dropout, uniform};
+
+/// The shape of an LSTM. Make the module with [`init`](LstmConfig::init).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LstmConfig {
+    /// Channels of the input at each step.
+    pub input: usize,
+    /// Hidden units of each layer and direction.
+    pub hidden: usize,
+    /// Layers on top of each other; each reads the outputs of the one below.
+    #[serde(default = "one")]
+    pub layers: usize,
+    /// Whether each layer also reads the sequence backwards, from the last valid step to the first.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Probability of dropout on the output of every layer but the last.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// What is wrong with an [`LstmConfig`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LstmConfigError {
+    /// A size of zero.
+    #[error("`{field}` of an LSTM is 0; it must be at least 1")]
+    Zero {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// A probability outside of `[0, 1]`.
+    #[error("`dropout` of an LSTM is {found}; it must be a probability between 0 and 1")]
+    Dropout {
+        /// The value found.
+        found: f64,
+    },
+}
+
+impl LstmConfig {
+    /// One layer in one direction, without dropout.
+    pub fn new(input: usize, hidden: usize) -> Self {
+        Self { input, hidden, layers: 1, bidirectional: false, dropout: 0.0 }
+    }
+
+    /// Directions of each layer: 1 or 2.
+    pub fn directions(&self) -> usize {
+        1 + usize::from(self.bidirectional)
+    }
+
+    /// Checks what the types cannot say, for configurations that were read from a file.
+    ///
+    /// # Errors
+    /// If a size is zero or the dropout is not a probability.
+    pub fn validate(&self) -> Result<(), LstmConfigError> {
+        for (field, size) in
+            [("input", self.input), ("hidden", self.hidden), ("layers", self.layers)]
+        {
+            if size == 0 {
+                return Err(LstmConfigError::Zero { field });
+            }
+        }
+        if !(0.0..=1.0).contains(&self.dropout) {
+            return Err(LstmConfigError::Dropout { found: self.dropout });
+        }
+        Ok(())
+    }
+
+    /// Makes the module. Every parameter is uniform in ±1/√`hidden`, as PyTorch's `nn.LSTM`
+    /// starts; each is drawn from its own part of the stream.
+    ///
+    /// # Panics
+    /// If [`validate`](LstmConfig::validate) refuses the configuration.
+    pub fn init(&self, stream: Stream, device: &Device) -> Lstm {
+        if let Err(error) = self.validate() {
+            panic!("{error}");
+        }
+        let width = self.hidden * self.directions();
+        let parameters = (0..self.layers * self.directions())
+            .map(|index| {
+                let input = if index < self.directions() { self.input } else { width };
+                Direction::init(input, self.hidden, stream.substream(index as u64), device)
+            })
+            .collect();
+        Lstm { config: self.clone(), parameters }
+    }
+}
+
+/// Long short-term memory over whole sequences, batch first.
+///
+/// The parameters of layer `k` are `weight_ih_lk`, `weight_hh_lk`, `bias_ih_lk` and `bias_hh_lk`,
+/// those of the reverse direction end in `_reverse`: PyTorch's names, shapes
+/// (`[4 * hidden, input]`, `[4 * hidden, hidden]`, `[4 * hidden]`) and order of the gates (input,
+/// forget, cell, output), so that a state dict of `torch.nn.LSTM` loads as it is.
+///
+/// For each step, with `σ` the logistic function and `∘` the product by elements:
+///
+/// ```text
+/// i, f, g, o = σ, σ, tanh, σ of (x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)
+/// c' = f ∘ c + i ∘ g
+/// h' = o ∘ tanh(c')
+/// ```
+///
+/// Source: Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000.
+#[derive(Clone, Debug)]
+pub struct Lstm {
+    config: LstmConfig,
+    /// Layer by layer; in each layer the forward direction, then the reverse one.
+    parameters: Vec<Direction>,
+}
+
+/// The parameters of one direction of one layer.
+#[derive(Clone, Debug)]
+struct Direction {
+    weight_ih: Param<Tensor<2>>,
+    weight_hh: Param<Tensor<2>>,
+    bias_ih: Param<Tensor<1>>,
+    bias_hh: Param<Tensor<1>>,
+}
+
+impl Direction {
+    fn init(input: usize, hidden: usize, stream: Stream, device: &Device) -> Self {
+        let bound = (hidden as f64).sqrt().recip();
+        let matrix = |index, columns| {
+            let shape = [4 * hidden, columns];
+            Param::from_tensor(uniform(stream.substream(index), shape, -bound, bound, device))
+        };
+        let vector = |index| {
+            let shape = [4 * hidden];
+            Param::from_tensor(uniform(stream.substream(index), shape, -bound, bound, device))
+        };
+        Self {
+            weight_ih: matrix(0, input),
+            weight_hh: matrix(1, hidden),
+            bias_ih: vector(2),
+            bias_hh: vector(3),
+        }
+    }
+
+    fn weights(&self) -> Weights {
+        Weights {
+            weight_ih: self.weight_ih.val(),
+            weight_hh: self.weight_hh.val(),
+            bias: self.bias_ih.val() + self.bias_hh.val(),
+        }
+    }
+}
+
+/// What one direction of one layer computes with.
+struct Weights {
+    /// `[4 * hidden, input]`
+    weight_ih: Tensor<2>,
+    /// `[4 * hidden, hidden]`
+    weight_hh: Tensor<2>,
+    /// `[4 * hidden]`: the sum of both biases.
+    bias: Tensor<1>,
+}
+
+/// The state of an LSTM between two steps.
+#[derive(Clone, Debug)]
+pub struct LstmState {
+    /// Hidden state, `[layers * directions, batch, hidden]`, in the order of the parameters.
+    pub hidden: Tensor<3>,
+    /// Cell state, of the same shape.
+    pub cell: Tensor<3>,
+}
+
+impl LstmState {
+    /// The part of one layer, `[directions, batch, hidden]`.
+    fn layer(&self, layer: usize, directions: usize) -> Self {
+        let part = |state: &Tensor<3>| state.clone().narrow(0, layer * directions, directions);
+        Self { hidden: part(&self.hidden), cell: part(&self.cell) }
+    }
+}
+
+impl Lstm {
+    /// The configuration that this module was made from.
+    pub fn config(&self) -> &LstmConfig {
+        &self.config
+    }
+
+    /// Runs the sequences through all layers.
+    ///
+    /// Steps at and after a sample's length are padding: whatever they hold, they leave the state
+    /// as it is, their output is zero, and no gradient reaches them. The reverse direction starts
+    /// at the last valid step. A sample of length zero keeps its initial state. `dropout` is the
+    /// stream of this call's masks; `None` means evaluation. The state defaults to zero.
+    ///
+    /// # Shapes
+    /// - input: `[batch, time, input]`
+    /// - lengths: one per sample, at most `time`
+    /// - state, given and returned: `[layers * directions, batch, hidden]`
+    /// - output: `[batch, time, directions * hidden]`, the forward direction first
+    ///
+    /// # Panics
+    /// If a shape does not fit; the message holds the shapes.
+    pub fn forward(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        state: Option<LstmState>,
+        dropout: Option<Stream>,
+    ) -> (Tensor<3>, LstmState) {
+        self.check(&input, lengths, state.as_ref());
+        let [batch, time, _] = input.dims();
+        let LstmConfig { hidden, layers, .. } = self.config;
+        let directions = self.config.directions();
+        if batch == 0 || time == 0 {
+            let zeros =
+                |shape: [usize; 3]| Tensor::<3>::zeros(shape, (&input.device(), input.dtype()));
+            let nothing = || zeros([layers * directions, batch, hidden]);
+            let state = state.unwrap_or_else(|| LstmState { hidden: nothing(), cell: nothing() });
+            return (zeros([batch, time, directions * hidden]), state);
+        }
+        // All samples at full length: the same as no lengths, and cheaper.
+        let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
+        let (mut output, mut hiddens, mut cells) = (input, vec![], vec![]);
+        for (layer, directions_of_layer) in self.parameters.chunks(directions).enumerate() {
+            if layer > 0 {
+                let stream = dropout.map(|stream| stream.substream(layer as u64 - 1));
+                output = self::dropout(output, self.config.dropout, stream);
+            }
+            let weights: Vec<_> = directions_of_layer.iter().map(Direction::weights).collect();
+            let initial = state.as_ref().map(|state| state.layer(layer, directions));
+            let (above, last) = match fused::kernels(&output, &weights, initial.as_ref()) {
+                Some(kernels) => fused::layer(kernels, output, lengths, weights, initial),
+                None => composed::layer(output, lengths, weights, initial),
+            };
+            output = above;
+            hiddens.push(last.hidden);
+            cells.push(last.cell);
+        }
+        (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
+    }
+
+    fn check(&self, input: &Tensor<3>, lengths: Option<&[usize]>, state: Option<&LstmState>) {
+        let [batch, time, channels] = input.dims();
+        assert_eq!(
+            channels,
+            self.config.input,
+            "the input of the LSTM is {:?} ([batch, time, input]), but the module was made for {} \
+             input channels",
+            input.dims(),
+            self.config.input
+        );
+        if let Some(lengths) = lengths {
+            assert_eq!(
+                lengths.len(),
+                batch,
+                "{} lengths were given for an input of {:?} ([batch, time, input])",
+                lengths.len(),
+                input.dims()
+            );
+            if let Some(index) = lengths.iter().position(|length| *length > time) {
+                panic!(
+                    "sample {index} has length {}, longer than its input of {time} steps",
+                    lengths[index]
+                );
+            }
+        }
+        if let Some(state) = state {
+            let expected = [self.parameters.len(), batch, self.config.hidden];
+            for (name, found) in [("hidden", state.hidden.dims()), ("cell", state.cell.dims())] {
+                assert_eq!(
+                    found, expected,
+                    "the {name} state of the LSTM is {found:?}, but [layers * directions, batch, \
+                     hidden] is {expected:?}"
+                );
+            }
+        }
+    }
+}
