@@ -8,7 +8,7 @@ use firebox_tests::{root, target};
 fn single_crates_serve_a_project_of_their_own() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let folder = tempfile::tempdir().unwrap();
-    // The versions of this workspace, so that nothing is downloaded or built twice.
+    // The versions of this workspace, so that nothing new is downloaded.
     let project = folder.path().join("project");
     std::fs::create_dir_all(project.join("src")).unwrap();
     let from = root().join("tests/external");
@@ -18,9 +18,9 @@ fn single_crates_serve_a_project_of_their_own() {
     std::fs::copy(from.join("src/main.rs"), project.join("src/main.rs")).unwrap();
     std::fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
     let output = Command::new(cargo)
-        .args(["run", "--quiet", "--release"])
+        .args(["run", "--quiet"])
         .current_dir(&project)
-        .env("CARGO_TARGET_DIR", target())
+        .env("CARGO_TARGET_DIR", target().join("external"))
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,1 +1,76 @@
-//! Strict, layered TOML pipelines with content-keyed stages
+//! Strict, layered TOML pipelines with content-keyed stages.
+//!
+//! [`Prepared`] reads a pipeline file with the environment and `--set` values over it, and resolves
+//! it once into what runs. [`Prepared::plan`] shows the stages with their keys and what is already
+//! there; [`Prepared::run`] makes what is missing:
+//!
+//! ingest → windows → augment → train → evaluate → report
+//!
+//! Each result is stored under a key of everything that it depends on. A stage is skipped only if
+//! its result is there and whole. The resolved settings are written beside the run before its
+//! first step, with a reason for each derived value.
+//!
+//! Nothing below this crate sees TOML, and this crate does not know which backends exist: it takes
+//! a [`ChosenDevice`].
+//!
+//! # Example
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//! use burn::tensor::Device;
+//! use firebox_core::Silent;
+//! use firebox_pipeline::{ChosenDevice, Prepared, Source, describe_cpu};
+//!
+//! let source = Source::File("pipelines/pretrain.toml".into());
+//! let prepared = Prepared::new(&source, std::env::vars(), &["train.epochs=2".to_owned()])?;
+//! let device = ChosenDevice {
+//!     device: Device::flex(),
+//!     backend: "cpu".to_owned(),
+//!     description: describe_cpu(),
+//!     reason: "asked for".to_owned(),
+//! };
+//! println!("{}", prepared.plan(&device)?);
+//! let finished = prepared.run(&device, &AtomicBool::new(false), &Silent)?;
+//! println!("{}\n{}", finished.verdict, finished.report.display());
+//! # Ok::<(), firebox_pipeline::PipelineError>(())
+//! ```
+
+mod config;
+mod device;
+mod error;
+mod folder;
+mod keys;
+mod layers;
+mod measure;
+mod plan;
+mod prepared;
+mod stages;
+
+use std::path::Path;
+
+pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, Split, WindowConfig};
+pub use device::{ChosenDevice, describe_cpu};
+pub use error::PipelineError;
+pub use layers::{ConfigError, load};
+pub use plan::{Plan, PlannedStage, StageState};
+pub use prepared::{Prepared, Source};
+pub use stages::{Finished, Outcome};
+
+/// The store that runs share, for those who look after it.
+pub mod cache {
+    pub use firebox_cache::{Store, Stored};
+}
+
+/// Writes the bars of a generated market as CSV and returns their number.
+///
+/// # Errors
+///
+/// When the settings cannot be read, or the file cannot be written.
+pub fn generate_market(settings: &Path, output: &Path) -> Result<usize, PipelineError> {
+    let text = std::fs::read_to_string(settings)
+        .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
+    let market = firebox_data::MarketConfig::from_toml(&text)
+        .map_err(|error| layers::in_file(settings, &text, &error))?;
+    market.write_csv_file(output)?;
+    Ok(market.bars * market.instruments.len())
+}

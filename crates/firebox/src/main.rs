@@ -1,2 +1,188 @@
-//! Train sequence encoders fast and honestly from one declarative file
-fn main() {}
+//! The `firebox` program: commands, flags, the choice of the device and the rendering of errors.
+//!
+//! What a command does is in the libraries. Exit codes: 0 done, 1 failed while running, 2 bad
+//! input (flags, pipeline file, data, device), 130 interrupted with everything saved.
+
+mod cache;
+mod device;
+mod error;
+mod terminal;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, Parser, Subcommand};
+use firebox_pipeline::{Finished, Outcome, Prepared, Source};
+
+use crate::terminal::{LogFormat, Terminal};
+
+/// Page faults of the system's allocator are a quarter of a CPU training step.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train sequence encoders fast and honestly from one declarative file.
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a pipeline file, or go on with a run that was interrupted.
+    Run(RunFlags),
+    /// Show the stages of a pipeline, their keys, and which results are there already.
+    Plan(PlanFlags),
+    /// List, verify or prune what runs share on disk.
+    #[command(subcommand)]
+    Cache(cache::CacheCommand),
+    /// Make sample data.
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// List the devices that this build can use.
+    Devices,
+}
+
+#[derive(Args)]
+struct Layers {
+    /// Set one key over the file and the environment, such as --set train.epochs=5.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Device: auto, cpu, cuda:0, vulkan, …; the same as --set run.device=NAME.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+}
+
+impl Layers {
+    fn settings(&self) -> Vec<String> {
+        let device = self.device.iter().map(|name| format!("run.device={name}"));
+        self.settings.iter().cloned().chain(device).collect()
+    }
+}
+
+#[derive(Args)]
+struct RunFlags {
+    /// The pipeline file.
+    #[arg(required_unless_present = "resume", value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    layers: Layers,
+    /// Go on with a run: its folder, or its name within the runs folder.
+    #[arg(long, value_name = "RUN")]
+    resume: Option<PathBuf>,
+    /// How events are shown.
+    #[arg(long, value_enum, default_value_t)]
+    log: LogFormat,
+}
+
+#[derive(Args)]
+struct PlanFlags {
+    /// The pipeline file.
+    file: PathBuf,
+    #[command(flatten)]
+    layers: Layers,
+}
+
+#[derive(Subcommand)]
+enum DataCommand {
+    /// Write the bars of a generated market as CSV.
+    Generate {
+        /// Settings of the generator, such as data/sample.market.toml.
+        settings: PathBuf,
+        /// The CSV file to write.
+        output: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(flags) => run(&flags),
+        Command::Plan(flags) => plan(&flags),
+        Command::Cache(command) => cache::run(&command),
+        Command::Data(DataCommand::Generate { settings, output }) => generate(&settings, &output),
+        Command::Devices => Ok(devices()),
+    };
+    result.unwrap_or_else(|error| {
+        error::render(&error);
+        ExitCode::from(error::exit_code(&error))
+    })
+}
+
+fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
+    let source = match (&flags.resume, &flags.file) {
+        (Some(run), file) => Source::Resume { run: run.clone(), file: file.clone() },
+        (None, Some(file)) => Source::File(file.clone()),
+        (None, None) => anyhow::bail!("name a pipeline file, or a run with --resume"),
+    };
+    let prepared = Prepared::new(&source, std::env::vars(), &flags.layers.settings())?;
+    let device = device::choose(&prepared.config().run.device)?;
+    let stop = stop_on_signal()?;
+    let terminal = Terminal::new(flags.log);
+    let finished = prepared.run(&device, &stop, &terminal);
+    terminal.close();
+    Ok(conclude(&finished?))
+}
+
+/// Prints where the result is, or how to go on.
+fn conclude(finished: &Finished) -> ExitCode {
+    match &finished.outcome {
+        Outcome::Finished => {
+            if finished.remade == 0 {
+                println!("nothing to do: every result is there and whole");
+            }
+            println!("{}", finished.trained);
+            println!("{}", finished.verdict);
+            println!("report {}", finished.report.display());
+            ExitCode::SUCCESS
+        }
+        Outcome::Interrupted { step } => {
+            let run = finished.run.display();
+            println!("interrupted; everything up to step {step} is saved");
+            println!("go on with: cargo xtask pipeline --resume {run}");
+            println!("        or: firebox run --resume {run}");
+            ExitCode::from(130)
+        }
+    }
+}
+
+/// The first signal asks the run to stop after the step in hand; the second ends the program.
+fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+    })?;
+    Ok(stop)
+}
+
+fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
+    let source = Source::File(flags.file.clone());
+    let prepared = Prepared::new(&source, std::env::vars(), &flags.layers.settings())?;
+    let device = device::choose(&prepared.config().run.device)?;
+    println!("{}", prepared.plan(&device)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn generate(settings: &std::path::Path, output: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let bars = firebox_pipeline::generate_market(settings, output)?;
+    println!("{bars} bars in {}", output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn devices() -> ExitCode {
+    for name in ["cuda", "rocm", "vulkan", "metal", "wgpu", "cpu"] {
+        match device::choose(name) {
+            Ok(device) => println!("{name:<8} {}", device.description),
+            Err(error) => {
+                println!("{name:<8} {}", error.to_string().lines().next().unwrap_or_default())
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,149 @@
+//! What was written: the schema of a pipeline file. Nothing here is resolved or run.
+//!
+//! Each component owns its table's struct; this module only puts them together.
+
+use std::path::PathBuf;
+
+use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, WindowRule};
+use firebox_data::DataConfig;
+use firebox_eval::EvalConfig;
+use firebox_models::BiLstmMaeConfig;
+use firebox_train::TrainConfig;
+use serde::{Deserialize, Serialize};
+
+/// A pipeline file. Every table and key may be left out; what stands then is documented with it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PipelineConfig {
+    /// Which chain of stages runs.
+    pub pipeline: Kind,
+    /// Seed, device, precision and folders.
+    pub run: RunConfig,
+    /// Which files are read, and what is done about their defects.
+    pub data: DataConfig,
+    /// How series are cut into windows and normalised.
+    pub window: WindowConfig,
+    /// Where the label of a window comes from.
+    pub labels: Labels,
+    /// How windows are divided into training, validation and test.
+    pub split: Split,
+    /// What the training windows are varied with before training.
+    pub augment: Augmentation,
+    /// Batches.
+    pub loader: LoaderTable,
+    /// The model.
+    pub model: ModelConfig,
+    /// Optimisation and checkpoints.
+    pub train: TrainConfig,
+    /// What the encoder is measured with.
+    pub evaluate: EvalConfig,
+}
+
+/// A chain of stages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// ingest → windows → augment → pre-train → evaluate → report
+    #[default]
+    Pretrain,
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// Seed of every random draw.
+    pub seed: u64,
+    /// `auto` or the name of a device: `cpu`, `cuda:0`, `vulkan`, …
+    pub device: String,
+    /// Compute type. Only `f32` runs today.
+    pub precision: Precision,
+    /// Folder of the runs.
+    pub directory: PathBuf,
+    /// Folder of the results that runs share.
+    pub cache: PathBuf,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            seed: 1337,
+            device: "auto".to_owned(),
+            precision: Precision::F32,
+            directory: "runs".into(),
+            cache: "cache".into(),
+        }
+    }
+}
+
+/// `[window]`
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WindowConfig {
+    /// Steps of a window.
+    pub length: usize,
+    /// Steps between the starts of two windows.
+    pub stride: usize,
+    /// One window for each series, cut to `length`; for files that hold one sample a series.
+    pub whole: bool,
+    /// How values are brought to a common scale.
+    pub normalise: Normalisation,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        let WindowRule { length, stride, whole } = WindowRule::default();
+        Self { length, stride, whole, normalise: Normalisation::WindowRelative }
+    }
+}
+
+impl WindowConfig {
+    /// The part of it that cuts.
+    pub fn rule(&self) -> WindowRule {
+        WindowRule { length: self.length, stride: self.stride, whole: self.whole }
+    }
+}
+
+/// `[split]`: by default the last fifth of the time is tested on, the tenth before it validated on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Split(pub SplitRule);
+
+impl Default for Split {
+    fn default() -> Self {
+        Self(SplitRule::time(0.1, 0.2))
+    }
+}
+
+/// `[loader]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoaderTable {
+    /// Windows of a training batch.
+    pub batch_size: usize,
+    /// Batches made ahead.
+    pub prefetch: usize,
+    /// Threads that make batches; 0 makes them where they are used. They do not change the order.
+    pub workers: usize,
+}
+
+impl Default for LoaderTable {
+    /// The batch of reference system R1, and one thread: R1's windows take microseconds to copy.
+    fn default() -> Self {
+        Self { batch_size: 512, prefetch: 2, workers: 1 }
+    }
+}
+
+/// `[model.NAME]`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum ModelConfig {
+    /// The BiLSTM masked autoencoder of reference system R1.
+    BilstmMae(BiLstmMaeConfig),
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self::BilstmMae(BiLstmMaeConfig::default())
+    }
+}

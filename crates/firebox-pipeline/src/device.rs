@@ -1,0 +1,48 @@
+//! The device of a run, as the binary chose it. Which backends exist is not known here.
+
+use burn::tensor::Device;
+use sysinfo::System;
+
+/// A device with what a log should say of it.
+#[derive(Clone, Debug)]
+pub struct ChosenDevice {
+    /// The device.
+    pub device: Device,
+    /// Name of its backend: `cpu`, `cuda`, …. Results of different backends have different keys.
+    pub backend: String,
+    /// Name, memory, driver and abilities, in one line.
+    pub description: String,
+    /// Why it was chosen.
+    pub reason: String,
+}
+
+/// The processor, its vector extensions, threads and memory, in one line.
+pub fn describe_cpu() -> String {
+    let mut system = System::new();
+    system.refresh_cpu_all();
+    system.refresh_memory();
+    let brand = system.cpus().first().map_or("unknown processor", |cpu| cpu.brand().trim());
+    let gib = system.total_memory() as f64 / (1u64 << 30) as f64;
+    format!(
+        "cpu: {brand}, {} threads, {gib:.1} GiB memory, {}",
+        rayon::current_num_threads(),
+        vector_extensions()
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+fn vector_extensions() -> String {
+    let all = [
+        ("avx2", std::arch::is_x86_feature_detected!("avx2")),
+        ("fma", std::arch::is_x86_feature_detected!("fma")),
+        ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
+        ("avx512bf16", std::arch::is_x86_feature_detected!("avx512bf16")),
+    ];
+    let found: Vec<_> = all.iter().filter(|(_, found)| *found).map(|(name, _)| *name).collect();
+    if found.is_empty() { "sse2".to_owned() } else { found.join(" ") }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vector_extensions() -> String {
+    std::env::consts::ARCH.to_owned()
+}

@@ -1,0 +1,85 @@
+//! What can end a pipeline.
+
+use std::path::{Path, PathBuf};
+
+use crate::ConfigError;
+
+/// A pipeline that cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// The pipeline file or a layer over it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The files to read.
+    #[error(transparent)]
+    Data(#[from] firebox_data::DataError),
+    /// The split.
+    #[error("the series cannot be divided into training, validation and test")]
+    Split(#[from] firebox_core::SplitError),
+    /// The normalisation.
+    #[error("the windows cannot be normalised")]
+    Normalise(#[from] firebox_core::NormaliseError),
+    /// The cache of augmented windows.
+    #[error(transparent)]
+    Cache(#[from] firebox_cache::CacheError),
+    /// Batches.
+    #[error(transparent)]
+    Load(#[from] firebox_loader::LoadError),
+    /// Settings of the model.
+    #[error(transparent)]
+    Model(#[from] firebox_models::ModelError),
+    /// Training.
+    #[error(transparent)]
+    Train(#[from] firebox_train::TrainError),
+    /// Evaluation or report.
+    #[error(transparent)]
+    Eval(#[from] firebox_eval::EvalError),
+    /// A file of the run.
+    #[error("cannot read or write {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another process works in the same run folder.
+    #[error(
+        "another process is working in {0}\n  wait for it, or stop it, or change a setting so that the run has a folder of its own"
+    )]
+    InUse(PathBuf),
+    /// A setting that is valid by itself, and not with the others or with this build.
+    #[error("{0}")]
+    Setting(String),
+    /// A run to go on with that is not there.
+    #[error("there is no run {0} to go on with: a run folder has a file pipeline.toml{1}")]
+    NoRun(PathBuf, String),
+}
+
+impl PipelineError {
+    /// Whether the user can mend it in the flags, the pipeline file or the data; else it failed
+    /// while running.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Self::Config(_)
+            | Self::Data(_)
+            | Self::Split(_)
+            | Self::Normalise(_)
+            | Self::Model(_)
+            | Self::Setting(_)
+            | Self::NoRun(..) => true,
+            Self::Cache(_)
+            | Self::Load(_)
+            | Self::Train(_)
+            | Self::Eval(_)
+            | Self::Io { .. }
+            | Self::InUse(_) => false,
+        }
+    }
+}
+
+/// Names the path in an error of the file system.
+pub(crate) fn at(path: &Path) -> impl Fn(std::io::Error) -> PipelineError {
+    let path = path.to_path_buf();
+    move |source| PipelineError::Io { path: path.clone(), source }
+}

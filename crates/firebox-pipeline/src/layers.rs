@@ -1,0 +1,314 @@
+//! From text to a [`PipelineConfig`]: file, then `FIREBOX_*` environment, then `--set`.
+//!
+//! A later layer replaces single keys of an earlier one. Each layer is as strict as the file: an
+//! unknown key or a wrong type is an error that names the layer, the place and the nearest key.
+
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::Serialized;
+use figment::value::{Dict, Value};
+use toml::Table;
+
+use crate::PipelineConfig;
+
+/// A pipeline that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be opened.
+    #[error("cannot read the pipeline file {path}")]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has an unknown key or a value of the wrong type.
+    #[error("{path}:{line}:{column}: {message}{hint}")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
+        /// The way out, as further lines; may be empty.
+        hint: String,
+    },
+    /// A value from the environment or from `--set` does not fit.
+    #[error("{layer}: {message}{hint}")]
+    Layer {
+        /// Where the value stands.
+        layer: String,
+        /// What is wrong.
+        message: String,
+        /// The way out, as further lines; may be empty.
+        hint: String,
+    },
+}
+
+/// Separates tables and keys in a variable's name. With one underscore it could not be told from
+/// those in names of keys, and variables such as `FIREBOX_KERNELS` are no settings.
+const NESTING: &str = "__";
+
+/// Reads `file` and lays the `environment` and the `settings` (`a.b=value`) over it.
+///
+/// Relative paths in the file are taken from the file's folder, those of the other layers from the
+/// working folder.
+///
+/// # Errors
+///
+/// A file that cannot be read, text that is not TOML, an unknown key, a value of the wrong type.
+pub fn load(
+    file: &Path,
+    environment: impl IntoIterator<Item = (String, String)>,
+    settings: &[String],
+) -> Result<PipelineConfig, ConfigError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|source| ConfigError::Read { path: file.to_path_buf(), source })?;
+    parse(file, &text, environment, settings)
+}
+
+pub(crate) fn parse(
+    file: &Path,
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+    settings: &[String],
+) -> Result<PipelineConfig, ConfigError> {
+    // The file alone is read strictly first: only this knows lines and columns.
+    toml::from_str::<PipelineConfig>(text).map_err(|error| in_file(file, text, &error))?;
+    let mut table: Table = toml::from_str(text).map_err(|error| in_file(file, text, &error))?;
+    let folder = file.parent().unwrap_or(Path::new(""));
+    anchor_paths(&mut table, folder);
+    let mut figment = Figment::from(Serialized::globals(table));
+    let mut layers = Vec::new();
+    for (name, value) in environment {
+        let Some(path) = name.strip_prefix("FIREBOX_").filter(|path| path.contains(NESTING)) else {
+            continue;
+        };
+        let path = path.to_lowercase().replace(NESTING, ".");
+        layers.push((format!("environment variable {name}"), path, value));
+    }
+    layers.sort();
+    for setting in settings {
+        let Some((path, value)) = setting.split_once('=') else {
+            return Err(ConfigError::Layer {
+                layer: format!("--set {setting}"),
+                message: "there is no `=` in it".to_owned(),
+                hint: "\n  write --set table.key=value, for example --set train.epochs=5"
+                    .to_owned(),
+            });
+        };
+        layers.push((format!("--set {setting}"), path.trim().to_owned(), value.to_owned()));
+    }
+    for (layer, path, value) in layers {
+        figment = without_other_choice(figment, &path);
+        let nested = path
+            .rsplit('.')
+            .fold(typed(&value), |value, key| Value::from(Dict::from([(key.to_owned(), value)])));
+        figment = figment.merge(Serialized::globals(nested));
+        // Checked after each layer, so that the error names the one that broke it.
+        figment.extract::<PipelineConfig>().map_err(|error| in_layer(&layer, &path, &error))?;
+    }
+    figment.extract().map_err(|error| in_layer(&file.display().to_string(), "", &error))
+}
+
+/// Tables of which one of several may stand: naming another replaces the one before.
+const CHOICES: [&str; 6] =
+    ["split", "labels", "model", "train.schedule", "train.optimizer", "train.checkpoint.keep"];
+
+/// Drops what an earlier layer chose where `path` goes into another choice of the same table.
+fn without_other_choice(figment: Figment, path: &str) -> Figment {
+    let choice = CHOICES.iter().find_map(|table| {
+        let rest = path.strip_prefix(table)?.strip_prefix('.')?;
+        Some((*table, rest.split('.').next()?))
+    });
+    let (Some((table, chosen)), Ok(mut all)) = (choice, figment.extract::<Table>()) else {
+        return figment;
+    };
+    let mut at = Some(&mut all);
+    for key in table.split('.') {
+        at = at.and_then(|table| table.get_mut(key)?.as_table_mut());
+    }
+    let Some(found) = at else { return figment };
+    found.retain(|key, _| key == chosen);
+    Figment::from(Serialized::globals(all))
+}
+
+/// A value as TOML writes it, or else the text itself, so that strings need no quotes.
+fn typed(text: &str) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok();
+    let value = parsed.and_then(|mut table| table.remove("value"));
+    let number_or_more = value.and_then(|value| Value::serialize(value).ok());
+    number_or_more.unwrap_or_else(|| Value::from(text.to_owned()))
+}
+
+/// Makes the paths of a file relative to its folder.
+fn anchor_paths(table: &mut Table, folder: &Path) {
+    let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
+    for key in ["path", "test"] {
+        match data.get_mut(key) {
+            Some(toml::Value::Array(paths)) => {
+                paths.iter_mut().for_each(|path| anchor(path, folder))
+            }
+            Some(path) => anchor(path, folder),
+            None => {}
+        }
+    }
+}
+
+fn anchor(value: &mut toml::Value, folder: &Path) {
+    if let toml::Value::String(path) = value
+        && !path.is_empty()
+        && !path.contains("://")
+    {
+        *path = folder.join(&*path).display().to_string();
+    }
+}
+
+pub(crate) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let offset = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = &text[..floor_char_boundary(text, offset)];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let (message, hint) = explain(error.message());
+    ConfigError::File {
+        path: path.to_path_buf(),
+        line: before.matches('\n').count() + 1,
+        column: before[line_start..].chars().count() + 1,
+        message,
+        hint,
+    }
+}
+
+fn floor_char_boundary(text: &str, mut offset: usize) -> usize {
+    while !text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    offset
+}
+
+fn in_layer(layer: &str, path: &str, error: &figment::Error) -> ConfigError {
+    let (mut message, mut hint) = explain(&error.kind.to_string());
+    // A key that is not in the schema hides the whole path that was written.
+    if message.starts_with("unknown key") && path.contains('.') {
+        message = format!("{message} in `{path}`");
+    } else if !error.path.is_empty() {
+        message = format!("{message} for `{}`", error.path.join("."));
+    }
+    if hint.is_empty() && message.starts_with("invalid type") {
+        hint = "\n  values are written as in the file: 5, 0.1, true, text, [1, 2]".to_owned();
+    }
+    ConfigError::Layer { layer: layer.to_owned(), message, hint }
+}
+
+/// Serde's message in our words, with the nearest allowed name.
+fn explain(message: &str) -> (String, String) {
+    let kinds = [("unknown field", "key"), ("unknown variant", "choice")];
+    let found =
+        kinds.iter().find_map(|(text, kind)| message.strip_prefix(text).map(|rest| (kind, rest)));
+    let Some((kind, rest)) = found else {
+        return (message.trim().to_owned(), String::new());
+    };
+    // Names stand in backticks: first the unknown one, then those that are allowed.
+    let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+    let Some((unknown, allowed)) = names.split_first() else {
+        return (message.trim().to_owned(), String::new());
+    };
+    let nearest = nearest(unknown, allowed);
+    let suggestion = nearest.map_or(String::new(), |name| format!("\n  did you mean `{name}`?"));
+    let mut sorted = allowed.to_vec();
+    sorted.sort_unstable();
+    let list = if sorted.is_empty() { "none".to_owned() } else { sorted.join(", ") };
+    (format!("unknown {kind} `{unknown}`"), format!("{suggestion}\n  allowed here: {list}"))
+}
+
+/// The allowed name that is most like the one found, if any is like it.
+fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    let score = |name: &&&str| (strsim::jaro_winkler(found, name) * 1e6) as u64;
+    allowed.iter().max_by_key(score).filter(|name| score(name) > 750_000).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Kind;
+
+    fn read(
+        text: &str,
+        environment: &[(&str, &str)],
+        settings: &[&str],
+    ) -> Result<PipelineConfig, ConfigError> {
+        let environment = environment.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
+        let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
+        parse(Path::new("folder/a.toml"), text, environment, &settings)
+    }
+
+    fn message(text: &str, environment: &[(&str, &str)], settings: &[&str]) -> String {
+        read(text, environment, settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_later_layer_replaces_single_keys() {
+        let text = "[run]\nseed = 1\n[window]\nlength = 50\nstride = 5\n";
+        let environment = [
+            ("FIREBOX_WINDOW__STRIDE", "7"),
+            ("FIREBOX_RUN__SEED", "2"),
+            ("FIREBOX_KERNELS", "avx2"),
+        ];
+        let config = read(text, &environment, &["run.seed=3", "window.normalise=robust"]).unwrap();
+        assert_eq!((config.run.seed, config.window.length, config.window.stride), (3, 50, 7));
+        assert_eq!(config.window.normalise, firebox_core::Normalisation::Robust);
+        assert_eq!(config.pipeline, Kind::Pretrain);
+    }
+
+    #[test]
+    fn another_choice_replaces_the_one_before() {
+        let text = "[split.time]\nvalidation = 0.1\ntest = 0.2\n[labels.majority]\nshare = 0.5\n";
+        let config =
+            read(text, &[], &["split.given.validation=0.3", "split.given.seed=4", "labels=last"]);
+        let config = config.unwrap();
+        assert_eq!(config.split.0, firebox_core::SplitRule::Given { validation: 0.3, seed: 4 });
+        assert_eq!(config.labels, firebox_core::Labels::Last);
+    }
+
+    #[test]
+    fn paths_of_the_file_start_at_its_folder_and_others_where_the_user_is() {
+        let path = |config: PipelineConfig| serde_json::to_string(&config.data.path).unwrap();
+        let text = "[data]\npath = \"bars.csv\"\n";
+        assert_eq!(path(read(text, &[], &[]).unwrap()), "\"folder/bars.csv\"");
+        assert_eq!(path(read(text, &[], &["data.path=x/y.csv"]).unwrap()), "\"x/y.csv\"");
+    }
+
+    #[test]
+    fn errors_name_the_place_and_the_nearest_key() {
+        let messages = [
+            message("[train]\n  epoks = 3\n", &[], &[]),
+            message("[run]\nseed = \"x\"\n", &[], &[]),
+            message("[run\n", &[], &[]),
+            message("", &[], &["window.lenght=3"]),
+            message("", &[], &["window.length=long"]),
+            message("", &[], &["window.length"]),
+            message("", &[("FIREBOX_RUN__SEED", "-1")], &[]),
+            message("pipeline = \"pretrian\"\n", &[], &[]),
+        ];
+        insta::assert_snapshot!("layer_errors", messages.join("\n\n"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC*", setting in "\\PC*") {
+            let _ = read(&text, &[], &[&setting]);
+            let _ = read("", &[], &[&format!("window.length={setting}")]);
+        }
+
+        #[test]
+        fn no_toml_like_text_panics(
+            text in proptest::collection::vec("(\\[?[a-z.]{0,8}\\]? ?=? ?[\"0-9a-z\\[\\]{}]{0,6}\n?)", 0..12)
+        ) {
+            let _ = read(&text.concat(), &[], &[]);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `firebox plan`: stages, their keys, and which results are there. Nothing is made here.
+
+use std::fmt;
+use std::path::Path;
+
+use firebox_core::Key;
+
+use crate::PipelineConfig;
+use crate::folder;
+use crate::keys::Keys;
+
+/// The stages of a pipeline with the state of their results.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    stages: Vec<PlannedStage>,
+    run: String,
+}
+
+/// A stage and whether it would do anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStage {
+    /// Name of the stage.
+    pub name: &'static str,
+    /// Content key of its result, if it is stored.
+    pub key: Option<Key>,
+    /// What is there.
+    pub state: StageState,
+}
+
+/// What is there of a stage's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageState {
+    /// The whole result.
+    Done,
+    /// Checkpoints to go on from.
+    Begun,
+    /// Nothing; it will be made.
+    ToDo,
+    /// It is made anew each time, in no time, and not stored.
+    NotStored,
+}
+
+impl Plan {
+    pub(crate) fn new(config: &PipelineConfig, keys: &Keys, run: &Path) -> Self {
+        let stored = |bucket: &str, key: Key| {
+            let manifest =
+                config.run.cache.join(bucket).join(key.to_string()).join("manifest.json");
+            if manifest.is_file() { StageState::Done } else { StageState::ToDo }
+        };
+        let finished = folder::conclusion(run, keys.evaluation).is_some();
+        let training = match folder::steps_saved(run) {
+            _ if finished || run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
+            Some(_) => StageState::Begun,
+            None => StageState::ToDo,
+        };
+        let last = if finished { StageState::Done } else { StageState::ToDo };
+        let stage = |name, key, state| PlannedStage { name, key, state };
+        let stages = vec![
+            stage("ingest", Some(keys.series), stored(firebox_cache::SERIES, keys.series)),
+            stage("windows", Some(keys.windows), StageState::NotStored),
+            stage(
+                "augment",
+                Some(keys.augmented),
+                stored(firebox_cache::AUGMENTED, keys.augmented),
+            ),
+            stage("train", Some(keys.training), training),
+            stage("evaluate", Some(keys.evaluation), last),
+            stage("report", None, last),
+        ];
+        Self { stages, run: run.display().to_string() }
+    }
+
+    /// The stages in order.
+    pub fn stages(&self) -> &[PlannedStage] {
+        &self.stages
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for PlannedStage { name, key, state } in &self.stages {
+            let key = key.map_or(String::new(), |key| key.to_string());
+            let state = match state {
+                StageState::Done => "done",
+                StageState::Begun => "begun; goes on from its last checkpoint",
+                StageState::ToDo => "to do",
+                StageState::NotStored => "not stored: made in each run",
+            };
+            writeln!(f, "{name:<9} {key:<32}  {state}")?;
+        }
+        write!(f, "run       {}", self.run)
+    }
+}

@@ -1,0 +1,147 @@
+//! What a person sees while a run goes on: a bar in a terminal, plain lines elsewhere, or JSON.
+//!
+//! Everything here goes to standard error; the result goes to standard output.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use firebox_core::{Event, Listener};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How events are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A progress bar in a terminal, plain lines elsewhere.
+    #[default]
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+}
+
+/// Shows events as they come.
+pub(crate) struct Terminal {
+    format: LogFormat,
+    bar: Mutex<Option<ProgressBar>>,
+    interactive: bool,
+}
+
+impl Terminal {
+    pub(crate) fn new(format: LogFormat) -> Self {
+        let interactive = format == LogFormat::Text && std::io::stderr().is_terminal();
+        Self { format, bar: Mutex::new(None), interactive }
+    }
+
+    /// Ends the bar, so that what is printed next stands on a line of its own.
+    pub(crate) fn close(&self) {
+        if let Ok(mut bar) = self.bar.lock()
+            && let Some(bar) = bar.take()
+        {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn line(&self, text: &str) {
+        let bar = self.bar.lock().ok().and_then(|bar| bar.clone());
+        match bar {
+            Some(bar) => bar.suspend(|| write_line(text)),
+            None => write_line(text),
+        }
+    }
+
+    fn progress(&self, done: u64, total: u64, unit: &str) {
+        if !self.interactive {
+            return;
+        }
+        let Ok(mut slot) = self.bar.lock() else { return };
+        let bar = slot.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+            let template =
+                "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {per_sec}  {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("━╸ "));
+            }
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        bar.set_length(total);
+        bar.set_position(done);
+        if bar.message() != unit {
+            bar.set_message(unit.to_owned());
+        }
+    }
+
+    fn text(&self, event: &Event) {
+        match event {
+            Event::RunStarted { run, device, resumed_at_step } => {
+                let resumed = resumed_at_step
+                    .map_or(String::new(), |step| format!(", resumed at step {step}"));
+                self.line(&format!("run {run}{resumed}\ndevice {device}"));
+            }
+            Event::StageStarted { stage } => {
+                self.close();
+                if self.interactive {
+                    self.line(&format!("{stage} …"));
+                }
+            }
+            Event::Progress { done, total, unit, .. } => self.progress(*done, *total, unit),
+            Event::StageFinished { stage, key, reused, seconds, detail } => {
+                self.close();
+                let key = key.map_or(String::new(), |key| format!("  [{}]", key.short()));
+                let how = if *reused { "reused".to_owned() } else { duration(*seconds) };
+                self.line(&format!("{stage:<10} {how:>8}  {detail}{key}"));
+            }
+            Event::Epoch { epoch, step, train_loss, validation_loss, best, seconds } => {
+                let validation =
+                    validation_loss.map_or(String::new(), |loss| format!("  validation {loss:.5}"));
+                let best = if *best { "  best" } else { "" };
+                self.line(&format!(
+                    "  epoch {epoch:>3}  step {step:>6}  loss {train_loss:.5}{validation}  {}{best}",
+                    duration(*seconds)
+                ));
+            }
+            Event::Warning { message } => self.line(&format!("warning: {message}")),
+            Event::RunFinished { .. } => self.close(),
+            Event::Step { .. } | Event::Checkpoint { .. } => {}
+        }
+    }
+}
+
+/// Writing to a closed terminal must not end the run.
+fn write_line(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Seconds as a person writes them.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.0995 => format!("{:.0} ms", s * 1e3),
+        s if s < 9.95 => format!("{s:.1} s"),
+        s if s < 99.5 => format!("{s:.0} s"),
+        s => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
+    }
+}
+
+impl Listener for Terminal {
+    fn on(&self, event: &Event) {
+        match self.format {
+            LogFormat::Text => self.text(event),
+            LogFormat::Json => {
+                if let Ok(text) = serde_json::to_string(event) {
+                    write_line(&text);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
+        assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
+    }
+}

@@ -1,0 +1,257 @@
+//! The main job as a user runs it: made once, reused, interrupted, killed and resumed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use firebox_tests::{command, firebox};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with bars and a pipeline file of a model that trains in a second.
+fn project() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bars = "timestamp,open,high,low,close,regime\n".to_owned();
+    let (mut price, mut seed) = (1000.0f64, 7u64);
+    for minute in 0..900 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let move_ = ((seed >> 33) as f64 / f64::from(1u32 << 31) - 0.5) * 2.0;
+        let calm = minute / 60 % 2 == 0;
+        let close = price + move_ * if calm { 0.2 } else { 1.5 };
+        let (high, low) = (price.max(close) + 0.1, price.min(close) - 0.1);
+        let regime = if calm { "calm" } else { "wild" };
+        let (hour, minute) = (minute / 60, minute % 60);
+        let (day, hour) = (1 + hour / 24, hour % 24);
+        writeln!(
+            bars,
+            "2024-03-{day:02}T{hour:02}:{minute:02}:00,{price:.4},{high:.4},{low:.4},{close:.4},{regime}"
+        )
+        .unwrap();
+        price = close;
+    }
+    std::fs::write(folder.path().join("bars.csv"), bars).unwrap();
+    let pipeline = r#"
+        pipeline = "pretrain"
+        [data]
+        path = "bars.csv"
+        [data.columns]
+        label = "regime"
+        [window]
+        length = 20
+        stride = 4
+        [labels.majority]
+        share = 0.6
+        [augment]
+        versions = 2
+        [loader]
+        batch_size = 32
+        [model.bilstm-mae]
+        hidden = 8
+        layers = 2
+        decoder_hidden = 8
+        [train]
+        epochs = 4
+        [train.checkpoint]
+        resume_every = 3
+        [evaluate]
+        seeds = 2
+        resamples = 200
+    "#;
+    std::fs::write(folder.path().join("small.toml"), pipeline).unwrap();
+    folder
+}
+
+fn run(folder: &Path, more: &[&str]) -> String {
+    let output = firebox(folder, &[&["run", "small.toml"], more].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{errors}");
+    text + &errors
+}
+
+/// The only run in a folder.
+fn only_run(folder: &Path) -> PathBuf {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0].path()
+}
+
+/// Bytes of every weight file of a run, and loss and gradient norm of every step, bit for bit.
+fn weights_and_losses(run: &Path) -> (BTreeMap<String, Vec<u8>>, BTreeMap<u64, [u64; 2]>) {
+    let mut weights = BTreeMap::new();
+    for checkpoint in std::fs::read_dir(run.join("checkpoints")).unwrap().flatten() {
+        for file in ["weights.safetensors", "optimizer.safetensors"] {
+            if let Ok(bytes) = std::fs::read(checkpoint.path().join(file)) {
+                weights.insert(format!("{}/{file}", checkpoint.file_name().display()), bytes);
+            }
+        }
+    }
+    let history = std::fs::read_to_string(run.join("history.jsonl")).unwrap();
+    let mut losses = BTreeMap::new();
+    for line in history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        if let Some(step) = line.get("step") {
+            let bits = ["loss", "gradient_norm"].map(|key| step[key].as_f64().unwrap().to_bits());
+            // Each step stands there once: nothing is lost or written twice.
+            assert!(losses.insert(step["step"].as_u64().unwrap(), bits).is_none());
+        }
+    }
+    (weights, losses)
+}
+
+#[test]
+fn results_are_made_once_and_only_what_changed_is_made_again() {
+    let project = project();
+    let folder = project.path();
+    let text = run(folder, &[]);
+    assert!(text.contains("report.html"), "{text}");
+    let first = only_run(folder);
+    for file in ["report.html", "summary.md", "scores.json", "pipeline.toml", "manifest.json"] {
+        assert!(first.join(file).is_file(), "{file} is missing");
+    }
+
+    let again = run(folder, &[]);
+    assert!(again.contains("nothing to do"), "{again}");
+    assert_eq!(again.matches("reused").count(), 5, "{again}");
+
+    // Another model: the data and the augmented windows stay.
+    let model = run(folder, &["--set", "model.bilstm-mae.hidden=6"]);
+    let line = |text: &str, stage: &str| {
+        let found = text.lines().find(|line| line.starts_with(stage)).unwrap_or_default();
+        found.contains("reused")
+    };
+    assert!(line(&model, "ingest") && line(&model, "augment") && !line(&model, "train"), "{model}");
+
+    // Another augmentation: only the series stay.
+    let sigma = run(folder, &["--set", "augment.jitter.sigma=0.2"]);
+    assert!(
+        line(&sigma, "ingest") && !line(&sigma, "augment") && !line(&sigma, "train"),
+        "{sigma}"
+    );
+
+    // Another evaluation: the training stays.
+    let seeds = run(folder, &["--set", "evaluate.seeds=3"]);
+    assert!(
+        line(&seeds, "augment") && line(&seeds, "train") && !line(&seeds, "evaluate"),
+        "{seeds}"
+    );
+
+    // A result that is no longer whole is made again.
+    std::fs::write(first.join("scores.json"), "{}").unwrap();
+    let mended = run(folder, &["--set", "evaluate.seeds=3"]);
+    assert!(!mended.contains("nothing to do") && line(&mended, "train"), "{mended}");
+
+    let plan = firebox(folder, &["plan", "small.toml", "--set", "train.epochs=5"]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    let states: Vec<_> = plan.lines().filter(|line| line.ends_with("done")).collect();
+    assert_eq!(states.len(), 2, "{plan}");
+}
+
+#[test]
+fn json_events_are_one_object_a_line() {
+    let project = project();
+    let output =
+        firebox(project.path(), &["run", "small.toml", "--log", "json", "--set", "train.epochs=1"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let events: Vec<Value> = errors.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    for name in ["run-started", "stage-started", "step", "epoch", "stage-finished", "run-finished"]
+    {
+        assert!(events.iter().any(|event| event["event"] == name), "no {name} in\n{errors}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_saves_and_the_printed_command_goes_on() {
+    let undisturbed = project();
+    run(
+        undisturbed.path(),
+        &["--set", "train.epochs=30", "--set", "train.early_stopping.patience=99"],
+    );
+    let project = project();
+    let arguments = [
+        "run",
+        "small.toml",
+        "--set",
+        "train.epochs=30",
+        "--set",
+        "train.early_stopping.patience=99",
+    ];
+    let child =
+        command(project.path(), &arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let child = child.unwrap();
+    wait_for_step(project.path(), 5);
+    assert!(
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success()
+    );
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    let resume = text.lines().find_map(|line| line.split("firebox run ").nth(1)).unwrap();
+    let words: Vec<&str> = std::iter::once("run").chain(resume.split_whitespace()).collect();
+    let output = firebox(project.path(), &words);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        weights_and_losses(&only_run(project.path())),
+        weights_and_losses(&only_run(undisturbed.path()))
+    );
+}
+
+#[cfg(unix)]
+fn wait_for_step(folder: &Path, step: u64) {
+    for _ in 0..600 {
+        if let Ok(runs) = std::fs::read_dir(folder.join("runs"))
+            && let Some(run) = runs.flatten().next()
+            && let Ok(events) = std::fs::read_to_string(run.path().join("events.jsonl"))
+            && events.contains(&format!("\"step\":{step},"))
+        {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("step {step} was not reached");
+}
+
+/// Kills the program at many random moments, in every stage, and lets it go on each time.
+#[cfg(unix)]
+#[test]
+fn a_killed_run_ends_like_an_undisturbed_one() {
+    let undisturbed = project();
+    let start = std::time::Instant::now();
+    run(undisturbed.path(), &[]);
+    let whole = start.elapsed();
+    let expected = weights_and_losses(&only_run(undisturbed.path()));
+    let scores = |folder: &Path| {
+        let text = std::fs::read_to_string(only_run(folder).join("scores.json")).unwrap();
+        let scores: Value = serde_json::from_str(&text).unwrap();
+        (scores["evaluation"].clone(), scores["reconstruction"].clone())
+    };
+
+    let project = project();
+    let mut seed = 12_345u64;
+    let mut kills = 0;
+    for _ in 0..200 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let share = (seed >> 40) as f64 / f64::from(1u32 << 24);
+        let mut child = command(project.path(), &["run", "small.toml"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(whole.mul_f64(share * 0.9));
+        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        if kills == 25 {
+            break;
+        }
+    }
+    assert!(kills >= 3, "the run ended after {kills} kills");
+    run(project.path(), &[]);
+    assert_eq!(weights_and_losses(&only_run(project.path())), expected, "after {kills} kills");
+    assert_eq!(scores(project.path()), scores(undisturbed.path()));
+}
