@@ -1,0 +1,43 @@
+//! Times a case several times and prints what it did per second.
+
+use std::time::Instant;
+
+/// Runs of each case; the median is printed, so that a disturbed run does not count.
+const RUNS: usize = 7;
+
+/// What one run of a case worked through.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    /// Rows: bars, windows or records, as the case's name says.
+    pub(crate) rows: usize,
+    /// Bytes of the rows in the form that the case reads or makes.
+    pub(crate) bytes: usize,
+    /// A number that the same work in another program must give too.
+    pub(crate) check: f64,
+}
+
+/// Runs `case` and prints its median time. `prepare` makes what it needs, and is not timed.
+pub(crate) fn case<T>(
+    name: &str,
+    mut prepare: impl FnMut() -> anyhow::Result<T>,
+    mut run: impl FnMut(T) -> anyhow::Result<Work>,
+) -> anyhow::Result<()> {
+    let mut seconds = Vec::with_capacity(RUNS);
+    let mut work = None;
+    for _ in 0..RUNS {
+        let input = prepare()?;
+        let start = Instant::now();
+        work = Some(run(input)?);
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    seconds.sort_unstable_by(f64::total_cmp);
+    let (median, best) = (seconds[RUNS / 2], seconds[0]);
+    if let Some(Work { rows, bytes, check }) = work {
+        let line = serde_json::json!({
+            "case": name, "seconds": median, "best": best,
+            "rows": rows, "bytes": bytes, "check": check,
+        });
+        println!("{line}");
+    }
+    Ok(())
+}
