@@ -138,7 +138,8 @@ pub enum NonFinite {
     Stop,
     /// Training goes on with the next batches.
     Skip,
-    /// Weights and optimizer go back to the last regular checkpoint (or to the start), and
+    /// Weights and optimizer go back to the last checkpoint that no interruption wrote
+    /// (or to the start), and
     /// training goes on with the next batches.
     Rollback,
 }

@@ -17,6 +17,12 @@ pub enum TrainError {
     /// A batch could not be read.
     #[error("a batch could not be loaded")]
     Load(#[from] LoadError),
+    /// The loader gave fewer batches than it had said.
+    #[error("the loader gave fewer batches in epoch {} than it had said", epoch + 1)]
+    Short {
+        /// The epoch, from 0.
+        epoch: u64,
+    },
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -28,7 +28,7 @@
 //! let channels = vec![Channel::new("wave", Role::Other)];
 //! let set = Arc::new(SeriesSet::new(channels, vec![], vec![Series::regular("a", 0, 1, wave, 1)])?);
 //! let rule = WindowRule { length: 21, stride: 4, whole: false };
-//! let parts = split(&set, &rule, &SplitRule::time(0.2, 0.1), &Labels::None)?;
+//! let parts = split(&set, &rule, &SplitRule::time(0.2, 0.2), &Labels::None)?;
 //! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
 //! let device = Device::default();
 //! let batches = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
@@ -64,6 +64,7 @@ mod adamw;
 mod checkpoint;
 mod config;
 mod error;
+mod folder;
 mod gradients;
 mod history;
 mod objective;

@@ -5,7 +5,6 @@
 //! one that was never stopped.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +19,14 @@ use firebox_models::Loss;
 use crate::TrainError;
 use crate::adamw::AdamW;
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_weights, newest_whole,
-    recover,
+    Job, Kind, Saver, Writer, checkpoints, folder_name, load_weights, newest_whole, recover,
 };
 use crate::config::{Keep, NonFinite, Optimizer, TrainConfig};
+use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::{Gradients, global_norm};
 use crate::history::{EpochRecord, Log, StepRecord};
 use crate::objective::{Objective, Streams};
-use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};
+use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, Summary, Trained};
 use crate::schedule::Progress;
 use crate::snapshot::Snapshot;
 use crate::state::{Best, Mean, State};
@@ -114,7 +113,6 @@ struct Session<'a, M> {
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
-    learning_rate: f64,
 }
 
 /// What one optimizer step computed.
@@ -142,7 +140,7 @@ impl<M: Module> Session<'_, M> {
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 {
-            self.save(saver, Kind::Regular, None)?;
+            self.save(saver, Kind::Step, None)?;
         }
         loop {
             let epoch_ended = self.state.position.batch >= batches || self.state.step >= total;
@@ -161,11 +159,8 @@ impl<M: Module> Session<'_, M> {
                     let start = Instant::now();
                     let group = config.accumulate.min(batches - self.state.position.batch);
                     let step = self.compute(objective, &mut loader, group)?;
-                    let at = Progress { step: self.state.step, total, per_epoch };
-                    let plateau = &self.state.plateau;
-                    self.learning_rate =
-                        config.schedule.learning_rate(config.learning_rate(), at, plateau);
-                    self.apply(step, start)?;
+                    let rate = self.learning_rate(self.state.step, total, per_epoch);
+                    self.apply(step, rate, start)?;
                     let done = self.state.step;
                     run.listener.on(&Event::Progress {
                         stage: "train".to_owned(),
@@ -176,7 +171,7 @@ impl<M: Module> Session<'_, M> {
                     saver.check()?;
                     let closing = self.state.position.batch >= batches || done >= total;
                     if !closing && self.save_is_due() {
-                        self.save(saver, Kind::Regular, None)?;
+                        self.save(saver, Kind::Step, None)?;
                     }
                     if !closing && run.stop.load(Ordering::Relaxed) {
                         return self.interrupt(saver);
@@ -196,10 +191,11 @@ impl<M: Module> Session<'_, M> {
                 Some(_) => validation,
                 None => Some(self.state.running.value()),
             };
-            self.close_epoch(validation, watched, epoch_start.elapsed())?;
+            let rate = self.learning_rate(self.state.step.saturating_sub(1), total, per_epoch);
+            self.close_epoch(validation, watched, rate, epoch_start.elapsed())?;
             let finished = self.state.step >= total || self.stops_early();
             if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
-                self.save(saver, Kind::Regular, watched)?;
+                self.save(saver, Kind::Epoch, watched)?;
             }
         }
         Ok(if self.state.step >= total { Outcome::Finished } else { Outcome::StoppedEarly })
@@ -217,8 +213,8 @@ impl<M: Module> Session<'_, M> {
         let (mut gradients, mut losses) = (Gradients::default(), vec![]);
         let (mut samples, mut wait) = (0, Duration::ZERO);
         for micro in 0..group {
-            let Some(batch) = loader.next() else { break };
-            let batch = batch?;
+            let batch =
+                loader.next().ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
             wait += batch.wait;
             let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
@@ -241,7 +237,7 @@ impl<M: Module> Session<'_, M> {
     }
 
     /// Takes the step, or deals with one that is not finite, and writes it down.
-    fn apply(&mut self, step: Step, start: Instant) -> Result<(), TrainError> {
+    fn apply(&mut self, step: Step, rate: f64, start: Instant) -> Result<(), TrainError> {
         let Step { loss, parts, gradients, norm, weight, samples, batches, wait } = step;
         let finite = loss.is_finite() && norm.is_finite();
         let epoch = self.state.position.epoch + 1;
@@ -257,7 +253,7 @@ impl<M: Module> Session<'_, M> {
                 None => gradients,
             };
             let model = self.model.clone();
-            self.model = self.optimizer.step(model, &gradients, self.learning_rate);
+            self.model = self.optimizer.step(model, &gradients, rate);
         } else {
             self.state.counts.skipped += 1;
             self.state.counts.non_finite_in_a_row += 1;
@@ -267,7 +263,7 @@ impl<M: Module> Session<'_, M> {
             epoch,
             loss,
             parts,
-            learning_rate: self.learning_rate,
+            learning_rate: rate,
             gradient_norm: norm,
             samples,
             skipped: !finite,
@@ -278,7 +274,7 @@ impl<M: Module> Session<'_, M> {
             step: record.step,
             epoch,
             loss,
-            learning_rate: record.learning_rate,
+            learning_rate: rate,
             gradient_norm: norm,
             samples,
             milliseconds: record.milliseconds,
@@ -339,6 +335,7 @@ impl<M: Module> Session<'_, M> {
         &mut self,
         validation: Option<f64>,
         watched: Option<f64>,
+        learning_rate: f64,
         time: Duration,
     ) -> Result<(), TrainError> {
         let state = &mut self.state;
@@ -367,11 +364,15 @@ impl<M: Module> Session<'_, M> {
             best,
             seconds,
         });
-        let learning_rate = self.learning_rate;
         let validation_loss = validation;
         let record =
             EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
         self.log.epoch(record)
+    }
+
+    fn learning_rate(&self, step: u64, total: u64, per_epoch: u64) -> f64 {
+        let (config, at) = (self.config, Progress { step, total, per_epoch });
+        config.schedule.learning_rate(config.learning_rate(), at, &self.state.plateau)
     }
 
     fn stops_early(&self) -> bool {
@@ -408,7 +409,7 @@ impl<M: Module> Session<'_, M> {
         let since = Instant::now();
         saver.wait()?;
         let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer)?);
-        if self.config.non_finite == NonFinite::Rollback && kind == Kind::Regular {
+        if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
             self.safe = Some(Arc::clone(&snapshot));
         }
         self.state.history_bytes = self.log.bytes();
@@ -487,7 +488,6 @@ impl<'a, M: Module> Session<'a, M> {
             log,
             safe: None,
             data_time: Duration::ZERO,
-            learning_rate: 0.0,
         };
         if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
             session.safe = session.safe_snapshot(&folder)?;
@@ -498,39 +498,12 @@ impl<'a, M: Module> Session<'a, M> {
     /// The newest regular checkpoint, to which a rollback goes back.
     fn safe_snapshot(&self, folder: &Path) -> Result<Option<Arc<Snapshot>>, TrainError> {
         let there = checkpoints(folder)?;
-        let regular = there.iter().find(|c| c.manifest().kind == Kind::Regular);
+        let regular = there.iter().find(|c| c.manifest().kind != Kind::Interrupt);
         let Some(regular) = regular else { return Ok(None) };
         let (mut model, mut optimizer) = (self.model.clone(), self.optimizer.clone());
         regular.restore(&mut model, &mut optimizer)?;
         Ok(Some(Arc::new(Snapshot::take(&model, &optimizer)?)))
     }
-}
-
-/// Whether the history still has the lines that a checkpoint counts on.
-fn history_reaches(
-    run: &Run<'_>,
-    checkpoint: &Checkpoint,
-) -> Result<(), crate::checkpoint::CheckpointError> {
-    let path = run.folder.join(crate::history::HISTORY_FILE);
-    let wanted = checkpoint.state()?.history_bytes;
-    let found = fs::metadata(&path).map_or(0, |file| file.len());
-    if found >= wanted {
-        return Ok(());
-    }
-    let what = format!("the history beside it has {found} bytes of {wanted}");
-    Err(crate::checkpoint::CheckpointError::Damaged { path: checkpoint.path().to_owned(), what })
-}
-
-fn check_same(state: &State, run: &Run<'_>) -> Result<(), TrainError> {
-    let path = run.folder.to_owned();
-    if state.key != run.key {
-        return Err(TrainError::different(path, "the configuration", state.key, run.key));
-    }
-    if state.seed != run.seed {
-        let (found, wanted) = (state.seed.to_string(), run.seed.to_string());
-        return Err(TrainError::Different { path, what: "the seed", found, wanted });
-    }
-    Ok(())
 }
 
 fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainError> {
@@ -540,57 +513,6 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
         Some(budget) if needed > budget => Err(TrainError::Budget { needed, budget }),
         _ => Ok(()),
     }
-}
-
-/// Holds the run's folder for this process; the system lets go of it however the process ends.
-fn lock(folder: &Path) -> Result<File, TrainError> {
-    let path = folder.join("training.lock");
-    let error = |action, source| TrainError::File { action, path: path.clone(), source };
-    fs::create_dir_all(folder).map_err(|source| TrainError::File {
-        action: "create the folder",
-        path: folder.to_owned(),
-        source,
-    })?;
-    let file = File::create(&path).map_err(|source| error("create", source))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(TrainError::Locked(folder.to_owned())),
-        Err(TryLockError::Error(source)) => Err(error("lock", source)),
-    }
-}
-
-/// The summary of a run that has ended.
-fn ended_before(run: &Run<'_>) -> Result<Option<Summary>, TrainError> {
-    let path = run.folder.join(SUMMARY_FILE);
-    let text = match fs::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(TrainError::File { action: "read", path, source }),
-    };
-    if !run.resume {
-        return Err(TrainError::Exists(run.folder.to_owned()));
-    }
-    let summary: Summary = serde_json::from_slice(&text).map_err(|source| {
-        let way_out = "remove it and resume the run";
-        TrainError::Content { path, line: None, way_out, source }
-    })?;
-    if summary.key != run.key {
-        let path = run.folder.to_owned();
-        return Err(TrainError::different(path, "the configuration", summary.key, run.key));
-    }
-    Ok(Some(summary))
-}
-
-fn write_summary(folder: &Path, summary: &Summary) -> Result<(), TrainError> {
-    let path = folder.join(SUMMARY_FILE);
-    let partial = folder.join(format!(".{SUMMARY_FILE}.partial"));
-    let write = || {
-        let mut file = File::create(&partial)?;
-        std::io::Write::write_all(&mut file, &serde_json::to_vec_pretty(summary)?)?;
-        file.sync_all()?;
-        fs::rename(&partial, &path)
-    };
-    write().map_err(|source| TrainError::File { action: "write", path: path.clone(), source })
 }
 
 /// The result of a run that has ended, from its selected checkpoint.

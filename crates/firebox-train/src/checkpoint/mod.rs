@@ -108,8 +108,10 @@ pub enum CheckpointError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Because the configuration asks for it at this step.
-    Regular,
+    /// At the end of an epoch.
+    Epoch,
+    /// At a step whose number the configuration asks for.
+    Step,
     /// Because the run was interrupted; it is dropped once training has gone on.
     Interrupt,
 }

@@ -18,7 +18,7 @@ pub(super) struct Entry {
 pub(super) struct Rule {
     pub(super) keep: Keep,
     pub(super) budget: Option<u64>,
-    /// The newest regular checkpoint is what a rollback goes back to.
+    /// The newest one that no interruption wrote is what a rollback goes back to.
     pub(super) rollback: bool,
 }
 
@@ -38,13 +38,16 @@ impl Rule {
             let n = usize::try_from(n).unwrap_or(usize::MAX);
             entries.iter().take(n).map(|entry| entry.step).collect()
         };
-        let regular: Vec<Entry> =
-            newest_first.iter().copied().filter(|entry| entry.kind == Kind::Regular).collect();
+        let of = |wanted: fn(Kind) -> bool| -> Vec<Entry> {
+            newest_first.iter().copied().filter(|entry| wanted(entry.kind)).collect()
+        };
+        let regular = of(|kind| kind != Kind::Interrupt);
+        let epochs = of(|kind| kind == Kind::Epoch);
         let mut kept = match self.keep {
             Keep::BestOnly => steps(&best_first, 1),
             Keep::Best(n) => steps(&best_first, n),
-            Keep::Last(n) => steps(&regular, n),
-            Keep::EveryEpoch => steps(&best_first, u64::MAX),
+            Keep::Last(n) => steps(&epochs, n),
+            Keep::EveryEpoch => steps(&epochs, u64::MAX),
             Keep::EverySteps(n) => {
                 let due = regular.iter().filter(|entry| entry.step % n.max(1) == 0);
                 due.map(|entry| entry.step).collect()
@@ -85,12 +88,12 @@ mod tests {
     fn check(keep: Keep, budget: Option<u64>, finished: bool, expected: &[u64]) {
         // Epochs of 10 steps; a save for resuming at 45; interrupted at 47.
         let scores = [(10, 5.0), (20, 3.0), (30, 4.0), (40, 3.0)];
-        let regular = |step, score| Entry { step, kind: Kind::Regular, score, bytes: 100 };
+        let entry = |step, kind, score| Entry { step, kind, score, bytes: 100 };
         let mut entries: Vec<Entry> =
-            scores.iter().map(|(step, score)| regular(*step, Some(*score))).collect();
-        entries.push(regular(45, None));
+            scores.iter().map(|(step, score)| entry(*step, Kind::Epoch, Some(*score))).collect();
+        entries.push(entry(45, Kind::Step, None));
         if !finished {
-            entries.push(Entry { kind: Kind::Interrupt, ..regular(47, None) });
+            entries.push(entry(47, Kind::Interrupt, None));
         }
         let rule = Rule { keep, budget, rollback: false };
         let gone = rule.discarded(&entries, finished);
@@ -105,8 +108,8 @@ mod tests {
         check(Keep::BestOnly, None, true, &[20]);
         check(Keep::Best(3), None, false, &[20, 30, 40, 47]);
         check(Keep::Best(3), None, true, &[20, 30, 40]);
-        check(Keep::Last(2), None, false, &[40, 45, 47]);
-        check(Keep::Last(2), None, true, &[40, 45]);
+        check(Keep::Last(2), None, false, &[30, 40, 47]);
+        check(Keep::Last(2), None, true, &[30, 40, 45]);
         check(Keep::EveryEpoch, None, false, &[10, 20, 30, 40, 47]);
         check(Keep::EverySteps(15), None, false, &[30, 45, 47]);
         check(Keep::EverySteps(20), None, true, &[20, 40, 45]);
@@ -128,8 +131,8 @@ mod tests {
     fn a_rollback_needs_the_newest_regular_checkpoint() {
         let entry = |step, kind, score| Entry { step, kind, score, bytes: 1 };
         let entries = [
-            entry(0, Kind::Regular, None),
-            entry(10, Kind::Regular, None),
+            entry(0, Kind::Step, None),
+            entry(10, Kind::Step, None),
             entry(12, Kind::Interrupt, None),
         ];
         let rule = |rollback| Rule { keep: Keep::FinalOnly, budget: None, rollback };

@@ -1,0 +1,245 @@
+//! Checkpoints on disk: damage, full disks, budgets, locks, foreign runs.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use firebox_core::{Event, Key, Silent};
+use firebox_train::{
+    CheckpointConfig, CheckpointError, Data, Keep, Outcome, Pretraining, Run, TrainConfig,
+    TrainError, checkpoints, load_weights, train,
+};
+use support::{Plan, SEED, ToMean, Warnings, autoencoder, loader, point, steps, weights};
+
+fn config(keep: Keep) -> TrainConfig {
+    TrainConfig {
+        epochs: 2,
+        early_stopping: None,
+        checkpoint: CheckpointConfig { keep, ..CheckpointConfig::default() },
+        ..TrainConfig::default()
+    }
+}
+
+/// A run of twelve steps that was interrupted after the ninth, with checkpoints at 2, 4, 6, 8, 9.
+fn interrupted(folder: &Path) -> Vec<f32> {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let config = config(Keep::EverySteps(2));
+    let whole = tempfile::tempdir().unwrap();
+    let plain = Plan::new(whole.path());
+    let plain = plain.train(autoencoder(0.2, 0.1), &Pretraining, data, &config).unwrap();
+    let plan = Plan { stop_at: Some(9), ..Plan::new(folder) };
+    let stopped = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config).unwrap();
+    assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
+    weights(&plain.model)
+}
+
+fn resume(folder: &Path, warnings: &Warnings) -> Result<Vec<f32>, TrainError> {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::resumed(folder) };
+    let config = config(Keep::EverySteps(2));
+    let trained = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config)?;
+    assert_eq!(
+        steps(folder).iter().map(|(s, _)| s.step).collect::<Vec<_>>(),
+        Vec::from_iter(1..13)
+    );
+    Ok(weights(&trained.model))
+}
+
+fn step_folder(folder: &Path, step: u64) -> PathBuf {
+    folder.join(format!("checkpoints/step-{step:06}"))
+}
+
+fn flip_a_bit(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 6] = [
+        ("weights.safetensors` is damaged: its SHA-256", |p| {
+            flip_a_bit(&p.join("weights.safetensors"));
+        }),
+        ("optimizer.safetensors` is damaged: it has 5 bytes", |p| {
+            fs::write(p.join("optimizer.safetensors"), "short").unwrap();
+        }),
+        ("state.json` is damaged", |p| flip_a_bit(&p.join("state.json"))),
+        ("manifest.json` is damaged", |p| fs::write(p.join("manifest.json"), "{\"ver").unwrap()),
+        ("it has no `manifest.json`", |p| fs::remove_file(p.join("manifest.json")).unwrap()),
+        ("cannot read", |p| fs::remove_file(p.join("weights.safetensors")).unwrap()),
+    ];
+    for (expected, damage) in damages {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = interrupted(folder.path());
+        damage(&step_folder(folder.path(), 9));
+        let warnings = Warnings::default();
+        assert_eq!(resume(folder.path(), &warnings).unwrap(), whole, "{expected}");
+        let warnings = warnings.0.into_inner().unwrap();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains(expected), "{warnings:?}");
+        assert!(step_folder(folder.path(), 9).with_extension("damaged").is_dir());
+    }
+}
+
+#[test]
+fn a_history_that_is_too_short_makes_a_checkpoint_unusable() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = interrupted(folder.path());
+    let history = folder.path().join("history.jsonl");
+    let text = fs::read_to_string(&history).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    fs::write(&history, lines[..lines.len() - 1].concat()).unwrap();
+    let warnings = Warnings::default();
+    assert_eq!(resume(folder.path(), &warnings).unwrap(), whole);
+    let warnings = warnings.0.into_inner().unwrap();
+    assert!(warnings[0].contains("the history beside it has"), "{warnings:?}");
+}
+
+#[test]
+fn a_run_of_which_nothing_is_whole_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    interrupted(folder.path());
+    for step in [2, 4, 6, 8, 9] {
+        flip_a_bit(&step_folder(folder.path(), step).join("weights.safetensors"));
+    }
+    let error = resume(folder.path(), &Warnings::default()).unwrap_err();
+    assert!(error.to_string().contains("none of the 5 checkpoints"), "{error}");
+}
+
+#[test]
+fn what_a_killed_save_leaves_behind_is_cleared_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = interrupted(folder.path());
+    let checkpoints = folder.path().join("checkpoints");
+    // Killed while writing, while removing, and between the two renames of a replacement.
+    fs::create_dir(checkpoints.join(".step-000010.partial")).unwrap();
+    fs::write(checkpoints.join(".step-000010.partial/weights.safetensors"), "half").unwrap();
+    fs::create_dir(checkpoints.join(".step-000001.removed")).unwrap();
+    fs::rename(checkpoints.join("step-000009"), checkpoints.join(".step-000009.replaced")).unwrap();
+    let warnings = Warnings::default();
+    assert_eq!(resume(folder.path(), &warnings).unwrap(), whole);
+    assert!(warnings.0.into_inner().unwrap().is_empty());
+    let hidden = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with('.');
+    assert_eq!(fs::read_dir(&checkpoints).unwrap().flatten().filter(hidden).count(), 0);
+}
+
+#[test]
+fn a_save_that_fails_ends_the_run_with_an_error() {
+    for asynchronous in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = loader(24, 4);
+        let data = Data { train: &loader, validation: None };
+        let checkpoints = folder.path().join("checkpoints");
+        let broken = AtomicBool::new(false);
+        // A file where the folder should be: as good as a read-only disk, also for root.
+        let watch = |event: &Event| {
+            if matches!(event, Event::Step { step: 3, .. }) {
+                let _ = fs::remove_dir_all(&checkpoints);
+                broken.store(fs::write(&checkpoints, "in the way").is_ok(), Ordering::Relaxed);
+            }
+        };
+        let mut config = config(Keep::EverySteps(4));
+        config.checkpoint.asynchronous = asynchronous;
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let error = plan.train(point(), &ToMean::default(), data, &config).unwrap_err();
+        assert!(broken.into_inner());
+        let message = error.to_string();
+        assert!(message.contains("cannot save a checkpoint"), "{message}");
+        assert!(!folder.path().join("training.json").exists());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_cannot_be_written_is_refused_at_once() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = Path::new("/proc/firebox-run");
+    let config = config(Keep::BestOnly);
+    let error = Plan::new(folder).train(point(), &ToMean::default(), data, &config).unwrap_err();
+    assert!(error.to_string().contains("cannot create the folder `/proc/firebox-run`"), "{error}");
+}
+
+#[test]
+fn the_size_budget_holds_and_spares_the_best_and_the_newest() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let all = tempfile::tempdir().unwrap();
+    let mut config = TrainConfig { epochs: 6, ..config(Keep::EveryEpoch) };
+    let run = |folder: &Path, config: &TrainConfig| {
+        let model = autoencoder(0.2, 0.1);
+        Plan::new(folder).train(model, &Pretraining, data, config)
+    };
+    run(all.path(), &config).unwrap();
+    let kept = checkpoints(&all.path().join("checkpoints")).unwrap();
+    assert_eq!(kept.len(), 6);
+    let one = kept.iter().map(firebox_train::Checkpoint::bytes).max().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    config.checkpoint.size_budget = Some(one * 5 / 2);
+    let trained = run(folder.path(), &config).unwrap();
+    let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
+    let steps: Vec<u64> = kept.iter().map(|checkpoint| checkpoint.manifest().step).collect();
+    let best = trained.summary.best.unwrap().step;
+    assert!(kept.iter().map(firebox_train::Checkpoint::bytes).sum::<u64>() <= one * 5 / 2);
+    assert!(steps.contains(&36) && steps.contains(&best) && kept.len() == 2, "{steps:?} {best}");
+    config.checkpoint.size_budget = Some(100);
+    let other = tempfile::tempdir().unwrap();
+    let error = run(other.path(), &config).unwrap_err();
+    assert!(matches!(error, TrainError::Budget { budget: 100, .. }), "{error}");
+}
+
+#[test]
+fn a_run_belongs_to_one_process_one_key_and_one_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    interrupted(folder.path());
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let (stop, config) = (AtomicBool::new(false), config(Keep::EverySteps(2)));
+    let other = |key: &str, seed| {
+        let run = Run {
+            folder: folder.path(),
+            key: Key::builder(key, 1).finish(),
+            seed,
+            resume: true,
+            stop: &stop,
+            listener: &Silent,
+        };
+        let model = autoencoder(0.2, 0.1);
+        train(model, &Pretraining, data, &config, &run).unwrap_err().to_string()
+    };
+    assert!(other("other", SEED).contains("was begun with the configuration"));
+    assert!(other("test", 99).contains("was begun with the seed 5, and this is 99"));
+    // Another process in the same folder, for which a second handle stands in.
+    let lock = fs::File::open(folder.path().join("training.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(other("test", SEED).contains("another process is training"));
+    drop(lock);
+    assert!(resume(folder.path(), &Warnings::default()).is_ok());
+}
+
+#[test]
+fn weights_of_another_model_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    interrupted(folder.path());
+    let mut model = point();
+    let error = load_weights(&step_folder(folder.path(), 9), &mut model).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("missing: `weight`"), "{source}");
+    assert!(source.contains("unexpected: `decoder.hidden.bias`"), "{source}");
+    assert_eq!(weights(&model), weights(&point()));
+    let file = step_folder(folder.path(), 9).join("weights.safetensors");
+    load_weights(&file, &mut autoencoder(0.2, 0.1)).unwrap();
+    let nowhere = load_weights(&folder.path().join("nothing"), &mut model).unwrap_err();
+    assert!(matches!(nowhere, CheckpointError::Read { .. }), "{nowhere}");
+    fs::write(folder.path().join("text"), "no weights").unwrap();
+    let text = load_weights(&folder.path().join("text"), &mut model).unwrap_err();
+    assert!(std::error::Error::source(&text).unwrap().to_string().contains("safetensors"));
+}

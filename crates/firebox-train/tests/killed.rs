@@ -1,0 +1,146 @@
+//! A real process that trains is killed with SIGKILL again and again, and resumed: in the end its
+//! weights and losses are those of a process that was left alone, bit for bit.
+
+#![cfg(unix)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use firebox_core::Stream;
+use firebox_train::{
+    CheckpointConfig, Cosine, Data, History, Keep, Pretraining, Schedule, TrainConfig, Warmup,
+    checkpoints,
+};
+use support::{Plan, autoencoder, held_out, loader, steps};
+
+const FOLDER: &str = "FIREBOX_TEST_RUN_FOLDER";
+
+/// Not a test by itself: what the processes of the tests below do.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let (loader, validation) = (loader(60, 4), held_out(12));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let config = TrainConfig {
+        epochs: 6,
+        accumulate: 2,
+        schedule: Schedule::Cosine(Cosine { warmup: Warmup::Epochs(1.0), ..Cosine::default() }),
+        checkpoint: CheckpointConfig {
+            keep: Keep::Best(2),
+            resume_every: Some(3),
+            ..CheckpointConfig::default()
+        },
+        ..TrainConfig::default()
+    };
+    let model = autoencoder(0.2, 0.1);
+    let plan = Plan::resumed(Path::new(&folder));
+    if let Err(error) = plan.train(model, &Pretraining, data, &config) {
+        eprintln!("error: {error}: {:?}", std::error::Error::source(&error));
+        std::process::exit(3);
+    }
+}
+
+fn start(folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--test-threads", "1"]).env(FOLDER, folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Hashes of weights and moments of every checkpoint that is left.
+fn files(folder: &Path) -> Vec<(u64, String, String)> {
+    let kept = checkpoints(&folder.join("checkpoints")).unwrap();
+    let files = kept.iter().flat_map(|checkpoint| {
+        checkpoint.verify().unwrap();
+        let manifest = checkpoint.manifest();
+        let step = manifest.step;
+        manifest.files.iter().map(move |(name, file)| (step, name.clone(), file.sha256.clone()))
+    });
+    files.filter(|(_, name, _)| name.ends_with("safetensors")).collect()
+}
+
+fn epochs(folder: &Path) -> Vec<(u64, u64, u64, Option<u64>, bool)> {
+    let epochs = History::read(folder).unwrap().epochs;
+    let bits = |epoch: firebox_train::EpochRecord| {
+        let validation = epoch.validation_loss.map(f64::to_bits);
+        (epoch.epoch, epoch.step, epoch.train_loss.to_bits(), validation, epoch.best)
+    };
+    epochs.into_iter().map(bits).collect()
+}
+
+#[test]
+fn a_killed_run_ends_as_if_nothing_had_happened() {
+    let undisturbed = tempfile::tempdir().unwrap();
+    let begin = Instant::now();
+    let output = start(undisturbed.path()).output().unwrap();
+    let whole = begin.elapsed();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(steps(undisturbed.path()).len(), 48);
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut draws = Stream::new(11, "moments").draws();
+    let (mut killed, mut done) = (0, false);
+    for _ in 0..60 {
+        let mut process = start(folder.path()).spawn().unwrap();
+        let moment = whole.mul_f64(draws.uniform_f64() * 0.5) + Duration::from_millis(2);
+        let deadline = Instant::now() + moment;
+        let ended = loop {
+            if let Some(status) = process.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() >= deadline {
+                break None;
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        };
+        match ended {
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                done = true;
+                break;
+            }
+            None => {
+                process.kill().unwrap();
+                process.wait().unwrap();
+                killed += 1;
+            }
+        }
+    }
+    if !done {
+        assert!(start(folder.path()).status().unwrap().success());
+    }
+    println!("killed {killed} times");
+    assert!(killed >= 2, "the process was killed {killed} times only");
+    assert_eq!(steps(folder.path()), steps(undisturbed.path()));
+    assert_eq!(epochs(folder.path()), epochs(undisturbed.path()));
+    assert_eq!(files(folder.path()), files(undisturbed.path()));
+    assert!(!files(folder.path()).is_empty());
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_the_run_can_be_resumed() {
+    let undisturbed = tempfile::tempdir().unwrap();
+    assert!(start(undisturbed.path()).status().unwrap().success());
+    let folder = tempfile::tempdir().unwrap();
+    // No file may grow beyond 4 KiB; ignoring the signal turns that into an error of `write`.
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact child --nocapture"])
+        .arg(program)
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("cannot save a checkpoint: cannot write"), "{stderr}");
+    assert!(!folder.path().join("training.json").exists());
+    assert_eq!(fs::read_dir(folder.path().join("checkpoints")).unwrap().count(), 1);
+    // With room again, the run goes on.
+    assert!(start(folder.path()).status().unwrap().success());
+    assert_eq!(steps(folder.path()), steps(undisturbed.path()));
+    assert_eq!(files(folder.path()), files(undisturbed.path()));
+}

@@ -1,0 +1,268 @@
+//! The loop: accumulation, losses that are not finite, early stopping, interruption, results.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use firebox_core::Event;
+use firebox_train::{
+    AdamWConfig, CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite,
+    Optimizer, Outcome, Pretraining, Schedule, TrainConfig, TrainError, checkpoints, load_weights,
+};
+use support::{Plan, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights};
+
+fn config(learning_rate: f64) -> TrainConfig {
+    let adamw = AdamWConfig { learning_rate, ..AdamWConfig::default() };
+    TrainConfig {
+        epochs: 3,
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        early_stopping: None,
+        ..TrainConfig::default()
+    }
+}
+
+fn every_steps(n: u64) -> CheckpointConfig {
+    CheckpointConfig { keep: Keep::EverySteps(n), ..CheckpointConfig::default() }
+}
+
+#[test]
+fn accumulated_batches_equal_one_batch_and_the_tail_is_kept() {
+    // 28 samples: three steps of 12, 12 and 4, from batches of 12 or of 4.
+    let run = |batch_size, accumulate| {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = loader(28, batch_size);
+        let data = Data { train: &loader, validation: None };
+        let config = TrainConfig { accumulate, epochs: 2, ..config(1e-2) };
+        let model = autoencoder(0.0, 0.0);
+        let trained = Plan::new(folder.path()).train(model, &Pretraining, data, &config).unwrap();
+        assert_eq!(trained.summary.counts.samples, 56);
+        (History::read(folder.path()).unwrap(), weights(&trained.model))
+    };
+    let (whole, parts) = (run(12, 1), run(4, 3));
+    assert_eq!((whole.0.steps.len(), parts.0.steps.len()), (6, 6));
+    for (a, b) in whole.0.steps.iter().zip(&parts.0.steps) {
+        assert_eq!(a.samples, b.samples);
+        assert!((a.loss - b.loss).abs() < 1e-4 * a.loss, "{} {}", a.loss, b.loss);
+        assert!((a.gradient_norm - b.gradient_norm).abs() < 1e-3 * a.gradient_norm);
+    }
+    // The first step starts from the same weights: only rounding differs.
+    let (a, b) = (&whole.0.steps[0], &parts.0.steps[0]);
+    assert!((a.loss - b.loss).abs() < 1e-6 * a.loss && a.loss > 0.0);
+    assert!((a.gradient_norm - b.gradient_norm).abs() < 1e-5 * a.gradient_norm);
+    for (a, b) in whole.1.iter().zip(&parts.1) {
+        assert!((a - b).abs() < 2e-3, "{a} {b}");
+    }
+}
+
+#[test]
+fn training_lowers_the_loss_and_reports_every_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, validation) = (loader(40, 8), held_out(16));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let config = TrainConfig { epochs: 30, ..config(1e-2) };
+    let seen = AtomicUsize::new(0);
+    let watch = |event: &Event| {
+        seen.fetch_add(usize::from(matches!(event, Event::Step { .. })), Ordering::Relaxed);
+    };
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let trained = plan.train(autoencoder(0.1, 0.1), &Pretraining, data, &config).unwrap();
+    let history = History::read(folder.path()).unwrap();
+    assert_eq!((history.steps.len(), history.epochs.len()), (150, 30));
+    assert_eq!(seen.into_inner(), 150);
+    let losses: Vec<f64> = history.epochs.iter().filter_map(|e| e.validation_loss).collect();
+    let best = trained.summary.best.unwrap();
+    assert!(best.loss < 0.8 * losses[0], "{losses:?}");
+    assert_eq!(best.loss, losses.iter().copied().fold(f64::INFINITY, f64::min));
+    // The weights that come back are those of the best epoch, the only checkpoint left.
+    let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
+    assert_eq!(kept.len(), 1);
+    assert_eq!((kept[0].manifest().step, kept[0].manifest().score), (best.step, Some(best.loss)));
+    let mut again = autoencoder(0.1, 0.1);
+    load_weights(kept[0].path(), &mut again).unwrap();
+    assert_eq!(weights(&again), weights(&trained.model));
+}
+
+#[test]
+fn a_skipped_step_changes_nothing_and_is_counted() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |max_steps, broken: &[u64]| {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            TrainConfig { max_steps: Some(max_steps), non_finite: NonFinite::Skip, ..config(1e-2) };
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let objective = ToMean { broken: broken.to_vec() };
+        let trained = plan.train(point(), &objective, data, &config).unwrap();
+        let skipped: Vec<u64> =
+            steps(folder.path()).iter().filter(|(s, _)| s.skipped).map(|(s, _)| s.step).collect();
+        (weights(&trained.model), trained.summary, skipped, warnings.0.into_inner().unwrap())
+    };
+    let (short, _, none, _) = run(3, &[]);
+    let (long, summary, skipped, warnings) = run(5, &[3, 4]);
+    assert_eq!(short, long);
+    assert_eq!((summary.steps, summary.counts.skipped, none.len()), (5, 2, 0));
+    assert_eq!(skipped, [4, 5]);
+    assert!(warnings[0].contains("step 4 has the loss NaN"), "{warnings:?}");
+}
+
+#[test]
+fn a_rollback_goes_back_to_the_last_regular_checkpoint_also_after_a_resume() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = ToMean { broken: vec![5] };
+    let config = TrainConfig {
+        max_steps: Some(8),
+        non_finite: NonFinite::Rollback,
+        checkpoint: every_steps(2),
+        ..config(1e-2)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plain = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!((plain.summary.counts.skipped, plain.summary.counts.rollbacks), (1, 1));
+    let weight_at = |step: &str| {
+        let mut model = point();
+        load_weights(&folder.path().join("checkpoints").join(step), &mut model).unwrap();
+        weights(&model)
+    };
+    assert_eq!(weight_at("step-000006"), weight_at("step-000004"));
+    assert_ne!(weight_at("step-000008"), weight_at("step-000004"));
+
+    // Interrupted between the regular checkpoint and the bad step.
+    let other = tempfile::tempdir().unwrap();
+    let plan = Plan { stop_at: Some(5), ..Plan::new(other.path()) };
+    let stopped = plan.train(point(), &objective, data, &config).unwrap();
+    assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
+    let resumed = Plan::resumed(other.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!(weights(&resumed.model), weights(&plain.model));
+    assert_eq!(steps(other.path()), steps(folder.path()));
+    assert_eq!(resumed.summary.counts, plain.summary.counts);
+
+    // A bad first step goes back to the start.
+    let first = tempfile::tempdir().unwrap();
+    let objective = ToMean { broken: vec![0] };
+    let config = TrainConfig { max_steps: Some(1), ..config };
+    let trained = Plan::new(first.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!(weights(&trained.model), weights(&point()));
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run_as_failed() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |objective: &ToMean, config: &TrainConfig| {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Plan::new(folder.path()).train(point(), objective, data, config).unwrap_err();
+        assert!(!folder.path().join("training.json").exists());
+        error
+    };
+    let error = run(&ToMean { broken: vec![1] }, &config(1e-2));
+    assert!(matches!(error, TrainError::NonFinite { step: 2, epoch: 1, .. }), "{error}");
+    assert!(error.to_string().contains("step 2 (epoch 1) has the loss NaN"), "{error}");
+    let config = TrainConfig { non_finite: NonFinite::Skip, non_finite_limit: 3, ..config(1e-2) };
+    let error = run(&ToMean { broken: vec![1, 3, 4, 5] }, &config);
+    assert!(matches!(error, TrainError::NonFiniteLimit { count: 3, step: 6 }), "{error}");
+}
+
+#[test]
+fn early_stopping_counts_on_across_a_resume() {
+    let loader = loader(24, 4);
+    let validation = held_out(8);
+    let data = Data { train: &loader, validation: Some(&validation) };
+    // Too slow to improve by min_delta: the first epoch is the best, and three more are waited for.
+    let config = TrainConfig {
+        epochs: 20,
+        early_stopping: Some(EarlyStopping { patience: 3, min_delta: 0.001 }),
+        ..config(1e-9)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let objective = ToMean::default();
+    let plain = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!((plain.summary.outcome, plain.summary.epochs), (Outcome::StoppedEarly, 4));
+    let other = tempfile::tempdir().unwrap();
+    for stop_at in [8, 9, 18, 20] {
+        let plan = Plan { stop_at: Some(stop_at), ..Plan::resumed(other.path()) };
+        let stopped = plan.train(point(), &objective, data, &config).unwrap();
+        assert_eq!(stopped.summary.outcome, Outcome::Interrupted, "at {stop_at}");
+    }
+    let resumed = Plan::resumed(other.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!((resumed.summary.outcome, resumed.summary.epochs), (Outcome::StoppedEarly, 4));
+    assert_eq!(weights(&resumed.model), weights(&plain.model));
+    assert_eq!(steps(other.path()), steps(folder.path()));
+}
+
+#[test]
+fn an_interruption_at_any_step_is_not_seen_in_the_result() {
+    let (loader, validation) = (loader(28, 4), held_out(10));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    // Seven batches an epoch, in steps of two: four steps, the last of one batch.
+    let config = TrainConfig {
+        accumulate: 2,
+        checkpoint: CheckpointConfig { resume_every: Some(3), ..CheckpointConfig::default() },
+        schedule: Schedule::default(),
+        ..config(1e-2)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let model = || autoencoder(0.2, 0.1);
+    let plain = Plan::new(folder.path()).train(model(), &Pretraining, data, &config).unwrap();
+    assert_eq!(plain.summary.steps, 12);
+    let other = tempfile::tempdir().unwrap();
+    for stop_at in 1..12 {
+        let plan = Plan { stop_at: Some(stop_at), ..Plan::resumed(other.path()) };
+        let stopped = plan.train(model(), &Pretraining, data, &config).unwrap();
+        assert_eq!(stopped.summary.outcome, Outcome::Interrupted, "at {stop_at}");
+        assert_eq!(stopped.summary.steps, stop_at);
+    }
+    let resumed = Plan::resumed(other.path()).train(model(), &Pretraining, data, &config).unwrap();
+    assert_eq!(weights(&resumed.model), weights(&plain.model));
+    assert_eq!(steps(other.path()), steps(folder.path()));
+    let epochs = |folder| {
+        let epochs = History::read(folder).unwrap().epochs;
+        epochs.into_iter().map(|e| (e.step, e.train_loss, e.validation_loss, e.best)).collect()
+    };
+    let (a, b): (Vec<_>, Vec<_>) = (epochs(folder.path()), epochs(other.path()));
+    assert_eq!(a, b);
+}
+
+#[test]
+fn a_run_that_has_ended_is_read_back_and_not_repeated() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = tempfile::tempdir().unwrap();
+    let objective = ToMean::default();
+    let first = Plan::new(folder.path()).train(point(), &objective, data, &config(1e-2)).unwrap();
+    let no_step = |event: &Event| assert!(!matches!(event, Event::Step { .. }));
+    let plan = Plan { watch: &no_step, ..Plan::resumed(folder.path()) };
+    let again = plan.train(point(), &objective, data, &config(1e-2)).unwrap();
+    assert_eq!(weights(&again.model), weights(&first.model));
+    assert_eq!(again.summary, first.summary);
+    let error = Plan::new(folder.path()).train(point(), &objective, data, &config(1e-2));
+    assert!(matches!(error.unwrap_err(), TrainError::Exists(_)));
+}
+
+#[test]
+fn writing_in_the_background_changes_no_result() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |asynchronous| {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = CheckpointConfig { asynchronous, ..every_steps(1) };
+        let config = TrainConfig { checkpoint, ..config(1e-2) };
+        let plan = Plan::new(folder.path());
+        let trained = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config).unwrap();
+        let saves = trained.summary.saves;
+        assert_eq!(saves.saves, 18);
+        assert!(saves.bytes > 0 && saves.write_seconds > 0.0);
+        let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
+        let files: Vec<_> = kept
+            .iter()
+            .flat_map(|checkpoint| checkpoint.manifest().files.clone())
+            .filter(|(name, _)| name.ends_with("safetensors"))
+            .collect();
+        assert_eq!(files.len(), 36);
+        files
+    };
+    assert_eq!(run(true), run(false));
+}
