@@ -147,7 +147,8 @@ impl Labelled {
             let embedded = embed_all(encoder, self.0[place].clone(), batch_size, device)
                 .map_err(|source| EvalError::Read { part: PARTS[place], source })?;
             let Embeddings { rows, width, labels } = embedded;
-            Ok(Features { rows, width, labels: labels.into_iter().flatten().collect() })
+            let labels = labels.into_iter().flatten().collect();
+            Ok::<_, EvalError>(Features { rows, width, labels })
         };
         Ok(Parts { train: part(0)?, validation: part(1)?, test: part(2)? })
     }
@@ -166,7 +167,7 @@ impl Labelled {
                 features.rows.extend(row);
                 features.labels.extend(sample.label);
             }
-            Ok(features)
+            Ok::<_, EvalError>(features)
         };
         Ok(Parts { train: part(0)?, validation: part(1)?, test: part(2)? })
     }

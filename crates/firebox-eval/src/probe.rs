@@ -5,7 +5,7 @@ use crate::logistic::{Logistic, LogisticProblem, Stop};
 use crate::{EvalConfig, Features, Neighbours, Parts, ProbeConfig};
 
 /// While choosing a penalty, a gradient this small is near enough.
-const CHOOSING: f64 = 1e-4;
+const CHOOSING: f64 = 1e-5;
 /// The final fit goes on to this gradient of the mean loss.
 const FINAL: f64 = 1e-6;
 

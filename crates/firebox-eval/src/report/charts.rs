@@ -76,7 +76,9 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
         vec![]
     };
     let scale = if y.is_logarithmic() { ", logarithmic axis" } else { "" };
-    figure(&format!("{}{scale}", chart.title), [WIDTH, HEIGHT], &body, &legend)
+    let banded = all().any(|bucket| bucket.high > bucket.low);
+    let band = if banded { ", mean and range" } else { "" };
+    figure(&format!("{}{band}{scale}", chart.title), [WIDTH, HEIGHT], &body, &legend)
 }
 
 fn draw_curve(curve: &Curve<'_>, buckets: &[Bucket], x: &Scale, y: &Scale) -> String {

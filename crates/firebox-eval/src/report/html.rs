@@ -192,15 +192,23 @@ fn label(outcome: Outcome) -> &'static str {
 impl Table {
     /// Whether every filled cell of a column is a number, perhaps with a unit or an interval.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
-        let starts = |cell: &str| {
-            let cell = cell.trim_start_matches(['+', '-', '\u{2212}', '±']);
-            let date = cell.contains(':') || cell.trim_start_matches(|c: char| c != '-').len() > 1;
-            cell.starts_with(|c: char| c.is_ascii_digit()) && !date
-        };
         let cells = || self.rows.iter().filter_map(|row| row.get(column));
         let filled = || cells().filter(|cell| !cell.is_empty() && *cell != "–");
-        filled().next().is_some() && filled().all(|cell| starts(cell))
+        filled().next().is_some() && filled().all(|cell| is_number(cell))
     }
+}
+
+/// Whether a text is a number: digits first, and no word longer than a unit. Dates, keys and
+/// sentences are none.
+fn is_number(text: &str) -> bool {
+    let value = text.split(" (").next().unwrap_or_default();
+    let first = value.split(' ').next().unwrap_or_default();
+    let unsigned = first.trim_start_matches(['+', '-', '\u{2212}', '±']);
+    let digits = |c: char| c.is_ascii_digit() || matches!(c, ',' | '.' | 'e' | '-' | '%');
+    unsigned.starts_with(|c: char| c.is_ascii_digit())
+        && unsigned.chars().all(digits)
+        && (unsigned.contains('e') || !unsigned.contains('-'))
+        && value.split(' ').skip(1).all(|word| word.chars().count() <= 3)
 }
 
 /// A table with its heading and note; empty without rows.
@@ -259,5 +267,22 @@ fn cell(text: &str) -> String {
             format!("<b>{}</b> <span class=\"interval\">{}</span>", escape(value), escape(rest))
         }
         _ => escape(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_from_dates_keys_and_sentences() {
+        for number in ["3", "1,029", "−0.4", "+6.3 (1.0 to 9.2)", "2 min 05 s", "84.2 %", "1e-5"]
+        {
+            assert!(is_number(number), "{number}");
+        }
+        for text in ["2024-01-02", "2024-01-02 09:30", "4f2a90c1be77", "2 series", "", "–", "mean"]
+        {
+            assert!(!is_number(text), "{text}");
+        }
     }
 }
