@@ -9,7 +9,8 @@ use std::sync::Arc;
 use polars::prelude::*;
 
 use crate::config::role_of;
-use crate::frame::{Mapping, scan_path};
+use crate::frame::scan_path;
+use crate::mapping::Mapping;
 use crate::{Csv, DataError, Format};
 
 /// The separator of a file.

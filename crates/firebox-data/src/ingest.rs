@@ -13,7 +13,7 @@ use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, Format, frame, npy, store, ts};
+use crate::{Checks, DataConfig, DataError, Format, frame, market, npy, store, ts};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -119,20 +119,19 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     let hashes: Vec<blake3::Hash> =
         inputs.par_iter().map(|input| hash(&input.path)).collect::<Result<_, _>>()?;
     let mut key = Key::builder("series", store::VERSION).field("settings", settings);
-    for (input, hash) in inputs.iter().zip(hashes) {
+    if inputs[0].format == Format::Market {
+        key = key.field("generator", market::VERSION.to_le_bytes());
+    }
+    for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.stem())
             .field("origin", format!("{:?}", input.origin))
-            .field("content", hash.as_bytes());
+            .field("content", hash_of_file.as_bytes());
         if let Some(labels) = label_file(config, input) {
-            key = key.field("labels", hash_of(&labels)?.as_bytes());
+            key = key.field("labels", hash(&labels)?.as_bytes());
         }
     }
     Ok(key.finish())
-}
-
-fn hash_of(path: &Path) -> Result<blake3::Hash, DataError> {
-    hash(path)
 }
 
 fn hash(path: &Path) -> Result<blake3::Hash, DataError> {

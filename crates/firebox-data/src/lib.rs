@@ -47,18 +47,24 @@ mod error;
 mod frame;
 mod ingest;
 mod input;
+mod interval;
+mod mapping;
 mod market;
+mod moments;
 mod npy;
 mod raw;
+mod simulation;
 mod store;
 mod time;
 mod ts;
+mod work;
 
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
 pub use config::{
     ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
-    Interval, ParseIntervalError, Paths, Policy, TimeUnit,
+    Paths, Policy, TimeUnit,
 };
 pub use error::DataError;
 pub use ingest::{Ingested, fingerprint, ingest, stored_at};
+pub use interval::{Interval, ParseIntervalError};
 pub use market::{MarketConfig, Regime, Regimes};

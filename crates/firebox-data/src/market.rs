@@ -11,14 +11,15 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use firebox_core::{Channel, Draws, Origin, Role, Stream};
+use firebox_core::{Channel, Origin, Role, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
+use crate::simulation::{Bars, DAY, Simulation};
 use crate::{DataError, time};
 
-const MINUTE: i64 = 60_000_000;
-const DAY: i64 = 24 * 60 * MINUTE;
+/// Of the generator. A change of the bars that it makes needs a new number.
+pub(crate) const VERSION: u32 = 1;
 
 /// Settings of a market: the content of a `.market.toml` file.
 ///
@@ -105,7 +106,7 @@ impl Default for MarketConfig {
     }
 }
 
-/// Regimes in the order in which they are written.
+/// Regimes by name, in the order of the alphabet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Regimes(pub Vec<(String, Regime)>);
 
@@ -181,15 +182,6 @@ impl<'de> Deserialize<'de> for Regimes {
         }
         deserializer.deserialize_map(RegimesVisitor)
     }
-}
-
-/// The bars of one instrument.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Bars {
-    time: Vec<i64>,
-    /// Open, high, low, close.
-    prices: [Vec<f64>; 4],
-    regime: Vec<u32>,
 }
 
 impl MarketConfig {
@@ -394,7 +386,12 @@ impl MarketConfig {
     pub fn write_csv(&self, to: &mut dyn Write) -> Result<(), DataError> {
         let markets = self.bars()?;
         let failed = |error| DataError::io("write", Path::new("the market"))(error);
-        let digits = (-self.tick.log10()).ceil().clamp(0.0, 9.0) as usize;
+        // As many decimals as the tick has: 2 for 0.25.
+        let exact = |digits: &i32| {
+            let scaled = self.tick * 10f64.powi(*digits);
+            (scaled - scaled.round()).abs() < 1e-9 * scaled
+        };
+        let digits = (0..9).find(exact).unwrap_or(9) as usize;
         let mut to = BufWriter::new(to);
         let mut write = || {
             writeln!(to, "symbol,timestamp,open,high,low,close,regime")?;
@@ -435,128 +432,108 @@ impl MarketConfig {
     }
 }
 
-/// One instrument while it is made. Prices are logarithms relative to the first one.
-struct Simulation<'a> {
-    config: &'a MarketConfig,
-    draws: Draws,
-    first_price: f64,
-    price: f64,
-    /// The last move within a bar, in units of its own standard deviation.
-    last_move: f64,
-    /// The change of the last bar, without its jump.
-    last_change: f64,
-    /// Variance of a bar relative to a quiet one.
-    variance: f64,
-    regime: usize,
-    bars_left: u32,
-    anchor: f64,
-    direction: f64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::MINUTE;
 
-impl<'a> Simulation<'a> {
-    fn new(config: &'a MarketConfig, stream: Stream) -> Self {
-        let mut draws = stream.draws();
-        let first_price = config.price * (1.0 + draws.uniform_f64() / 3.0);
-        let regime = draws.below(config.regimes.0.len() as u64) as usize;
-        let mut simulation = Self {
-            config,
-            draws,
-            first_price,
-            price: 0.0,
-            last_move: 0.0,
-            last_change: 0.0,
-            variance: 1.0,
-            regime,
-            bars_left: 0,
-            anchor: 0.0,
-            direction: 1.0,
-        };
-        simulation.begin(regime);
-        simulation
+    fn sample() -> MarketConfig {
+        let text = include_str!("../../../data/sample.market.toml");
+        MarketConfig::from_toml(text).unwrap()
     }
 
-    fn run(mut self, first_day: i64) -> Bars {
-        let config = self.config;
-        let mut bars = Bars::default();
-        let mut day = first_day;
-        while bars.time.len() < config.bars {
-            // 1970-01-01 was a Thursday.
-            let weekday = (day / DAY + 3).rem_euclid(7);
-            if weekday < 5 {
-                for minute in 0..config.session_bars {
-                    let opens = day + i64::from(config.session_open + minute) * MINUTE;
-                    self.bar(minute, opens, &mut bars);
-                }
-                let night = self.draws.normal() * config.overnight * config.volatility;
-                self.price += night;
-                self.anchor += night;
+    fn csv(config: &MarketConfig) -> Vec<u8> {
+        let mut csv = Vec::new();
+        config.write_csv(&mut csv).unwrap();
+        csv
+    }
+
+    #[test]
+    fn the_same_settings_give_the_same_bytes() {
+        let small = MarketConfig { bars: 900, ..sample() };
+        let text = csv(&small);
+        assert_eq!(text, csv(&small));
+        assert_ne!(text, csv(&MarketConfig { seed: 2, ..small.clone() }));
+        // Pinned, so that a change of the generator is seen: it changes every published figure.
+        insta::assert_snapshot!(blake3::hash(&text).to_hex().to_string(), @"10a3415f4e2ad9d8335699dfb09d34e4f1e2503d087c718dc07e0bb3053b7235");
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().take(3).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+symbol,timestamp,open,high,low,close,regime
+ALPHA,2024-01-02T14:30:00Z,112.408,112.596,112.392,112.596,trend
+ALPHA,2024-01-02T14:31:00Z,112.596,112.633,112.497,112.633,trend
+"#);
+    }
+
+    #[test]
+    fn bars_are_ordered_and_lie_in_sessions() {
+        for bars in sample().bars().unwrap() {
+            assert_eq!(bars.time.len(), 7_000);
+            assert!(bars.time.windows(2).all(|pair| pair[0] < pair[1]));
+            for (step, time) in bars.time.iter().enumerate() {
+                let minute = time.rem_euclid(DAY) / MINUTE;
+                assert!((870..1260).contains(&minute) && (time / DAY + 3).rem_euclid(7) < 5);
+                let [open, high, low, close] = [0, 1, 2, 3].map(|price| bars.prices[price][step]);
+                assert!(high >= open.max(close) && low <= open.min(close) && low > 0.0);
             }
-            day += DAY;
+            let gap =
+                |days: i64| bars.time.windows(2).filter(|p| (p[1] - p[0]) / DAY == days).count();
+            assert!(gap(2) >= 3, "weekends");
+            let missing = bars.time.windows(2).filter(|p| p[1] - p[0] == 2 * MINUTE).count();
+            assert!(missing > 0, "missing bars");
         }
-        bars.time.truncate(config.bars);
-        bars.regime.truncate(config.bars);
-        bars.prices.iter_mut().for_each(|prices| prices.truncate(config.bars));
-        bars
     }
 
-    /// Another regime than the last, with its length, anchor and direction.
-    fn begin(&mut self, regime: usize) {
-        let settings = &self.config.regimes.0[regime].1;
-        let extra = (settings.duration - f64::from(settings.shortest)).max(0.0);
-        let length = -extra * (1.0 - self.draws.uniform_f64()).ln();
-        self.regime = regime;
-        self.bars_left = settings.shortest.max(1).saturating_add(length.min(1e9) as u32);
-        self.anchor = self.price;
-        self.direction = if self.draws.chance(settings.upwards) { 1.0 } else { -1.0 };
+    #[test]
+    fn regimes_differ_in_the_memory_of_their_moves_and_volatility_clusters() {
+        let config = sample();
+        let mut products = vec![(0.0, 0.0); config.regimes.0.len()];
+        let mut sizes = Vec::new();
+        for bars in config.bars().unwrap() {
+            let close = &bars.prices[3];
+            let change = |step: usize| close[step] / close[step - 1] - 1.0;
+            for step in 2..close.len() {
+                let together = bars.time[step] - bars.time[step - 2] == 2 * MINUTE
+                    && bars.regime[step] == bars.regime[step - 2];
+                if together && change(step).abs() < 4e-3 && change(step - 1).abs() < 4e-3 {
+                    let (sum, squares) = &mut products[bars.regime[step] as usize];
+                    *sum += change(step) * change(step - 1);
+                    *squares += change(step).powi(2);
+                    sizes.push([change(step).abs(), change(step - 1).abs()]);
+                }
+            }
+        }
+        let [consolidation, retracement, trend] = [0, 1, 2].map(|r| products[r].0 / products[r].1);
+        assert!(consolidation < -0.15, "{consolidation}");
+        assert!(retracement.abs() < 0.1, "{retracement}");
+        assert!(trend > 0.25, "{trend}");
+        let mean = sizes.iter().map(|pair| pair[0]).sum::<f64>() / sizes.len() as f64;
+        let covariance: f64 = sizes.iter().map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
+        let variance: f64 = sizes.iter().map(|pair| (pair[0] - mean).powi(2)).sum();
+        assert!(covariance / variance > 0.1, "sizes of moves hang together");
     }
 
-    fn bar(&mut self, minute: u32, opens: i64, bars: &mut Bars) {
-        let config = self.config;
-        if self.bars_left == 0 {
-            let others = config.regimes.0.len().max(2) as u64 - 1;
-            let step = 1 + self.draws.below(others) as usize;
-            self.begin((self.regime + step) % config.regimes.0.len());
-        }
-        self.bars_left -= 1;
-        let regime = &config.regimes.0[self.regime].1;
-        let place = (f64::from(minute) + 0.5) / f64::from(config.session_bars) * 2.0 - 1.0;
-        let smile = 1.0 + config.session_smile * place * place;
-        let deviation = config.volatility * regime.volatility * smile * self.variance.sqrt();
-        let begin = self.price;
-        let (mut high, mut low) = (begin, begin);
-        let moves = f64::from(config.moves);
-        let drift = self.direction * regime.drift * config.volatility;
-        let drift = (drift + regime.memory * self.last_change) / moves;
-        // Scaled so that the momentum changes the memory of the price and not the size of its
-        // moves.
-        let fresh = (1.0 - regime.momentum * regime.momentum).sqrt();
-        for _ in 0..config.moves {
-            self.last_move = regime.momentum * self.last_move + fresh * self.draws.normal();
-            let pull = regime.reversion / moves * (self.anchor - self.price);
-            self.price += deviation / moves.sqrt() * self.last_move + drift + pull;
-            (high, low) = (high.max(self.price), low.min(self.price));
-        }
-        self.last_change = self.price - begin;
-        if self.draws.chance(config.jump_probability) {
-            let jump = self.draws.normal() * config.jump_size * config.volatility;
-            self.price += jump;
-            self.anchor += jump;
-            (high, low) = (high.max(self.price), low.min(self.price));
-        }
-        let shock =
-            ((self.price - begin) / (config.volatility * regime.volatility * smile)).powi(2);
-        let base = 1.0 - config.garch_shock - config.garch_memory;
-        // Capped, so that a jump does not shake the rest of the day.
-        self.variance =
-            base + config.garch_shock * shock.min(25.0) + config.garch_memory * self.variance;
-        if self.draws.chance(config.missing_bars) {
-            return;
-        }
-        bars.time.push(opens);
-        bars.regime.push(self.regime as u32);
-        for (column, price) in bars.prices.iter_mut().zip([begin, high, low, self.price]) {
-            let ticks = (self.first_price * price.exp() / config.tick).round().max(1.0);
-            column.push(ticks * config.tick);
-        }
+    #[test]
+    fn settings_that_make_no_market_are_refused() {
+        let problem = |text: &str| {
+            let config = MarketConfig::read(Path::new("a.market.toml"), text.as_bytes());
+            config.and_then(|config| config.bars().map(drop)).unwrap_err().to_string()
+        };
+        let regime = "[regimes.a]\n";
+        insta::assert_snapshot!(problem(""), @"the market's `regimes` is empty: name at least one, such as [regimes.calm]");
+        insta::assert_snapshot!(problem(&format!("bars = 1\n{regime}")), @"the market's `bars` is 1: it must be at least 2 and below 100 million");
+        insta::assert_snapshot!(problem(&format!("garch_shock = 0.5\ngarch_memory = 0.6\n{regime}")), @"the market's `garch_memory` is 0.6: it must be at least 0 and, with `garch_shock`, below 1");
+        insta::assert_snapshot!(problem("[regimes.a]\nmomentum = 1.5"), @"the market's `regimes.a.momentum` is 1.5: it must lie between -1 and 1");
+        insta::assert_snapshot!(problem(&format!("first_day = '2024-02-30'\n{regime}")), @"the market's `first_day` is `2024-02-30`: it must be a date such as 2024-01-02");
+        insta::assert_snapshot!(problem(&format!("instruments = ['A', 'A']\n{regime}")), @r#"the market's `instruments` is ["A", "A"]: name at least one, and each once"#);
+        insta::assert_snapshot!(problem("\nbars = 10\nbarz = 3"), @"a.market.toml, line 3: unknown field `barz`, expected one of `seed`, `bars`, `instruments`, `first_day`, `session_open`, `session_bars`, `price`, `tick`, `volatility`, `moves`, `garch_shock`, `garch_memory`, `session_smile`, `jump_probability`, `jump_size`, `overnight`, `missing_bars`, `regimes`");
+    }
+
+    #[test]
+    fn one_regime_alone_makes_a_market() {
+        let config =
+            MarketConfig::from_toml("bars = 50\n[regimes.only]\nshortest = 1\nduration = 1")
+                .unwrap();
+        assert_eq!(config.bars().unwrap()[0].time.len(), 50);
     }
 }

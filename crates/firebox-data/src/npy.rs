@@ -353,3 +353,114 @@ fn codes(path: &Path, bytes: &[u8], classes: &mut Interner) -> Result<Vec<u32>, 
     };
     array.values.into_iter().enumerate().map(code).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A file as NumPy writes it.
+    fn file(version: u8, descr: &str, fortran: bool, shape: &str, data: &[u8]) -> Vec<u8> {
+        let order = if fortran { "True" } else { "False" };
+        let mut text =
+            format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
+        let prefix = if version == 1 { 10 } else { 12 };
+        while (prefix + text.len() + 1) % 64 != 0 {
+            text.push(' ');
+        }
+        text.push('\n');
+        let mut bytes = b"\x93NUMPY".to_vec();
+        bytes.extend([version, 0]);
+        match version {
+            1 => bytes.extend((text.len() as u16).to_le_bytes()),
+            _ => bytes.extend((text.len() as u32).to_le_bytes()),
+        }
+        bytes.extend(text.as_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    fn check(bytes: &[u8], shape: &[usize], values: &[f64]) {
+        assert_eq!(parse(bytes), Ok(Array { shape: shape.to_vec(), values: values.to_vec() }));
+    }
+
+    #[test]
+    fn every_type_order_and_version_is_read() {
+        for version in 1..=3 {
+            let data: Vec<u8> = [1.5f64, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+            check(&file(version, "<f8", false, "(2,)", &data), &[2], &[1.5, -2.0]);
+        }
+        let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|v| v.to_be_bytes()).collect();
+        check(&file(1, ">f4", false, "(1, 2)", &data), &[1, 2], &[1.5, -2.0]);
+        let data: Vec<u8> =
+            [1.5f32, -2.0].iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+        check(&file(1, "<f2", false, "(2, 1)", &data), &[2, 1], &[1.5, -2.0]);
+        check(&file(1, "|b1", false, "(3,)", &[0, 1, 2]), &[3], &[0.0, 1.0, 1.0]);
+        check(&file(1, "|i1", false, "(2,)", &[255, 1]), &[2], &[-1.0, 1.0]);
+        check(&file(1, "|u1", false, "(2,)", &[255, 1]), &[2], &[255.0, 1.0]);
+        check(&file(1, ">i2", false, "(2,)", &[255, 254, 1, 0]), &[2], &[-2.0, 256.0]);
+        check(&file(1, "<u2", false, "(1,)", &[255, 255]), &[1], &[65_535.0]);
+        check(&file(1, "<i4", false, "(1,)", &(-7i32).to_le_bytes()), &[1], &[-7.0]);
+        check(&file(1, ">u4", false, "(1,)", &u32::MAX.to_be_bytes()), &[1], &[4_294_967_295.0]);
+        check(&file(1, "<i8", false, "(1,)", &(-9i64).to_le_bytes()), &[1], &[-9.0]);
+        check(&file(1, "<u8", false, "()", &7u64.to_le_bytes()), &[], &[7.0]);
+    }
+
+    #[test]
+    fn fortran_order_becomes_c_order() {
+        check(
+            &file(1, "|u1", true, "(2, 3)", &[1, 4, 2, 5, 3, 6]),
+            &[2, 3],
+            &[1., 2., 3., 4., 5., 6.],
+        );
+        // numpy: np.arange(8).reshape(2, 2, 2).ravel(order="F")
+        let values: Vec<f64> = (0..8).map(f64::from).collect();
+        check(&file(1, "|u1", true, "(2, 2, 2)", &[0, 4, 2, 6, 1, 5, 3, 7]), &[2, 2, 2], &values);
+    }
+
+    #[test]
+    fn what_breaks_the_rules_is_named() {
+        let problem = |bytes: &[u8]| parse(bytes).unwrap_err();
+        let good = file(1, "|u1", false, "(2,)", &[1, 2]);
+        for length in 0..good.len() {
+            assert!(parse(&good[..length]).is_err(), "{length}");
+        }
+        insta::assert_snapshot!(problem(&good[..good.len() - 1]), @"it is cut off: 1 of 2 bytes of values");
+        insta::assert_snapshot!(problem(&[&good[..], b"x"].concat()), @"1 bytes follow the last value: save one array in each file");
+        insta::assert_snapshot!(problem(&file(4, "|u1", false, "(2,)", &[])), @"version 4.0 of the format is not known");
+        insta::assert_snapshot!(problem(&file(1, "|O", false, "(2,)", &[])), @"it holds pickled Python objects: save arrays of numbers, for series of different lengths one file each");
+        insta::assert_snapshot!(problem(&file(1, "<c16", false, "(2,)", &[])), @"it holds values of the type `<c16`: float16 to float64, integers and bool are read");
+        insta::assert_snapshot!(problem(&file(1, "<f8", false, "(-2,)", &[])), @"its shape is no tuple of whole numbers");
+        insta::assert_snapshot!(problem(&file(1, "<f8", false, "(4611686018427387904, 8)", &[])), @"its shape [4611686018427387904, 8] is beyond any memory");
+        insta::assert_snapshot!(problem(&file(1, "<f8", false, "2", &[])), @"its header has `2, }` where `(` should be");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+        }
+
+        /// Most random bytes fail at the magic, so a valid file is damaged instead.
+        #[test]
+        fn no_damage_panics(at in 0usize..140, byte: u8, cut in 0usize..140, fortran: bool) {
+            let mut bytes = file(1, "<f4", fortran, "(2, 3)", &[7; 24]);
+            bytes[at] = byte;
+            let _ = parse(&bytes);
+            let _ = parse(&bytes[..cut]);
+            let _ = read(Path::new("a.npy"), &bytes, Some((Path::new("b.npy"), &bytes)), "a", Origin::Unassigned, &[]);
+        }
+
+        #[test]
+        fn values_round_trip(
+            values in proptest::collection::vec(any::<f64>(), 0..60),
+            version in 1u8..=3,
+        ) {
+            let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let array = parse(&file(version, "<f8", false, &format!("({},)", values.len()), &data)).unwrap();
+            prop_assert_eq!(array.shape, vec![values.len()]);
+            let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&array.values), bits(&values));
+        }
+    }
+}

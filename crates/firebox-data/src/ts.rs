@@ -104,7 +104,7 @@ pub(crate) fn name_channels(
             ),
         });
     }
-    crate::frame::check_roles(&channels)?;
+    crate::mapping::check_roles(&channels)?;
     Ok(channels)
 }
 
@@ -287,4 +287,103 @@ fn values(part: &[u8], channel: usize, header: &Header) -> Result<Vec<f64>, Stri
         })?);
     }
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: impl AsRef<[u8]>) -> Result<Raw, String> {
+        let read = read(Path::new("x.ts"), text.as_ref(), "x", Origin::Train, &[]);
+        read.map_err(|error| error.to_string())
+    }
+
+    const TWO: &str = "# note\n@problemName t\n@timeStamps false\n@univariate false\n@dimensions 2\n@classLabel true a b\n@data\n";
+
+    #[test]
+    fn samples_of_unequal_length_with_missing_values_are_read() {
+        let text = format!("{TWO}1,2.5,?:4,-5e1,6:a\r\n\r\n# aside\r\n7 , 8:9,10:b");
+        let raw = parse(text).unwrap();
+        assert_eq!(raw.classes, ["a", "b"]);
+        assert_eq!(raw.channels.len(), 2);
+        assert_eq!((raw.series[0].name.as_str(), raw.series[1].name.as_str()), ("x/1", "x/2"));
+        assert_eq!(raw.series[0].columns[1], [4.0, -50.0, 6.0]);
+        assert!(raw.series[0].columns[0][2].is_nan());
+        assert_eq!(raw.series[1].columns, [[7.0, 8.0], [9.0, 10.0]]);
+        assert_eq!(raw.series[1].labels, RawLabels::Whole(1));
+        assert_eq!(raw.series[1].origin, Origin::Train);
+    }
+
+    #[test]
+    fn directives_in_any_case_and_classless_files_are_read() {
+        let raw = parse("@CLASSLABEL false\n@Missing true\n@DATA\n1,2\n3").unwrap();
+        assert_eq!(raw.series.len(), 2);
+        assert_eq!(raw.series[0].labels, RawLabels::None);
+        assert_eq!(raw.channels[0].name, "value");
+        let raw = parse("@classLabel true 1 2\n@data\n1,2:2.0").unwrap();
+        assert_eq!(raw.series[0].labels, RawLabels::Whole(1));
+    }
+
+    #[test]
+    fn every_error_names_its_line() {
+        let problem = |text: &str| parse(text).unwrap_err();
+        let rows = |rows: &str| parse(format!("{TWO}{rows}")).unwrap_err();
+        insta::assert_snapshot!(problem(""), @"x.ts, line 1: the file ends before `@data`: is it a .ts file, and whole?");
+        insta::assert_snapshot!(problem("1,2,3:a\n"), @"x.ts, line 1: data before `@data`: the header is missing or not complete");
+        insta::assert_snapshot!(problem("@univarate true\n@data\n1"), @"x.ts, line 1: `@univarate` is not known (did you mean `@univariate`?)");
+        insta::assert_snapshot!(problem("\n@equalLength yes\n@data\n1"), @"x.ts, line 2: `@equallength` is `yes`: it must be true or false");
+        insta::assert_snapshot!(problem("@dimensions many\n@data\n1"), @"x.ts, line 1: `@dimensions` is `many`: it must be a whole number from 1");
+        insta::assert_snapshot!(problem("@classLabel true\n@data\n1"), @"x.ts, line 1: `@classLabel true` names no class");
+        insta::assert_snapshot!(problem("@classLabel true a a\n@data\n1"), @"x.ts, line 1: `@classLabel` names the class `a` twice");
+        insta::assert_snapshot!(problem("@timeStamps true\n@data\n(0,1)"), @"x.ts, line 1: `@timeStamps true`: values with time stamps are not read; export the series without them");
+        insta::assert_snapshot!(problem("@targetLabel true\n@data\n1:0.5"), @"x.ts, line 1: `@targetLabel true`: regression targets are not read; only classes are");
+        insta::assert_snapshot!(problem("@data\n\n"), @"x.ts has no row of data");
+        insta::assert_snapshot!(rows("1,2:3,4:c"), @"x.ts, line 8: the class `c` is not one of those in the header (a b)");
+        insta::assert_snapshot!(rows("1,2:3,4:a\n1,2:a"), @"x.ts, line 9: 1 channels, but the header says 2");
+        insta::assert_snapshot!(rows("1,2:3:a"), @"x.ts, line 8: channel 1 has 1 values, but channel 0 has 2: the channels of a sample have one length");
+        insta::assert_snapshot!(rows("1,2:3,4x:a"), @"x.ts, line 8: channel 1, step 1: `4x` is not a number; missing values are written `?`");
+        insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1, step 0: `` is not a number; missing values are written `?`");
+        insta::assert_snapshot!(rows("1,2"), @"x.ts, line 8: one part only: a sample is its channels and, after a `:`, its class");
+        insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`");
+        insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3");
+        insta::assert_snapshot!(problem("@data\n1:2\n3"), @"x.ts, line 3: 1 channels, but the sample of line 2 has 2");
+        insta::assert_snapshot!(problem("@data\n(0,1),(1,2)"), @"x.ts, line 2: channel 0: `(0` has a time stamp; only plain values are read");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(bytes);
+        }
+
+        #[test]
+        fn no_text_of_the_right_letters_panics(text in "[@a-z:,?#0-9.\\-\n (]{0,80}", rows: bool) {
+            let _ = parse(if rows { format!("{TWO}{text}") } else { text });
+        }
+
+        #[test]
+        fn samples_round_trip(
+            samples in proptest::collection::vec(
+                (1usize..8).prop_flat_map(|steps| (
+                    proptest::collection::vec(proptest::collection::vec(-1e9..1e9f64, steps), 3),
+                    0u32..4,
+                )),
+                1..10,
+            ),
+        ) {
+            let mut text = "@dimensions 3\n@classLabel true c0 c1 c2 c3\n@data\n".to_owned();
+            for (columns, class) in &samples {
+                for column in columns {
+                    let values: Vec<String> = column.iter().map(ToString::to_string).collect();
+                    text += &format!("{}:", values.join(","));
+                }
+                text += &format!("c{class}\n");
+            }
+            let raw = parse(text).unwrap();
+            let read: Vec<_> = raw.series.into_iter().map(|series| (series.columns, series.labels)).collect();
+            let written: Vec<_> = samples.into_iter().map(|(c, class)| (c, RawLabels::Whole(class))).collect();
+            prop_assert_eq!(read, written);
+        }
+    }
 }

@@ -1,0 +1,180 @@
+//! A column of times of a table, whatever its type, as microseconds since 1970-01-01 UTC.
+
+use polars::prelude::{DataType, TimeUnit as Stored};
+use rayon::prelude::*;
+
+use crate::frame::Reading;
+use crate::time::{Written, Zone, epoch, likely_unit, parse_epoch, parse_iso};
+use crate::{DataError, TimeUnit};
+
+impl Reading<'_> {
+    /// A column as times.
+    pub(crate) fn times(&self, name: &str) -> Result<Vec<i64>, DataError> {
+        let column = self.column(name)?;
+        let unit = self.config.columns.time_unit;
+        match column.dtype() {
+            DataType::String => self.text_times(name, unit),
+            DataType::Datetime(stored, zone) => {
+                let unit = match stored {
+                    Stored::Milliseconds => TimeUnit::Ms,
+                    Stored::Microseconds => TimeUnit::Us,
+                    Stored::Nanoseconds => TimeUnit::Ns,
+                };
+                let mut times = self.whole_times(name, unit)?;
+                // A stored zone says how to show the time; what is stored is in UTC.
+                if zone.is_none() {
+                    self.local(name, &mut times)?;
+                }
+                Ok(times)
+            }
+            DataType::Date => {
+                let mut times = self.whole_times(name, TimeUnit::S)?;
+                times.iter_mut().for_each(|time| *time *= 86_400);
+                self.local(name, &mut times)?;
+                Ok(times)
+            }
+            kind if kind.is_integer() && unit == TimeUnit::Auto => {
+                let first = column.cast(&DataType::Int64).ok().and_then(|c| c.i64().ok()?.get(0));
+                Err(self.undeclared(name, first.unwrap_or(0) as f64))
+            }
+            kind if kind.is_integer() => self.whole_times(name, unit),
+            kind if kind.is_float() && unit != TimeUnit::Auto => self.float_times(name, unit),
+            kind if kind.is_float() => Err(self.undeclared(name, self.numbers(name)?[0])),
+            kind => Err(self.wrong_type(
+                name,
+                kind,
+                "times are ISO 8601 text, dates, times, or epoch numbers with `data.columns.time_unit`",
+            )),
+        }
+    }
+
+    fn undeclared(&self, name: &str, value: f64) -> DataError {
+        let unit = match likely_unit(value) {
+            Some(unit) => format!("; `time_unit = \"{unit}\"` would be likely"),
+            None => String::new(),
+        };
+        self.wrong_type(
+            name,
+            self.column(name).map_or(&DataType::Null, |column| column.dtype()),
+            &format!("declare `data.columns.time_unit` for times that are numbers{unit}"),
+        )
+    }
+
+    fn bad_time(&self, row: usize, name: &str, value: &str, problem: String) -> DataError {
+        DataError::Value {
+            path: self.input.path.clone(),
+            row: row + 1,
+            column: name.to_owned(),
+            value: value.to_owned(),
+            problem,
+        }
+    }
+
+    fn whole_times(&self, name: &str, unit: TimeUnit) -> Result<Vec<i64>, DataError> {
+        let physical = self.column(name)?.to_physical_repr();
+        let column = physical.cast(&DataType::Int64).map_err(|error| self.polars(&error))?;
+        let numbers = column.i64().map_err(|error| self.polars(&error))?;
+        let time = |(row, number): (usize, Option<i64>)| {
+            let Some(number) = number else {
+                return Err(self.bad_time(row, name, "", "has no time".to_owned()));
+            };
+            epoch(number, unit).ok_or_else(|| {
+                let problem = "is beyond the times that 64 bits of microseconds hold: check `data.columns.time_unit`";
+                self.bad_time(row, name, &number.to_string(), problem.to_owned())
+            })
+        };
+        numbers.iter().enumerate().map(time).collect()
+    }
+
+    fn float_times(&self, name: &str, unit: TimeUnit) -> Result<Vec<i64>, DataError> {
+        let factor = match unit {
+            TimeUnit::S => 1e6,
+            TimeUnit::Ms => 1e3,
+            TimeUnit::Us | TimeUnit::Auto => 1.0,
+            TimeUnit::Ns => 1e-3,
+        };
+        let time = |(row, number): (usize, f64)| {
+            let time = (number * factor).round();
+            match time.abs() < 9.2e18 {
+                true => Ok(time as i64),
+                false => {
+                    Err(self.bad_time(row, name, &number.to_string(), "is no time".to_owned()))
+                }
+            }
+        };
+        self.numbers(name)?.into_iter().enumerate().map(time).collect()
+    }
+
+    fn text_times(&self, name: &str, unit: TimeUnit) -> Result<Vec<i64>, DataError> {
+        let column = self.column(name)?;
+        let text = column.str().map_err(|error| self.polars(&error))?;
+        let chunks: Vec<_> = text.downcast_iter().collect();
+        let parse = |text: Option<&str>| {
+            let text = text?.as_bytes();
+            match unit {
+                TimeUnit::Auto => parse_iso(text),
+                unit => parse_epoch(text, unit).map(Written::Utc),
+            }
+        };
+        let parts: Result<Vec<Vec<Written>>, usize> = chunks
+            .par_iter()
+            .map(|chunk| {
+                let parsed = chunk.iter().enumerate().map(|(row, text)| parse(text).ok_or(row));
+                parsed.collect::<Result<Vec<_>, usize>>()
+            })
+            .collect();
+        let Ok(parts) = parts else {
+            // The first one in the file: the parallel search returns any.
+            let bad = text.iter().enumerate().find(|(_, text)| parse(*text).is_none());
+            let (row, value) = bad.unwrap_or((0, None));
+            return Err(self.no_time(row, name, value.unwrap_or_default(), unit));
+        };
+        let local = parts.iter().flatten().any(|time| matches!(time, Written::Local(_)));
+        let mut times = Vec::with_capacity(text.len());
+        for time in parts.into_iter().flatten() {
+            match time {
+                Written::Utc(_) if local && !matches!(self.zone, Zone::Utc) => {
+                    let row = times.len();
+                    let value = text.get(row).unwrap_or_default();
+                    let problem = "has a zone, but other rows have none: write all of them alike";
+                    return Err(self.bad_time(row, name, value, problem.to_owned()));
+                }
+                Written::Utc(time) | Written::Local(time) => times.push(time),
+            }
+        }
+        if local {
+            self.local(name, &mut times)?;
+        }
+        Ok(times)
+    }
+
+    fn no_time(&self, row: usize, name: &str, value: &str, unit: TimeUnit) -> DataError {
+        if let (TimeUnit::Auto, Ok(number)) = (unit, value.trim().parse::<f64>()) {
+            let likely = likely_unit(number)
+                .map(|unit| format!("; `time_unit = \"{unit}\"` would be likely"))
+                .unwrap_or_default();
+            let problem =
+                format!("is a number: declare its unit in `data.columns.time_unit`{likely}");
+            return self.bad_time(row, name, value, problem);
+        }
+        let problem = match unit {
+            TimeUnit::Auto => {
+                "is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00"
+            }
+            TimeUnit::S => "is no number of seconds since 1970",
+            TimeUnit::Ms => "is no whole number of milliseconds since 1970",
+            TimeUnit::Us => "is no whole number of microseconds since 1970",
+            TimeUnit::Ns => "is no whole number of nanoseconds since 1970",
+        };
+        self.bad_time(row, name, value, problem.to_owned())
+    }
+
+    /// Local times of the declared zone → UTC.
+    fn local(&self, name: &str, times: &mut [i64]) -> Result<(), DataError> {
+        self.zone.to_utc(times).map_err(|(row, _)| {
+            let value = crate::time::format(times[row]).trim_end_matches('Z').to_owned();
+            let problem = "does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`";
+            self.bad_time(row, name, &value, problem.to_owned())
+        })
+    }
+}

@@ -1,0 +1,344 @@
+//! The checks of one series: order, values, gaps.
+//!
+//! Columns are looked at one by one; rows are moved only where a defect makes it necessary. No
+//! value is taken from a later row.
+
+use firebox_core::{Channel, Role, Series, StepLabels};
+
+use crate::checks::{duration, moment};
+use crate::raw::{NO_LABEL, RawLabels, RawSeries};
+use crate::{ChannelChecks, CheckPolicies, Defect, GapPolicy, Policy, SeriesChecks, time};
+
+/// A series between the checks.
+pub(crate) struct Work {
+    pub(crate) raw: RawSeries,
+    /// The step of `raw` that each step was, once rows have moved.
+    pub(crate) moved: Option<Vec<u32>>,
+    pub(crate) segments: Vec<std::ops::Range<usize>>,
+    pub(crate) counts: SeriesChecks,
+    pub(crate) channels: Vec<ChannelChecks>,
+    pub(crate) examples: Vec<(Defect, usize, String)>,
+}
+
+impl Work {
+    pub(crate) fn new(raw: RawSeries, channels: &[Channel]) -> Self {
+        let counts = SeriesChecks {
+            series: raw.name.clone(),
+            rows: raw.len() as u64,
+            ..SeriesChecks::default()
+        };
+        let channels = channels
+            .iter()
+            .map(|channel| ChannelChecks { channel: channel.name.clone(), ..Default::default() })
+            .collect();
+        Self { raw, moved: None, segments: vec![], counts, channels, examples: vec![] }
+    }
+
+    /// Notes where a defect is first seen.
+    fn example(&mut self, defect: Defect, channel: usize, step: usize, what: String) {
+        let original = self.moved.as_ref().map_or(step, |moved| moved[step] as usize);
+        let (path, row) = self.raw.place(original);
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = format!("series `{}`, row {row} of {file}{what}", self.raw.name);
+        self.examples.push((defect, channel, text));
+    }
+
+    /// Puts times in strictly increasing order.
+    pub(crate) fn order(&mut self, policies: &CheckPolicies) {
+        let Some(times) = self.raw.time.take() else { return };
+        if times.windows(2).all(|pair| pair[0] < pair[1]) {
+            self.raw.time = Some(times);
+            return;
+        }
+        let mut latest = i64::MIN;
+        let mut back = Vec::new();
+        for (step, time) in times.iter().enumerate() {
+            if *time < latest {
+                back.push(step);
+            }
+            latest = latest.max(*time);
+        }
+        self.counts.unsorted = back.len() as u64;
+        if let Some(step) = back.first() {
+            let [at, before] = [*step, step - 1].map(|step| time::format(times[step]));
+            self.example(Defect::Unsorted, 0, *step, format!(", {at} after {before}"));
+        }
+        let mut order: Vec<u32> = (0..times.len() as u32).collect();
+        if policies.unsorted == Policy::Drop {
+            let mut back = back.iter().peekable();
+            order.retain(|step| back.next_if(|next| **next == *step as usize).is_none());
+        } else {
+            order.sort_by_key(|step| times[*step as usize]);
+        }
+        self.counts.rows_dropped += (times.len() - order.len()) as u64;
+        let same = |a: u32, b: u32| times[a as usize] == times[b as usize];
+        let twice = order.windows(2).find(|pair| same(pair[0], pair[1])).map(|pair| pair[1]);
+        let before = order.len();
+        if policies.duplicates == Policy::Fill {
+            order.reverse();
+            order.dedup_by(|a, b| same(*a, *b));
+            order.reverse();
+        } else {
+            order.dedup_by(|a, b| same(*a, *b));
+        }
+        self.counts.duplicates = (before - order.len()) as u64;
+        self.counts.rows_dropped += self.counts.duplicates;
+        if let Some(step) = twice.map(|step| step as usize) {
+            self.example(Defect::Duplicates, 0, step, moment(Some(times[step])));
+        }
+        self.raw.time = Some(times);
+        self.take(order);
+    }
+
+    /// Keeps these steps, in this order.
+    fn take(&mut self, order: Vec<u32>) {
+        if let Some(time) = &mut self.raw.time {
+            *time = gather(time, &order);
+        }
+        self.raw.columns.iter_mut().for_each(|column| *column = gather(column, &order));
+        if let RawLabels::PerStep(labels) = &mut self.raw.labels {
+            *labels = gather(labels, &order);
+        }
+        self.moved = Some(match &self.moved {
+            Some(moved) => gather(moved, &order),
+            None => order,
+        });
+    }
+
+    fn time(&self, step: usize) -> Option<i64> {
+        self.raw.time.as_ref().map(|time| time[step])
+    }
+
+    /// Repairs values, and marks the steps to leave out.
+    pub(crate) fn values(&mut self, channels: &[Channel], policies: &CheckPolicies) -> Vec<bool> {
+        let mut removed = Vec::new();
+        for channel in 0..channels.len() {
+            self.not_finite(channel, policies, &mut removed);
+        }
+        self.ohlc(channels, policies, &mut removed);
+        removed
+    }
+
+    fn not_finite(&mut self, channel: usize, policies: &CheckPolicies, removed: &mut Vec<bool>) {
+        let mut column = std::mem::take(&mut self.raw.columns[channel]);
+        let steps = column.len();
+        if let Some(first) = column.iter().position(|value| !value.is_finite()) {
+            removed.resize(steps, false);
+            let missing = column.iter().filter(|value| value.is_nan()).count() as u64;
+            let infinite = column.iter().filter(|value| value.is_infinite()).count() as u64;
+            self.channels[channel].missing = missing;
+            self.channels[channel].infinite = infinite;
+            self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
+            let mut step = first;
+            while step < steps {
+                let run = column[step..].iter().take_while(|value| !value.is_finite()).count();
+                let fill = policies.not_finite == Policy::Fill
+                    && step > 0
+                    && run <= policies.longest_fill
+                    && column[step - 1].is_finite();
+                if fill {
+                    let last = column[step - 1];
+                    column[step..step + run].fill(last);
+                    self.channels[channel].filled += run as u64;
+                } else {
+                    removed[step..step + run].fill(true);
+                }
+                step += run;
+                step += column[step..].iter().take_while(|value| value.is_finite()).count();
+            }
+        }
+        self.raw.columns[channel] = column;
+    }
+
+    fn ohlc(&mut self, channels: &[Channel], policies: &CheckPolicies, removed: &mut Vec<bool>) {
+        let role = |role| channels.iter().position(|channel| channel.role == role);
+        let prices: Vec<usize> =
+            [Role::Open, Role::High, Role::Low, Role::Close].into_iter().filter_map(role).collect();
+        let mut broken = Vec::new();
+        for (extreme, sign) in [(role(Role::High), 1.0), (role(Role::Low), -1.0)] {
+            let Some(extreme) = extreme else { continue };
+            // With the sign turned for lows, the extreme must be at least every other price.
+            let outer = |columns: &[Vec<f64>], step: usize| {
+                prices.iter().map(|price| sign * columns[*price][step]).fold(f64::MIN, f64::max)
+            };
+            let mut first = None;
+            for step in 0..self.raw.len() {
+                if removed.get(step).copied().unwrap_or(false) {
+                    continue;
+                }
+                let bound = outer(&self.raw.columns, step);
+                if sign * self.raw.columns[extreme][step] >= bound {
+                    continue;
+                }
+                first.get_or_insert(step);
+                self.channels[extreme].ohlc += 1;
+                if policies.ohlc == Policy::Fill {
+                    self.raw.columns[extreme][step] = sign * bound;
+                    self.channels[extreme].filled += 1;
+                } else {
+                    broken.push(step);
+                }
+            }
+            if let Some(step) = first {
+                self.example(Defect::Ohlc, extreme, step, moment(self.time(step)));
+            }
+        }
+        if !broken.is_empty() {
+            removed.resize(self.raw.len(), false);
+            broken.into_iter().for_each(|step| removed[step] = true);
+        }
+    }
+
+    /// Leaves out what is marked, cuts or fills gaps in time, and notes the segments.
+    pub(crate) fn gaps(
+        &mut self,
+        channels: &[Channel],
+        interval: Option<i64>,
+        removed: Vec<bool>,
+        policies: &CheckPolicies,
+    ) {
+        let steps = self.raw.len();
+        let gone = |step: usize| removed.get(step).copied().unwrap_or(false);
+        let mut cuts = Vec::new();
+        let mut fills = Vec::new();
+        if let (Some(times), Some(interval)) = (self.raw.time.take(), interval) {
+            for step in 1..steps {
+                let difference = times[step] - times[step - 1];
+                // Half an interval is allowed for times that are not quite regular.
+                if difference - interval <= interval / 2 {
+                    continue;
+                }
+                let missing = ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
+                self.counts.gaps += 1;
+                self.counts.gap_steps += missing as u64;
+                self.counts.longest_gap = self.counts.longest_gap.max(difference);
+                if self.counts.gaps == 1 {
+                    let what = format!("{}: {}", moment(Some(times[step])), duration(difference));
+                    self.example(Defect::Gaps, 0, step, format!("{what} after the row before it"));
+                }
+                let fill = policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill;
+                match fill && !gone(step - 1) && !gone(step) {
+                    true => fills.push((step, missing)),
+                    false => cuts.push(step),
+                }
+            }
+            self.raw.time = Some(times);
+        }
+        self.counts.rows_dropped += removed.iter().filter(|gone| **gone).count() as u64;
+        if removed.contains(&true) || !fills.is_empty() {
+            self.rebuild(channels, &removed, &cuts, &fills, interval.unwrap_or(1));
+        } else {
+            let mut start = 0;
+            for end in cuts.into_iter().chain([steps]) {
+                self.segments.push(start..end);
+                start = end;
+            }
+        }
+        self.counts.steps = self.raw.len() as u64;
+        self.counts.segments = self.segments.len() as u64;
+    }
+
+    /// Steps without those `removed` and with those of `fills` put in, and the segments between
+    /// cuts and removed steps.
+    fn rebuild(
+        &mut self,
+        channels: &[Channel],
+        removed: &[bool],
+        cuts: &[usize],
+        fills: &[(usize, usize)],
+        interval: i64,
+    ) {
+        let steps = self.raw.len();
+        // Data without times keeps the numbers of its rows, so that what is dropped stays visible.
+        let times = self.raw.time.take().unwrap_or_else(|| (0..steps as i64).collect());
+        let (mut cuts, mut fills) = (cuts.iter().peekable(), fills.iter().peekable());
+        let (mut order, mut time, mut filled) = (Vec::new(), Vec::new(), Vec::new());
+        let mut start = 0;
+        for step in 0..steps {
+            let cut = cuts.next_if_eq(&&step).is_some();
+            let gone = removed.get(step).copied().unwrap_or(false);
+            if (cut || gone) && start < order.len() {
+                self.segments.push(start..order.len());
+                start = order.len();
+            }
+            if let Some((_, missing)) = fills.next_if(|(at, _)| *at == step) {
+                filled.extend(order.len()..order.len() + missing);
+                order.extend(std::iter::repeat_n(step as u32 - 1, *missing));
+                // The last of them keeps its distance even where the gap is no whole multiple.
+                let spacing = (times[step] - times[step - 1]) / (*missing as i64 + 1);
+                let spacing = spacing.clamp(1, interval.max(1));
+                time.extend((1..=*missing as i64).map(|k| times[step - 1] + k * spacing));
+            }
+            if !gone {
+                order.push(step as u32);
+                time.push(times[step]);
+            }
+        }
+        if start < order.len() {
+            self.segments.push(start..order.len());
+        }
+        self.raw.time = None;
+        self.take(order);
+        self.raw.time = Some(time);
+        self.counts.steps_filled = filled.len() as u64;
+        self.settle_filled(channels, &filled);
+    }
+
+    /// Bars put in are flat at the last close and have no label.
+    fn settle_filled(&mut self, channels: &[Channel], filled: &[usize]) {
+        if let RawLabels::PerStep(labels) = &mut self.raw.labels {
+            filled.iter().for_each(|step| labels[*step] = NO_LABEL);
+        }
+        let Some(close) = channels.iter().position(|channel| channel.role == Role::Close) else {
+            return;
+        };
+        let closes: Vec<f64> = filled.iter().map(|step| self.raw.columns[close][*step]).collect();
+        for (column, channel) in self.raw.columns.iter_mut().zip(channels) {
+            if channel.role.is_price() {
+                filled.iter().zip(&closes).for_each(|(step, close)| column[*step] = *close);
+            }
+        }
+    }
+
+    pub(crate) fn find_constant(&mut self) {
+        for (column, checks) in self.raw.columns.iter().zip(&mut self.channels) {
+            let mut values = column.iter();
+            let first = values.next();
+            checks.constant = column.len() > 1 && values.all(|value| Some(value) == first);
+        }
+    }
+
+    pub(crate) fn finish(self, width: usize) -> Series {
+        let Self { raw, segments, .. } = self;
+        let steps = raw.len();
+        let mut values = vec![0.0; steps * width];
+        // A block of rows at a time stays in the cache while each of its columns is written.
+        const ROWS: usize = 256;
+        for (block, out) in values.chunks_mut(ROWS * width.max(1)).enumerate() {
+            for (channel, column) in raw.columns.iter().enumerate() {
+                let column = &column[block * ROWS..steps.min((block + 1) * ROWS)];
+                let out = out[channel..].iter_mut().step_by(width);
+                out.zip(column).for_each(|(out, value)| *out = *value);
+            }
+        }
+        let label = |code: u32| (code != NO_LABEL).then_some(code);
+        Series {
+            name: raw.name,
+            time: raw.time.unwrap_or_else(|| (0..steps as i64).collect()),
+            values,
+            labels: match raw.labels {
+                RawLabels::None => StepLabels::None,
+                RawLabels::PerStep(labels) => {
+                    StepLabels::PerStep(labels.into_iter().map(label).collect())
+                }
+                RawLabels::Whole(code) => label(code).map_or(StepLabels::None, StepLabels::Whole),
+            },
+            segments,
+            origin: raw.origin,
+        }
+    }
+}
+
+fn gather<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
+    order.iter().map(|step| values[*step as usize]).collect()
+}

@@ -1,0 +1,195 @@
+//! What each policy does to each defect, and how it is counted.
+
+use firebox_data::{Action, Checks, DataError, Defect, Ingested};
+
+use crate::Files;
+
+/// Bars of one price, `[open, high, low, close]`, at minutes.
+fn bars(rows: &[(u32, [&str; 4])]) -> String {
+    let mut text = "time,open,high,low,close\n".to_owned();
+    for (minute, prices) in rows {
+        text += &format!("2024-01-02T00:{minute:02},{}\n", prices.join(","));
+    }
+    text
+}
+
+/// Values of one channel at minutes.
+fn values(rows: &[(u32, &str)]) -> String {
+    let mut text = "time,x\n".to_owned();
+    rows.iter().for_each(|(minute, x)| text += &format!("2024-01-02T00:{minute:02},{x}\n"));
+    text
+}
+
+fn run(text: &str, checks: &str) -> Result<Ingested, DataError> {
+    let files = Files::new();
+    files.write("a.csv", text);
+    files.ingest("a.csv", &format!("interval = '1min'\nchecks = {{ {checks} }}"))
+}
+
+/// Values, minutes and segments of the only series.
+fn check(
+    text: &str,
+    checks: &str,
+    expected: &[f64],
+    minutes: &[i64],
+    segments: &[std::ops::Range<usize>],
+) -> Checks {
+    let data = run(text, checks).unwrap();
+    let series = &data.set.series()[0];
+    assert_eq!(series.values, expected, "{checks}");
+    let start = series.time[0] - series.time[0] % 3_600_000_000;
+    let found: Vec<i64> = series.time.iter().map(|time| (time - start) / 60_000_000).collect();
+    assert_eq!(found, minutes, "{checks}");
+    assert_eq!(series.segments, segments, "{checks}");
+    data.checks
+}
+
+fn found(checks: &Checks) -> Vec<(Defect, u64, Action)> {
+    checks.findings.iter().map(|finding| (finding.defect, finding.count, finding.action)).collect()
+}
+
+#[test]
+fn unsorted_rows() {
+    let text = values(&[(0, "1"), (3, "4"), (1, "2"), (2, "3"), (4, "5")]);
+    let sorted =
+        check(&text, "unsorted = 'fill'", &[1., 2., 3., 4., 5.], &[0, 1, 2, 3, 4], &[0..5]);
+    assert_eq!(found(&sorted), [(Defect::Unsorted, 2, Action::Filled)]);
+    assert_eq!(sorted.by_series[0].unsorted, 2);
+    let checks =
+        check(&text, "unsorted = 'drop', gaps = 'split'", &[1., 4., 5.], &[0, 3, 4], &[0..1, 1..3]);
+    assert_eq!((checks.rows, checks.steps, checks.by_series[0].rows_dropped), (5, 3, 2));
+}
+
+#[test]
+fn duplicate_times() {
+    let text = values(&[(0, "1"), (1, "2"), (1, "3"), (1, "4"), (2, "5")]);
+    let checks = check(&text, "duplicates = 'drop'", &[1., 2., 5.], &[0, 1, 2], &[0..3]);
+    assert_eq!(found(&checks), [(Defect::Duplicates, 2, Action::Dropped)]);
+    check(&text, "duplicates = 'fill'", &[1., 4., 5.], &[0, 1, 2], &[0..3]);
+}
+
+#[test]
+fn gaps_in_time() {
+    let text = values(&[(0, "1"), (1, "2"), (4, "3"), (5, "4"), (30, "5")]);
+    let checks = check(
+        &text,
+        "gaps = 'split'",
+        &[1., 2., 3., 4., 5.],
+        &[0, 1, 4, 5, 30],
+        &[0..2, 2..4, 4..5],
+    );
+    assert_eq!(found(&checks), [(Defect::Gaps, 2, Action::Split)]);
+    let series = &checks.by_series[0];
+    assert_eq!((series.gaps, series.gap_steps, series.longest_gap), (2, 26, 25 * 60_000_000));
+    let filled = check(
+        &text,
+        "gaps = 'fill', longest_fill = 2",
+        &[1., 2., 2., 2., 3., 4., 5.],
+        &[0, 1, 2, 3, 4, 5, 30],
+        &[0..6, 6..7],
+    );
+    assert_eq!(filled.by_series[0].steps_filled, 2);
+    assert_eq!((filled.rows, filled.steps), (5, 7));
+}
+
+#[test]
+fn bars_put_into_gaps_are_flat_at_the_last_close() {
+    let text =
+        bars(&[(0, ["1", "4", "1", "3"]), (1, ["3", "5", "2", "4"]), (3, ["4", "6", "3", "5"])]);
+    let expected = [[1., 4., 1., 3.], [3., 5., 2., 4.], [4., 4., 4., 4.], [4., 6., 3., 5.]];
+    check(&text, "gaps = 'fill'", expected.as_flattened(), &[0, 1, 2, 3], &[0..4]);
+}
+
+#[test]
+fn values_that_are_not_finite() {
+    let text = values(&[(0, ""), (1, "2"), (2, "NaN"), (3, "inf"), (4, "5"), (5, "6")]);
+    let checks = check(&text, "not_finite = 'drop'", &[2., 5., 6.], &[1, 4, 5], &[0..1, 1..3]);
+    assert_eq!(found(&checks), [(Defect::NotFinite, 3, Action::Dropped)]);
+    let channel = &checks.by_series[0].channels[0];
+    assert_eq!((channel.missing, channel.infinite, channel.filled), (2, 1, 0));
+    let filled =
+        check(&text, "not_finite = 'fill'", &[2., 2., 2., 5., 6.], &[1, 2, 3, 4, 5], &[0..5]);
+    assert_eq!(filled.by_series[0].channels[0].filled, 2);
+    assert_eq!(filled.by_series[0].rows_dropped, 1, "nothing stands before the first value");
+    check(&text, "not_finite = 'fill', longest_fill = 1", &[2., 5., 6.], &[1, 4, 5], &[0..1, 1..3]);
+}
+
+#[test]
+fn a_row_that_one_channel_lacks_is_left_out_of_all() {
+    let files = Files::new();
+    files.write("a.csv", "x,y\n1,1\n,2\n3,\n4,4\n5,6\n");
+    let data = files.ingest("a.csv", "checks = { not_finite = 'drop' }").unwrap();
+    let series = &data.set.series()[0];
+    assert_eq!(series.values, [1., 1., 4., 4., 5., 6.]);
+    assert_eq!(series.time, [0, 3, 4], "rows without times keep their numbers");
+    assert_eq!(series.segments, [0..1, 1..3]);
+    assert_eq!(data.checks.span, None);
+}
+
+#[test]
+fn bars_out_of_order() {
+    let text = bars(&[
+        (0, ["1", "4", "1", "3"]),
+        (1, ["3", "2", "2", "4"]),
+        (2, ["4", "5", "4.5", "5"]),
+        (3, ["5", "3", "6", "4"]),
+        (4, ["4", "4", "4", "4"]),
+    ]);
+    let expected =
+        [[1., 4., 1., 3.], [3., 4., 2., 4.], [4., 5., 4., 5.], [5., 6., 3., 4.], [4.; 4]];
+    let checks = check(&text, "ohlc = 'fill'", expected.as_flattened(), &[0, 1, 2, 3, 4], &[0..5]);
+    assert_eq!(
+        found(&checks),
+        [(Defect::Ohlc, 2, Action::Filled), (Defect::Ohlc, 2, Action::Filled)]
+    );
+    let dropped = [[1., 4., 1., 3.], [4.; 4]];
+    let checks = check(&text, "ohlc = 'drop'", dropped.as_flattened(), &[0, 4], &[0..1, 1..2]);
+    let ohlc: Vec<_> =
+        checks.by_series[0].channels.iter().map(|c| (c.channel.as_str(), c.ohlc)).collect();
+    assert_eq!(ohlc, [("high", 2), ("low", 2)]);
+}
+
+#[test]
+fn constant_channels() {
+    let files = Files::new();
+    files.write("f/a.csv", "x,y,z\n1,7,1\n2,7,1\n");
+    files.write("f/b.csv", "x,y,z\n3,7,2\n5,7,2\n");
+    let kept = files.ingest("f", "checks = { constant = 'keep' }").unwrap();
+    assert_eq!(kept.set.channels().len(), 3);
+    assert_eq!(found(&kept.checks), [(Defect::Constant, 1, Action::Kept)]);
+    // z is constant within each series, and tells them apart: counted, and no defect.
+    let z = kept.checks.by_series.iter().flat_map(|s| &s.channels).filter(|c| c.channel == "z");
+    assert!(z.filter(|c| c.constant).count() == 2);
+    let dropped = files.ingest("f", "checks = { constant = 'drop' }").unwrap();
+    let names: Vec<_> = dropped.set.channels().iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["x", "z"]);
+    assert_eq!(dropped.set.series()[1].values, [3., 2., 5., 2.]);
+    assert_eq!(dropped.checks.channels, dropped.set.channels());
+}
+
+#[test]
+fn clean_data_has_no_findings_and_the_interval_is_the_most_frequent() {
+    let files = Files::new();
+    files.write("a.csv", crate::bars(200));
+    let checks = files.ingest("a.csv", "").unwrap().checks;
+    assert!(checks.findings.is_empty() && checks.by_series.is_empty());
+    assert_eq!(checks.interval.unwrap().to_string(), "1min");
+    assert!(!checks.interval_declared);
+    assert_eq!((checks.rows, checks.steps, checks.segments), (200, 200, 1));
+}
+
+#[test]
+fn all_defects_are_reported_at_once() {
+    let text = bars(&[
+        (0, ["1", "4", "1", "3"]),
+        (2, ["3", "2", "2", "4"]),
+        (1, ["", "5", "4", "5"]),
+        (3, ["5", "inf", "6", "4"]),
+        (3, ["5", "6", "4", "4"]),
+        (40, ["4", "4", "4", "4"]),
+    ]);
+    let error = run(&text, "").unwrap_err();
+    let DataError::Defects { findings } = &error else { panic!("{error}") };
+    assert_eq!(findings.len(), 6);
+    insta::assert_snapshot!(error, @"");
+}

@@ -1,0 +1,125 @@
+//! What is stored is reused while it is whole, and made anew when it is not.
+
+use std::sync::{Arc, Mutex};
+
+use firebox_core::{Event, Silent};
+use firebox_data::{DataConfig, Ingested, fingerprint, ingest, stored_at};
+
+use crate::{Files, bars};
+
+fn setup() -> (Files, DataConfig) {
+    let files = Files::new();
+    let text: String = bars(50)
+        .lines()
+        .enumerate()
+        .map(|(row, line)| match row {
+            0 => format!("{line},label\n"),
+            row => format!("{line},{}\n", ["", "b", "a"][row % 3]),
+        })
+        .collect();
+    files.write("a.csv", text);
+    let config = files.config("a.csv", "columns = { label = 'label' }");
+    (files, config)
+}
+
+fn run(files: &Files, config: &DataConfig) -> Ingested {
+    ingest(config, &files.cache(), &Silent).unwrap()
+}
+
+#[test]
+fn a_second_run_reuses_and_gives_the_same() {
+    let (files, config) = setup();
+    let first = run(&files, &config);
+    assert!(!first.reused);
+    assert_eq!(fingerprint(&config).unwrap(), first.key);
+    let second = run(&files, &config);
+    assert!(second.reused);
+    assert_eq!((&second.set, &second.checks, second.key), (&first.set, &first.checks, first.key));
+    let bucket = files.cache().join("series-v1");
+    assert_eq!(std::fs::read_dir(bucket).unwrap().count(), 1, "nothing else is left there");
+}
+
+#[test]
+fn the_key_changes_with_content_and_settings_and_not_with_the_folder() {
+    let (files, config) = setup();
+    let key = fingerprint(&config).unwrap();
+    let mut other = config.clone();
+    other.checks.longest_fill += 1;
+    assert_ne!(fingerprint(&other).unwrap(), key);
+    let (moved, same) = setup();
+    assert_eq!(fingerprint(&same).unwrap(), key);
+    moved.write("a.csv", bars(51));
+    assert_ne!(fingerprint(&same).unwrap(), key);
+    files.write("b.csv", std::fs::read(files.path("a.csv")).unwrap());
+    let renamed = DataConfig { path: firebox_data::Paths(vec![files.path("b.csv")]), ..config };
+    assert_ne!(fingerprint(&renamed).unwrap(), key, "the file's name is its series' name");
+}
+
+#[test]
+fn any_damage_is_found_and_made_good() {
+    let (files, config) = setup();
+    let first = run(&files, &config);
+    let folder = stored_at(&files.cache(), first.key);
+    let damage: [&dyn Fn(); 7] = [
+        &|| {
+            let mut bytes = std::fs::read(folder.join("series.arrow")).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(folder.join("series.arrow"), bytes).unwrap();
+        },
+        &|| std::fs::write(folder.join("series.arrow"), "").unwrap(),
+        &|| std::fs::remove_file(folder.join("series.arrow")).unwrap(),
+        &|| std::fs::write(folder.join("manifest.json"), "{}").unwrap(),
+        &|| std::fs::write(folder.join("manifest.json"), "").unwrap(),
+        &|| std::fs::remove_file(folder.join("manifest.json")).unwrap(),
+        &|| {
+            let text = std::fs::read_to_string(folder.join("manifest.json")).unwrap();
+            std::fs::write(folder.join("manifest.json"), &text[..text.len() / 2]).unwrap();
+        },
+    ];
+    for (index, damage) in damage.into_iter().enumerate() {
+        damage();
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        let again = ingest(&config, &files.cache(), &listener).unwrap();
+        assert!(!again.reused, "damage {index}");
+        assert_eq!(again.set, first.set, "damage {index}");
+        assert!(warnings.lock().unwrap()[0].contains("made anew"), "damage {index}");
+        assert!(run(&files, &config).reused, "damage {index}");
+    }
+}
+
+#[test]
+fn runs_at_the_same_time_all_succeed() {
+    let (files, config) = setup();
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..8).map(|_| scope.spawn(|| run(&files, &config))).collect();
+        let sets: Vec<_> = runs.into_iter().map(|run| run.join().unwrap().set).collect();
+        assert!(sets.windows(2).all(|pair| pair[0] == pair[1]));
+    });
+    assert!(run(&files, &config).reused);
+    let bucket = files.cache().join("series-v1");
+    assert_eq!(std::fs::read_dir(bucket).unwrap().count(), 1);
+}
+
+#[test]
+fn a_refused_run_leaves_nothing() {
+    let files = Files::new();
+    files.write("a.csv", "time,x\n2024-01-02,1\n2024-01-02,2\n");
+    files.error("a.csv", "");
+    assert!(!files.cache().exists());
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_an_error() {
+    let (files, config) = setup();
+    files.write("cache", "a file where the folder should be");
+    let error = ingest(&config, &files.cache(), &Silent).unwrap_err();
+    assert!(
+        crate::render(&error, files.0.path()).starts_with("cannot make the folder cache/series-v1")
+    );
+}
