@@ -1,7 +1,7 @@
 """Runs Firebox's benchmark of the way from files to batches, and the same work in polars and NumPy
 on the same files and machine, one after the other, and prints both side by side.
 
-Usage: python benches/compare.py [FOLDER] [--bars N]
+Usage: python benches/compare.py [FOLDER] [--bars N] [--program BINARY]
 
 Needs Python with NumPy and polars. FOLDER (a temporary one by default) gets `bars.csv` and
 `bars.parquet`, a seeded random walk of one-minute bars, unless they are there. Where a case gives a
@@ -51,6 +51,13 @@ def lines_of(command):
     return {line["case"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
+def build():
+    command = ["cargo", "build", "--quiet", "--release", "--package", "firebox-benches"]
+    subprocess.run(command, cwd=HERE.parent, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
+    return target / "release" / "firebox-benches"
+
+
 def show(number):
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
@@ -62,15 +69,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--bars", type=int, default=500_000)
+    parser.add_argument("--program", type=Path, help="firebox-benches, if it is built already")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         make_bars(folder, arguments.bars)
-        build = ["cargo", "build", "--quiet", "--release", "--package", "firebox-benches"]
-        subprocess.run(build, cwd=HERE.parent, check=True)
-        target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
-        ours = lines_of([target / "release" / "firebox-benches", folder])
+        program = arguments.program or build()
+        ours = lines_of([program, folder])
         theirs = lines_of([sys.executable, HERE / "peers" / "numpy_data.py", folder])
     for name in ours.keys() & theirs.keys():
         a, b = ours[name]["check"], theirs[name]["check"]

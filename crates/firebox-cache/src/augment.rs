@@ -70,6 +70,7 @@ pub struct Augmenter {
     noise: Vec<f32>,
     unwarped: Vec<f32>,
     knots: Vec<f64>,
+    times: Vec<f64>,
 }
 
 impl Augmenter {
@@ -97,6 +98,7 @@ impl Augmenter {
             noise: Vec::new(),
             unwarped: Vec::new(),
             knots: Vec::new(),
+            times: Vec::new(),
         })
     }
 
@@ -122,10 +124,12 @@ impl Augmenter {
         self.original.clear();
         self.original.extend_from_slice(values);
         let sigma = self.settings.jitter.sigma;
-        let deviations =
-            deviations(values, self.channels).map(|deviation| (sigma * deviation) as f32);
         self.amplitude.clear();
-        self.amplitude.extend(deviations);
+        // Four channels are by far the most frequent; a constant width doubles the speed.
+        match self.channels {
+            4 => deviations::<4>(values, 4, sigma, &mut self.amplitude),
+            channels => deviations::<0>(values, channels, sigma, &mut self.amplitude),
+        }
         for _ in 1..steps {
             self.amplitude.extend_from_within(..self.channels);
         }
@@ -197,11 +201,10 @@ impl Augmenter {
         );
         self.unwarped.clear();
         self.unwarped.extend_from_slice(out);
-        let steps = out.len() / self.channels;
-        // Rows of four channels are by far the most frequent; a constant width doubles the speed.
+        warped_times(&self.knots, out.len() / self.channels, &mut self.times);
         match self.channels {
-            4 => warp::<4>(&self.unwarped, 4, &self.knots, steps, out),
-            channels => warp::<0>(&self.unwarped, channels, &self.knots, steps, out),
+            4 => interpolate::<4>(&self.unwarped, 4, &self.times, out),
+            channels => interpolate::<0>(&self.unwarped, channels, &self.times, out),
         }
         self.restore_order(out)
     }
@@ -219,30 +222,36 @@ impl Augmenter {
     }
 }
 
-/// The (population) standard deviation of each channel.
-fn deviations(values: &[f32], channels: usize) -> impl Iterator<Item = f64> + '_ {
-    let steps = (values.len() / channels).max(1) as f64;
-    (0..channels).map(move |channel| {
-        let column =
-            || values.iter().skip(channel).step_by(channels).map(|value| f64::from(*value));
-        let mean = column().sum::<f64>() / steps;
-        (column().map(|value| (value - mean).powi(2)).sum::<f64>() / steps).sqrt()
-    })
-}
-
-/// Reads `values` at warped times, by linear interpolation between steps.
-///
-/// `speeds` are the speeds of time at evenly spaced knots, linear in between; the warp is their
-/// integral, scaled to end where it began to end: a smooth, increasing map of `[0, T − 1]` onto
-/// itself. `WIDTH` is the number of channels, or 0 for any number.
-fn warp<const WIDTH: usize>(
+/// Multiples of the (population) standard deviation of each channel, for each channel once.
+fn deviations<const WIDTH: usize>(
     values: &[f32],
     channels: usize,
-    speeds: &[f64],
-    steps: usize,
-    out: &mut [f32],
+    factor: f64,
+    out: &mut Vec<f32>,
 ) {
     let channels = if WIDTH == 0 { channels } else { WIDTH };
+    let steps = (values.len() / channels).max(1) as f64;
+    // All channels of a step together: their sums do not wait for each other.
+    let mut sums = vec![[0.0; 2]; channels];
+    for step in values.chunks_exact(channels) {
+        sums.iter_mut().zip(step).for_each(|([mean, _], value)| *mean += f64::from(*value));
+    }
+    sums.iter_mut().for_each(|[mean, _]| *mean /= steps);
+    for step in values.chunks_exact(channels) {
+        for ([mean, square], value) in sums.iter_mut().zip(step) {
+            *square += (f64::from(*value) - *mean).powi(2);
+        }
+    }
+    out.extend(sums.iter().map(|[_, square]| (factor * (square / steps).sqrt()) as f32));
+}
+
+/// The times at which a warped window is read, in steps.
+///
+/// `speeds` are the speeds of time at evenly spaced knots, linear in between; the warp is their
+/// integral, scaled to end at the last step: a smooth, increasing map of `[0, T − 1]` onto itself.
+fn warped_times(speeds: &[f64], steps: usize, times: &mut Vec<f64>) {
+    times.clear();
+    times.resize(steps, 0.0);
     if steps < 2 {
         return;
     }
@@ -251,24 +260,42 @@ fn warp<const WIDTH: usize>(
     let area: f64 = speeds.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).sum();
     let per_step = pieces as f64 / last;
     let scale = last / area;
-    // The piece that a step falls into, and the integral up to its beginning.
-    let (mut piece, mut before) = (0, 0.0);
-    for (step, out) in out.chunks_exact_mut(channels).enumerate() {
-        let knot = step as f64 * per_step;
-        while knot >= (piece + 1) as f64 && piece + 1 < pieces {
-            before += 0.5 * (speeds[piece] + speeds[piece + 1]);
-            piece += 1;
+    // The first step of a piece, and the integral up to its beginning.
+    let (mut first, mut before) = (0, 0.0);
+    for (piece, pair) in speeds.windows(2).enumerate() {
+        let [speed, half_slope] = [pair[0], 0.5 * (pair[1] - pair[0])];
+        let end = ((piece + 1) as f64 / per_step).ceil() as usize;
+        let end = if piece + 1 == pieces { steps } else { end.min(steps) };
+        let offset = first as f64 * per_step - piece as f64;
+        for (step, time) in times[first..end].iter_mut().enumerate() {
+            let within = f64::from(step as i32) * per_step + offset;
+            let integral = before + within * (speed + half_slope * within);
+            *time = (integral * scale).clamp(0.0, last);
         }
-        let within = knot - piece as f64;
-        let slope = speeds[piece + 1] - speeds[piece];
-        let integral = before + within * (speeds[piece] + 0.5 * slope * within);
-        let time = (integral * scale).clamp(0.0, last);
-        let from = (time as usize).min(steps - 2);
+        before += speed + half_slope;
+        first = end;
+    }
+}
+
+/// Reads `values` at these times, by linear interpolation between two steps. `WIDTH` is the number
+/// of channels, or 0 for any number.
+fn interpolate<const WIDTH: usize>(
+    values: &[f32],
+    channels: usize,
+    times: &[f64],
+    out: &mut [f32],
+) {
+    let channels = if WIDTH == 0 { channels } else { WIDTH };
+    let Some(last_pair) = times.len().checked_sub(2) else {
+        out.copy_from_slice(values);
+        return;
+    };
+    for (time, out) in times.iter().zip(out.chunks_exact_mut(channels)) {
+        let from = (*time as usize).min(last_pair);
         let share = (time - from as f64) as f32;
-        let rows = &values[from * channels..(from + 2) * channels];
+        let (a, b) = values[from * channels..][..2 * channels].split_at(channels);
         for channel in 0..channels {
-            let (a, b) = (rows[channel], rows[channels + channel]);
-            out[channel] = a + share * (b - a);
+            out[channel] = a[channel] + share * (b[channel] - a[channel]);
         }
     }
 }

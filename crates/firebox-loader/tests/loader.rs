@@ -80,7 +80,7 @@ fn collect(batches: impl Iterator<Item = Result<Batch, LoadError>>) -> Vec<Batch
 
 /// All of a batch but the time that it took.
 fn content(batch: &Batch) -> (Vec<f32>, Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position) {
-    let values = batch.inputs.to_data().to_vec::<f32>().unwrap();
+    let values = batch.inputs.to_data().try_to_vec::<f32>().unwrap();
     let Batch { lengths, labels, indices, next, .. } = batch.clone();
     (values, lengths, labels, indices, next)
 }
@@ -100,7 +100,7 @@ fn batches_hold_their_samples_padded_with_zeros() {
     for batch in &batches {
         let [size, time, channel] = batch.inputs.dims();
         assert_eq!([size, time, channel], [batch.len(), TIME, 2]);
-        let values = batch.inputs.to_data().to_vec::<f32>().unwrap();
+        let values = batch.inputs.to_data().try_to_vec::<f32>().unwrap();
         for (row, index) in batch.indices.iter().enumerate() {
             assert_eq!(batch.lengths[row], Numbers::length(*index));
             assert_eq!(batch.labels[row], (index % 3 > 0).then_some(*index as u32 % 3));
