@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-        tensor.into_data().into_vec().unwrap()
+        tensor.into_data().try_into_vec().unwrap()
     }
 
     #[test]

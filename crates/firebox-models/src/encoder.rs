@@ -86,9 +86,9 @@ mod tests {
         let encoded = Tensor::<3>::from_data(TensorData::new(values.to_vec(), [2, 3, 2]), &device);
         let pooled = pool_mean_max(encoded.clone(), Some(&[2, 1]));
         let expected = vec![2.0f32, -6.0, 3.0, -5.0, -2.0, -4.0, -2.0, -4.0];
-        assert_eq!(pooled.into_data().into_vec::<f32>().unwrap(), expected);
+        assert_eq!(pooled.into_data().try_into_vec::<f32>().unwrap(), expected);
         let empty = pool_mean_max(encoded.clone(), Some(&[3, 0])).into_data();
-        assert_eq!(empty.into_vec::<f32>().unwrap()[4..], [0.0; 4]);
+        assert_eq!(empty.try_into_vec::<f32>().unwrap()[4..], [0.0; 4]);
         let whole = pool_mean_max(encoded.clone(), None).into_data();
         assert_eq!(whole, pool_mean_max(encoded, Some(&[3, 3])).into_data());
     }

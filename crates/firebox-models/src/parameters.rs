@@ -262,7 +262,7 @@ mod tests {
         let model = block(1);
         let parameters = read_parameters(&model);
         let weight = parameters.iter().find(|p| p.name == "heads.0.weight").unwrap();
-        let inside = model.heads[0].weight.val().into_data().into_vec::<f32>().unwrap();
+        let inside = model.heads[0].weight.val().into_data().try_into_vec::<f32>().unwrap();
         for (row, column) in [(0, 0), (1, 3), (2, 1)] {
             assert_eq!(weight.values[row * 4 + column], inside[column * 3 + row]);
         }

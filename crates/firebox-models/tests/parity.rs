@@ -4,6 +4,8 @@
 //! The committed files are of a small model. For one at full width, write it with
 //! `golden.py --full DIR` and name the folder in `FIREBOX_GOLDEN_FULL`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleVisitor, Param};

@@ -41,7 +41,7 @@ impl Gradients {
     }
 
     /// Adds other gradients of the same model. An empty sum takes them as they are.
-    pub fn add(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         if self.0.is_empty() {
             return other;
         }

@@ -179,7 +179,7 @@ impl<M: Module> Session<'_, M> {
                 }
             }
             let last_epoch = self.state.step >= total;
-            let due = (self.state.epochs + 1) % config.validate_every == 0 || last_epoch;
+            let due = (self.state.epochs + 1).is_multiple_of(config.validate_every) || last_epoch;
             let validation = match data.validation.filter(|_| due) {
                 Some(loader) => match self.validate(objective, loader)? {
                     Some(loss) => Some(loss),
@@ -223,7 +223,7 @@ impl<M: Module> Session<'_, M> {
             if loss.weight > 0.0 {
                 let taken = Gradients::take(&self.model, loss.value.backward());
                 let factor = if group > 1 { loss.weight } else { 1.0 };
-                gradients = gradients.add(taken.scale(factor));
+                gradients = gradients.plus(taken.scale(factor));
             }
             let Loss { value, weight, parts } = loss;
             losses.push(Loss { value: value.detach().inner(), weight, parts });
@@ -387,7 +387,10 @@ impl<M: Module> Session<'_, M> {
             _ => None,
         };
         let step = self.state.step;
-        [every, self.config.checkpoint.resume_every].into_iter().flatten().any(|n| step % n == 0)
+        [every, self.config.checkpoint.resume_every]
+            .into_iter()
+            .flatten()
+            .any(|n| step.is_multiple_of(n))
     }
 
     /// Saves after an interruption, and waits until it is on disk.

@@ -1,5 +1,7 @@
 //! Checkpoints on disk: damage, full disks, budgets, locks, foreign runs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod support;
 
 use std::fs;

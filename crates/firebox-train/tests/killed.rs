@@ -1,6 +1,7 @@
 //! A real process that trains is killed with SIGKILL again and again, and resumed: in the end its
 //! weights and losses are those of a process that was left alone, bit for bit.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 #![cfg(unix)]
 
 mod support;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use firebox_core::Stream;
 use firebox_train::{
-    CheckpointConfig, Cosine, Data, History, Keep, Pretraining, Schedule, TrainConfig, Warmup,
-    checkpoints,
+    CheckpointConfig, Cosine, Data, EarlyStopping, History, Keep, Pretraining, Schedule,
+    TrainConfig, Warmup, checkpoints,
 };
 use support::{Plan, autoencoder, held_out, loader, steps};
 
@@ -26,12 +27,13 @@ fn child() {
     let (loader, validation) = (loader(60, 4), held_out(12));
     let data = Data { train: &loader, validation: Some(&validation) };
     let config = TrainConfig {
-        epochs: 6,
+        epochs: 16,
         accumulate: 2,
+        early_stopping: Some(EarlyStopping { patience: 8, min_delta: 0.0 }),
         schedule: Schedule::Cosine(Cosine { warmup: Warmup::Epochs(1.0), ..Cosine::default() }),
         checkpoint: CheckpointConfig {
             keep: Keep::Best(2),
-            resume_every: Some(3),
+            resume_every: Some(2),
             ..CheckpointConfig::default()
         },
         ..TrainConfig::default()
@@ -79,14 +81,14 @@ fn a_killed_run_ends_as_if_nothing_had_happened() {
     let output = start(undisturbed.path()).output().unwrap();
     let whole = begin.elapsed();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(steps(undisturbed.path()).len(), 48);
+    assert!(steps(undisturbed.path()).len() > 64);
 
     let folder = tempfile::tempdir().unwrap();
     let mut draws = Stream::new(11, "moments").draws();
     let (mut killed, mut done) = (0, false);
-    for _ in 0..60 {
+    for _ in 0..200 {
         let mut process = start(folder.path()).spawn().unwrap();
-        let moment = whole.mul_f64(draws.uniform_f64() * 0.5) + Duration::from_millis(2);
+        let moment = whole.mul_f64(draws.uniform_f64() * 0.15) + Duration::from_millis(2);
         let deadline = Instant::now() + moment;
         let ended = loop {
             if let Some(status) = process.try_wait().unwrap() {
@@ -114,7 +116,7 @@ fn a_killed_run_ends_as_if_nothing_had_happened() {
         assert!(start(folder.path()).status().unwrap().success());
     }
     println!("killed {killed} times");
-    assert!(killed >= 2, "the process was killed {killed} times only");
+    assert!(killed >= 5, "the process was killed {killed} times only");
     assert_eq!(steps(folder.path()), steps(undisturbed.path()));
     assert_eq!(epochs(folder.path()), epochs(undisturbed.path()));
     assert_eq!(files(folder.path()), files(undisturbed.path()));

@@ -1,5 +1,7 @@
 //! AdamW, clipping and schedules against PyTorch: `golden.py` wrote what PyTorch does.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::collections::BTreeMap;
 
 use burn::module::{Module, Param};

@@ -1,5 +1,7 @@
 //! The loop: accumulation, losses that are not finite, early stopping, interruption, results.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -49,7 +49,7 @@ impl Rule {
             Keep::Last(n) => steps(&epochs, n),
             Keep::EveryEpoch => steps(&epochs, u64::MAX),
             Keep::EverySteps(n) => {
-                let due = regular.iter().filter(|entry| entry.step % n.max(1) == 0);
+                let due = regular.iter().filter(|entry| entry.step.is_multiple_of(n));
                 due.map(|entry| entry.step).collect()
             }
             Keep::FinalOnly => vec![],
