@@ -59,6 +59,7 @@ fn fill_portable(stream: Stream, out: &mut [f32]) {
 }
 
 /// Two pairs of words of each block become two pairs of normal numbers.
+#[expect(clippy::needless_range_loop, reason = "lanes of four arrays at once")]
 #[inline(always)]
 fn fill_group(stream: Stream, position: u64, out: &mut [f32; GROUP]) {
     let mut words = [[0; LANES]; 4];
@@ -105,10 +106,10 @@ fn logarithm(x: f32) -> f32 {
     p = p * f - 1.666_805_8e-1;
     p = p * f + 2.000_071_5e-1;
     p = p * f - 2.499_999_4e-1;
-    p = p * f + 3.333_333_1e-1;
+    p = p * f + 3.333_333e-1;
     // ln 2 in two parts: the first has few bits, so that its product with the exponent is exact.
     let small = p * f * square - 2.121_944_4e-4 * exponent - 0.5 * square;
-    f + small + 0.693_359_375 * exponent
+    f + small + 0.693_359_4 * exponent
 }
 
 /// Cosine and sine of a uniformly random angle: the upper two bits of the word choose a quarter

@@ -92,7 +92,7 @@ impl<'a> Plan<'a> {
     /// The same records in shards of this size. None if no shard can have it.
     pub(crate) fn with_records_per_shard(&self, records: usize) -> Option<Self> {
         let windows_per_shard = records / self.versions;
-        let whole = windows_per_shard > 0 && records % self.versions == 0;
+        let whole = windows_per_shard > 0 && records.is_multiple_of(self.versions);
         whole.then(|| Self { windows_per_shard, ..self.clone() })
     }
 
