@@ -1,0 +1,149 @@
+//! From series to scores and reconstruction errors, with a real model on the CPU.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebox_core::{
+    Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, Silent, SplitRule,
+    StepLabels, Stream, WindowRule, split,
+};
+use firebox_eval::{
+    EvalConfig, EvalError, Head, Metric, Outcome, Sources, Subject, embed, evaluate_encoder,
+    reconstruct, verdict,
+};
+use firebox_loader::NormalisedWindows;
+use firebox_models::{BiLstmMae, BiLstmMaeConfig, Encoder, ModelError};
+
+/// Two regimes of 40 steps in turn, smooth and rough; the first steps of each have no label.
+fn sources(labels: Labels) -> Sources {
+    let mut draws = Stream::new(1, "series").draws();
+    let (mut values, mut classes) = (Vec::new(), Vec::new());
+    let mut level = 0.0;
+    for step in 0..6000usize {
+        let class = (step / 40) % 2;
+        level = [0.98, 0.1][class] * level + [0.2, 1.0][class] * draws.normal();
+        values.extend([level, draws.normal()]);
+        classes.push((step % 40 >= 10).then_some(class as u32));
+    }
+    let channels = vec![Channel::new("level", Role::Other), Channel::new("noise", Role::Other)];
+    let names = ["smooth", "rough"].map(str::to_owned).to_vec();
+    let series =
+        Series { labels: StepLabels::PerStep(classes), ..Series::regular("a", 0, 1, values, 2) };
+    let set = Arc::new(SeriesSet::new(channels, names, vec![series]).unwrap());
+    let rule = WindowRule { length: 12, stride: 4, whole: false };
+    let parts = split(&set, &rule, &SplitRule::time(0.2, 0.2), &labels).unwrap();
+    let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
+    let held = |windows| Arc::new(NormalisedWindows::new(windows, normaliser.clone()));
+    Sources {
+        train: Arc::new(NormalisedWindows::new(parts.train, normaliser.clone())),
+        validation: held(parts.validation),
+        test: held(parts.test),
+        channels: vec!["level".to_owned(), "noise".to_owned()],
+        overlap: 3,
+    }
+}
+
+fn model(seed: u64) -> Result<BiLstmMae, ModelError> {
+    let config = BiLstmMaeConfig { hidden: 6, decoder_hidden: 5, ..BiLstmMaeConfig::default() };
+    config.init(Stream::new(seed, "weights"), 2, &Device::default())
+}
+
+fn config() -> EvalConfig {
+    EvalConfig { seeds: 3, resamples: 300, batch_size: 64, ..EvalConfig::default() }
+}
+
+#[test]
+fn an_encoder_that_was_never_trained_does_not_beat_itself() {
+    let (sources, config, device) = (sources(Labels::Last), config(), Device::default());
+    let evaluate = |config: &EvalConfig| {
+        let model = model(1337).unwrap();
+        evaluate_encoder(config, &model, self::model, &sources, &device, &Silent).unwrap().unwrap()
+    };
+    let scores = evaluate(&config);
+    // Three quarters of the windows end in a step with a label.
+    let all = sources.test.len();
+    assert!(
+        scores.windows[2] < all && scores.windows[2] > all / 2,
+        "{:?} of {all}",
+        scores.windows
+    );
+    assert_eq!((scores.block, scores.classes.len()), (3, 2));
+    assert_eq!(verdict(Some(&scores), None).outcome, Outcome::DoesNotBeat);
+    // Smooth and rough are told apart by any of them, but not by the majority.
+    let accuracy =
+        |subject, head| scores.score(subject, head).unwrap().metric(Metric::Accuracy).value;
+    let random = accuracy(Subject::RandomEncoder, Some(Head::Logistic));
+    assert!(random > accuracy(Subject::Majority, None) + 0.1, "{random}");
+    assert_eq!(scores, evaluate(&config));
+
+    let limited = evaluate(&EvalConfig { train_limit: 100, test_limit: 50, ..config });
+    assert_eq!((limited.windows[0], limited.windows[2]), (100, 50));
+    assert_eq!(limited.block, 1, "windows spaced this far do not overlap");
+}
+
+#[test]
+fn without_labels_there_is_nothing_to_score() {
+    let (sources, device) = (sources(Labels::None), Device::default());
+    let scores = evaluate_encoder(&config(), &model(1).unwrap(), model, &sources, &device, &Silent);
+    assert!(scores.unwrap().is_none());
+}
+
+#[test]
+fn embeddings_follow_the_windows_and_not_the_batches() {
+    let (sources, device) = (sources(Labels::Last), Device::default());
+    let model = model(1).unwrap();
+    let some = embed(&model, &sources.test, 50, 7, &device).unwrap();
+    let same = embed(&model, &sources.test, 50, 64, &device).unwrap();
+    assert_eq!((some.labels.len(), some.width), (50, model.embedding_width()));
+    assert_eq!(some.labels, same.labels);
+    assert!(some.rows.iter().zip(&same.rows).all(|(a, b)| (a - b).abs() < 1e-5));
+    let view = some.view(sources.test.classes());
+    assert_eq!((view.projection.points.len(), view.classes.len()), (50, 2));
+}
+
+#[test]
+fn masked_steps_are_compared_with_naive_fills() {
+    let (sources, device) = (sources(Labels::None), Device::default());
+    let model = model(1).unwrap();
+    let config = config();
+    let found = reconstruct(&config, &model, &sources, 4, &device, &Silent).unwrap();
+    let errors = found.reconstruction.as_ref().unwrap();
+    assert_eq!((errors.windows, errors.block, found.windows.len()), (sources.test.len(), 3, 4));
+    // An untrained model does not beat zero on normalised noise.
+    assert!(!errors.hardest().unwrap().reduction.is_above_zero());
+    let mut expected = vec![0.0; 24];
+    sources.test.read(found.windows[1].index, &mut expected).unwrap();
+    assert_eq!(found.windows[1].truth, expected);
+    assert!(found.windows.iter().all(|window| window.mask.contains(&true)));
+    // The masks belong to the windows: other batches change nothing but rounding.
+    let other = EvalConfig { batch_size: 17, ..config.clone() };
+    let other = reconstruct(&other, &model, &sources, 4, &device, &Silent).unwrap();
+    assert_eq!(found.windows[3].mask, other.windows[3].mask);
+    let none = reconstruct(&config, &model, &sources, 0, &device, &Silent).unwrap();
+    assert!(none.windows.is_empty() && none.reconstruction == found.reconstruction);
+}
+
+#[test]
+fn parts_of_two_data_sets_are_refused_and_a_failing_encoder_is_named() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("no memory")]
+    struct NoMemory;
+    let (mut sources, device) = (sources(Labels::Last), Device::default());
+    let (config, model) = (config(), model(1).unwrap());
+    let fail = |_| Err::<BiLstmMae, _>(NoMemory);
+    let error = evaluate_encoder(&config, &model, fail, &sources, &device, &Silent).unwrap_err();
+    assert!(matches!(error, EvalError::Encoder { seed: 1337, .. }), "{error}");
+    let forward = Labels::Forward { horizon: 1, threshold: 1.0 };
+    sources.test = {
+        let channels = vec![Channel::new("close", Role::Close)];
+        let values = (0..900).map(|step| f64::from(step % 7)).collect();
+        let set = SeriesSet::new(channels, vec![], vec![Series::regular("b", 0, 1, values, 1)]);
+        let rule = WindowRule { length: 12, stride: 4, whole: false };
+        let parts =
+            split(&Arc::new(set.unwrap()), &rule, &SplitRule::time(0.2, 0.2), &forward).unwrap();
+        let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
+        Arc::new(NormalisedWindows::new(parts.test, normaliser))
+    };
+    let error = evaluate_encoder(&config, &model, fail, &sources, &device, &Silent).unwrap_err();
+    assert!(error.to_string().contains("falls") && error.to_string().contains("smooth"), "{error}");
+}
