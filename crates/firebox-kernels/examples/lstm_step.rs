@@ -15,6 +15,18 @@ use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
 use firebox_kernels::{CpuKernels, LstmConfig, uniform};
 
+// As in the `firebox` binary: fresh memory for each large tensor costs a fifth of a step.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Time that all threads of this process have run, in ticks of 10 ms (Linux; elsewhere 0): a measure
+/// that other processes disturb less than they disturb the clock.
+fn processor_ms() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
+}
+
 fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let number = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
@@ -34,7 +46,11 @@ fn main() {
     let weights = uniform::<3>(Stream::new(7, "loss"), [batch, time, 256], -1e-3, 1e-3, &device);
 
     let (mut forward, mut backward, mut whole) = (vec![], vec![], vec![]);
+    let mut used_before = 0.0;
     for step in 0..steps + 3 {
+        if step == 3 {
+            used_before = processor_ms();
+        }
         let start = Instant::now();
         let x = input.clone().detach().require_grad();
         let dropout = Stream::new(1337, "dropout").substream(step as u64);
@@ -53,13 +69,14 @@ fn main() {
             whole.push(start.elapsed().as_secs_f64() * 1e3);
         }
     }
+    let used = (processor_ms() - used_before) / steps as f64;
     let median = |times: &mut Vec<f64>| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
     let least = whole.iter().copied().fold(f64::INFINITY, f64::min);
     println!(
-        r#"{{"workload": "bilstm-2x128", "device": "cpu", "precision": "fp32", "batch": {batch}, "kernels": "{:?}", "threads": {}, "median_ms": {:.1}, "least_ms": {least:.1}, "forward_ms": {:.1}, "backward_ms": {:.1}}}"#,
+        r#"{{"workload": "bilstm-2x128", "device": "cpu", "precision": "fp32", "batch": {batch}, "kernels": "{:?}", "threads": {}, "median_ms": {:.1}, "least_ms": {least:.1}, "forward_ms": {:.1}, "backward_ms": {:.1}, "processor_ms": {used:.1}}}"#,
         CpuKernels::current().ok(),
         rayon::current_num_threads(),
         median(&mut whole),

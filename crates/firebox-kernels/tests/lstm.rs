@@ -182,7 +182,8 @@ fn saturated_gates_and_denormals() {
         *value = f64::from((*value * 1e-42) as f32);
     }
     case.inputs.c_0.fill(f64::from(1e-40f32));
-    check(&case, 1e-5);
+    // A gradient that is itself denormal has no more than five digits.
+    check(&case, 1e-4);
 }
 
 #[test]
