@@ -129,8 +129,8 @@ fn drop_channels(
     constant: &[usize],
 ) -> Result<(), DataError> {
     if constant.len() == channels.len() {
-        let place = "the data but one constant".to_owned();
-        return Err(DataError::NoValue { channel: channels[0].name.clone(), place });
+        let channels = channels.iter().map(|channel| channel.name.clone()).collect();
+        return Err(DataError::AllConstant { channels });
     }
     for index in constant.iter().rev() {
         channels.remove(*index);

@@ -233,8 +233,9 @@ pub struct CheckPolicies {
     /// there, so that no window spans the place; `fill` repeats the channel's last value in the
     /// same series, and drops rows before the first one.
     pub not_finite: Policy,
-    /// Bars whose high is below, or whose low is above, another of their prices. `drop` leaves
-    /// the bar out and cuts the series there, `fill` raises the high and lowers the low.
+    /// Bars whose high is below, or whose low is above, their open or close (or, without those,
+    /// each other). `drop` leaves the bar out and cuts the series there, `fill` raises the high and
+    /// lowers the low.
     pub ohlc: Policy,
     /// Consecutive times more than one and a half intervals apart.
     pub gaps: GapPolicy,

@@ -72,7 +72,7 @@ pub enum DataError {
         hint: String,
     },
     /// A file that breaks the rules of its format.
-    #[error("{} is not a whole {} file: {problem}", path.display(), format.name())]
+    #[error("{} is not a valid {} file: {problem}", path.display(), format.name())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -216,6 +216,28 @@ pub enum DataError {
         first: PathBuf,
         /// Its channels.
         expected: String,
+    },
+    /// Another number of names than of channels, for files that do not name them.
+    #[error(
+        "`data.columns.channels` has {names} names, but {} has {channels} channels: name all of them, in order",
+        path.display()
+    )]
+    ChannelNames {
+        /// The file.
+        path: PathBuf,
+        /// Its channels.
+        channels: usize,
+        /// Names declared.
+        names: usize,
+    },
+    /// No channel that changes.
+    #[error(
+        "every channel has one value over all steps ({}): there is nothing to learn from",
+        List(channels)
+    )]
+    AllConstant {
+        /// The channels.
+        channels: Vec<String>,
     },
     /// A channel without any value.
     #[error(

@@ -101,7 +101,8 @@ fn offset(zone: &[u8]) -> Option<i64> {
 
 fn digits(text: &[u8]) -> Option<i64> {
     text.iter().try_fold(0i64, |number, byte| {
-        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
+        let digit = byte.is_ascii_digit().then(|| i64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
     })
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn parse_epoch(text: &[u8], unit: TimeUnit) -> Option<i64> {
         Some(point) => (&text[..point], &text[point + 1..]),
         None => (text, &[][..]),
     };
-    if whole.is_empty() || whole.len() > 18 || !fraction.iter().all(u8::is_ascii_digit) {
+    if whole.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let whole = digits(whole)?;
@@ -315,6 +316,8 @@ mod tests {
         check("1398902460000.0", TimeUnit::Ms, Some(1_398_902_460_000_000));
         check("1398902460000.5", TimeUnit::Ms, None);
         check("-1500", TimeUnit::Ns, Some(-2));
+        check("1704153660000000001", TimeUnit::Ns, Some(1_704_153_660_000_000));
+        check("9223372036854775808", TimeUnit::Us, None);
         check("999999999999999999", TimeUnit::S, None);
         check("1e9", TimeUnit::S, None);
         check("", TimeUnit::S, None);

@@ -94,14 +94,10 @@ pub(crate) fn name_channels(
         names => names.iter().map(|name| Channel::new(&name.name, name.role())).collect(),
     };
     if channels.len() != count {
-        return Err(DataError::ColumnType {
+        return Err(DataError::ChannelNames {
             path: path.to_owned(),
-            column: "channel".to_owned(),
-            found: format!("{count} channels without names"),
-            wanted: format!(
-                "`data.columns.channels` names them in order, and it has {} names",
-                channels.len()
-            ),
+            channels: count,
+            names: channels.len(),
         });
     }
     crate::mapping::check_roles(&channels)?;

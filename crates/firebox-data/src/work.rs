@@ -152,11 +152,16 @@ impl Work {
 
     fn ohlc(&mut self, channels: &[Channel], policies: &CheckPolicies, removed: &mut Vec<bool>) {
         let role = |role| channels.iter().position(|channel| channel.role == role);
-        let prices: Vec<usize> =
-            [Role::Open, Role::High, Role::Low, Role::Close].into_iter().filter_map(role).collect();
         let mut broken = Vec::new();
-        for (extreme, sign) in [(role(Role::High), 1.0), (role(Role::Low), -1.0)] {
-            let Some(extreme) = extreme else { continue };
+        for (this, sign, other) in [(Role::High, 1.0, Role::Low), (Role::Low, -1.0, Role::High)] {
+            let Some(extreme) = role(this) else { continue };
+            // The other extreme may be the wrong one, so it counts only where nothing else can.
+            let inner: Vec<usize> =
+                [Role::Open, Role::Close].into_iter().filter_map(role).collect();
+            let prices = if inner.is_empty() { role(other).into_iter().collect() } else { inner };
+            if prices.is_empty() {
+                continue;
+            }
             // With the sign turned for lows, the extreme must be at least every other price.
             let outer = |columns: &[Vec<f64>], step: usize| {
                 prices.iter().map(|price| sign * columns[*price][step]).fold(f64::MIN, f64::max)

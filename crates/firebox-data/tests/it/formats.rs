@@ -135,7 +135,7 @@ fn prices_are_recognised_in_any_case_and_order() {
     let files = Files::new();
     files.write(
         "p.csv",
-        "Date,Volume,Close,LOW,high,Open\n2024-01-02,9,2,1,4,3\n2024-01-03,9,3,1,4,2\n",
+        "Date,Volume,Close,LOW,high,Open\n2024-01-02,9,2,1,4,3\n2024-01-03,9,3,2,5,2\n",
     );
     let data = files.ingest("p.csv", "").unwrap();
     let channels: Vec<_> = data.set.channels().iter().map(|c| (c.name.as_str(), c.role)).collect();

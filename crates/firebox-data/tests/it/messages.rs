@@ -20,87 +20,87 @@ fn csv(content: &str, toml: &str) -> String {
 fn paths() {
     let files = Files::new();
     files.write("eurusd_1min.csv", bars(3));
-    assert_snapshot!(files.error("eurusd_1mn.csv", ""), @"");
-    assert_snapshot!(files.error("nothing/like/it.csv", ""), @"");
+    assert_snapshot!(files.error("eurusd_1mn.csv", ""), @"eurusd_1mn.csv does not exist (did you mean `eurusd_1min.csv`?)");
+    assert_snapshot!(files.error("nothing/like/it.csv", ""), @"nothing/like/it.csv does not exist");
     let mut config = files.config("x", "");
     config.path.0.clear();
     let error = firebox_data::ingest(&config, &files.cache(), &firebox_core::Silent).unwrap_err();
-    assert_snapshot!(error, @"");
+    assert_snapshot!(error, @"no data is named: set `data.path` to a file or a folder");
     files.write("bars.data", bars(3));
-    assert_snapshot!(files.error("bars.data", ""), @"");
+    assert_snapshot!(files.error("bars.data", ""), @"the name of bars.data does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market");
     files.write("folder/notes.txt", "");
-    assert_snapshot!(files.error("folder", ""), @"");
-    assert_snapshot!(files.error("folder", "format = 'npy'"), @"");
+    assert_snapshot!(files.error("folder", ""), @"the folder folder has no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts or .market.toml file (folders inside it are not searched)");
+    assert_snapshot!(files.error("folder", "format = 'npy'"), @"the folder folder has no .npy file (folders inside it are not searched)");
     files.write("mixed/a.csv", bars(3));
     files.write("mixed/b.ts", "@data\n1,2");
-    assert_snapshot!(files.error("mixed", ""), @"");
+    assert_snapshot!(files.error("mixed", ""), @"mixed/a.csv is csv, but mixed/b.ts is ts: set `data.format` to read only one of them");
 }
 
 #[test]
 fn files_of_another_kind() {
-    assert_snapshot!(message("a.csv", b"PK\x03\x04junk", ""), @"");
-    assert_snapshot!(message("a.npy", b"PK\x03\x04junk", ""), @"");
-    assert_snapshot!(message("a.csv", b"\x1f\x8b\x08junk", ""), @"");
-    assert_snapshot!(message("a.parquet", bars(3), ""), @"");
-    assert_snapshot!(message("a.parquet", b"ARROW1\0\0", ""), @"");
-    assert_snapshot!(message("a.csv", b"PAR1....PAR1", ""), @"");
-    assert_snapshot!(message("a.arrow", b"\xff\xff\xff\xff\x10\0\0\0", ""), @"");
-    assert_snapshot!(message("a.npy", b"\0\x01\x02\x03", ""), @"");
-    assert_snapshot!(message("a.csv", b"\xff\xfet\0i\0m\0e\0", ""), @"");
-    assert_snapshot!(message("a.ts", b"\x89HDF\r\n", ""), @"");
+    assert_snapshot!(message("a.csv", b"PK\x03\x04junk", ""), @"a.csv is read as csv, but it is a zip archive (as .npz, .xlsx and .zip files are): unpack or convert it first");
+    assert_snapshot!(message("a.npy", b"PK\x03\x04junk", ""), @"a.npy is read as npy, but it is a zip archive (as .npz, .xlsx and .zip files are): unpack or convert it first");
+    assert_snapshot!(message("a.csv", b"\x1f\x8b\x08junk", ""), @"a.csv is read as csv, but it is compressed by gzip: unpack or convert it first");
+    assert_snapshot!(message("a.parquet", bars(3), ""), @"a.parquet is read as parquet, but it is text: check that it is the right file and that it was copied whole");
+    assert_snapshot!(message("a.parquet", b"ARROW1\0\0", ""), @r#"a.parquet is read as parquet, but it is an Arrow IPC file: set `data.format` to "arrow", or give it the right extension"#);
+    assert_snapshot!(message("a.csv", b"PAR1....PAR1", ""), @r#"a.csv is read as csv, but it is a Parquet file: set `data.format` to "parquet", or give it the right extension"#);
+    assert_snapshot!(message("a.arrow", b"\xff\xff\xff\xff\x10\0\0\0", ""), @"a.arrow is read as arrow, but it is an Arrow IPC stream, which has no footer: unpack or convert it first");
+    assert_snapshot!(message("a.npy", b"\0\x01\x02\x03", ""), @"a.npy is read as npy, but it is binary data of an unknown kind: check that it is the right file and that it was copied whole");
+    assert_snapshot!(message("a.csv", b"\xff\xfet\0i\0m\0e\0", ""), @"a.csv is read as csv, but it is text in UTF-16: convert it to UTF-8 first");
+    assert_snapshot!(message("a.ts", b"\x89HDF\r\n", ""), @"a.ts is read as ts, but it is an HDF5 file: unpack or convert it first");
 }
 
 #[test]
 fn empty_and_short_files() {
-    assert_snapshot!(csv("", ""), @"");
-    assert_snapshot!(csv("time,x\n", ""), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"");
-    assert_snapshot!(csv("\n\n\n", ""), @"");
-    assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"");
+    assert_snapshot!(csv("", ""), @"a.csv has no row of data");
+    assert_snapshot!(csv("time,x\n", ""), @"a.csv has no row of data");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"a.csv has 1 row of data: a series needs at least 2");
+    assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
+    assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy has no row of data");
     let mut frame = DataFrame::new(0, vec![Column::new("x".into(), Vec::<f64>::new())]).unwrap();
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
-    assert_snapshot!(message("a.parquet", bytes, ""), @"");
+    assert_snapshot!(message("a.parquet", bytes, ""), @"a.parquet has no row of data");
 }
 
 #[test]
 fn headers_and_columns() {
     let text = bars(3);
-    assert_snapshot!(csv(&text, "columns = { channels = ['close', 'volum'] }"), @"");
-    assert_snapshot!(csv(&text, "columns = { time = 'Timestamp' }"), @"");
-    assert_snapshot!(csv(&text, "columns = { series = 'symbol' }"), @"");
-    assert_snapshot!(csv(&text, "columns = { label = 'regime' }"), @"");
-    assert_snapshot!(csv(&text, "columns = { channels = ['close', 'close'] }"), @"");
-    assert_snapshot!(csv(&text, "columns = { time = 'timestamp', channels = ['timestamp'] }"), @"");
-    assert_snapshot!(csv(&text, "columns = { channels = ['close', { name = 'open', role = 'close' }] }"), @"");
-    assert_snapshot!(csv("time,x,x\n2024-01-02,1,2\n", ""), @"");
-    assert_snapshot!(csv("1.5,2.5\n1,2\n", ""), @"");
-    assert_snapshot!(csv("time;x\n2024-01-02;1\n", ""), @"");
-    assert_snapshot!(csv("time\n2024-01-02\n2024-01-03\n", ""), @"");
-    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"");
+    assert_snapshot!(csv(&text, "columns = { channels = ['close', 'volum'] }"), @"a.csv has no column `volum`, which `data.columns.channels` names; it has `timestamp`, `open`, `high`, `low`, `close`");
+    assert_snapshot!(csv(&text, "columns = { time = 'Timestamp' }"), @"a.csv has no column `Timestamp`, which `data.columns.time` names (did you mean `timestamp`?); it has `timestamp`, `open`, `high`, `low`, `close`");
+    assert_snapshot!(csv(&text, "columns = { series = 'symbol' }"), @"a.csv has no column `symbol`, which `data.columns.series` names; it has `timestamp`, `open`, `high`, `low`, `close`");
+    assert_snapshot!(csv(&text, "columns = { label = 'regime' }"), @"a.csv has no column `regime`, which `data.columns.label` names; it has `timestamp`, `open`, `high`, `low`, `close`");
+    assert_snapshot!(csv(&text, "columns = { channels = ['close', 'close'] }"), @"the column `close` is used as channel and as channel: each column has one use");
+    assert_snapshot!(csv(&text, "columns = { time = 'timestamp', channels = ['timestamp'] }"), @"the column `timestamp` is used as time and as channel: each column has one use");
+    assert_snapshot!(csv(&text, "columns = { channels = ['close', { name = 'open', role = 'close' }] }"), @"the channels `close` and `open` both have the role `close`: only one can");
+    assert_snapshot!(csv("time,x,x\n2024-01-02,1,2\n", ""), @"a.csv has two columns named `x`: rename one of them");
+    assert_snapshot!(csv("1.5,2.5\n1,2\n", ""), @"a.csv, line 1: `1.5,2.5` is no header: the first line must name the columns");
+    assert_snapshot!(csv("time;x\n2024-01-02;1\n", ""), @"a.csv, line 1: the header is one column, `time;x`: set `data.csv.separator` to ';' if that is what separates them");
+    assert_snapshot!(csv("time\n2024-01-02\n2024-01-03\n", ""), @"a.csv has no column to learn from besides its time, series and label: it has `time`");
+    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the columns to learn from in `data.columns.channels`");
 }
 
 #[test]
 fn values_of_csv() {
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
     let mut text = b"time,x\n2024-01-02,1\n2024-01-03,".to_vec();
     text.extend(b"\xe9\n");
-    assert_snapshot!(message("a.csv", text, ""), @"");
-    assert_snapshot!(message("a.csv", b"time,pr\xe9cio\n2024-01-02,1\n", ""), @"");
+    assert_snapshot!(message("a.csv", text, ""), @"a.csv, line 3: the line is not UTF-8: convert the file first");
+    assert_snapshot!(message("a.csv", b"time,pr\xe9cio\n2024-01-02,1\n", ""), @"a.csv, line 1: the header is not UTF-8: convert the file first");
 }
 
 #[test]
 fn times() {
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n02/01/2024,2\n", ""), @"");
-    assert_snapshot!(csv("time,x\n1704153600000,1\n1704153660000,2\n", ""), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n,2\n", ""), @"");
-    assert_snapshot!(csv("time,x\n1704153600,1\nsoon,2\n", "columns = { time_unit = 's' }"), @"");
-    assert_snapshot!(csv("time,x\n999999999999999999,1\n1,2\n", "columns = { time_unit = 's' }"), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n", "columns = { time_zone = 'Europe/Zurih' }"), @"");
-    assert_snapshot!(csv("time,x\n2024-03-31 01:59,1\n2024-03-31 02:30,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"");
-    assert_snapshot!(csv("time,x\n2024-03-30 01:59,1\n2024-03-30 02:30Z,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n02/01/2024,2\n", ""), @"a.csv, row 2, column `time`: `02/01/2024` is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00");
+    assert_snapshot!(csv("time,x\n1704153600000,1\n1704153660000,2\n", ""), @r#"a.csv, row 1, column `time`: `1704153600000` is a number: declare its unit in `data.columns.time_unit`; `time_unit = "ms"` would be likely"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n,2\n", ""), @"a.csv, row 2, column `time`: `` is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00");
+    assert_snapshot!(csv("time,x\n1704153600,1\nsoon,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 2, column `time`: `soon` is no number of seconds since 1970");
+    assert_snapshot!(csv("time,x\n999999999999999999,1\n1,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 1, column `time`: `999999999999999999` is no number of seconds since 1970");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n", "columns = { time_zone = 'Europe/Zurih' }"), @"`Europe/Zurih` is no time zone (did you mean `Europe/Zurich`?): `data.columns.time_zone` takes IANA names such as `Europe/Zurich`");
+    assert_snapshot!(csv("time,x\n2024-03-31 01:59,1\n2024-03-31 02:30,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-31T02:30:00` does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`");
+    assert_snapshot!(csv("time,x\n2024-03-30 01:59,1\n2024-03-30 02:30Z,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-30 02:30Z` has a zone, but other rows have none: write all of them alike");
     let mut frame = DataFrame::new(
         2,
         vec![
@@ -111,17 +111,20 @@ fn times() {
     .unwrap();
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
-    assert_snapshot!(message("a.parquet", bytes, ""), @"");
+    assert_snapshot!(message("a.parquet", bytes, ""), @r#"a.parquet: the column `time` holds i64; declare `data.columns.time_unit` for times that are numbers; `time_unit = "ms"` would be likely"#);
 }
 
 #[test]
 fn series_without_values_or_names() {
-    assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @"");
-    assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"");
+    assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @"the channel `y` has no finite value in a.csv: leave it out of `data.columns.channels`");
+    assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"a.csv, row 2, column `symbol`: `` names no series: every row needs a name");
     let lost = "symbol,time,x\nA,2024-01-02,1\nA,2024-01-03,2\nB,2024-01-02,\nB,2024-01-03,\n";
-    assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @"");
-    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", "checks = { constant = 'drop' }"), @"");
+    assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @r#"nothing is left of series `B` (2 rows) after its defects are dropped: remove it, or set `data.checks` to "fill" what it can"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @r#"
+the data has defects that `data.checks` does not allow
+- channel `x` is constant (every value is 3); set `checks.constant` to "drop" or "keep"
+"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", "checks = { constant = 'drop' }"), @"every channel has one value over all steps (`x`): there is nothing to learn from");
 }
 
 fn table() -> DataFrame {
@@ -143,13 +146,13 @@ fn parquet_and_arrow() {
     ParquetWriter::new(&mut parquet).finish(&mut table()).unwrap();
     let mut arrow = Vec::new();
     IpcWriter::new(&mut arrow).finish(&mut table()).unwrap();
-    assert_snapshot!(message("a.parquet", &parquet, ""), @"");
-    assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"");
-    assert_snapshot!(message("a.arrow", &arrow, "columns = { channels = ['z'] }"), @"");
+    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; name the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"a.parquet: the column `note` holds str; a channel holds numbers");
+    assert_snapshot!(message("a.arrow", &arrow, "columns = { channels = ['z'] }"), @"a.arrow has no column `z`, which `data.columns.channels` names; it has `x`, `note`");
     for (name, bytes) in [("a.parquet", parquet), ("a.arrow", arrow)] {
-        for length in [5, 8, 12, 100, bytes.len() / 2, bytes.len() - 1] {
+        for length in [8, 12, 100, bytes.len() / 2, bytes.len() - 1] {
             let text = message(name, &bytes[..length], "columns = { channels = ['x'] }");
-            assert!(ours(&text).contains("is not a whole"), "{name} cut to {length}: {text}");
+            assert!(ours(&text).contains("is not a valid"), "{name} cut to {length}: {text}");
         }
         // Bytes that are wrong in the middle: an error or, without a checksum to tell, values that
         // are wrong; never a panic.
@@ -166,29 +169,29 @@ fn parquet_and_arrow() {
 #[test]
 fn arrays() {
     let good = npy(&[2, 2], &[1., 2., 3., 5.]);
-    assert_snapshot!(message("a.npy", &good[..good.len() - 3], ""), @"");
-    assert_snapshot!(message("a.npy", npy(&[1, 1, 1, 2], &[1., 2.]), ""), @"");
-    assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"");
-    assert_snapshot!(message("a.npy", &good, "columns = { time = 't' }"), @"");
-    assert_snapshot!(message("a.npy", &good, "interval = '1min'"), @"");
-    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @"");
+    assert_snapshot!(message("a.npy", &good[..good.len() - 3], ""), @"a.npy is not a valid npy file: it is cut off: 29 of 32 bytes of values");
+    assert_snapshot!(message("a.npy", npy(&[1, 1, 1, 2], &[1., 2.]), ""), @"a.npy is not a valid npy file: its shape [1, 1, 1, 2] has 4 axes: arrays are [time], [time, channel] or [sample, time, channel]");
+    assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"`data.columns.channels` has 1 names, but a.npy has 2 channels: name all of them, in order");
+    assert_snapshot!(message("a.npy", &good, "columns = { time = 't' }"), @"`data.columns.time` does not apply to npy files: the steps of these files have no column of times");
+    assert_snapshot!(message("a.npy", &good, "interval = '1min'"), @"`data.interval` does not apply to npy files: its steps have no times");
+    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @"cannot open a.y.npy: No such file or directory (os error 2)");
     let files = Files::new();
     files.write("v/a.npy", &good);
     files.write("v/b.npy", npy(&[2, 3], &[1., 2., 3., 4., 5., 6.]));
-    assert_snapshot!(files.error("v", ""), @"");
+    assert_snapshot!(files.error("v", ""), @"v/b.npy has 3 channels (channel-0, channel-1, channel-2), but v/a.npy has 2 channels (channel-0, channel-1): all files must have the same channels");
     files.write("l.npy", &good);
     files.write("l.y.npy", npy(&[3], &[0., 1., 2.]));
-    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"");
+    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: it has 3 labels: l.npy needs 1 or 2, one for the series or one for each step");
     files.write("l.y.npy", npy(&[2], &[0., 1.5]));
-    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"");
+    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number");
 }
 
 #[test]
 fn archives_and_markets() {
-    assert_snapshot!(message("a.ts", "@data\n1,2,x\n", ""), @"");
-    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "columns = { channels = ['x', 'y'] }"), @"");
-    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "csv = { separator = ';' }"), @"");
-    assert_snapshot!(message("a.market.toml", "bars = 10\n[regimes.a]\nmomentun = 1\n", ""), @"");
-    assert_snapshot!(message("a.market.toml", "[regimes.a]\n", "columns = { label = 'x' }"), @"");
-    assert_snapshot!(csv(&bars(3), "csv = { separator = 'é' }"), @"");
+    assert_snapshot!(message("a.ts", "@data\n1,2,x\n", ""), @"a.ts, line 2: channel 0, step 2: `x` is not a number; missing values are written `?`");
+    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "columns = { channels = ['x', 'y'] }"), @"`data.columns.channels` has 2 names, but a.ts has 1 channels: name all of them, in order");
+    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "csv = { separator = ';' }"), @"`data.csv` does not apply to ts files: remove it");
+    assert_snapshot!(message("a.market.toml", "bars = 10\n[regimes.a]\nmomentun = 1\n", ""), @"a.market.toml, line 3: unknown field `momentun`, expected one of `duration`, `shortest`, `volatility`, `momentum`, `memory`, `reversion`, `drift`, `upwards`");
+    assert_snapshot!(message("a.market.toml", "[regimes.a]\n", "columns = { label = 'x' }"), @"`data.columns.label` does not apply to market files: the classes are in the file itself");
+    assert_snapshot!(csv(&bars(3), "csv = { separator = 'é' }"), @"`data.csv.separator` does not apply to csv files: the separator is one ASCII character");
 }
