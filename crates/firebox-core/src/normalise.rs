@@ -18,9 +18,11 @@ pub enum Normalisation {
     Robust,
     /// `(x − mean) / standard deviation` of each channel within the window.
     WindowStandard,
-    /// Changes since the window's first close, in units of the standard deviation of its one-step
-    /// changes of the close. All price channels share this one map, so their order is kept; every
-    /// other channel uses its own first value and its own changes.
+    /// Changes since the window's first close, in units of the window's volatility: the standard
+    /// deviation of the one-step changes of the close × √(number of changes), which is how far a
+    /// random walk of these steps strays over the window, so values are of the order of 1. All
+    /// price channels share this one map, so their order is kept; every other channel uses its own
+    /// first value and its own changes.
     WindowRelative,
 }
 
@@ -181,7 +183,7 @@ fn relative(set: &SeriesSet, values: &[f64], channel: usize) -> Affine {
     let levels = column(values, channels, reference);
     let changes = levels.clone().skip(1).zip(levels.clone()).map(|(now, before)| now - before);
     let center = levels.clone().next().unwrap_or(0.0);
-    let scale = standard(changes).scale;
+    let scale = standard(changes.clone()).scale * (changes.count() as f64).sqrt();
     Affine { center, scale: if scale.is_finite() { scale } else { 0.0 } }
 }
 
@@ -294,8 +296,8 @@ mod tests {
             .collect();
         let roles = [Role::Open, Role::High, Role::Low, Role::Close];
         let out = first(Normalisation::WindowRelative, &roles, bars);
-        // Changes +1, −1, +1: standard deviation √(8/9).
-        let unit = (8.0f32 / 9.0).sqrt();
+        // Three changes +1, −1, +1: standard deviation √(8/9).
+        let unit = (8.0f32 / 9.0 * 3.0).sqrt();
         let expected = [0.0, 5.0 / unit, -1.0 / unit, 0.0, 1.0 / unit];
         assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{out:?}");
     }

@@ -28,6 +28,9 @@ pub enum PipelineError {
     /// Settings of the model.
     #[error(transparent)]
     Model(#[from] firebox_models::ModelError),
+    /// Settings of training.
+    #[error(transparent)]
+    TrainSettings(#[from] firebox_train::ConfigError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
@@ -66,6 +69,7 @@ impl PipelineError {
             | Self::Split(_)
             | Self::Normalise(_)
             | Self::Model(_)
+            | Self::TrainSettings(_)
             | Self::Setting(_)
             | Self::NoRun(..) => true,
             Self::Cache(_)

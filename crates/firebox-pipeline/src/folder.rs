@@ -59,10 +59,6 @@ impl RunFolder {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes a file so that it is either whole or not there.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), PipelineError> {
         let path = self.path.join(name);

@@ -27,6 +27,7 @@ pub(crate) enum DeviceError {
     #[error(
         "no `{0}` device was found{1}\n  check its driver, or choose another with --device cpu"
     )]
+    #[allow(dead_code, reason = "only a build with a GPU backend looks for devices")]
     Absent(String, String),
 }
 
