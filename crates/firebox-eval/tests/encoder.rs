@@ -1,5 +1,7 @@
 //! From series to scores and reconstruction errors, with a real model on the CPU.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::sync::Arc;
 
 use burn::tensor::Device;

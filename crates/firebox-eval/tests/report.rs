@@ -1,5 +1,7 @@
 //! The pages as a reader gets them: a snapshot of the summary, and what must hold for any page.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use firebox_core::{Event, Silent, Stream};
 use firebox_eval::{
     EmbeddingView, EpochPoint, EvalConfig, EvalError, Fact, Features, MaskedWindow, Outcome, Parts,

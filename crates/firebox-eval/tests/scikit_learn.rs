@@ -1,6 +1,8 @@
 //! Metrics, probes, intervals and the projection beside scikit-learn and SciPy. The golden values
 //! are written by `golden/make.py`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use firebox_core::Stream;
 use firebox_eval::{
     Comparison, Confusion, Distance, Features, Logistic, Metric, Neighbours, Predictions,
