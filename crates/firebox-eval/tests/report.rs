@@ -135,7 +135,7 @@ fn check(report: &Report) -> String {
         let tag = &rest[start + 1..end];
         rest = &rest[end + 1..];
         let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap();
-        assert!(tag.matches('"').count() % 2 == 0, "quotes of <{tag}>");
+        assert!(tag.matches('"').count().is_multiple_of(2), "quotes of <{tag}>");
         if let Some(id) = tag.split(" id=\"").nth(1) {
             assert!(ids.insert(id.split('"').next().unwrap().to_owned()), "id of <{tag}> twice");
         }
