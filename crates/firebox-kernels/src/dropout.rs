@@ -116,6 +116,7 @@ impl Backward<Flex, 1> for Dropped {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
     use burn::tensor::Device;
 

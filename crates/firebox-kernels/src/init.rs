@@ -51,6 +51,7 @@ pub fn init_linear(stream: Stream, input: usize, output: usize, device: &Device)
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
     use super::*;
 

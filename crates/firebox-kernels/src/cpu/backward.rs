@@ -106,7 +106,6 @@ pub(crate) fn backward(
             (0..directions).map(|direction| run_direction(tile, first, direction)).collect()
         })
         .collect();
-    drop(results);
     let mut gradients = Gradients {
         input: wanted.then_some(d_input),
         weight_ih: vec![0.0; directions * 4 * hidden * input],
@@ -350,6 +349,10 @@ unsafe fn gate_gradients_of_row<S: Simd>(rows: Rows<'_>) {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the lint does not see comments in the argument of a macro"
+)]
 unsafe fn product<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
     let Run { sizes, tile, packed, .. } = *run;
     let (blocks, columns) = (sizes.blocks(), state.columns);
@@ -468,6 +471,10 @@ fn copy_strips(from: &[f32], to: &mut [f32], room: usize) {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the lint does not see comments in the argument of a macro"
+)]
 unsafe fn update_weights<S: Simd>(run: &mut Run<'_>, state: &mut State) {
     let strips = Strips::new(&run.sizes).count();
     let (room, count) = (state.room, std::mem::take(&mut state.waiting));
@@ -508,10 +515,10 @@ unsafe fn weights_tile<S: Simd, const M: usize>(
         unsafe {
             let mut acc = [[S::splat(0.0); 4]; M];
             let mut a = [operands; M];
-            for (m, a) in a.iter_mut().enumerate() {
+            for (m, (a, row)) in a.iter_mut().zip(&mut acc).enumerate() {
                 *a = operands.add(m);
-                for n in 0..4 {
-                    acc[m][n] = S::load(d_weights.add(m * GATES + n * BLOCK + lane));
+                for (n, value) in row.iter_mut().enumerate() {
+                    *value = S::load(d_weights.add(m * GATES + n * BLOCK + lane));
                 }
             }
             accumulate::<S, M, 4, STRIP>(&mut acc, a, d_gates.add(lane), count);

@@ -49,21 +49,13 @@ unsafe fn multiply_part<S: Simd>(mask: Mask, first_block: u64, y: &mut [f32]) {
     let Mask { stream, threshold, scale } = mask;
     for (chunk, y) in y.chunks_mut(CHUNK).enumerate() {
         let first = first_block + (chunk * CHUNK / 4) as u64;
-        let mut words = [[0; 16]; 4];
-        for lane in 0..16 {
-            let block = stream.block(first + lane as u64);
-            for word in 0..4 {
-                words[word][lane] = block[word];
+        let mut factors = [[0.0; 4]; CHUNK / 4];
+        for (block, factors) in (first..).zip(&mut factors) {
+            for (factor, word) in factors.iter_mut().zip(stream.block(block)) {
+                *factor = if word >> 8 >= threshold { scale } else { 0.0 };
             }
         }
-        let mut factors = [0.0; CHUNK];
-        for lane in 0..16 {
-            for word in 0..4 {
-                let kept = words[word][lane] >> 8 >= threshold;
-                factors[4 * lane + word] = if kept { scale } else { 0.0 };
-            }
-        }
-        for (y, factor) in y.iter_mut().zip(factors) {
+        for (y, factor) in y.iter_mut().zip(factors.as_flattened()) {
             *y *= factor;
         }
     }

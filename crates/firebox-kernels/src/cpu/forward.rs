@@ -100,7 +100,6 @@ pub(crate) fn forward(kernels: CpuKernels, plan: &Plan, inputs: Inputs<'_>, keep
         };
         run_tile(kernels, &mut run);
     });
-    drop(results);
     Outputs { output, hidden: last_hidden, cell: last_cell, saved }
 }
 
@@ -187,6 +186,10 @@ pub(super) fn store_blocks(from: &[f32], row: usize, rows: usize, to: &mut [f32]
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the lint does not see comments in the argument of a macro"
+)]
 unsafe fn step<S: Simd>(
     run: &mut Run<'_>,
     t: usize,

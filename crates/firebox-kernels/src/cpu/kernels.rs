@@ -161,6 +161,7 @@ macro_rules! dispatch {
 pub(super) use dispatch;
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
     use super::*;
 

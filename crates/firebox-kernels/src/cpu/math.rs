@@ -61,10 +61,10 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::Vector) -> S::Vector {
     unsafe {
         let z = S::mul(x, x);
         let mut p = S::splat(-5.704_988_7e-3);
-        p = S::fma(p, z, S::splat(2.063_908_9e-2));
+        p = S::fma(p, z, S::splat(2.063_909e-2));
         p = S::fma(p, z, S::splat(-5.373_971_6e-2));
         p = S::fma(p, z, S::splat(1.333_144_2e-1));
-        p = S::fma(p, z, S::splat(-3.333_328_2e-1));
+        p = S::fma(p, z, S::splat(-3.333_328e-1));
         let near = S::fma(S::mul(p, z), x, x);
         let one = S::splat(1.0);
         let e = exp::<S>(S::add(x, x));

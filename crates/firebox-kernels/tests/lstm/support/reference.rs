@@ -1,7 +1,7 @@
 //! A stacked LSTM in float64, one sample and one number at a time, with its gradient by hand.
 //!
 //! Written from the formula, for clearness, without a look at how the crate computes it. Its own
-//! gradient is checked against finite differences in `lstm.rs`.
+//! gradient is checked against finite differences in `numbers.rs`.
 
 /// One direction of one layer, in PyTorch's layout.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -250,13 +250,13 @@ fn step_back(
             let row = gate * hidden + u;
             gradient.bias_ih[row] += d_gate;
             gradient.bias_hh[row] += d_gate;
-            for k in 0..columns {
+            for (k, dx) in dx.iter_mut().enumerate() {
                 gradient.weight_ih[row * columns + k] += d_gate * step.x[k];
-                dx[k] += d_gate * p.weight_ih[row * columns + k];
+                *dx += d_gate * p.weight_ih[row * columns + k];
             }
-            for k in 0..hidden {
+            for (k, dh) in dh_before.iter_mut().enumerate() {
                 gradient.weight_hh[row * hidden + k] += d_gate * step.h[k];
-                dh_before[k] += d_gate * p.weight_hh[row * hidden + k];
+                *dh += d_gate * p.weight_hh[row * hidden + k];
             }
         }
     }

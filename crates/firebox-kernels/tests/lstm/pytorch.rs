@@ -1,16 +1,14 @@
 //! The LSTM against golden files that `golden.py` wrote with PyTorch, under PyTorch's names.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::case::{float, values};
+use crate::support::relative_error;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
 use firebox_kernels::{CpuKernels, LstmConfig, LstmState};
 use safetensors::SafeTensors;
-use support::case::{float, values};
-use support::relative_error;
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
 

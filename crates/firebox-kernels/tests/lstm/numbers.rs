@@ -1,13 +1,11 @@
 //! The LSTM against a float64 reference that was written independently, on odd sizes.
 
-mod support;
-
+use crate::support::case::Case;
+use crate::support::reference::{self, Inputs, Outputs};
+use crate::support::relative_error;
 use burn::tensor::Device;
 use firebox_core::Stream;
 use firebox_kernels::{CpuKernels, LstmConfig};
-use support::case::{Case, noise};
-use support::reference::{self, Inputs, Outputs, Sizes};
-use support::relative_error;
 
 fn config(input: usize, hidden: usize, layers: usize, bidirectional: bool) -> LstmConfig {
     LstmConfig { layers, bidirectional, ..LstmConfig::new(input, hidden) }
@@ -225,7 +223,8 @@ fn the_last_states_alone_or_the_output_alone_give_the_same_gradients() {
         check(&case, 1e-5);
         let device = Device::flex().autodiff();
         let module = case.module(&device);
-        let x = support::case::float::<3>(&case.inputs.input, [5, 7, 3], &device).require_grad();
+        let x =
+            crate::support::case::float::<3>(&case.inputs.input, [5, 7, 3], &device).require_grad();
         let (output, last) = module.forward(x.clone(), None, None, None);
         let loss = if part == 0 { last.hidden.sum() + last.cell.sum() } else { output.sum() };
         assert!(x.grad(&loss.backward()).is_some());
@@ -247,14 +246,15 @@ fn an_input_without_gradient_costs_the_parameters_nothing() {
                 param: &burn::module::Param<burn::Tensor<D>>,
             ) {
                 let grad = param.val().grad(self.0).expect("a gradient");
-                self.1.push(support::case::values(grad));
+                self.1.push(crate::support::case::values(grad));
             }
         }
         let mut visitor = First(&grads, vec![]);
         burn::module::Module::visit(&module, &mut visitor);
         visitor.1
     };
-    let x = |device: &Device| support::case::float::<3>(&case.inputs.input, [3, 4, 3], device);
+    let x =
+        |device: &Device| crate::support::case::float::<3>(&case.inputs.input, [3, 4, 3], device);
     let tracked = gradient(x(&device).require_grad());
     assert_eq!(tracked, gradient(x(&device)));
     // An input from outside of the graph.
@@ -278,7 +278,7 @@ fn evaluation_equals_training_without_dropout() {
     settings.dropout = 0.5;
     let case = Case::new(settings, &[5, 4], 5, 17);
     let device = Device::flex();
-    let x = || support::case::float(&case.inputs.input, [2, 5, 3], &device);
+    let x = || crate::support::case::float(&case.inputs.input, [2, 5, 3], &device);
     let module = case.module(&device);
     let (plain, _) = module.forward(x(), Some(&[5, 4]), None, None);
     let mut settings = case.config.clone();
@@ -286,7 +286,7 @@ fn evaluation_equals_training_without_dropout() {
     let other = Case { config: settings, ..Case::new(config(3, 6, 2, true), &[5, 4], 5, 17) };
     let (same, _) = other.module(&device).forward(x(), Some(&[5, 4]), None, case.dropout);
     let (dropped, _) = module.forward(x(), Some(&[5, 4]), None, case.dropout);
-    let values = support::case::values;
+    let values = crate::support::case::values;
     assert_eq!(values(plain.clone()), values(same));
     assert_ne!(values(plain), values(dropped));
 }
@@ -298,7 +298,7 @@ fn initial_parameters_follow_the_stream_and_the_bound() {
     let record = |seed| {
         let module = lstm.init(Stream::new(seed, "lstm"), &device);
         let (output, _) = module.forward(burn::Tensor::ones([1, 3, 5], &device), None, None, None);
-        support::case::values(output)
+        crate::support::case::values(output)
     };
     assert_eq!(record(1), record(1));
     assert_ne!(record(1), record(2));
@@ -332,11 +332,4 @@ fn configurations_are_checked() {
     let unknown: Result<LstmConfig, _> =
         serde_json::from_str(r#"{"input": 1, "hidden": 2, "hiden": 3}"#);
     assert!(unknown.expect_err("unknown keys are refused").to_string().contains("hiden"));
-}
-
-/// Keeps `noise` and `Sizes` in use for the other test files that share the support code.
-#[test]
-fn noise_is_exact_in_f32() {
-    assert!(noise(Stream::new(1, "noise"), 100, 1.0).iter().all(|v| *v == f64::from(*v as f32)));
-    let _: fn(&Sizes) = |_| {};
 }
