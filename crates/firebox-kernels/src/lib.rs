@@ -8,8 +8,10 @@
 //!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
-//! rayon's pool; results do not depend on the number of threads. On every other device and type the
-//! same formula is composed of Burn's own operations.
+//! rayon's pool; results do not depend on the number of threads. On every other device and type, and
+//! under gradient checkpointing, the same formula is composed of Burn's own operations.
+//! [`CpuKernels`] says which variant runs; the environment variable `FIREBOX_KERNELS` (`composed`,
+//! `portable`, `avx2` or `avx512`) forces one.
 //!
 //! Nothing here reads files, knows a model or chooses a device.
 //!
