@@ -165,7 +165,7 @@ fn work(shards: &Shards, storage: Storage, check: f64) -> anyhow::Result<Work> {
 /// The records of an epoch into a batch's buffer, one after the other and in a random order.
 fn reading(shards: &Shards, storage: Storage, name: &str) -> anyhow::Result<()> {
     let mut order: Vec<usize> = (0..shards.len()).collect();
-    let mut read = |case_name: &str, order: &[usize]| {
+    let read = |case_name: &str, order: &[usize]| {
         let mut buffer = vec![0.0f32; BATCH * WIDTH];
         case(
             case_name,

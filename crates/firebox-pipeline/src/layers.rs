@@ -110,8 +110,13 @@ pub(crate) fn parse(
             .rsplit('.')
             .fold(typed(&value), |value, key| Value::from(Dict::from([(key.to_owned(), value)])));
         figment = figment.merge(Serialized::globals(nested));
-        // Checked after each layer, so that the error names the one that broke it.
-        figment.extract::<PipelineConfig>().map_err(|error| in_layer(&layer, &path, &error))?;
+        // Checked after each layer, so that the error names the one that broke it. What is still
+        // missing may come with the next.
+        if let Err(error) = figment.extract::<PipelineConfig>()
+            && !matches!(error.kind, figment::error::Kind::MissingField(_))
+        {
+            return Err(in_layer(&layer, &path, &error));
+        }
     }
     figment.extract().map_err(|error| in_layer(&file.display().to_string(), "", &error))
 }
@@ -191,9 +196,14 @@ fn floor_char_boundary(text: &str, mut offset: usize) -> usize {
 }
 
 fn in_layer(layer: &str, path: &str, error: &figment::Error) -> ConfigError {
-    let (mut message, mut hint) = explain(&error.kind.to_string());
+    use figment::error::Kind;
+    let (mut message, mut hint) = match &error.kind {
+        Kind::UnknownField(name, allowed) => unknown("key", name, allowed),
+        Kind::UnknownVariant(name, allowed) => unknown("choice", name, allowed),
+        kind => (plain(&kind.to_string()), String::new()),
+    };
     // A key that is not in the schema hides the whole path that was written.
-    if message.starts_with("unknown key") && path.contains('.') {
+    if matches!(error.kind, Kind::UnknownField(..)) && path.contains('.') {
         message = format!("{message} in `{path}`");
     } else if !error.path.is_empty() {
         message = format!("{message} for `{}`", error.path.join("."));
@@ -210,19 +220,38 @@ fn explain(message: &str) -> (String, String) {
     let found =
         kinds.iter().find_map(|(text, kind)| message.strip_prefix(text).map(|rest| (kind, rest)));
     let Some((kind, rest)) = found else {
-        return (message.trim().to_owned(), String::new());
+        return (plain(message), String::new());
     };
     // Names stand in backticks: first the unknown one, then those that are allowed.
     let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-    let Some((unknown, allowed)) = names.split_first() else {
-        return (message.trim().to_owned(), String::new());
-    };
-    let nearest = nearest(unknown, allowed);
+    match names.split_first() {
+        Some((name, allowed)) => unknown(kind, name, allowed),
+        None => (plain(message), String::new()),
+    }
+}
+
+fn unknown(kind: &str, name: &str, allowed: &[&str]) -> (String, String) {
+    let nearest = nearest(name, allowed);
     let suggestion = nearest.map_or(String::new(), |name| format!("\n  did you mean `{name}`?"));
     let mut sorted = allowed.to_vec();
     sorted.sort_unstable();
     let list = if sorted.is_empty() { "none".to_owned() } else { sorted.join(", ") };
-    (format!("unknown {kind} `{unknown}`"), format!("{suggestion}\n  allowed here: {list}"))
+    (format!("unknown {kind} `{name}`"), format!("{suggestion}\n  allowed here: {list}"))
+}
+
+/// A message without the names of Rust's types.
+fn plain(message: &str) -> String {
+    let types = [
+        ("expected u64", "expected a whole number of at least 0"),
+        ("expected u32", "expected a whole number of at least 0"),
+        ("expected usize", "expected a whole number of at least 0"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("invalid value signed int", "invalid value"),
+        ("invalid value: integer", "invalid value:"),
+    ];
+    types.iter().fold(message.trim().to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 /// The allowed name that is most like the one found, if any is like it.

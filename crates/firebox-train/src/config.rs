@@ -18,12 +18,14 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// How the learning rate changes over the steps of the run.
     pub schedule: Schedule,
-    /// Largest global L2 norm of the gradient; larger ones are scaled down to it. None: never.
+    /// Largest global L2 norm of the gradient; larger ones are scaled down to it. `false`: never.
+    #[serde(with = "crate::off")]
     pub clip: Option<f64>,
     /// Batches whose gradients are averaged into one optimizer step, weighted by the elements that
     /// each batch's loss is a mean of; at least 1. The last step of an epoch takes what is left.
     pub accumulate: u64,
-    /// Ends training when the validation loss has stopped falling. None: never.
+    /// Ends training when the validation loss has stopped falling. `false`: never.
+    #[serde(with = "crate::off")]
     pub early_stopping: Option<EarlyStopping>,
     /// Epochs between two validations, at least 1. The last epoch is always validated.
     pub validate_every: u64,
@@ -311,8 +313,14 @@ mod tests {
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }
-        let text = serde_json::to_string(&TrainConfig::default()).unwrap();
-        assert_eq!(read(&text).unwrap(), TrainConfig::default());
+        let off = TrainConfig { clip: None, early_stopping: None, ..TrainConfig::default() };
+        for config in [TrainConfig::default(), off.clone()] {
+            let text = serde_json::to_string(&config).unwrap();
+            assert_eq!(read(&text).unwrap(), config);
+        }
+        assert_eq!(read(r#"{"clip": false, "early_stopping": false}"#).unwrap(), off);
+        assert_eq!(read(r#"{"clip": 2}"#).unwrap().clip, Some(2.0));
+        assert!(read(r#"{"clip": true}"#).is_err());
     }
 
     #[test]

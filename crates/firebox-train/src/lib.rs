@@ -68,6 +68,7 @@ mod folder;
 mod gradients;
 mod history;
 mod objective;
+mod off;
 mod run;
 mod schedule;
 mod snapshot;
