@@ -22,7 +22,8 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// The `firebox` program of this workspace, built once in the profile of the tests.
+/// The `firebox` program of this workspace: `FIREBOX_PROGRAM`, which `cargo xtask test` sets, or one
+/// that is built now in the profile of the tests.
 ///
 /// # Panics
 ///
@@ -30,13 +31,27 @@ pub fn shared(path: &str) -> Option<PathBuf> {
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--release", "--package", "firebox"]).current_dir(root());
-        let status = build.status();
+        if let Some(program) = std::env::var_os("FIREBOX_PROGRAM") {
+            return PathBuf::from(program);
+        }
+        let mut build = cargo();
+        build.args(["build", "--quiet", "--release", "--workspace", "--bin", "firebox"]);
+        let status = build.current_dir(root()).status();
         assert!(status.is_ok_and(|status| status.success()), "the firebox program does not build");
         target().join("release").join("firebox")
     })
+}
+
+/// Cargo as a user starts it: what the cargo that runs this test has set would build things anew.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let own = |name: &str| name.starts_with("CARGO") || name == "LD_LIBRARY_PATH";
+    for (name, _) in std::env::vars().filter(|(name, _)| own(name)) {
+        if !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&name.as_str()) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Cargo's target folder.

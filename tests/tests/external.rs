@@ -1,12 +1,9 @@
 //! A project outside the workspace uses the kernels, the cache and the loader, each on its own.
 
-use std::process::Command;
-
-use firebox_tests::{root, target};
+use firebox_tests::{cargo, root, target};
 
 #[test]
 fn single_crates_serve_a_project_of_their_own() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let folder = tempfile::tempdir().unwrap();
     // The versions of this workspace, so that nothing new is downloaded.
     let project = folder.path().join("project");
@@ -17,7 +14,7 @@ fn single_crates_serve_a_project_of_their_own() {
     std::fs::write(project.join("Cargo.toml"), manifest.replace("../../crates", &crates)).unwrap();
     std::fs::copy(from.join("src/main.rs"), project.join("src/main.rs")).unwrap();
     std::fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-    let output = Command::new(cargo)
+    let output = cargo()
         .args(["run", "--quiet"])
         .current_dir(&project)
         .env("CARGO_TARGET_DIR", target().join("external"))

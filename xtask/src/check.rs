@@ -59,7 +59,15 @@ fn main_job() -> Result<u8, String> {
     std::fs::create_dir_all(&folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let mut command = cargo();
-    command.args(["run", "--quiet", "--release", "--package", "firebox", "--manifest-path"]);
+    command.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--workspace",
+        "--bin",
+        "firebox",
+        "--manifest-path",
+    ]);
     command.arg(root().join("Cargo.toml")).args(["--", "run"]);
     command.arg(root().join("pipelines").join("pretrain.toml"));
     for setting in ["window.stride=60", "augment.versions=1", "train.epochs=2", "evaluate.seeds=2"]

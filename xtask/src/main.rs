@@ -76,8 +76,11 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
     }
     let mut command = cargo();
-    command.args(["run", "--quiet", "--release", "--package", "firebox", "--features", &backend]);
-    command.args(["--", "run"]);
+    // Selecting the whole workspace gives its dependencies the features that the tests build them
+    // with, so that Burn and polars are built once.
+    let features = format!("firebox/{backend}");
+    command.args(["run", "--quiet", "--release", "--workspace", "--bin", "firebox"]);
+    command.args(["--features", &features, "--", "run"]);
     match file {
         Some(name) => command.arg(pipeline_file(&name)?),
         // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
@@ -111,9 +114,12 @@ fn pipeline_file(name: &str) -> Result<PathBuf, String> {
 }
 
 fn first_build_is_done() -> bool {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("release").join("firebox").exists()
+    target().join("release").join("firebox").exists()
+}
+
+/// Cargo's target folder.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn bench(arguments: &[String]) -> Result<u8, String> {
@@ -128,9 +134,18 @@ fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// The cargo that runs this.
+/// The cargo that runs this, as a user starts it. What it has set for this program (the name of its
+/// package, its folder) would make build scripts that look at it, and all that depends on them,
+/// run anew.
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let own = |name: &str| name.starts_with("CARGO") || name == "LD_LIBRARY_PATH";
+    for (name, _) in std::env::vars().filter(|(name, _)| own(name)) {
+        if !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&name.as_str()) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Runs a command to its end and returns its exit code; a signal counts as 1.

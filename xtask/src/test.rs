@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::cargo;
+use crate::{cargo, root, run as execute, target};
 
 /// What the output of the test binaries said so far.
 #[derive(Default)]
@@ -47,8 +47,17 @@ impl Counts {
 
 /// Runs `cargo test` on the workspace; `arguments` are passed to the test binaries.
 pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
+    // The whole-program tests start this binary; built with the same features as the tests, it costs
+    // no second build of Burn and polars.
+    let mut build = cargo();
+    build.args(["build", "--release", "--workspace", "--bin", "firebox"]).current_dir(root());
+    match execute(&mut build)? {
+        0 => {}
+        code => return Ok(code),
+    }
     let mut command = cargo();
-    command.args(["test", "--release", "--workspace", "--no-fail-fast", "--"]);
+    command.env("FIREBOX_PROGRAM", target().join("release").join("firebox"));
+    command.current_dir(root()).args(["test", "--release", "--workspace", "--no-fail-fast", "--"]);
     command.arg("--show-output").args(arguments).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start cargo: {error}"))?;
     let mut counts = Counts::default();

@@ -468,7 +468,7 @@ ALPHA,2024-01-02T14:31:00Z,112.596,112.633,112.497,112.633,trend
     #[test]
     fn bars_are_ordered_and_lie_in_sessions() {
         for bars in sample().bars().unwrap() {
-            assert_eq!(bars.time.len(), 7_000);
+            assert_eq!(bars.time.len(), 14_000);
             assert!(bars.time.windows(2).all(|pair| pair[0] < pair[1]));
             for (step, time) in bars.time.iter().enumerate() {
                 let minute = time.rem_euclid(DAY) / MINUTE;

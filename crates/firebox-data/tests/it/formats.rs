@@ -246,7 +246,7 @@ fn the_sample_market_is_ingested_and_its_csv_gives_the_same_bars() {
     files.write("m.market.toml", std::fs::read(settings).unwrap());
     let split = "checks = { gaps = 'split' }";
     let market = files.ingest("m.market.toml", split).unwrap();
-    assert_eq!(market.set.steps(), 21_000);
+    assert_eq!(market.set.steps(), 42_000);
     assert_eq!(market.set.classes(), ["consolidation", "retracement", "trend"]);
     assert!(market.checks.segments > 50);
     let config = firebox_data::MarketConfig::from_toml(&std::fs::read_to_string(settings).unwrap());
