@@ -1,5 +1,7 @@
 //! The arrows between the crates, as ARCHITECTURE.md states them.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

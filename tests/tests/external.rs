@@ -1,5 +1,7 @@
 //! A project outside the workspace uses the kernels, the cache and the loader, each on its own.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use firebox_tests::{cargo, root, target};
 
 #[test]

@@ -1,5 +1,7 @@
 //! The main job as a user runs it: made once, reused, interrupted, killed and resumed.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -118,7 +120,8 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
     // Another model: the data and the augmented windows stay.
     let model = run(folder, &["--set", "model.bilstm-mae.hidden=6"]);
     let line = |text: &str, stage: &str| {
-        let found = text.lines().find(|line| line.starts_with(stage)).unwrap_or_default();
+        let found =
+            text.lines().find(|line| line.starts_with(&format!("{stage} "))).unwrap_or_default();
         found.contains("reused")
     };
     assert!(line(&model, "ingest") && line(&model, "augment") && !line(&model, "train"), "{model}");

@@ -28,6 +28,9 @@ pub enum PipelineError {
     /// Settings of the model.
     #[error(transparent)]
     Model(#[from] firebox_models::ModelError),
+    /// The CPU kernels that the environment asks for.
+    #[error(transparent)]
+    Kernels(#[from] firebox_kernels::CpuKernelsError),
     /// Settings of training.
     #[error(transparent)]
     TrainSettings(#[from] firebox_train::ConfigError),
@@ -70,6 +73,7 @@ impl PipelineError {
             | Self::Normalise(_)
             | Self::Model(_)
             | Self::TrainSettings(_)
+            | Self::Kernels(_)
             | Self::Setting(_)
             | Self::NoRun(..) => true,
             Self::Cache(_)

@@ -9,6 +9,7 @@ use firebox_cache::{Shards, Store};
 use firebox_core::{Event, Key, Listener, Normaliser, Split, Stream, split};
 use firebox_data::Ingested;
 use firebox_eval::Reason;
+use firebox_kernels::CpuKernels;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
 use firebox_train::{Data, Pretraining};
@@ -93,7 +94,7 @@ pub(crate) fn run(
     }
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
-    let reasons = reasons(prepared.config(), device);
+    let reasons = reasons(prepared.config(), device)?;
     folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let log = folder.events()?;
     let both = Both { listener, log: &log };
@@ -177,7 +178,7 @@ fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn List
 }
 
 /// Values that were not written but derived, each with its reason.
-fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Vec<Reason> {
+fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>, PipelineError> {
     let reason = |key: &str, value: String, reason: &str| Reason {
         key: key.to_owned(),
         value,
@@ -191,12 +192,18 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Vec<Reason> {
             "as written; the only one that this version trains in",
         ),
     ];
+    if device.backend == "cpu" {
+        let kernels = format!("{:?}", CpuKernels::current()?).to_lowercase();
+        let why =
+            "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
+        reasons.push(reason("kernels", kernels, why));
+    }
     if let firebox_core::SplitRule::Time { gap: None, .. } = config.split.0 {
         let gap = config.window.length + config.labels.horizon();
         let why = "one window and the horizon of its label, so that no held-out window begins in steps that a training window has seen";
         reasons.push(reason("split.time.gap", gap.to_string(), why));
     }
-    reasons
+    Ok(reasons)
 }
 
 enum Training {

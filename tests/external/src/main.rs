@@ -27,7 +27,7 @@ fn kernels() -> Result<(), Box<dyn Error>> {
 }
 
 fn cache_and_loader() -> Result<(), Box<dyn Error>> {
-    let values = (0..300).map(|step| (f64::from(step) * 0.3).sin()).collect();
+    let values = (0..600).map(|step| (f64::from(step) * 0.3).sin()).collect();
     let series = Series::regular("sine", 0, 1_000_000, values, 1);
     let channels = vec![Channel::new("value", Role::Other)];
     let set = Arc::new(SeriesSet::new(channels, vec![], vec![series])?);
