@@ -19,6 +19,9 @@ pub enum PipelineError {
     /// The normalisation.
     #[error("the windows cannot be normalised")]
     Normalise(#[from] firebox_core::NormaliseError),
+    /// Settings of the augmentations.
+    #[error("an augmentation cannot be made: see the table [augment]")]
+    Augmentation(#[from] firebox_cache::ParameterError),
     /// The cache of augmented windows.
     #[error(transparent)]
     Cache(#[from] firebox_cache::CacheError),
@@ -73,6 +76,7 @@ impl PipelineError {
             | Self::Normalise(_)
             | Self::Model(_)
             | Self::TrainSettings(_)
+            | Self::Augmentation(_)
             | Self::Kernels(_)
             | Self::Setting(_)
             | Self::NoRun(..) => true,

@@ -173,6 +173,7 @@ fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     }
     let ModelConfig::BilstmMae(model) = &config.model;
     model.validate()?;
+    firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
     Ok(())
