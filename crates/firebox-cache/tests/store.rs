@@ -1,5 +1,7 @@
 //! The store as a whole: same bytes, damage, several runs at once, pruning.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

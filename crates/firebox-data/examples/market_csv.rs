@@ -1,5 +1,7 @@
 //! Writes the market of a settings file as CSV: `market_csv SETTINGS.market.toml OUT.csv`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [settings, out] = arguments.as_slice() else {

@@ -2,6 +2,8 @@
 //! [market|edge|plain]`. `edge` has nine classes, twelve channels and 300,000 steps; `plain` has no
 //! labels, one epoch and no masked window.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::path::PathBuf;
 
 use firebox_core::{Silent, Stream};

@@ -9,6 +9,8 @@
 //! `torch_lstm.py` beside this file times the same in PyTorch. `FIREBOX_KERNELS` and
 //! `RAYON_NUM_THREADS` choose variant and threads.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};

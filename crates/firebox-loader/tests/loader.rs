@@ -1,5 +1,7 @@
 //! The loaders: order, resuming, errors and stopping, whatever the number of threads.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -55,7 +57,7 @@ impl Source for Numbers {
         for (at, out) in out.iter_mut().enumerate() {
             *out = Self::value(index, at / 2, at % 2);
         }
-        let label = (index % 3 > 0).then_some(index as u32 % 3);
+        let label = (!index.is_multiple_of(3)).then_some(index as u32 % 3);
         Ok(Sample { length: Self::length(index) as u32, label })
     }
 
@@ -79,15 +81,16 @@ fn collect(batches: impl Iterator<Item = Result<Batch, LoadError>>) -> Vec<Batch
 }
 
 /// All of a batch but the time that it took.
-fn content(batch: &Batch) -> (Vec<f32>, Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position) {
+/// Values, lengths, labels, indices and next position of a batch.
+type Content = (Vec<f32>, Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position);
+
+fn content(batch: &Batch) -> Content {
     let values = batch.inputs.to_data().try_to_vec::<f32>().unwrap();
     let Batch { lengths, labels, indices, next, .. } = batch.clone();
     (values, lengths, labels, indices, next)
 }
 
-fn contents(
-    batches: &[Batch],
-) -> Vec<(Vec<f32>, Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position)> {
+fn contents(batches: &[Batch]) -> Vec<Content> {
     batches.iter().map(content).collect()
 }
 
@@ -103,7 +106,7 @@ fn batches_hold_their_samples_padded_with_zeros() {
         let values = batch.inputs.to_data().try_to_vec::<f32>().unwrap();
         for (row, index) in batch.indices.iter().enumerate() {
             assert_eq!(batch.lengths[row], Numbers::length(*index));
-            assert_eq!(batch.labels[row], (index % 3 > 0).then_some(*index as u32 % 3));
+            assert_eq!(batch.labels[row], (!index.is_multiple_of(3)).then_some(*index as u32 % 3));
             for step in 0..TIME {
                 for channel in 0..2 {
                     let padding = step >= batch.lengths[row];

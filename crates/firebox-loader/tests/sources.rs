@@ -1,5 +1,7 @@
 //! The two sources: shards of the cache, and windows that are normalised when read.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::sync::Arc;
 
 use burn::tensor::Device;

@@ -117,7 +117,7 @@ pub(crate) fn run(
     let shards = run.augment(&windows, &mut remade)?;
     let trained = run.train(&windows, shards, path, &mut remade)?;
     let Trained { model, summary, outcome } = match trained {
-        Training::Complete(trained) => trained,
+        Training::Complete(trained) => *trained,
         Training::Interrupted { step } => {
             finish("interrupted");
             return Ok(Finished {
@@ -207,7 +207,7 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
 }
 
 enum Training {
-    Complete(Trained),
+    Complete(Box<Trained>),
     Interrupted { step: u64 },
 }
 
@@ -345,7 +345,7 @@ impl Run<'_> {
         if summary.outcome == firebox_train::Outcome::Interrupted {
             return Ok(Training::Interrupted { step: summary.steps });
         }
-        Ok(Training::Complete(Trained {
+        Ok(Training::Complete(Box::new(Trained {
             model,
             outcome: summary.outcome.to_string(),
             summary: format!(
@@ -355,7 +355,7 @@ impl Run<'_> {
                 summary.epochs,
                 summary.outcome
             ),
-        }))
+        })))
     }
 
     fn loader(&self) -> LoaderConfig {

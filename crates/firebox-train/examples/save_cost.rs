@@ -4,6 +4,8 @@
 //! cargo run --release -p firebox-train --example save_cost -- [FOLDER]
 //! ```
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
