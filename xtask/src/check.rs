@@ -9,8 +9,8 @@ use crate::{cargo, root, run as execute, test};
 /// A check returns the exit code of what it ran.
 type Check = fn() -> Result<u8, String>;
 
-/// Runs all checks, the quick ones first, and stops at the first required one that fails. The GPU
-/// builds are reported and not yet required: no machine so far has had the time to see them pass.
+/// Runs all checks, the quick ones first, and stops at the first required one that fails. The
+/// documentation and the GPU builds are reported and not yet required: nobody has yet seen them pass.
 pub(crate) fn run() -> Result<u8, String> {
     let checks: [(&str, bool, Check); 7] = [
         ("format", true, || execute(cargo().args(["fmt", "--all", "--check"]))),
