@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{cargo, root, run as execute, test};
+use crate::{cargo, program, root, run as execute, test};
 
 /// A check returns the exit code of what it ran.
 type Check = fn() -> Result<u8, String>;
@@ -63,22 +63,13 @@ fn documentation() -> Result<u8, String> {
 }
 
 /// The README's first command, on a few windows and for two short epochs, in a folder of its own.
+/// It runs the program that the tests have built.
 fn main_job() -> Result<u8, String> {
     let folder = std::env::temp_dir().join(format!("firebox-ci-{}", std::process::id()));
     std::fs::create_dir_all(&folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let mut command = cargo();
-    command.args([
-        "run",
-        "--quiet",
-        "--release",
-        "--workspace",
-        "--bin",
-        "firebox",
-        "--manifest-path",
-    ]);
-    command.arg(root().join("Cargo.toml")).args(["--", "run"]);
-    command.arg(root().join("pipelines").join("pretrain.toml"));
+    let mut command = Command::new(program());
+    command.arg("run").arg(root().join("pipelines").join("pretrain.toml"));
     for setting in ["window.stride=60", "augment.versions=1", "train.epochs=2", "evaluate.seeds=2"]
     {
         command.args(["--set", setting]);

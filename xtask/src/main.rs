@@ -114,7 +114,12 @@ fn pipeline_file(name: &str) -> Result<PathBuf, String> {
 }
 
 fn first_build_is_done() -> bool {
-    target().join("release").join("firebox").exists()
+    program().exists()
+}
+
+/// The binary that cargo builds.
+fn program() -> PathBuf {
+    target().join("release").join("firebox")
 }
 
 /// Cargo's target folder.

@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::{cargo, root, run as execute, target};
+use crate::{cargo, program, root, run as execute};
 
 /// What the output of the test binaries said so far.
 #[derive(Default)]
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
         code => return Ok(code),
     }
     let mut command = cargo();
-    command.env("FIREBOX_PROGRAM", target().join("release").join("firebox"));
+    command.env("FIREBOX_PROGRAM", program());
     command.current_dir(root()).args(["test", "--release", "--workspace", "--no-fail-fast", "--"]);
     command.arg("--show-output").args(arguments).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start cargo: {error}"))?;

@@ -117,15 +117,14 @@ fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) ->
 
 fn split_table(windows: &Windows) -> Table {
     let parts = &windows.parts;
-    let row = |name: &str, count: usize, labels: Vec<Option<u32>>| {
-        let labelled = labels.iter().flatten().count();
-        vec![name.to_owned(), count.to_string(), labelled.to_string()]
+    let row = |name: &str, part: &firebox_core::Windows| {
+        let labelled = part.windows().iter().filter(|window| window.label.is_some()).count();
+        vec![name.to_owned(), part.len().to_string(), labelled.to_string()]
     };
-    let labels = |windows: &[firebox_core::Window]| windows.iter().map(|w| w.label).collect();
     let rows = vec![
-        row("training", parts.train.len(), labels(parts.train.windows())),
-        row("validation", parts.validation.len(), labels(parts.validation.windows())),
-        row("test", parts.test.len(), labels(parts.test.windows())),
+        row("training", &parts.train),
+        row("validation", &parts.validation),
+        row("test", &parts.test),
     ];
     let boundaries = parts.boundaries.map_or(String::new(), |[validation, test]| {
         format!("Validation begins at {}, the test at {}. ", moment(validation), moment(test))

@@ -149,7 +149,8 @@ pub(crate) fn run(
     })
 }
 
-/// Says of each stage that its result is there.
+/// Says that no stage has anything to do: what the run left is whole, and needs nothing that it was
+/// made from.
 fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn Listener) -> Finished {
     let stages = [
         ("ingest", Some(keys.series)),
@@ -164,7 +165,7 @@ fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn List
             key,
             reused: true,
             seconds: 0.0,
-            detail: "its result is there and whole".to_owned(),
+            detail: "the finished run is there and whole".to_owned(),
         });
     }
     Finished {

@@ -24,10 +24,10 @@ pub(crate) enum DeviceError {
         "the device `{0}` is not compiled in (this build has {1})\n  build it with: cargo xtask pipeline ... --backend {0}\n  or:            cargo build --release -p firebox --features {0}"
     )]
     NotCompiled(String, String),
+    #[cfg(feature = "gpu")]
     #[error(
         "no `{0}` device was found{1}\n  check its driver, or choose another with --device cpu"
     )]
-    #[allow(dead_code, reason = "only a build with a GPU backend looks for devices")]
     Absent(String, String),
 }
 
@@ -87,13 +87,7 @@ fn cpu(reason: String) -> ChosenDevice {
     }
 }
 
-#[cfg(any(
-    feature = "cuda",
-    feature = "rocm",
-    feature = "vulkan",
-    feature = "metal",
-    feature = "wgpu"
-))]
+#[cfg(feature = "gpu")]
 fn gpu(name: &str, index: usize, reason: &str) -> Result<ChosenDevice, DeviceError> {
     use burn::tensor::DeviceType;
     let kind = match name {
@@ -135,24 +129,12 @@ fn gpu(name: &str, index: usize, reason: &str) -> Result<ChosenDevice, DeviceErr
     })
 }
 
-#[cfg(not(any(
-    feature = "cuda",
-    feature = "rocm",
-    feature = "vulkan",
-    feature = "metal",
-    feature = "wgpu"
-)))]
+#[cfg(not(feature = "gpu"))]
 fn gpu(name: &str, _: usize, _: &str) -> Result<ChosenDevice, DeviceError> {
     Err(DeviceError::NotCompiled(name.to_owned(), "cpu".to_owned()))
 }
 
-#[cfg(any(
-    feature = "cuda",
-    feature = "rocm",
-    feature = "vulkan",
-    feature = "metal",
-    feature = "wgpu"
-))]
+#[cfg(feature = "gpu")]
 fn abilities(device: &Device) -> String {
     use burn::tensor::DType;
     let types = [("f16", DType::F16), ("bf16", DType::BF16), ("i8", DType::I8)];
