@@ -1,7 +1,7 @@
 //! Plain values of the Firebox training engine, and pure functions on them.
 //!
 //! Everything that two crates of Firebox must agree on lives here: [`Series`] and [`Window`], the
-//! [`split`] that keeps the future out of training, [`Normaliser`], the content [`Key`] of a
+//! [`split()`] that keeps the future out of training, [`Normaliser`], the content [`Key`] of a
 //! result, [`Event`]s, and [`Stream`], a counter-based random generator whose draws depend on a
 //! seed and a position and on nothing else.
 //!

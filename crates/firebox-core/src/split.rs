@@ -16,9 +16,11 @@ pub enum SplitRule {
     /// By two moments in time that hold for all series. Steps are counted over all series
     /// together: the last `test` of them are tested on, the `validation` before them validated on.
     Time {
-        /// Share of the steps for validation, `0..1`.
+        /// Share of the steps for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
         validation: f64,
-        /// Share of the steps for the test, `0..1`.
+        /// Share of the steps for the test, `0..1`; by default a fifth.
+        #[serde(default = "fifth")]
         test: f64,
         /// Steps left out after each boundary; by default one window and the label's horizon.
         #[serde(default)]
@@ -27,11 +29,25 @@ pub enum SplitRule {
     /// Series from test files are tested on; of the others, a share is drawn for validation,
     /// evenly from each class.
     Given {
-        /// Share of the training series for validation, `0..1`.
+        /// Share of the training series for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
         validation: f64,
-        /// Seed of the draw.
+        /// Seed of the draw, by default 1337.
+        #[serde(default = "seed")]
         seed: u64,
     },
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+fn fifth() -> f64 {
+    0.2
+}
+
+fn seed() -> u64 {
+    1337
 }
 
 impl SplitRule {

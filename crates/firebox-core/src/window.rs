@@ -1,6 +1,6 @@
 //! Windows: views into series, in two types that keep training and held-out data apart.
 //!
-//! [`TrainWindows`] and [`HeldOutWindows`] have no public constructor: only [`split`](crate::split)
+//! [`TrainWindows`] and [`HeldOutWindows`] have no public constructor: only [`split`](crate::split())
 //! makes them, so code that takes one of them cannot be given the other.
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! into windows.
 //!
 //! [`DataConfig`] says where the data lies, what its columns mean and what is done about its
-//! defects; [`ingest`] reads it. Parquet, CSV and Arrow files are read by polars, NumPy arrays and
+//! defects; [`ingest()`] reads it. Parquet, CSV and Arrow files are read by polars, NumPy arrays and
 //! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`] makes
 //! a market to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
 //! bars whose high is not the highest and constant channels are found before anything is trained,

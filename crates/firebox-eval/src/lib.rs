@@ -1,10 +1,10 @@
 //! Metrics, probes, baselines and self-contained reports for sequence encoders.
 //!
 //! An encoder that was pre-trained without labels is worth what its frozen features are worth.
-//! [`evaluate`] fits a logistic probe and nearest neighbours on them and always measures the same
+//! [`evaluate()`] fits a logistic probe and nearest neighbours on them and always measures the same
 //! beside them on the majority class, on *randomly initialised* encoders and on the raw windows.
 //! Every score has a bootstrap interval, every comparison is paired, and a difference whose
-//! interval includes zero is never called a win: [`verdict`] says in one sentence what is left.
+//! interval includes zero is never called a win: [`verdict()`] says in one sentence what is left.
 //! [`ReconstructionTally`] does the same for masked steps, beside naive fills.
 //!
 //! [`Report`] is plain data that a run fills; it becomes one HTML page without any network, a

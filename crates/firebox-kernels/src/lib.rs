@@ -2,7 +2,7 @@
 //!
 //! [`Lstm`] is a stack of LSTM layers in one or both directions, with the parameters of PyTorch's
 //! `nn.LSTM` under the same names and in the same layout. It takes sequences of different lengths
-//! in one batch: a padded step changes no state, no output and no gradient. [`dropout`] and the
+//! in one batch: a padded step changes no state, no output and no gradient. [`dropout()`] and the
 //! initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
 //! and gives the same numbers on every device.
 //!

@@ -1,6 +1,7 @@
 //! The device of a run, as the binary chose it. Which backends exist is not known here.
 
 use burn::tensor::Device;
+use firebox_kernels::{CpuKernels, CpuKernelsError};
 use sysinfo::System;
 
 /// A device with what a log should say of it.
@@ -14,6 +15,22 @@ pub struct ChosenDevice {
     pub description: String,
     /// Why it was chosen.
     pub reason: String,
+}
+
+impl ChosenDevice {
+    /// What decides the last bits of every result on this device: the backend and, on a CPU, which
+    /// of the kernels run.
+    ///
+    /// # Errors
+    ///
+    /// If `FIREBOX_KERNELS` asks for what this processor cannot run.
+    pub(crate) fn arithmetic(&self) -> Result<String, CpuKernelsError> {
+        if self.backend != "cpu" {
+            return Ok(self.backend.clone());
+        }
+        let kernels = format!("{:?}", CpuKernels::current()?).to_lowercase();
+        Ok(format!("{} {kernels}", self.backend))
+    }
 }
 
 /// The processor, its vector extensions, threads and memory, in one line.

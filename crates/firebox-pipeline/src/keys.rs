@@ -17,10 +17,10 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The keys below the series of this key. `backend` is part of them, because results differ in
-    /// their last bits between backends; threads and prefetching are not, because they change
-    /// nothing.
-    pub(crate) fn new(config: &PipelineConfig, series: Key, backend: &str) -> Self {
+    /// The keys below the series of this key. `arithmetic` (backend and kernels) is part of them,
+    /// because results differ in their last bits between backends; threads and prefetching are not,
+    /// because they change nothing.
+    pub(crate) fn new(config: &PipelineConfig, series: Key, arithmetic: &str) -> Self {
         let seed = config.run.seed;
         let windows = Key::builder("windows", 1)
             .upstream("series", series)
@@ -36,7 +36,7 @@ impl Keys {
             .field("batch_size", config.loader.batch_size.to_le_bytes())
             .field("precision", config.run.precision.to_string())
             .field("seed", seed.to_le_bytes())
-            .field("backend", backend)
+            .field("arithmetic", arithmetic)
             .finish();
         let evaluation = Key::builder("evaluation", 1)
             .upstream("training", training)

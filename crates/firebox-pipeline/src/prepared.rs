@@ -106,8 +106,8 @@ impl Prepared {
             && !same_folder(resumed, &path)
         {
             return Err(PipelineError::Setting(format!(
-                "{} cannot go on: its data or settings have changed since, and they lead to the run {}\n  \
-                 take back the change, or start that run without --resume",
+                "{} cannot go on: its data, settings or device have changed since, and they lead to the run {}\n  \
+                 take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or start that run without --resume",
                 resumed.display(),
                 path.display()
             )));
@@ -117,7 +117,7 @@ impl Prepared {
 
     fn keys(&self, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = firebox_data::fingerprint(&self.config.data)?;
-        Ok(Keys::new(&self.config, series, &device.backend))
+        Ok(Keys::new(&self.config, series, &device.arithmetic()?))
     }
 
     fn run_path(&self, keys: &Keys) -> PathBuf {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use firebox_cache::{Shards, Store};
+use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{Event, Key, Listener, Normaliser, Split, Stream, split};
 use firebox_data::Ingested;
 use firebox_eval::Reason;
@@ -65,6 +65,9 @@ pub(crate) struct Windows {
     pub(crate) ingested: Ingested,
     pub(crate) parts: Split,
     pub(crate) normaliser: Normaliser,
+    /// Keeps the series in the cache: a run that prunes must leave what this one, killed, would
+    /// start again from.
+    _hold: Hold,
 }
 
 /// Sends events to the user's listener and to the log of the run.
@@ -245,7 +248,8 @@ impl Run<'_> {
     /// Files → series → parts of windows.
     fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
         let config = self.config;
-        let ingested = self.stage("ingest", Some(self.keys.series), remade, || {
+        let series = self.keys.series;
+        let ingested = self.stage("ingest", Some(series), remade, || {
             let ingested = firebox_data::ingest(&config.data, &config.run.cache, self.listener)?;
             let detail = format!(
                 "{} steps of {} channels in {} series, {} kinds of defect",
@@ -257,6 +261,7 @@ impl Run<'_> {
             let reused = ingested.reused;
             Ok((ingested, reused, detail))
         })?;
+        let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
         // Windows are views: making them is never work that could be reused.
         self.stage("windows", None, &mut 0, || {
             let parts =
@@ -269,7 +274,7 @@ impl Run<'_> {
                 parts.test.len(),
                 parts.left_out
             );
-            Ok((Windows { ingested, parts, normaliser }, false, detail))
+            Ok((Windows { ingested, parts, normaliser, _hold: hold }, false, detail))
         })
     }
 

@@ -1,6 +1,6 @@
 //! A training loop for Burn that resumes exactly: schedules, clipping, checkpoints.
 //!
-//! [`train`] takes a model, an [`Objective`], loaders and a [`TrainConfig`], and trains until the
+//! [`train()`] takes a model, an [`Objective`], loaders and a [`TrainConfig`], and trains until the
 //! steps are taken, the validation loss has stopped falling, or it is told to stop. A run that is
 //! killed at any moment and resumed ends with the same weights and losses, bit for bit on the CPU,
 //! as one that was left alone: whatever is random is a function of the seed, the step and the

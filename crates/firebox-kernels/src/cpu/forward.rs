@@ -59,7 +59,7 @@ pub(crate) struct Saved {
     pub(super) cells: Lent,
 }
 
-/// Runs a layer. With `keep`, saves what [`backward`](super::backward) needs.
+/// Runs a layer. With `keep`, saves what [`backward`](super::backward()) needs.
 pub(crate) fn forward(kernels: CpuKernels, plan: &Plan, inputs: Inputs<'_>, keep: bool) -> Outputs {
     let sizes = plan.sizes;
     let Sizes { batch, time, hidden, directions, .. } = sizes;

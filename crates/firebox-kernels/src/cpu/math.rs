@@ -1,7 +1,7 @@
 //! Vectorised exponential, logistic function and hyperbolic tangent.
 //!
 //! Largest relative error against float64, over all finite inputs whose result is a normal number:
-//! [`SIGMOID_ERROR`] and [`TANH_ERROR`]. The tests below sweep them for every kind of vector.
+//! `SIGMOID_ERROR` and `TANH_ERROR`. The tests below sweep them for every kind of vector.
 
 use super::simd::Simd;
 

@@ -1,6 +1,6 @@
 //! One layer as a single operation of Burn's CPU backend, with its gradient.
 //!
-//! The arithmetic is in [`cpu`](crate::cpu); this file wires it into Burn's graph. A node of that
+//! The arithmetic is in [`cpu`]; this file wires it into Burn's graph. A node of that
 //! graph has one output, but a layer has two, so there are two nodes: [`Sequence`] gives the
 //! outputs of all steps, and [`Last`], its child, the last states. On the way back `Last` leaves its
 //! gradient in a place that `Sequence` looks into.
