@@ -38,10 +38,14 @@
 mod cpu;
 mod device;
 mod dropout;
+mod gru;
+mod import;
 mod init;
 mod lstm;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
 pub use dropout::dropout;
+pub use gru::{Gru, GruConfig};
+pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};

@@ -13,14 +13,15 @@
 use rayon::prelude::*;
 
 use super::block::{Buffer, accumulate, for_row_tiles};
+use super::cell::Cell;
+use super::compute::Compute;
 use super::forward::{Inputs, Saved, load_blocks, store_blocks};
 use super::kernels::dispatch;
-use super::math::tanh;
 use super::pack::{self, STRIP, Strips, WeightGradients, backward_columns, panel_width};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
-use super::simd::Simd;
-use super::{BLOCK, CpuKernels, GATES, Shared};
+use super::simd::{Simd, pair};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -48,6 +49,7 @@ const ROWS: usize = 128;
 /// the input only if it is `wanted`.
 pub(crate) fn backward(
     kernels: CpuKernels,
+    arithmetic: Arithmetic,
     plan: &Plan,
     inputs: Inputs<'_>,
     output: &[f32],
@@ -55,67 +57,86 @@ pub(crate) fn backward(
     d: &OutputGradients<'_>,
     wanted: bool,
 ) -> Gradients {
-    let sizes = plan.sizes;
-    let Sizes { batch, time, input, hidden, directions } = sizes;
-    let packed: Vec<Buffer> = (0..directions)
-        .into_par_iter()
-        .map(|direction| pack::backward(&sizes, inputs.weights(&sizes, direction), wanted))
-        .collect();
-    let mut d_input = vec![0.0; if wanted { batch * time * input } else { 0 }];
-    let mut d_hidden = vec![0.0; directions * batch * hidden];
-    let mut d_cell = vec![0.0; directions * batch * hidden];
-    let results =
-        [&mut d_input, &mut d_hidden, &mut d_cell].map(|slice| Shared::new(slice.as_mut_slice()));
-    let mut at = 0;
-    let tasks: Vec<_> = plan
-        .tiles
-        .iter()
-        .map(|tile| {
-            let first = at;
-            at += directions * tile.gates(&sizes);
-            (tile, first)
-        })
-        .collect();
-    let run_direction = |tile: &Tile, first: usize, direction: usize| {
-        let count = tile.gates(&sizes);
-        let first = first + direction * count;
-        let mut d_weights = Lent::take(Strips::new(&sizes).gradient(&sizes));
-        d_weights.get_mut().fill(0.0);
-        let mut run = Run {
-            sizes,
-            tile,
-            direction,
-            inputs,
-            output,
-            packed: packed[direction].get(),
-            gates: &saved.gates.get()[first..][..count],
-            cells: &saved.cells.get()[first / 4..][..count / 4],
-            d,
-            results: &results,
-            wanted,
-            d_weights: d_weights.get_mut(),
+    arithmetic.dispatch(Backward { kernels, plan, inputs, output, saved, d, wanted })
+}
+
+struct Backward<'a> {
+    kernels: CpuKernels,
+    plan: &'a Plan,
+    inputs: Inputs<'a>,
+    output: &'a [f32],
+    saved: &'a Saved,
+    d: &'a OutputGradients<'a>,
+    wanted: bool,
+}
+
+impl Pass for Backward<'_> {
+    type Result = Gradients;
+
+    fn run<C: Compute, K: Cell>(self) -> Gradients {
+        let Self { kernels, plan, inputs, output, saved, d, wanted } = self;
+        let sizes = plan.sizes;
+        let Sizes { batch, time, input, hidden, directions } = sizes;
+        let packed: Vec<Buffer> = (0..directions)
+            .into_par_iter()
+            .map(|direction| pack::backward::<C>(&sizes, inputs.weights(&sizes, direction), wanted))
+            .collect();
+        let mut d_input = vec![0.0; if wanted { batch * time * input } else { 0 }];
+        let mut d_hidden = vec![0.0; directions * batch * hidden];
+        let mut d_cell = vec![0.0; directions * batch * hidden];
+        let results = [&mut d_input, &mut d_hidden, &mut d_cell]
+            .map(|slice| Shared::new(slice.as_mut_slice()));
+        let mut at = 0;
+        let tasks: Vec<_> = plan
+            .tiles
+            .iter()
+            .map(|tile| {
+                let first = at;
+                at += directions * tile.gates(&sizes);
+                (tile, first)
+            })
+            .collect();
+        let run_direction = |tile: &Tile, first: usize, direction: usize| {
+            let count = tile.gates(&sizes);
+            let first = first + direction * count;
+            let mut d_weights = Lent::take(Strips::new(&sizes).gradient(&sizes));
+            d_weights.get_mut().fill(0.0);
+            let mut run = Run {
+                sizes,
+                tile,
+                direction,
+                inputs,
+                output,
+                packed: packed[direction].get(),
+                gates: &saved.gates.get()[first / C::PAIR..][..count / C::PAIR],
+                cells: &saved.cells.get()[first / 4..][..count / 4],
+                d,
+                results: &results,
+                wanted,
+                d_weights: d_weights.get_mut(),
+            };
+            run_tile::<C, K>(kernels, &mut run);
+            d_weights
         };
-        run_tile(kernels, &mut run);
-        d_weights
-    };
-    // Both directions of a tile add to the same rows of the input's gradient: one after the other.
-    let partial: Vec<Vec<Lent>> = tasks
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|(tile, first)| {
-            (0..directions).map(|direction| run_direction(tile, first, direction)).collect()
-        })
-        .collect();
-    let mut gradients = Gradients {
-        input: wanted.then_some(d_input),
-        weight_ih: vec![0.0; directions * 4 * hidden * input],
-        weight_hh: vec![0.0; directions * 4 * hidden * hidden],
-        bias: vec![0.0; directions * 4 * hidden],
-        hidden: d_hidden,
-        cell: d_cell,
-    };
-    sum(&sizes, &partial, &mut gradients);
-    gradients
+        // Both directions of a tile add to the same rows of the input's gradient: one after the other.
+        let partial: Vec<Vec<Lent>> = tasks
+            .into_par_iter()
+            .with_max_len(1)
+            .map(|(tile, first)| {
+                (0..directions).map(|direction| run_direction(tile, first, direction)).collect()
+            })
+            .collect();
+        let mut gradients = Gradients {
+            input: wanted.then_some(d_input),
+            weight_ih: vec![0.0; directions * 4 * hidden * input],
+            weight_hh: vec![0.0; directions * 4 * hidden * hidden],
+            bias: vec![0.0; directions * 4 * hidden],
+            hidden: d_hidden,
+            cell: d_cell,
+        };
+        sum(&sizes, &partial, &mut gradients);
+        gradients
+    }
 }
 
 /// The sum of the tiles' gradients of the weights, in the order of the tiles.
@@ -172,32 +193,36 @@ struct State {
     d_gates: Buffer,
     /// `[strip, ROWS + rows, 6]`: inputs and hidden states of the same rows.
     operands: Buffer,
+    /// Words of this step's gradients of the gates, `[block, row, pair of gates, 16]`, for the product
+    /// with the weights; and of the waiting rows, two and two, of a block of `d_gates` and of
+    /// `operands`. Empty where the numbers themselves are the words.
+    words: [Buffer; 3],
     /// Rows that `d_gates` and `operands` have room for.
     room: usize,
     /// Rows that wait.
     waiting: usize,
 }
 
-dispatch!(fn run_tile = run_steps(run: &mut Run<'_>));
+dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
+unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let Run { sizes, tile, direction, .. } = *run;
     let (hidden, rows) = (sizes.hidden, tile.rows());
-    let mut state = start(run);
+    let mut state = start::<C>(run);
     let steps = tile.steps();
     for index in 0..steps {
         let t = if direction == 1 { index } else { steps - 1 - index };
         if state.waiting + tile.active(t) > state.room {
             // SAFETY: the features are those that the caller vouches for.
-            unsafe { update_weights::<S>(run, &mut state) };
+            unsafe { update_weights::<S, C>(run, &mut state) };
         }
         // SAFETY: as above.
         unsafe {
-            gate_gradients::<S>(run, t, &mut state);
-            product::<S>(run, t, &mut state);
+            gate_gradients::<S, C, K>(run, t, &mut state);
+            product::<S, C>(run, t, &mut state);
         }
         collect_operands(run, t, &mut state);
         state.waiting += tile.active(t);
@@ -206,7 +231,7 @@ unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
         }
     }
     // SAFETY: as above.
-    unsafe { update_weights::<S>(run, &mut state) };
+    unsafe { update_weights::<S, C>(run, &mut state) };
     for (row, sample) in tile.samples.iter().enumerate() {
         let at = sizes.state(*sample, direction);
         // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
@@ -218,7 +243,7 @@ unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
     }
 }
 
-fn start(run: &Run<'_>) -> State {
+fn start<C: Compute>(run: &Run<'_>) -> State {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
     let columns = backward_columns(&sizes, run.wanted);
@@ -231,6 +256,12 @@ fn start(run: &Run<'_>) -> State {
         cell: Buffer::zeros(rows * padded),
         d_gates: Buffer::zeros(sizes.blocks() * room * GATES),
         operands: Buffer::zeros(strips * room * STRIP),
+        words: [
+            sizes.blocks() * rows * GATES / 2,
+            room.div_ceil(2) * GATES,
+            strips * room.div_ceil(2) * STRIP,
+        ]
+        .map(|count| Buffer::zeros((C::PAIR - 1) * count)),
         room,
         waiting: 0,
     };
@@ -260,7 +291,7 @@ fn before(run: &Run<'_>, t: usize) -> Option<usize> {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn gate_gradients<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
+unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, state: &mut State) {
     let Run { sizes, tile, direction, gates, cells, .. } = *run;
     let (hidden, running, columns) = (sizes.hidden, tile.active(t), state.columns);
     let back = state.back.get_mut();
@@ -276,6 +307,8 @@ unsafe fn gate_gradients<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
     // Samples that were already running at the step before; the others start at this one.
     let continued = previous.map_or(0, |t| tile.active(t)).min(running);
     let (d_cell, d_gates) = (state.d_cell.get_mut(), state.d_gates.get_mut());
+    let words = state.words[0].get_mut();
+    let kept = GATES / C::PAIR;
     for block in 0..sizes.blocks() {
         let row_of = |t: usize| tile.start(t) * sizes.blocks() + block * tile.active(t);
         for row in 0..running {
@@ -287,58 +320,58 @@ unsafe fn gate_gradients<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
                 _ => &state.cell.get()[(block * tile.rows() + row) * BLOCK..][..BLOCK],
             };
             let rows = Rows {
-                gates: &gates[at * GATES..][..GATES],
+                gates: &gates[at * kept..][..kept],
                 cell: &cells[at * BLOCK..][..BLOCK],
                 before,
                 d_hidden: &back[row * columns + block * BLOCK..][..BLOCK],
                 d_cell: &mut d_cell[(block * tile.rows() + row) * BLOCK..][..BLOCK],
                 d_gates: &mut d_gates[(block * state.room + state.waiting + row) * GATES..]
                     [..GATES],
+                words: match C::PAIR {
+                    1 => &mut [],
+                    _ => &mut words[(block * tile.rows() + row) * kept..][..kept],
+                },
             };
             // SAFETY: the features are those that the caller vouches for.
-            unsafe { gate_gradients_of_row::<S>(rows) };
+            unsafe { gate_gradients_of_row::<S, C, K>(rows) };
         }
     }
 }
 
 /// One block of units of one sample: `[16]`, or `[gate, 16]` for gates.
 struct Rows<'a> {
+    /// As [`Compute::save`] kept them.
     gates: &'a [f32],
     cell: &'a [f32],
     before: &'a [f32],
     d_hidden: &'a [f32],
     d_cell: &'a mut [f32],
     d_gates: &'a mut [f32],
+    /// The same as words of two gates each, if operands are pairs.
+    words: &'a mut [f32],
 }
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn gate_gradients_of_row<S: Simd>(rows: Rows<'_>) {
+unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
     let mut lane = 0;
     while lane < BLOCK {
         // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
         unsafe {
-            let gate = |n: usize| rows.gates.as_ptr().add(n * BLOCK + lane);
-            let (i, f) = (S::load(gate(0)), S::load(gate(1)));
-            let (g, o) = (S::load(gate(2)), S::load(gate(3)));
-            let one = S::splat(1.0);
-            let tanh_c = tanh::<S>(S::load(rows.cell.as_ptr().add(lane)));
-            let dh = S::load(rows.d_hidden.as_ptr().add(lane));
-            let d_cell = rows.d_cell.as_mut_ptr().add(lane);
-            let through = S::mul(S::mul(dh, o), S::sub(one, S::mul(tanh_c, tanh_c)));
-            let dc = S::add(S::load(d_cell), through);
-            S::store(d_cell, S::mul(dc, f));
-            let before = S::load(rows.before.as_ptr().add(lane));
-            let d_i = S::mul(S::mul(dc, g), S::mul(i, S::sub(one, i)));
-            let d_f = S::mul(S::mul(dc, before), S::mul(f, S::sub(one, f)));
-            let d_g = S::mul(S::mul(dc, i), S::sub(one, S::mul(g, g)));
-            let d_o = S::mul(S::mul(dh, tanh_c), S::mul(o, S::sub(one, o)));
+            let load = |slice: &[f32]| S::load(slice.as_ptr().add(lane));
+            let kept = C::restore::<S>(rows.gates.as_ptr().add(lane));
+            let (cell, before) = (load(rows.cell), load(rows.before));
+            let (d_hidden, d_cell) = (load(rows.d_hidden), load(rows.d_cell));
+            let (d_gates, d_before) = K::gradient::<S>(kept, cell, before, d_hidden, d_cell);
+            S::store(rows.d_cell.as_mut_ptr().add(lane), d_before);
             let out = rows.d_gates.as_mut_ptr().add(lane);
-            S::store(out, d_i);
-            S::store(out.add(BLOCK), d_f);
-            S::store(out.add(2 * BLOCK), d_g);
-            S::store(out.add(3 * BLOCK), d_o);
+            for (gate, d) in d_gates.into_iter().enumerate() {
+                S::store(out.add(gate * BLOCK), d);
+            }
+            if C::PAIR > 1 {
+                C::save::<S>(rows.words.as_mut_ptr().add(lane), d_gates);
+            }
         }
         lane += S::LANES;
     }
@@ -353,11 +386,15 @@ unsafe fn gate_gradients_of_row<S: Simd>(rows: Rows<'_>) {
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-unsafe fn product<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
+unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut State) {
     let Run { sizes, tile, packed, .. } = *run;
     let (blocks, columns) = (sizes.blocks(), state.columns);
-    let gate_rows = blocks * GATES;
-    let d_gates = &state.d_gates.get()[state.waiting * GATES..];
+    let row_words = GATES / C::PAIR;
+    let gate_rows = blocks * row_words;
+    let (d_gates, block_rows) = match C::PAIR {
+        1 => (&state.d_gates.get()[state.waiting * GATES..], state.room),
+        _ => (state.words[0].get(), tile.rows()),
+    };
     let back = state.back.get_mut();
     let mut column = 0;
     while column < columns {
@@ -366,10 +403,10 @@ unsafe fn product<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
         for_row_tiles!(S, tile.active(t), row, M => {
             let out = &mut back[row * columns + column..];
             assert!(out.len() >= (M - 1) * columns + width * BLOCK);
-            assert!(d_gates.len() >= ((blocks - 1) * state.room + row + M) * GATES);
+            assert!(d_gates.len() >= ((blocks - 1) * block_rows + row + M) * row_words);
             let operands = Product {
-                a: d_gates[row * GATES..].as_ptr(),
-                a_block: state.room * GATES,
+                a: d_gates[row * row_words..].as_ptr(),
+                a_block: block_rows * row_words,
                 blocks,
                 panel: panel.as_ptr(),
                 out: out.as_mut_ptr(),
@@ -378,8 +415,8 @@ unsafe fn product<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
             // SAFETY: the slice of the panel and the assertions cover every element it touches.
             unsafe {
                 match width {
-                    4 => product_tile::<S, M, 4>(operands),
-                    _ => product_tile::<S, M, 1>(operands),
+                    4 => product_tile::<S, C, M, 4>(operands),
+                    _ => product_tile::<S, C, M, 1>(operands),
                 }
             }
         });
@@ -393,7 +430,7 @@ struct Product {
     a: *const f32,
     a_block: usize,
     blocks: usize,
-    /// `[blocks * 64, N * 16]`
+    /// `[blocks * words(64), N * 16]`
     panel: *const f32,
     out: *mut f32,
     out_row: usize,
@@ -404,7 +441,7 @@ struct Product {
 /// # Safety
 /// That of [`Simd`]; the pointers are valid for the shapes that [`Product`] states.
 #[inline(always)]
-unsafe fn product_tile<S: Simd, const M: usize, const N: usize>(at: Product) {
+unsafe fn product_tile<S: Simd, C: Compute, const M: usize, const N: usize>(at: Product) {
     let mut lane = 0;
     while lane < BLOCK {
         // SAFETY: every address is within the shapes for which the caller vouches.
@@ -413,10 +450,10 @@ unsafe fn product_tile<S: Simd, const M: usize, const N: usize>(at: Product) {
             for block in 0..at.blocks {
                 let mut a = [at.a; M];
                 for (m, a) in a.iter_mut().enumerate() {
-                    *a = at.a.add(block * at.a_block + m * GATES);
+                    *a = at.a.add(block * at.a_block + m * GATES / C::PAIR);
                 }
-                let b = at.panel.add(block * GATES * N * BLOCK + lane);
-                accumulate::<S, M, N, 1>(&mut acc, a, b, GATES);
+                let b = at.panel.add(block * GATES / C::PAIR * N * BLOCK + lane);
+                accumulate::<S, C, M, N, 1>(&mut acc, a, b, GATES / C::PAIR);
             }
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {
@@ -475,14 +512,30 @@ fn copy_strips(from: &[f32], to: &mut [f32], room: usize) {
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-unsafe fn update_weights<S: Simd>(run: &mut Run<'_>, state: &mut State) {
+unsafe fn update_weights<S: Simd, C: Compute>(run: &mut Run<'_>, state: &mut State) {
     let strips = Strips::new(&run.sizes).count();
     let (room, count) = (state.room, std::mem::take(&mut state.waiting));
+    let [_, gate_words, operand_words] = &mut state.words;
+    if C::PAIR > 1 {
+        for strip in 0..strips {
+            let from = &state.operands.get()[strip * room * STRIP..][..count * STRIP];
+            let to = &mut operand_words.get_mut()[strip * room.div_ceil(2) * STRIP..];
+            // SAFETY: the features are those that the caller vouches for.
+            unsafe { pair_rows::<S, STRIP>(from, to) };
+        }
+    }
     for block in 0..run.sizes.blocks() {
-        let d_gates = &state.d_gates.get()[block * room * GATES..][..room * GATES];
+        let mut d_gates = &state.d_gates.get()[block * state.room * GATES..][..count * GATES];
+        let mut operands = state.operands.get();
+        if C::PAIR > 1 {
+            // SAFETY: as above.
+            unsafe { pair_rows::<S, GATES>(d_gates, gate_words.get_mut()) };
+            (d_gates, operands) = (gate_words.get(), operand_words.get());
+        }
+        let (room, count) = (room.div_ceil(C::PAIR), count.div_ceil(C::PAIR));
         let d_weights = &mut run.d_weights[block * strips * STRIP * GATES..];
         for strip in 0..strips {
-            let operands = &state.operands.get()[strip * room * STRIP..][..room * STRIP];
+            let operands = &operands[strip * room * STRIP..][..room * STRIP];
             let d_weights = &mut d_weights[strip * STRIP * GATES..][..STRIP * GATES];
             for_row_tiles!(S, STRIP, row, M => {
                 // SAFETY: `count` is at most `room`, for which the slices have room; `row + M` is
@@ -490,9 +543,36 @@ unsafe fn update_weights<S: Simd>(run: &mut Run<'_>, state: &mut State) {
                 unsafe {
                     let operands = operands.as_ptr().add(row);
                     let d_weights = d_weights.as_mut_ptr().add(row * GATES);
-                    weights_tile::<S, M>(operands, d_gates.as_ptr(), count, d_weights);
+                    weights_tile::<S, C, M>(operands, d_gates.as_ptr(), count, d_weights);
                 }
             });
+        }
+    }
+}
+
+/// Packs each two rows of `WIDTH` numbers into one of words; a last row without another one beside
+/// zeros.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pair_rows<S: Simd, const WIDTH: usize>(from: &[f32], to: &mut [f32]) {
+    for (rows, words) in from.chunks(2 * WIDTH).zip(to.chunks_exact_mut(WIDTH)) {
+        let (low, high) = rows.split_at(WIDTH);
+        let high = if high.is_empty() { &[0.0; WIDTH][..] } else { high };
+        if WIDTH % S::LANES == 0 {
+            for at in (0..WIDTH).step_by(S::LANES) {
+                // SAFETY: `at + LANES` is at most the width of all three rows.
+                unsafe {
+                    let word =
+                        S::pair(S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+                    S::store(words.as_mut_ptr().add(at), word);
+                }
+            }
+        } else {
+            for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+                *word = pair(*low, *high);
+            }
         }
     }
 }
@@ -503,7 +583,7 @@ unsafe fn update_weights<S: Simd>(run: &mut Run<'_>, state: &mut State) {
 /// That of [`Simd`]; `operands` is valid for `count` rows of six, `d_gates` for `count` and
 /// `d_weights` for `M` rows of 64.
 #[inline(always)]
-unsafe fn weights_tile<S: Simd, const M: usize>(
+unsafe fn weights_tile<S: Simd, C: Compute, const M: usize>(
     operands: *const f32,
     d_gates: *const f32,
     count: usize,
@@ -521,7 +601,7 @@ unsafe fn weights_tile<S: Simd, const M: usize>(
                     *value = S::load(d_weights.add(m * GATES + n * BLOCK + lane));
                 }
             }
-            accumulate::<S, M, 4, STRIP>(&mut acc, a, d_gates.add(lane), count);
+            accumulate::<S, C, M, 4, STRIP>(&mut acc, a, d_gates.add(lane), count);
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {
                     S::store(d_weights.add(m * GATES + n * BLOCK + lane), value);

@@ -1,6 +1,7 @@
 //! The register tile that every product of the LSTM is made of, and memory for packed operands.
 
 use super::BLOCK;
+use super::compute::Compute;
 use super::simd::Simd;
 
 /// One cache line: vectors that are loaded from a packed operand never cross two.
@@ -39,14 +40,20 @@ impl Buffer {
     }
 }
 
-/// `acc[m][n] += Σ_k a[m][k * STEP] * b[k][n]`, where row `k` of the packed operand `b` is `N`
-/// blocks long.
+/// `acc[m][n] += Σ_k a[m][k * STEP] * b[k][n]` over `count` words, where row `k` of the packed
+/// operand `b` is `N` blocks long.
 ///
 /// # Safety
 /// That of [`Simd`]; each pointer of `a` is valid for `(count - 1) * STEP + 1` numbers and `b` for
 /// `count * N * BLOCK`, less the offset of this vector in its block.
 #[inline(always)]
-pub(super) unsafe fn accumulate<S: Simd, const M: usize, const N: usize, const STEP: usize>(
+pub(super) unsafe fn accumulate<
+    S: Simd,
+    C: Compute,
+    const M: usize,
+    const N: usize,
+    const STEP: usize,
+>(
     acc: &mut [[S::Vector; N]; M],
     a: [*const f32; M],
     b: *const f32,
@@ -63,7 +70,7 @@ pub(super) unsafe fn accumulate<S: Simd, const M: usize, const N: usize, const S
             for m in 0..M {
                 let x = S::splat(*a[m].add(k * STEP));
                 for n in 0..N {
-                    acc[m][n] = S::fma(x, columns[n], acc[m][n]);
+                    acc[m][n] = C::fma::<S>(x, columns[n], acc[m][n]);
                 }
             }
         }

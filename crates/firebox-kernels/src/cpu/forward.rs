@@ -3,13 +3,14 @@
 use rayon::prelude::*;
 
 use super::block::{Buffer, accumulate, for_row_tiles};
+use super::cell::Cell;
+use super::compute::Compute;
 use super::kernels::dispatch;
-use super::math::{sigmoid, tanh};
 use super::pack::{self, Weights};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
-use super::{BLOCK, CpuKernels, GATES, Shared};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared};
 
 /// What a layer reads. Directions lie one after the other.
 #[derive(Clone, Copy)]
@@ -52,7 +53,8 @@ pub(crate) struct Outputs {
 }
 
 /// Gates and cell states of every step that was computed, tile by tile, in each tile direction by
-/// direction, step by step: `[block, running sample, gate, 16]` and `[block, running sample, 16]`.
+/// direction, step by step: `[block, running sample, gate, 16]`, in pairs if the operands are, and
+/// `[block, running sample, 16]`.
 #[derive(Debug)]
 pub(crate) struct Saved {
     pub(super) gates: Lent,
@@ -60,47 +62,71 @@ pub(crate) struct Saved {
 }
 
 /// Runs a layer. With `keep`, saves what [`backward`](super::backward()) needs.
-pub(crate) fn forward(kernels: CpuKernels, plan: &Plan, inputs: Inputs<'_>, keep: bool) -> Outputs {
-    let sizes = plan.sizes;
-    let Sizes { batch, time, hidden, directions, .. } = sizes;
-    let packed: Vec<Buffer> = (0..directions)
-        .into_par_iter()
-        .map(|direction| pack::forward(&sizes, inputs.weights(&sizes, direction)))
-        .collect();
-    let mut output = vec![0.0; batch * time * directions * hidden];
-    let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
-    let mut saved = keep
-        .then(|| Saved { gates: Lent::take(plan.gates()), cells: Lent::take(plan.gates() / 4) });
-    let results = [&mut output, &mut last_hidden, &mut last_cell]
-        .map(|slice| Shared::new(slice.as_mut_slice()));
-    let mut tasks = vec![];
-    let (mut gates, mut cells) = match &mut saved {
-        Some(saved) => (saved.gates.get_mut(), saved.cells.get_mut()),
-        None => (&mut [][..], &mut [][..]),
-    };
-    for tile in &plan.tiles {
-        for direction in 0..directions {
-            let count = if keep { tile.gates(&sizes) } else { 0 };
-            let (own_gates, own_cells);
-            (own_gates, gates) = gates.split_at_mut(count);
-            (own_cells, cells) = cells.split_at_mut(count / 4);
-            tasks.push((tile, direction, own_gates, own_cells));
-        }
-    }
-    tasks.into_par_iter().with_max_len(1).for_each(|(tile, direction, gates, cells)| {
-        let mut run = Run {
-            sizes,
-            tile,
-            direction,
-            inputs,
-            packed: packed[direction].get(),
-            results: &results,
-            gates,
-            cells,
+pub(crate) fn forward(
+    kernels: CpuKernels,
+    arithmetic: Arithmetic,
+    plan: &Plan,
+    inputs: Inputs<'_>,
+    keep: bool,
+) -> Outputs {
+    arithmetic.dispatch(Forward { kernels, plan, inputs, keep })
+}
+
+struct Forward<'a> {
+    kernels: CpuKernels,
+    plan: &'a Plan,
+    inputs: Inputs<'a>,
+    keep: bool,
+}
+
+impl Pass for Forward<'_> {
+    type Result = Outputs;
+
+    fn run<C: Compute, K: Cell>(self) -> Outputs {
+        let Self { kernels, plan, inputs, keep } = self;
+        let sizes = plan.sizes;
+        let Sizes { batch, time, hidden, directions, .. } = sizes;
+        let packed: Vec<Buffer> = (0..directions)
+            .into_par_iter()
+            .map(|direction| pack::forward::<C>(&sizes, inputs.weights(&sizes, direction)))
+            .collect();
+        let mut output = vec![0.0; batch * time * directions * hidden];
+        let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
+        let mut saved = keep.then(|| Saved {
+            gates: Lent::take(plan.gates() / C::PAIR),
+            cells: Lent::take(plan.gates() / 4),
+        });
+        let results = [&mut output, &mut last_hidden, &mut last_cell]
+            .map(|slice| Shared::new(slice.as_mut_slice()));
+        let mut tasks = vec![];
+        let (mut gates, mut cells) = match &mut saved {
+            Some(saved) => (saved.gates.get_mut(), saved.cells.get_mut()),
+            None => (&mut [][..], &mut [][..]),
         };
-        run_tile(kernels, &mut run);
-    });
-    Outputs { output, hidden: last_hidden, cell: last_cell, saved }
+        for tile in &plan.tiles {
+            for direction in 0..directions {
+                let count = if keep { tile.gates(&sizes) } else { 0 };
+                let (own_gates, own_cells);
+                (own_gates, gates) = gates.split_at_mut(count / C::PAIR);
+                (own_cells, cells) = cells.split_at_mut(count / 4);
+                tasks.push((tile, direction, own_gates, own_cells));
+            }
+        }
+        tasks.into_par_iter().with_max_len(1).for_each(|(tile, direction, gates, cells)| {
+            let mut run = Run {
+                sizes,
+                tile,
+                direction,
+                inputs,
+                packed: packed[direction].get(),
+                results: &results,
+                gates,
+                cells,
+            };
+            run_tile::<C, K>(kernels, &mut run);
+        });
+        Outputs { output, hidden: last_hidden, cell: last_cell, saved }
+    }
 }
 
 /// One tile in one direction.
@@ -118,14 +144,18 @@ struct Run<'a> {
     cells: &'a mut [f32],
 }
 
-dispatch!(fn run_tile = run_steps(run: &mut Run<'_>));
+dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
+unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
+    let (input_words, hidden_words) = (C::words(sizes.input), C::words(hidden));
+    // Inputs and hidden states of a step in words, where these are not the numbers themselves.
+    let packed = C::PAIR - 1;
+    let mut words = [input_words, hidden_words].map(|words| Buffer::zeros(packed * rows * words));
     // Hidden states of this step and the next, `[row, padded]`; cells, `[block, row, 16]`.
     let mut states = [Buffer::zeros(rows * padded), Buffer::zeros(rows * padded)];
     let mut cell = Buffer::zeros(rows * padded);
@@ -140,8 +170,26 @@ unsafe fn run_steps<S: Simd>(run: &mut Run<'_>) {
     for index in 0..tile.steps() {
         let t = if direction == 1 { tile.steps() - 1 - index } else { index };
         let [now, next] = &mut states;
-        // SAFETY: the features are those that the caller vouches for.
-        unsafe { step::<S>(run, t, now.get(), next.get_mut(), cell.get_mut()) };
+        let [input, state] = &mut words;
+        if C::PAIR > 1 {
+            for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
+                let from = &inputs.input[sizes.input(*sample, t)..][..sizes.input];
+                let to = &mut input.get_mut()[row * input_words..][..input_words];
+                let hidden = &now.get()[row * padded..][..hidden];
+                let hidden_to = &mut state.get_mut()[row * hidden_words..][..hidden_words];
+                // SAFETY: the features are those that the caller vouches for.
+                unsafe {
+                    C::pack::<S>(from, to);
+                    C::pack::<S>(hidden, hidden_to);
+                }
+            }
+        }
+        let operands = match C::PAIR {
+            1 => Operands { input: inputs.input, hidden: now.get(), hidden_row: padded },
+            _ => Operands { input: input.get(), hidden: state.get(), hidden_row: hidden_words },
+        };
+        // SAFETY: as above.
+        unsafe { step::<S, C, K>(run, t, operands, next.get_mut(), cell.get_mut()) };
         for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
             // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
             let output =
@@ -181,7 +229,17 @@ pub(super) fn store_blocks(from: &[f32], row: usize, rows: usize, to: &mut [f32]
     }
 }
 
-/// One step of all running samples: hidden states from `now` to `next`, cells in place.
+/// What a step multiplies with the weights.
+#[derive(Clone, Copy)]
+struct Operands<'a> {
+    /// The layer's input as it came, or the tile's of this step in words.
+    input: &'a [f32],
+    hidden: &'a [f32],
+    /// From one row of `hidden` to the next.
+    hidden_row: usize,
+}
+
+/// One step of all running samples: hidden states to `next`, cells in place.
 ///
 /// # Safety
 /// That of [`Simd`].
@@ -190,16 +248,18 @@ pub(super) fn store_blocks(from: &[f32], row: usize, rows: usize, to: &mut [f32]
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-unsafe fn step<S: Simd>(
+unsafe fn step<S: Simd, C: Compute, K: Cell>(
     run: &mut Run<'_>,
     t: usize,
-    now: &[f32],
+    operands: Operands<'_>,
     next: &mut [f32],
     cell: &mut [f32],
 ) {
-    let Run { sizes, tile, inputs, packed, .. } = *run;
+    let Run { sizes, tile, packed, .. } = *run;
     let (padded, rows, running) = (sizes.padded(), tile.rows(), tile.active(t));
-    let panel_size = (1 + sizes.input + sizes.hidden) * GATES;
+    let (channels, units) = (C::words(sizes.input), C::words(sizes.hidden));
+    let panel_size = (1 + channels + units) * GATES;
+    let saved_gates = GATES / C::PAIR;
     let kept = !run.gates.is_empty();
     let saved_row = tile.start(t) * sizes.blocks();
     for block in 0..sizes.blocks() {
@@ -208,9 +268,12 @@ unsafe fn step<S: Simd>(
             let mut x = [std::ptr::null(); M];
             let mut h = [std::ptr::null(); M];
             for m in 0..M {
-                let from = sizes.input(tile.samples[row + m], t);
-                x[m] = inputs.input[from..][..sizes.input].as_ptr();
-                h[m] = now[(row + m) * padded..][..padded].as_ptr();
+                let from = match C::PAIR {
+                    1 => sizes.input(tile.samples[row + m], t),
+                    _ => (row + m) * channels,
+                };
+                x[m] = operands.input[from..][..channels].as_ptr();
+                h[m] = operands.hidden[(row + m) * operands.hidden_row..][..units].as_ptr();
             }
             let next = &mut next[row * padded + block * BLOCK..];
             assert!(next.len() >= (M - 1) * padded + BLOCK);
@@ -219,7 +282,7 @@ unsafe fn step<S: Simd>(
             if kept {
                 let at = saved_row + block * running + row;
                 save = Some((
-                    run.gates[at * GATES..][..M * GATES].as_mut_ptr(),
+                    run.gates[at * saved_gates..][..M * saved_gates].as_mut_ptr(),
                     run.cells[at * BLOCK..][..M * BLOCK].as_mut_ptr(),
                 ));
             }
@@ -227,12 +290,12 @@ unsafe fn step<S: Simd>(
             while lane < BLOCK {
                 // SAFETY: the slices above cover every element that `cells` touches.
                 unsafe {
-                    cells::<S, M>(
+                    cells::<S, C, K, M>(
                         Cells {
                             x,
                             h,
-                            channels: sizes.input,
-                            units: sizes.hidden,
+                            channels,
+                            units,
                             panel: panel.as_ptr().add(lane),
                             cell: cell.as_mut_ptr().add(lane),
                             next: next.as_mut_ptr().add(lane),
@@ -249,9 +312,9 @@ unsafe fn step<S: Simd>(
 
 /// Operands of [`cells`], all at the first lane of the vector.
 struct Cells<const M: usize> {
-    /// Rows of the input, `channels` long.
+    /// Rows of the input, `channels` words long.
     x: [*const f32; M],
-    /// Rows of the hidden state, at least `units` long.
+    /// Rows of the hidden state, `units` words long.
     h: [*const f32; M],
     channels: usize,
     units: usize,
@@ -262,7 +325,7 @@ struct Cells<const M: usize> {
     /// `M` rows, `next_row` apart.
     next: *mut f32,
     next_row: usize,
-    /// `[M, gate, 16]` and `[M, 16]`
+    /// `[M, gate or pair of gates, 16]` and `[M, 16]`
     save: Option<(*mut f32, *mut f32)>,
 }
 
@@ -271,7 +334,7 @@ struct Cells<const M: usize> {
 /// # Safety
 /// That of [`Simd`]; the pointers are valid for the shapes that [`Cells`] states.
 #[inline(always)]
-unsafe fn cells<S: Simd, const M: usize>(at: Cells<M>) {
+unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
     // SAFETY: every address is within the shapes for which the caller vouches.
     unsafe {
         let mut bias = [S::splat(0.0); 4];
@@ -280,20 +343,15 @@ unsafe fn cells<S: Simd, const M: usize>(at: Cells<M>) {
         }
         let mut acc = [bias; M];
         let inputs = at.panel.add(GATES);
-        accumulate::<S, M, 4, 1>(&mut acc, at.x, inputs, at.channels);
-        accumulate::<S, M, 4, 1>(&mut acc, at.h, inputs.add(at.channels * GATES), at.units);
-        for (m, [i, f, g, o]) in acc.into_iter().enumerate() {
-            let (i, f, g, o) = (sigmoid::<S>(i), sigmoid::<S>(f), tanh::<S>(g), sigmoid::<S>(o));
+        accumulate::<S, C, M, 4, 1>(&mut acc, at.x, inputs, at.channels);
+        accumulate::<S, C, M, 4, 1>(&mut acc, at.h, inputs.add(at.channels * GATES), at.units);
+        for (m, columns) in acc.into_iter().enumerate() {
             let cell = at.cell.add(m * BLOCK);
-            let c = S::fma(f, S::load(cell), S::mul(i, g));
+            let (kept, c, h) = K::step::<S>(columns, S::load(cell));
             S::store(cell, c);
-            S::store(at.next.add(m * at.next_row), S::mul(o, tanh::<S>(c)));
+            S::store(at.next.add(m * at.next_row), h);
             if let Some((gates, cells)) = at.save {
-                let gates = gates.add(m * GATES);
-                S::store(gates, i);
-                S::store(gates.add(BLOCK), f);
-                S::store(gates.add(2 * BLOCK), g);
-                S::store(gates.add(3 * BLOCK), o);
+                C::save::<S>(gates.add(m * GATES / C::PAIR), kept);
                 S::store(cells.add(m * BLOCK), c);
             }
         }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 /// A variant of the CPU kernels. The widest that the processor has is used, unless the environment
-/// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2` or `avx512`.
+/// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2`, `avx512` or `avx512-bf16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuKernels {
     /// None: Burn's own operations, as on every other device.
@@ -15,6 +15,8 @@ pub enum CpuKernels {
     Avx2,
     /// AVX-512F.
     Avx512,
+    /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512).
+    Avx512Bf16,
 }
 
 /// A variant that was asked for and cannot be used.
@@ -22,7 +24,7 @@ pub enum CpuKernels {
 pub enum CpuKernelsError {
     /// A value of `FIREBOX_KERNELS` that names nothing.
     #[error(
-        "FIREBOX_KERNELS is `{found}`; allowed are `composed`, `portable`, `avx2` and `avx512`"
+        "FIREBOX_KERNELS is `{found}`; allowed are `composed`, `portable`, `avx2`, `avx512` and `avx512-bf16`"
     )]
     Unknown {
         /// The value found.
@@ -47,7 +49,7 @@ thread_local! {
 impl CpuKernels {
     /// The variants that this processor can run, the narrowest first.
     pub fn available() -> Vec<Self> {
-        [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512]
+        [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16]
             .into_iter()
             .filter(|kernels| kernels.runs_here())
             .collect()
@@ -104,6 +106,7 @@ impl CpuKernels {
             Some("portable") => Self::Portable,
             Some("avx2") => Self::Avx2,
             Some("avx512") => Self::Avx512,
+            Some("avx512-bf16") => Self::Avx512Bf16,
             Some(found) => return Err(CpuKernelsError::Unknown { found: found.to_owned() }),
         };
         match available.contains(&asked) {
@@ -119,6 +122,9 @@ impl CpuKernels {
                 Self::Composed | Self::Portable => true,
                 Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
                 Self::Avx512 => is_x86_feature_detected!("avx512f"),
+                Self::Avx512Bf16 => {
+                    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
+                }
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -128,32 +134,56 @@ impl CpuKernels {
     }
 }
 
-/// Defines `$name`, which runs `$generic::<S>` with the variant's instructions switched on.
+/// Defines `$name`, which runs `$generic::<S, ...>` with the variant's instructions switched on.
 macro_rules! dispatch {
-    ($(#[$doc:meta])* fn $name:ident = $generic:ident($($argument:ident: $type:ty),*)) => {
+    ($(#[$doc:meta])* fn $name:ident$(<$($type_name:ident: $bound:ident),*>)?
+        = $generic:ident($($argument:ident: $type:ty),*)
+    ) => {
         $(#[$doc])*
-        fn $name(kernels: $crate::cpu::CpuKernels, $($argument: $type),*) {
+        fn $name$(<$($type_name: $bound),*>)?(
+            kernels: $crate::cpu::CpuKernels,
+            $($argument: $type),*
+        ) {
+            #[cfg(target_arch = "x86_64")]
+            use $crate::cpu::simd::{Avx2, Avx512};
+            use $crate::cpu::simd::Portable;
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bf16")]
+            fn avx512_bf16$(<$($type_name: $bound),*>)?($($argument: $type),*) {
+                // SAFETY: the features are on in this function.
+                unsafe { $generic::<Avx512<true>$($(, $type_name)*)?>($($argument),*) }
+            }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f")]
-            fn avx512($($argument: $type),*) {
+            fn avx512$(<$($type_name: $bound),*>)?($($argument: $type),*) {
                 // SAFETY: the feature is on in this function.
-                unsafe { $generic::<$crate::cpu::simd::Avx512>($($argument),*) }
+                unsafe { $generic::<Avx512<false>$($(, $type_name)*)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2($($argument: $type),*) {
+            fn avx2$(<$($type_name: $bound),*>)?($($argument: $type),*) {
                 // SAFETY: the features are on in this function.
-                unsafe { $generic::<$crate::cpu::simd::Avx2>($($argument),*) }
+                unsafe { $generic::<Avx2$($(, $type_name)*)?>($($argument),*) }
             }
             match kernels {
                 // SAFETY: a variant comes from detection, or from `force`, which checks it.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::CpuKernels::Avx512 => unsafe { avx512($($argument),*) },
+                $crate::cpu::CpuKernels::Avx512Bf16 => unsafe {
+                    avx512_bf16$(::<$($type_name),*>)?($($argument),*)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::CpuKernels::Avx2 => unsafe { avx2($($argument),*) },
+                $crate::cpu::CpuKernels::Avx512 => unsafe {
+                    avx512$(::<$($type_name),*>)?($($argument),*)
+                },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::CpuKernels::Avx2 => unsafe {
+                    avx2$(::<$($type_name),*>)?($($argument),*)
+                },
                 // SAFETY: needs no feature.
-                _ => unsafe { $generic::<$crate::cpu::simd::Portable>($($argument),*) },
+                _ => unsafe { $generic::<Portable$($(, $type_name)*)?>($($argument),*) },
             }
         }
     };
@@ -172,7 +202,7 @@ mod tests {
         assert_eq!(CpuKernels::choose(None).ok(), CpuKernels::available().last().copied());
         assert_eq!(
             choose("sse9").expect_err("unknown").to_string(),
-            "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2` and `avx512`"
+            "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2`, `avx512` and `avx512-bf16`"
         );
     }
 

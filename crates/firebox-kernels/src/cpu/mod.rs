@@ -13,6 +13,8 @@
 
 mod backward;
 mod block;
+mod cell;
+mod compute;
 mod dropout;
 mod forward;
 mod kernels;
@@ -34,6 +36,38 @@ const BLOCK: usize = 16;
 
 /// Floats in the four gates of a block of units.
 const GATES: usize = 4 * BLOCK;
+
+/// What a layer computes, and in which type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arithmetic {
+    pub(crate) cell: CellKind,
+    /// Whether the operands of products are rounded to bf16. Everything else is f32 either way.
+    pub(crate) bf16: bool,
+}
+
+/// A kind of recurrent cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CellKind {
+    Lstm,
+    Gru,
+}
+
+/// Work that is compiled for each cell and type.
+trait Pass {
+    type Result;
+    fn run<C: compute::Compute, K: cell::Cell>(self) -> Self::Result;
+}
+
+impl Arithmetic {
+    fn dispatch<P: Pass>(self, pass: P) -> P::Result {
+        match (self.cell, self.bf16) {
+            (CellKind::Lstm, false) => pass.run::<compute::F32, cell::LstmCell>(),
+            (CellKind::Lstm, true) => pass.run::<compute::Bf16, cell::LstmCell>(),
+            (CellKind::Gru, false) => pass.run::<compute::F32, cell::GruCell>(),
+            (CellKind::Gru, true) => pass.run::<compute::Bf16, cell::GruCell>(),
+        }
+    }
+}
 
 /// A slice that several threads write to, each its own elements.
 struct Shared<'a> {

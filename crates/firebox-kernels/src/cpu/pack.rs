@@ -1,7 +1,9 @@
 //! Weights in the order in which the kernels read them, and gradients back in PyTorch's order.
 
 use super::block::Buffer;
+use super::compute::Compute;
 use super::plan::Sizes;
+use super::simd::pair;
 use super::{BLOCK, GATES};
 
 /// One direction's weights as PyTorch lays them out.
@@ -15,13 +17,15 @@ pub(super) struct Weights<'a> {
     pub(super) bias: &'a [f32],
 }
 
-/// For the forward pass: for each block of units the biases, then for each input channel and then
-/// each hidden unit the weights into the four gates of the block. `[blocks, 1 + input + hidden,
-/// gate, 16]`; units beyond the last are zero.
-pub(super) fn forward(sizes: &Sizes, weights: Weights<'_>) -> Buffer {
+/// For the forward pass: for each block of units the biases, then for each word of input channels
+/// and of hidden units the weights into the four columns of the block. `[blocks, 1 + words(input) +
+/// words(hidden), gate, 16]`; units beyond the last are zero.
+pub(super) fn forward<C: Compute>(sizes: &Sizes, weights: Weights<'_>) -> Buffer {
     let (input, hidden) = (sizes.input, sizes.hidden);
-    let mut packed = Buffer::zeros(sizes.blocks() * (1 + input + hidden) * GATES);
-    let panels = packed.get_mut().chunks_exact_mut((1 + input + hidden) * GATES);
+    let (input_words, hidden_words) = (C::words(input), C::words(hidden));
+    let rows = 1 + input_words + hidden_words;
+    let mut packed = Buffer::zeros(sizes.blocks() * rows * GATES);
+    let panels = packed.get_mut().chunks_exact_mut(rows * GATES);
     for (block, panel) in panels.enumerate() {
         for gate in 0..4 {
             for lane in 0..BLOCK.min(hidden - block * BLOCK) {
@@ -30,8 +34,13 @@ pub(super) fn forward(sizes: &Sizes, weights: Weights<'_>) -> Buffer {
                 panel[column] = weights.bias[row];
                 let from_input = &weights.ih[row * input..][..input];
                 let from_hidden = &weights.hh[row * hidden..][..hidden];
-                for (k, weight) in from_input.iter().chain(from_hidden).enumerate() {
-                    panel[(1 + k) * GATES + column] = *weight;
+                for word in 0..input_words {
+                    let weight = C::word(input, word, |index| from_input[index]);
+                    panel[(1 + word) * GATES + column] = weight;
+                }
+                for word in 0..hidden_words {
+                    let weight = C::word(hidden, word, |index| from_hidden[index]);
+                    panel[(1 + input_words + word) * GATES + column] = weight;
                 }
             }
         }
@@ -52,30 +61,43 @@ pub(super) fn panel_width(blocks_left: usize) -> usize {
 }
 
 /// For the backward pass: panels of four blocks of columns (then of one), in each a row for every
-/// gate of every unit in the order `[block, gate, 16]`.
-pub(super) fn backward(sizes: &Sizes, weights: Weights<'_>, with_input: bool) -> Buffer {
-    let (input, hidden) = (sizes.input, sizes.hidden);
+/// gate of every unit in the order `[block, gate, 16]`; with pairs, a row of words for the first two
+/// gates of every unit of a block, then for the other two.
+pub(super) fn backward<C: Compute>(
+    sizes: &Sizes,
+    weights: Weights<'_>,
+    with_input: bool,
+) -> Buffer {
     let columns = backward_columns(sizes, with_input);
-    let rows = sizes.blocks() * GATES;
+    let words = GATES / C::PAIR;
+    let rows = sizes.blocks() * words;
     let mut packed = Buffer::zeros(rows * columns);
     let data = packed.get_mut();
+    let weight = |gate: usize, unit: usize, column: usize| {
+        let row = gate * sizes.hidden + unit;
+        if column < sizes.hidden {
+            weights.hh[row * sizes.hidden + column]
+        } else if (sizes.padded()..sizes.padded() + sizes.input).contains(&column) {
+            weights.ih[row * sizes.input + column - sizes.padded()]
+        } else {
+            0.0
+        }
+    };
     let mut first = 0;
     while first < columns {
         let width = panel_width((columns - first) / BLOCK) * BLOCK;
         let panel = &mut data[first * rows..][..width * rows];
         for (row, values) in panel.chunks_exact_mut(width).enumerate() {
-            let (block, gate, lane) = (row / GATES, row % GATES / BLOCK, row % BLOCK);
+            let (block, gate, lane) = (row / words, row % words / BLOCK, row % BLOCK);
             let unit = block * BLOCK + lane;
-            if unit >= hidden {
+            if unit >= sizes.hidden {
                 continue;
             }
-            let row = gate * hidden + unit;
             for (value, column) in values.iter_mut().zip(first..) {
-                if column < hidden {
-                    *value = weights.hh[row * hidden + column];
-                } else if (sizes.padded()..sizes.padded() + input).contains(&column) {
-                    *value = weights.ih[row * input + column - sizes.padded()];
-                }
+                *value = match C::PAIR {
+                    1 => weight(gate, unit, column),
+                    _ => pair(weight(2 * gate, unit, column), weight(2 * gate + 1, unit, column)),
+                };
             }
         }
         first += width;

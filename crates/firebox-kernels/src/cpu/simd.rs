@@ -39,6 +39,30 @@ pub(super) trait Simd: Copy {
         a: Self::Vector,
         b: Self::Vector,
     ) -> Self::Vector;
+    /// In each lane a word of two bf16, `low` in its lower half, rounded to nearest even; NaN stays
+    /// NaN.
+    unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector;
+    /// The lower and the upper halves of such words.
+    unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector);
+    /// `c` and the products of both halves of `a` and `b`.
+    #[inline(always)]
+    unsafe fn dot(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            let ((a_low, a_high), (b_low, b_high)) = (Self::unpair(a), Self::unpair(b));
+            Self::fma(a_low, b_low, Self::fma(a_high, b_high, c))
+        }
+    }
+}
+
+/// [`Simd::pair`] of one lane.
+#[inline(always)]
+pub(super) fn pair(low: f32, high: f32) -> f32 {
+    let round = |x: f32| {
+        let bits = x.to_bits();
+        if x.is_nan() { 0x7fc0_0000 } else { bits + 0x7fff + (bits >> 16 & 1) }
+    };
+    f32::from_bits(round(high) & 0xffff_0000 | round(low) >> 16)
 }
 
 /// Four numbers in plain Rust: what every processor can do, and what compilers turn into SSE or
@@ -115,6 +139,16 @@ impl Simd for Portable {
             }
         }
         chosen
+    }
+    #[inline(always)]
+    unsafe fn pair(low: [f32; 4], high: [f32; 4]) -> [f32; 4] {
+        Self::each(low, high, pair)
+    }
+    #[inline(always)]
+    unsafe fn unpair(words: [f32; 4]) -> ([f32; 4], [f32; 4]) {
+        let low = Self::each(words, words, |word, _| f32::from_bits(word.to_bits() << 16));
+        let high = Self::each(words, words, |word, _| f32::from_bits(word.to_bits() & 0xffff_0000));
+        (low, high)
     }
 }
 
@@ -204,14 +238,41 @@ mod x86 {
                 _mm256_blendv_ps(b, a, small)
             }
         }
+        #[inline(always)]
+        unsafe fn pair(low: __m256, high: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                let [low, high] = [low, high].map(|x| {
+                    let bits = _mm256_castps_si256(x);
+                    let even =
+                        _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                    let half = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+                    let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
+                    let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+                    _mm256_castps_si256(_mm256_blendv_ps(rounded, _mm256_set1_ps(f32::NAN), nan))
+                });
+                let low = _mm256_srli_epi32::<16>(low);
+                _mm256_castsi256_ps(_mm256_blend_epi16::<0b1010_1010>(low, high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn unpair(words: __m256) -> (__m256, __m256) {
+            // SAFETY: see above.
+            unsafe {
+                let words = _mm256_castps_si256(words);
+                let high = _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+                (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)), _mm256_castsi256_ps(high))
+            }
+        }
     }
 
-    /// AVX-512 (the F subset): 32 registers of sixteen numbers.
+    /// AVX-512 (the F subset): 32 registers of sixteen numbers. With `DOT`, also AVX-512-BF16.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Avx512;
+    pub(in super::super) struct Avx512<const DOT: bool>;
 
-    // SAFETY, for every block below: the caller vouches for AVX-512F and for the pointers.
-    impl Simd for Avx512 {
+    // SAFETY, for every block below: the caller vouches for AVX-512F (with `DOT`, for AVX-512-BF16)
+    // and for the pointers.
+    impl<const DOT: bool> Simd for Avx512<DOT> {
         type Vector = __m512;
         const LANES: usize = 16;
         const ROWS: usize = 6;
@@ -278,6 +339,45 @@ mod x86 {
                 let bound = _mm512_set1_ps(bound);
                 let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(x), bound);
                 _mm512_mask_blend_ps(small, b, a)
+            }
+        }
+        #[inline(always)]
+        unsafe fn pair(low: __m512, high: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let [low, high] = [low, high].map(|x| {
+                    let bits = _mm512_castps_si512(x);
+                    let even =
+                        _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                    let half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+                    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                    let quiet = _mm512_set1_epi32(0x7fc0_0000);
+                    _mm512_mask_blend_epi32(nan, _mm512_add_epi32(bits, half), quiet)
+                });
+                let high = _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+                _mm512_castsi512_ps(_mm512_or_si512(high, _mm512_srli_epi32::<16>(low)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn unpair(words: __m512) -> (__m512, __m512) {
+            // SAFETY: see above.
+            unsafe {
+                let words = _mm512_castps_si512(words);
+                let high = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+                (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn dot(a: __m512, b: __m512, c: __m512) -> __m512 {
+            // SAFETY: see above; the instruction is used with `DOT` alone.
+            unsafe {
+                if DOT {
+                    // The same bits: there is no cast between these two types of vectors.
+                    let bf16 = |x| std::mem::transmute::<__m512, __m512bh>(x);
+                    return _mm512_dpbf16_ps(c, bf16(a), bf16(b));
+                }
+                let ((a_low, a_high), (b_low, b_high)) = (Self::unpair(a), Self::unpair(b));
+                Self::fma(a_low, b_low, Self::fma(a_high, b_high, c))
             }
         }
     }

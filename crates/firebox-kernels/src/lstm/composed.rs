@@ -2,9 +2,11 @@
 //! Burn, and the yardstick of the fused layers.
 
 use burn::tensor::activation::sigmoid;
-use burn::tensor::{Bool, Tensor, TensorData};
+use burn::tensor::{Bool, DType, FloatDType, Tensor, TensorData};
+use firebox_core::Precision;
 
-use super::{LstmState, Weights};
+use super::{LstmState, Stack, Weights};
+use crate::cpu::CellKind;
 
 /// All directions of one layer.
 ///
@@ -13,6 +15,7 @@ use super::{LstmState, Weights};
 /// - initial and last state: `[directions, batch, hidden]`
 /// - output: `[batch, time, directions * hidden]`
 pub(super) fn layer(
+    stack: &Stack<'_>,
     input: Tensor<3>,
     lengths: Option<&[usize]>,
     weights: Vec<Weights>,
@@ -36,7 +39,7 @@ pub(super) fn layer(
         };
         let start = (state(|state| &state.hidden), state(|state| &state.cell));
         let (mut output, (last_hidden, last_cell)) = if steps > 0 {
-            run(input.clone(), padding.as_ref(), weights, start, direction == 1)
+            run(stack, input.clone(), padding.as_ref(), weights, start, direction == 1)
         } else {
             (vec![], start)
         };
@@ -57,6 +60,7 @@ type State = (Tensor<2>, Tensor<2>);
 /// One direction: the outputs of each step in the order of time, each `[batch, 1, hidden]`, and the
 /// state after the last one.
 fn run(
+    stack: &Stack<'_>,
     input: Tensor<3>,
     padding: Option<&Padding>,
     weights: Weights,
@@ -65,8 +69,10 @@ fn run(
 ) -> (Vec<Tensor<3>>, State) {
     let [batch, time, channels] = input.dims();
     let [width, hidden] = weights.weight_hh.dims();
-    let weight_hh = weights.weight_hh.transpose();
-    let projected = input.reshape([batch * time, channels]).matmul(weights.weight_ih.transpose())
+    let round = |tensor| rounded(tensor, stack.precision);
+    let weight_hh = round(weights.weight_hh.transpose());
+    let projected = round(input.reshape([batch * time, channels]))
+        .matmul(round(weights.weight_ih.transpose()))
         + weights.bias.unsqueeze();
     let mut projected: Vec<_> =
         steps(projected.reshape([batch, time, width])).into_iter().map(Some).collect();
@@ -75,10 +81,19 @@ fn run(
     for index in 0..time {
         let t = if reverse { time - 1 - index } else { index };
         let Some(projected) = projected[t].take() else { continue };
-        let gates = projected + h.clone().matmul(weight_hh.clone());
+        let gates = projected + round(h.clone()).matmul(weight_hh.clone());
         let gate = |n: usize| gates.clone().narrow(1, n * hidden, hidden);
-        let c_next = sigmoid(gate(1)) * c.clone() + sigmoid(gate(0)) * gate(2).tanh();
-        let h_next = sigmoid(gate(3)) * c_next.clone().tanh();
+        let (h_next, c_next) = match stack.cell {
+            CellKind::Lstm => {
+                let c_next = sigmoid(gate(1)) * c.clone() + sigmoid(gate(0)) * gate(2).tanh();
+                (sigmoid(gate(3)) * c_next.clone().tanh(), c_next)
+            }
+            CellKind::Gru => {
+                let n = (gate(2) + sigmoid(gate(0)) * gate(3)).tanh();
+                let h_next = n.clone() + sigmoid(gate(1)) * (c.clone() - n);
+                (h_next.clone(), h_next)
+            }
+        };
         let output = match padding.and_then(|padding| padding.at(t, hidden)) {
             None => {
                 (h, c) = (h_next.clone(), c_next);
@@ -95,6 +110,18 @@ fn run(
         outputs[t] = Some(output.unsqueeze_dim(1));
     }
     (outputs.into_iter().flatten().collect(), (h, c))
+}
+
+/// The operand of a product, rounded to the type it is computed in and back: the product of such
+/// operands in f32 is that of a matrix unit that adds up in f32.
+fn rounded(tensor: Tensor<2>, precision: Precision) -> Tensor<2> {
+    let kept = tensor.dtype();
+    let narrow = match precision {
+        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
+        Precision::F16 if kept == DType::F32 => FloatDType::F16,
+        _ => return tensor,
+    };
+    tensor.cast(narrow).cast(kept)
 }
 
 /// The steps of a sequence, each `[batch, width]`. Cut in halves again and again: the gradient of a

@@ -14,9 +14,10 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{DType, Tensor, TensorData};
+use firebox_core::Precision;
 
-use super::{LstmState, Weights};
-use crate::cpu::{self, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes};
+use super::{LstmState, Stack, Weights};
+use crate::cpu::{self, Arithmetic, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes};
 use crate::device::{is_flex, lift};
 
 type Primitive = FloatTensor<Flex>;
@@ -26,6 +27,7 @@ type Primitive = FloatTensor<Flex>;
 /// # Panics
 /// If `FIREBOX_KERNELS` asks for what this processor cannot do.
 pub(super) fn kernels(
+    stack: &Stack<'_>,
     input: &Tensor<3>,
     weights: &[Weights],
     initial: Option<&LstmState>,
@@ -37,17 +39,20 @@ pub(super) fn kernels(
     if let Some(LstmState { hidden, cell }) = initial {
         fits &= is_flex(hidden) && is_flex(cell);
     }
+    fits &= stack.precision != Precision::F16;
     if fits { CpuKernels::fused() } else { None }
 }
 
 /// All directions of one layer; the same as [`composed::layer`](super::composed::layer).
 pub(super) fn layer(
     kernels: CpuKernels,
+    stack: &Stack<'_>,
     input: Tensor<3>,
     lengths: Option<&[usize]>,
     weights: Vec<Weights>,
     initial: Option<LstmState>,
 ) -> (Tensor<3>, LstmState) {
+    let arithmetic = Arithmetic { cell: stack.cell, bf16: stack.precision == Precision::Bf16 };
     let [batch, time, channels] = input.dims();
     let [_, hidden] = weights[0].weight_hh.dims();
     let directions = weights.len();
@@ -73,10 +78,10 @@ pub(super) fn layer(
         state.cell,
     ];
     let (output, last) = if tensors.iter().any(Tensor::is_autodiff) {
-        tracked(kernels, plan, tensors)
+        tracked(kernels, arithmetic, plan, tensors)
     } else {
         let inputs = tensors.map(|tensor| primitive(tensor).to_contiguous());
-        let (output, last, _) = run(kernels, &plan, &inputs, false);
+        let (output, last, _) = run(kernels, arithmetic, &plan, &inputs, false);
         (Tensor::from_primitive::<Flex>(output), Tensor::from_primitive::<Flex>(last))
     };
     let part = |index| last.clone().narrow(0, index, 1).reshape(states);
@@ -98,12 +103,13 @@ fn tensor(values: Vec<f32>, shape: impl Into<burn::tensor::Shape>) -> Primitive 
 /// Outputs, last states `[2, directions, batch, hidden]`, and what the backward pass needs.
 fn run(
     kernels: CpuKernels,
+    arithmetic: Arithmetic,
     plan: &Plan,
     inputs: &[Primitive; 6],
     keep: bool,
 ) -> (Primitive, Primitive, Option<Saved>) {
     let Sizes { batch, time, hidden, directions, .. } = plan.sizes;
-    let outputs = cpu::forward(kernels, plan, slices(inputs), keep);
+    let outputs = cpu::forward(kernels, arithmetic, plan, slices(inputs), keep);
     let mut last = outputs.hidden;
     last.extend(outputs.cell);
     (
@@ -137,6 +143,7 @@ impl Handover {
 #[derive(Clone, Debug)]
 struct Tape {
     kernels: CpuKernels,
+    arithmetic: Arithmetic,
     plan: Arc<Plan>,
     inputs: [Primitive; 6],
     output: Primitive,
@@ -147,6 +154,7 @@ struct Tape {
 /// Runs the layer and puts it into the graph, if any of its inputs needs a gradient.
 fn tracked(
     kernels: CpuKernels,
+    arithmetic: Arithmetic,
     plan: Arc<Plan>,
     tensors: [Tensor<3>; 6],
 ) -> (Tensor<3>, Tensor<4>) {
@@ -167,11 +175,12 @@ fn tracked(
         .stateful()
     {
         OpsKind::Tracked(prep) => {
-            let (output, last, saved) = run(kernels, &plan, &inputs, true);
+            let (output, last, saved) = run(kernels, arithmetic, &plan, &inputs, true);
             let Some(saved) = saved else { unreachable!("asked to keep it") };
             let handover = Handover::default();
             let tape = Tape {
                 kernels,
+                arithmetic,
                 plan,
                 inputs,
                 output: output.clone(),
@@ -187,7 +196,7 @@ fn tracked(
             (output, last)
         }
         OpsKind::UnTracked(prep) => {
-            let (output, last, _) = run(kernels, &plan, &inputs, false);
+            let (output, last, _) = run(kernels, arithmetic, &plan, &inputs, false);
             let output = prep.finish(output);
             let last =
                 match Last.prepare::<NoCheckpointing>([output.node()]).compute_bound().stateful() {
@@ -212,7 +221,7 @@ impl Backward<Flex, 6> for Sequence {
 
     fn backward(self, ops: Ops<Tape, 6>, grads: &mut Gradients, _: &mut Checkpointer) {
         let d_output = grads.consume::<Flex>(&ops.node).to_contiguous();
-        let Tape { kernels, plan, inputs, output, saved, last } = ops.state;
+        let Tape { kernels, arithmetic, plan, inputs, output, saved, last } = ops.state;
         let Sizes { batch, time, input, hidden, directions } = plan.sizes;
         let last = last.take().map(|last| last.to_contiguous());
         let used = d_output.shape() == output.shape();
@@ -225,7 +234,8 @@ impl Backward<Flex, 6> for Sequence {
         };
         let wanted = ops.parents[0].is_some();
         let values = output.storage::<f32>();
-        let gradients = cpu::backward(kernels, &plan, slices(&inputs), values, &saved, &d, wanted);
+        let gradients =
+            cpu::backward(kernels, arithmetic, &plan, slices(&inputs), values, &saved, &d, wanted);
         let states = [directions, batch, hidden];
         let all = [
             (gradients.input.unwrap_or_default(), [batch, time, input]),

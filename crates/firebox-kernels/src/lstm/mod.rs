@@ -1,4 +1,4 @@
-//! The LSTM module: configuration, state, the walk through layers and directions.
+//! The LSTM module: configuration, state, the walk through layers and directions, which a GRU shares.
 //!
 //! What one layer computes is in [`fused`] and [`composed`]; this file does not touch gates.
 
@@ -8,10 +8,13 @@ mod module;
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::CellKind;
 use crate::{dropout, uniform};
+
+pub(crate) use module::recurrent_module;
 
 /// The shape of an LSTM. Make the module with [`init`](LstmConfig::init).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,13 +43,15 @@ fn one() -> usize {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LstmConfigError {
     /// A size of zero.
-    #[error("`{field}` of an LSTM is 0; it must be at least 1")]
+    #[error("`{field}` of a recurrent layer is 0; it must be at least 1")]
     Zero {
         /// The field's name.
         field: &'static str,
     },
     /// A probability outside of `[0, 1]`.
-    #[error("`dropout` of an LSTM is {found}; it must be a probability between 0 and 1")]
+    #[error(
+        "`dropout` between recurrent layers is {found}; it must be a probability between 0 and 1"
+    )]
     Dropout {
         /// The value found.
         found: f64,
@@ -91,14 +96,8 @@ impl LstmConfig {
         if let Err(error) = self.validate() {
             panic!("{error}");
         }
-        let width = self.hidden * self.directions();
-        let parameters = (0..self.layers * self.directions())
-            .map(|index| {
-                let input = if index < self.directions() { self.input } else { width };
-                Direction::init(input, self.hidden, stream.substream(index as u64), device)
-            })
-            .collect();
-        Lstm { config: self.clone(), parameters }
+        let parameters = Direction::stack(self, 4, stream, device);
+        Lstm { config: self.clone(), precision: Precision::F32, parameters }
     }
 }
 
@@ -120,29 +119,47 @@ impl LstmConfig {
 /// Source: Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000.
 #[derive(Clone, Debug)]
 pub struct Lstm {
-    config: LstmConfig,
+    pub(crate) config: LstmConfig,
+    pub(crate) precision: Precision,
     /// Layer by layer; in each layer the forward direction, then the reverse one.
-    parameters: Vec<Direction>,
+    pub(crate) parameters: Vec<Direction>,
 }
 
 /// The parameters of one direction of one layer.
 #[derive(Clone, Debug)]
-struct Direction {
-    weight_ih: Param<Tensor<2>>,
-    weight_hh: Param<Tensor<2>>,
-    bias_ih: Param<Tensor<1>>,
-    bias_hh: Param<Tensor<1>>,
+pub(crate) struct Direction {
+    pub(crate) weight_ih: Param<Tensor<2>>,
+    pub(crate) weight_hh: Param<Tensor<2>>,
+    pub(crate) bias_ih: Param<Tensor<1>>,
+    pub(crate) bias_hh: Param<Tensor<1>>,
 }
 
 impl Direction {
-    fn init(input: usize, hidden: usize, stream: Stream, device: &Device) -> Self {
+    /// All directions of all layers, with `gates` blocks of hidden units.
+    pub(crate) fn stack(
+        config: &LstmConfig,
+        gates: usize,
+        stream: Stream,
+        device: &Device,
+    ) -> Vec<Self> {
+        let width = config.hidden * config.directions();
+        (0..config.layers * config.directions())
+            .map(|index| {
+                let input = if index < config.directions() { config.input } else { width };
+                let stream = stream.substream(index as u64);
+                Self::init(input, config.hidden, gates, stream, device)
+            })
+            .collect()
+    }
+
+    fn init(input: usize, hidden: usize, gates: usize, stream: Stream, device: &Device) -> Self {
         let bound = (hidden as f64).sqrt().recip();
         let matrix = |index, columns| {
-            let shape = [4 * hidden, columns];
+            let shape = [gates * hidden, columns];
             Param::from_tensor(uniform(stream.substream(index), shape, -bound, bound, device))
         };
         let vector = |index| {
-            let shape = [4 * hidden];
+            let shape = [gates * hidden];
             Param::from_tensor(uniform(stream.substream(index), shape, -bound, bound, device))
         };
         Self {
@@ -162,14 +179,14 @@ impl Direction {
     }
 }
 
-/// What one direction of one layer computes with.
-struct Weights {
+/// What one direction of one layer computes with: weights into the four columns of a cell.
+pub(crate) struct Weights {
     /// `[4 * hidden, input]`
-    weight_ih: Tensor<2>,
+    pub(crate) weight_ih: Tensor<2>,
     /// `[4 * hidden, hidden]`
-    weight_hh: Tensor<2>,
+    pub(crate) weight_hh: Tensor<2>,
     /// `[4 * hidden]`: the sum of both biases.
-    bias: Tensor<1>,
+    pub(crate) bias: Tensor<1>,
 }
 
 /// The state of an LSTM between two steps.
@@ -188,6 +205,8 @@ impl LstmState {
         Self { hidden: part(&self.hidden), cell: part(&self.cell) }
     }
 }
+
+recurrent_module!(Lstm);
 
 impl Lstm {
     /// The configuration that this module was made from.
@@ -217,9 +236,47 @@ impl Lstm {
         state: Option<LstmState>,
         dropout: Option<Stream>,
     ) -> (Tensor<3>, LstmState) {
+        let stack = Stack { cell: CellKind::Lstm, config: &self.config, precision: self.precision };
+        stack.forward(input, lengths, state, dropout, |index| self.parameters[index].weights())
+    }
+
+    /// The same module with its products computed in this type: what is multiplied is rounded to
+    /// it, while sums, gates, states and gradients of parameters stay f32. Weights are rounded once
+    /// a call, never where they are stored.
+    ///
+    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`; in any
+    /// other case Burn's own operations compute in f32 on rounded operands, which is right and slow.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// The type of the operands of products.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+}
+
+/// Recurrent layers on top of each other: the walk that LSTM and GRU share.
+pub(crate) struct Stack<'a> {
+    pub(crate) cell: CellKind,
+    pub(crate) config: &'a LstmConfig,
+    pub(crate) precision: Precision,
+}
+
+impl Stack<'_> {
+    /// [`Lstm::forward`], with the weights of each direction of each layer by its index.
+    pub(crate) fn forward(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        state: Option<LstmState>,
+        dropout: Option<Stream>,
+        weights: impl Fn(usize) -> Weights,
+    ) -> (Tensor<3>, LstmState) {
         self.check(&input, lengths, state.as_ref());
         let [batch, time, _] = input.dims();
-        let LstmConfig { hidden, layers, .. } = self.config;
+        let LstmConfig { hidden, layers, .. } = *self.config;
         let directions = self.config.directions();
         if batch == 0 || time == 0 {
             let zeros =
@@ -231,16 +288,18 @@ impl Lstm {
         // All samples at full length: the same as no lengths, and cheaper.
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
         let (mut output, mut hiddens, mut cells) = (input, vec![], vec![]);
-        for (layer, directions_of_layer) in self.parameters.chunks(directions).enumerate() {
+        for layer in 0..layers {
             if layer > 0 {
                 let stream = dropout.map(|stream| stream.substream(layer as u64 - 1));
                 output = self::dropout(output, self.config.dropout, stream);
             }
-            let weights: Vec<_> = directions_of_layer.iter().map(Direction::weights).collect();
+            let weights: Vec<_> =
+                (0..directions).map(|index| weights(layer * directions + index)).collect();
             let initial = state.as_ref().map(|state| state.layer(layer, directions));
-            let (above, last) = match fused::kernels(&output, &weights, initial.as_ref()) {
-                Some(kernels) => fused::layer(kernels, output, lengths, weights, initial),
-                None => composed::layer(output, lengths, weights, initial),
+            let fused = fused::kernels(self, &output, &weights, initial.as_ref());
+            let (above, last) = match fused {
+                Some(kernels) => fused::layer(kernels, self, output, lengths, weights, initial),
+                None => composed::layer(self, output, lengths, weights, initial),
             };
             output = above;
             hiddens.push(last.hidden);
@@ -250,11 +309,15 @@ impl Lstm {
     }
 
     fn check(&self, input: &Tensor<3>, lengths: Option<&[usize]>, state: Option<&LstmState>) {
+        let name = match self.cell {
+            CellKind::Lstm => "LSTM",
+            CellKind::Gru => "GRU",
+        };
         let [batch, time, channels] = input.dims();
         assert_eq!(
             channels,
             self.config.input,
-            "the input of the LSTM is {:?} ([batch, time, input]), but the module was made for {} \
+            "the input of the {name} is {:?} ([batch, time, input]), but the module was made for {} \
              input channels",
             input.dims(),
             self.config.input
@@ -275,11 +338,12 @@ impl Lstm {
             }
         }
         if let Some(state) = state {
-            let expected = [self.parameters.len(), batch, self.config.hidden];
-            for (name, found) in [("hidden", state.hidden.dims()), ("cell", state.cell.dims())] {
+            let directions = self.config.layers * self.config.directions();
+            let expected = [directions, batch, self.config.hidden];
+            for (part, found) in [("hidden", state.hidden.dims()), ("cell", state.cell.dims())] {
                 assert_eq!(
                     found, expected,
-                    "the {name} state of the LSTM is {found:?}, but [layers * directions, batch, \
+                    "the {part} state of the {name} is {found:?}, but [layers * directions, batch, \
                      hidden] is {expected:?}"
                 );
             }

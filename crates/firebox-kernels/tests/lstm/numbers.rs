@@ -323,11 +323,14 @@ fn a_length_beyond_the_input_is_refused() {
 #[test]
 fn configurations_are_checked() {
     let message = |config: LstmConfig| config.validate().expect_err("refused").to_string();
-    assert_eq!(message(config(3, 0, 1, true)), "`hidden` of an LSTM is 0; it must be at least 1");
+    assert_eq!(
+        message(config(3, 0, 1, true)),
+        "`hidden` of a recurrent layer is 0; it must be at least 1"
+    );
     let dropout = LstmConfig { dropout: -0.5, ..config(3, 4, 1, true) };
     assert_eq!(
         message(dropout),
-        "`dropout` of an LSTM is -0.5; it must be a probability between 0 and 1"
+        "`dropout` between recurrent layers is -0.5; it must be a probability between 0 and 1"
     );
     let unknown: Result<LstmConfig, _> =
         serde_json::from_str(r#"{"input": 1, "hidden": 2, "hiden": 3}"#);

@@ -1,0 +1,114 @@
+//! What a recurrent cell does with the sums of its four columns, and the gradient of that.
+//!
+//! An LSTM's columns are its gates: input, forget, cell, output. A GRU's are the reset gate, the
+//! update gate, and the candidate's part from the input and part from the hidden state, apart
+//! because the reset gate is applied to the second one alone; its `cell` is its hidden state.
+
+use super::math::{sigmoid, tanh};
+use super::simd::Simd;
+
+/// A recurrent cell.
+pub(super) trait Cell: Copy {
+    /// From the columns' sums and the cell state before the step: what the gradient needs of the
+    /// columns, the new cell state and the new hidden state.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    unsafe fn step<S: Simd>(
+        columns: [S::Vector; 4],
+        before: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector, S::Vector);
+
+    /// From what `step` kept, the cell states after and before it, the gradient of the hidden state
+    /// and that of the cell state: the gradients of the columns' sums, and of the cell state before.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    unsafe fn gradient<S: Simd>(
+        kept: [S::Vector; 4],
+        cell: S::Vector,
+        before: S::Vector,
+        d_hidden: S::Vector,
+        d_cell: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector);
+}
+
+/// Long short-term memory.
+#[derive(Clone, Copy)]
+pub(super) struct LstmCell;
+
+impl Cell for LstmCell {
+    #[inline(always)]
+    unsafe fn step<S: Simd>(
+        [i, f, g, o]: [S::Vector; 4],
+        before: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector, S::Vector) {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe {
+            let (i, f, g, o) = (sigmoid::<S>(i), sigmoid::<S>(f), tanh::<S>(g), sigmoid::<S>(o));
+            let c = S::fma(f, before, S::mul(i, g));
+            ([i, f, g, o], c, S::mul(o, tanh::<S>(c)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gradient<S: Simd>(
+        [i, f, g, o]: [S::Vector; 4],
+        cell: S::Vector,
+        before: S::Vector,
+        dh: S::Vector,
+        d_cell: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector) {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe {
+            let one = S::splat(1.0);
+            let tanh_c = tanh::<S>(cell);
+            let through = S::mul(S::mul(dh, o), S::sub(one, S::mul(tanh_c, tanh_c)));
+            let dc = S::add(d_cell, through);
+            let d_i = S::mul(S::mul(dc, g), S::mul(i, S::sub(one, i)));
+            let d_f = S::mul(S::mul(dc, before), S::mul(f, S::sub(one, f)));
+            let d_g = S::mul(S::mul(dc, i), S::sub(one, S::mul(g, g)));
+            let d_o = S::mul(S::mul(dh, tanh_c), S::mul(o, S::sub(one, o)));
+            ([d_i, d_f, d_g, d_o], S::mul(dc, f))
+        }
+    }
+}
+
+/// Gated recurrent unit.
+#[derive(Clone, Copy)]
+pub(super) struct GruCell;
+
+impl Cell for GruCell {
+    #[inline(always)]
+    unsafe fn step<S: Simd>(
+        [r, z, n, m]: [S::Vector; 4],
+        before: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector, S::Vector) {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe {
+            let (r, z) = (sigmoid::<S>(r), sigmoid::<S>(z));
+            let n = tanh::<S>(S::fma(r, m, n));
+            let h = S::fma(z, S::sub(before, n), n);
+            ([r, z, n, m], h, h)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gradient<S: Simd>(
+        [r, z, n, m]: [S::Vector; 4],
+        _: S::Vector,
+        before: S::Vector,
+        dh: S::Vector,
+        d_cell: S::Vector,
+    ) -> ([S::Vector; 4], S::Vector) {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe {
+            let one = S::splat(1.0);
+            let dh = S::add(dh, d_cell);
+            let d_z = S::mul(S::mul(dh, S::sub(before, n)), S::mul(z, S::sub(one, z)));
+            let d_n = S::mul(S::mul(dh, S::sub(one, z)), S::sub(one, S::mul(n, n)));
+            let d_r = S::mul(S::mul(d_n, m), S::mul(r, S::sub(one, r)));
+            ([d_r, d_z, d_n, S::mul(d_n, r)], S::mul(dh, z))
+        }
+    }
+}

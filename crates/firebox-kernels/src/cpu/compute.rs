@@ -1,0 +1,135 @@
+//! What the operands of products are: f32, or pairs of bf16 that are summed in f32.
+//!
+//! All packed operands are made of words of 32 bits, one f32 or two bf16, so that the same kernels
+//! walk over both. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
+//! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors.
+
+use super::BLOCK;
+use super::simd::{Simd, pair};
+
+/// The type of the operands. Sums, gate functions and states are f32 whatever it is.
+pub(super) trait Compute: Copy {
+    /// Numbers in a word.
+    const PAIR: usize;
+
+    /// `a * b + c`, for a word of a product's operands in each lane.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector;
+
+    /// Keeps the four gates of a block for the backward pass, in `4 / PAIR` vectors, a block apart.
+    ///
+    /// # Safety
+    /// That of [`Simd`], with room for those vectors.
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]);
+
+    /// What [`save`](Compute::save) kept.
+    ///
+    /// # Safety
+    /// That of [`Simd`]; the vectors are there.
+    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4];
+
+    /// Words of a row of `count` numbers.
+    #[inline(always)]
+    fn words(count: usize) -> usize {
+        count.div_ceil(Self::PAIR)
+    }
+
+    /// The word `word` of a row of `count` numbers.
+    #[inline(always)]
+    fn word(count: usize, word: usize, number: impl Fn(usize) -> f32) -> f32 {
+        let second = word + Self::words(count);
+        match Self::PAIR {
+            1 => number(word),
+            _ => pair(number(word), if second < count { number(second) } else { 0.0 }),
+        }
+    }
+
+    /// Packs a row.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    unsafe fn pack<S: Simd>(row: &[f32], words: &mut [f32]) {
+        let count = row.len();
+        let half = Self::words(count);
+        assert_eq!(words.len(), half);
+        let mut at = 0;
+        if Self::PAIR == 2 {
+            while at + S::LANES <= count - half {
+                // SAFETY: `at + LANES` is within both halves of the row and within the words.
+                unsafe {
+                    let low = S::load(row.as_ptr().add(at));
+                    let high = S::load(row.as_ptr().add(half + at));
+                    S::store(words.as_mut_ptr().add(at), S::pair(low, high));
+                }
+                at += S::LANES;
+            }
+        }
+        for (at, word) in words.iter_mut().enumerate().skip(at) {
+            *word = Self::word(count, at, |index| row[index]);
+        }
+    }
+}
+
+/// IEEE single precision.
+#[derive(Clone, Copy)]
+pub(super) struct F32;
+
+impl Compute for F32 {
+    const PAIR: usize = 1;
+
+    #[inline(always)]
+    unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe { S::fma(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+        for (index, gate) in gates.into_iter().enumerate() {
+            // SAFETY: as above, and there is room for four vectors.
+            unsafe { S::store(at.add(index * BLOCK), gate) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+        // SAFETY: as above; the four vectors are there.
+        unsafe { [0, 1, 2, 3].map(|index| S::load(at.add(index * BLOCK))) }
+    }
+}
+
+/// Eight bits of mantissa.
+#[derive(Clone, Copy)]
+pub(super) struct Bf16;
+
+impl Compute for Bf16 {
+    const PAIR: usize = 2;
+
+    #[inline(always)]
+    unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe { S::dot(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn save<S: Simd>(at: *mut f32, [i, f, g, o]: [S::Vector; 4]) {
+        // SAFETY: as above, and there is room for two vectors.
+        unsafe {
+            S::store(at, S::pair(i, f));
+            S::store(at.add(BLOCK), S::pair(g, o));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+        // SAFETY: as above; the two vectors are there.
+        unsafe {
+            let (i, f) = S::unpair(S::load(at));
+            let (g, o) = S::unpair(S::load(at.add(BLOCK)));
+            [i, f, g, o]
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Weights from burn-nn's recurrent modules: the way in for a model that was trained with those.
+//!
+//! PyTorch's need no import: names, shapes and order of the gates are PyTorch's own, so a state dict
+//! (as safetensors or through burn-store) loads as it is.
+
+use burn::module::Param;
+use burn::nn::activation::Activation;
+use burn::nn::{BiGru, BiLstm, GateController, Linear};
+use burn::tensor::Tensor;
+use firebox_core::Precision;
+
+use crate::lstm::Direction;
+use crate::{Gru, GruConfig, Lstm, LstmConfig};
+
+/// Why burn-nn's layers cannot be taken over.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ImportError {
+    /// A list without a layer.
+    #[error("no layer was given; at least 1 is needed")]
+    Empty,
+    /// A setting that changes the formula.
+    #[error(
+        "layer {layer} has `{setting}`, which this module does not compute; keep burn-nn's for it"
+    )]
+    Setting {
+        /// Index of the layer.
+        layer: usize,
+        /// The setting.
+        setting: &'static str,
+    },
+    /// Layers that do not fit on each other.
+    #[error(
+        "layer {layer} reads {input} channels into {hidden} units, but on top of the layers before it must read {expected_input} into {expected_hidden}"
+    )]
+    Shape {
+        /// Index of the layer.
+        layer: usize,
+        /// Channels it reads.
+        input: usize,
+        /// Its hidden units.
+        hidden: usize,
+        /// Channels that the layer below gives.
+        expected_input: usize,
+        /// Hidden units of the first layer.
+        expected_hidden: usize,
+    },
+}
+
+impl Lstm {
+    /// The same function as these layers of `burn::nn::Lstm`, each reading the outputs of the one
+    /// before, without dropout between them. Where they have no bias, this has one of zero.
+    ///
+    /// The input is batch first here, whatever it is there.
+    ///
+    /// # Errors
+    /// If a layer is reversed, clips, couples its gates or has other activation functions, or if
+    /// the layers do not fit on each other.
+    pub fn from_burn(layers: &[burn::nn::Lstm]) -> Result<Self, ImportError> {
+        let layers: Vec<_> = layers.iter().map(|layer| vec![layer]).collect();
+        import_lstm(&layers)
+    }
+
+    /// The same as [`from_burn`](Self::from_burn) for both directions.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_burn_bidirectional(layers: &[BiLstm]) -> Result<Self, ImportError> {
+        let layers: Vec<_> =
+            layers.iter().map(|layer| vec![&layer.forward, &layer.reverse]).collect();
+        import_lstm(&layers)
+    }
+}
+
+impl Gru {
+    /// The same function as these layers of `burn::nn::Gru`; see [`Lstm::from_burn`].
+    ///
+    /// # Errors
+    /// If a layer applies its reset gate before the product (`reset_after` is false), clips or has
+    /// other activation functions, or if the layers do not fit on each other.
+    pub fn from_burn(layers: &[burn::nn::Gru]) -> Result<Self, ImportError> {
+        let layers: Vec<_> = layers.iter().map(|layer| vec![layer]).collect();
+        import_gru(&layers)
+    }
+
+    /// The same as [`from_burn`](Self::from_burn) for both directions.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_burn_bidirectional(layers: &[BiGru]) -> Result<Self, ImportError> {
+        let layers: Vec<_> =
+            layers.iter().map(|layer| vec![&layer.forward, &layer.reverse]).collect();
+        import_gru(&layers)
+    }
+}
+
+/// Whether the gates are logistic and the candidate (and the output, if it has one) a tangent.
+fn usual(gate: &Activation, tangents: &[&Activation]) -> bool {
+    matches!(gate, Activation::Sigmoid(_))
+        && tangents.iter().all(|function| matches!(function, Activation::Tanh(_)))
+}
+
+fn import_lstm(layers: &[Vec<&burn::nn::Lstm>]) -> Result<Lstm, ImportError> {
+    let mut stack = Stack::new(layers.first().map_or(0, Vec::len));
+    for (index, layer) in layers.iter().enumerate() {
+        for (direction, lstm) in layer.iter().enumerate() {
+            let refuse = |setting| Err(ImportError::Setting { layer: index, setting });
+            // burn-nn's bidirectional module turns its second layer round by itself.
+            if lstm.reverse && layer.len() == 1 {
+                return refuse("reverse");
+            }
+            if lstm.clip.is_some() {
+                return refuse("clip");
+            }
+            let Some(forget) = &lstm.forget_gate else { return refuse("input_forget") };
+            let tangents = [&lstm.cell_activation, &lstm.hidden_activation];
+            if lstm.input_forget || !usual(&lstm.gate_activation, &tangents) {
+                return refuse("input_forget or another activation");
+            }
+            let gates = [&lstm.input_gate, forget, &lstm.cell_gate, &lstm.output_gate];
+            stack.push(index, direction, &gates)?;
+        }
+    }
+    let (shape, parameters) = stack.finish(layers.len())?;
+    Ok(Lstm { config: shape, precision: Precision::F32, parameters })
+}
+
+fn import_gru(layers: &[Vec<&burn::nn::Gru>]) -> Result<Gru, ImportError> {
+    let mut stack = Stack::new(layers.first().map_or(0, Vec::len));
+    for (index, layer) in layers.iter().enumerate() {
+        for (direction, gru) in layer.iter().enumerate() {
+            let refuse = |setting| Err(ImportError::Setting { layer: index, setting });
+            if !gru.reset_after {
+                return refuse("reset_after = false");
+            }
+            if gru.clip.is_some() {
+                return refuse("clip");
+            }
+            if !usual(&gru.gate_activation, &[&gru.hidden_activation]) {
+                return refuse("another activation");
+            }
+            stack.push(index, direction, &[&gru.reset_gate, &gru.update_gate, &gru.new_gate])?;
+        }
+    }
+    let (shape, parameters) = stack.finish(layers.len())?;
+    let LstmConfig { input, hidden, layers, bidirectional, dropout } = shape;
+    let config = GruConfig { input, hidden, layers, bidirectional, dropout };
+    Ok(Gru { config, precision: Precision::F32, parameters })
+}
+
+/// Directions of layers, as they are taken over one after the other.
+struct Stack {
+    directions: usize,
+    /// Channels of the first layer and hidden units of all.
+    sizes: Option<(usize, usize)>,
+    parameters: Vec<Direction>,
+}
+
+impl Stack {
+    fn new(directions: usize) -> Self {
+        Self { directions, sizes: None, parameters: vec![] }
+    }
+
+    fn push(
+        &mut self,
+        layer: usize,
+        direction: usize,
+        gates: &[&GateController],
+    ) -> Result<(), ImportError> {
+        let [input, hidden] = gates[0].input_transform.weight.dims();
+        let (first_input, units) = *self.sizes.get_or_insert((input, hidden));
+        let expected_input = match layer {
+            0 => first_input,
+            _ => units * self.directions,
+        };
+        let fits = |linear: &Linear, rows: usize| linear.weight.dims() == [rows, units];
+        let all_fit = gates.iter().all(|gate| {
+            fits(&gate.input_transform, expected_input) && fits(&gate.hidden_transform, units)
+        });
+        if !all_fit || direction >= self.directions {
+            let expected_hidden = units;
+            return Err(ImportError::Shape {
+                layer,
+                input,
+                hidden,
+                expected_input,
+                expected_hidden,
+            });
+        }
+        let matrix = |part: fn(&GateController) -> &Linear| {
+            let parts = gates.iter().map(|gate| part(gate).weight.val().detach().transpose());
+            Param::from_tensor(Tensor::cat(parts.collect(), 0))
+        };
+        let vector = |part: fn(&GateController) -> &Linear| {
+            let parts = gates.iter().map(|gate| {
+                let linear = part(gate);
+                let device = linear.weight.val().device();
+                let zeros = || Tensor::zeros([units], &device);
+                linear.bias.as_ref().map_or_else(zeros, |bias| bias.val().detach())
+            });
+            Param::from_tensor(Tensor::<1>::cat(parts.collect(), 0))
+        };
+        self.parameters.push(Direction {
+            weight_ih: matrix(|gate| &gate.input_transform),
+            weight_hh: matrix(|gate| &gate.hidden_transform),
+            bias_ih: vector(|gate| &gate.input_transform),
+            bias_hh: vector(|gate| &gate.hidden_transform),
+        });
+        Ok(())
+    }
+
+    fn finish(self, layers: usize) -> Result<(LstmConfig, Vec<Direction>), ImportError> {
+        let (input, hidden) = self.sizes.ok_or(ImportError::Empty)?;
+        let bidirectional = self.directions == 2;
+        let config = LstmConfig { layers, bidirectional, ..LstmConfig::new(input, hidden) };
+        Ok((config, self.parameters))
+    }
+}

@@ -1,0 +1,90 @@
+//! Modules taken over from burn-nn compute what burn-nn's do.
+
+use burn::nn::{BiGruConfig, BiLstmConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+use firebox_kernels::{Gru, Lstm};
+
+use crate::support::case::values;
+use crate::support::relative_error;
+
+fn input(device: &Device) -> Tensor<3> {
+    Tensor::random([5, 9, 3], Distribution::Normal(0.0, 1.0), device)
+}
+
+#[track_caller]
+fn same(ours: Tensor<3>, theirs: Tensor<3>) {
+    assert_eq!(ours.dims(), theirs.dims());
+    let error = relative_error(&values(ours), &values(theirs));
+    assert!(error < 1e-5, "off by {error:.2e}");
+}
+
+#[test]
+fn lstm_layers() {
+    let device = Device::flex();
+    for bias in [true, false] {
+        let layers = [
+            burn::nn::LstmConfig::new(3, 7, bias).init(&device),
+            burn::nn::LstmConfig::new(7, 7, bias).init(&device),
+        ];
+        let x = input(&device);
+        let ours = Lstm::from_burn(&layers).expect("taken over");
+        let (below, _) = layers[0].forward(x.clone(), None);
+        let (theirs, last) = layers[1].forward(below, None);
+        let (output, state) = ours.forward(x, None, None, None);
+        same(output, theirs);
+        same(state.cell.narrow(0, 1, 1), last.cell.unsqueeze_dim(0));
+    }
+}
+
+#[test]
+fn lstm_layers_in_both_directions() {
+    let device = Device::flex();
+    let layers =
+        [BiLstmConfig::new(3, 6, true).init(&device), BiLstmConfig::new(12, 6, true).init(&device)];
+    let x = input(&device);
+    let ours = Lstm::from_burn_bidirectional(&layers).expect("taken over");
+    let (below, _) = layers[0].forward(x.clone(), None);
+    let (theirs, _) = layers[1].forward(below, None);
+    same(ours.forward(x, None, None, None).0, theirs);
+}
+
+#[test]
+fn gru_layers() {
+    let device = Device::flex();
+    let layer = burn::nn::GruConfig::new(3, 7, true).init(&device);
+    let x = input(&device);
+    let ours = Gru::from_burn(std::slice::from_ref(&layer)).expect("taken over");
+    let theirs = layer.forward(x.clone(), None);
+    same(ours.forward(x.clone(), None, None, None).0, theirs);
+
+    let layer = BiGruConfig::new(3, 7, false).init(&device);
+    let ours = Gru::from_burn_bidirectional(std::slice::from_ref(&layer)).expect("taken over");
+    let (theirs, _) = layer.forward(x.clone(), None);
+    same(ours.forward(x, None, None, None).0, theirs);
+}
+
+#[test]
+fn what_would_change_the_formula_is_refused() {
+    let device = Device::flex();
+    let message = |lstm: burn::nn::LstmConfig| {
+        Lstm::from_burn(&[lstm.init(&device)]).expect_err("refused").to_string()
+    };
+    let config = || burn::nn::LstmConfig::new(3, 7, true);
+    let tail = "which this module does not compute; keep burn-nn's for it";
+    assert_eq!(message(config().with_clip(Some(1.0))), format!("layer 0 has `clip`, {tail}"));
+    assert_eq!(message(config().with_reverse(true)), format!("layer 0 has `reverse`, {tail}"));
+    let coupled = message(config().with_input_forget(true));
+    assert_eq!(coupled, format!("layer 0 has `input_forget`, {tail}"));
+    let gru = burn::nn::GruConfig::new(3, 7, true).with_reset_after(false).init(&device);
+    let refused = Gru::from_burn(&[gru]).expect_err("refused").to_string();
+    assert_eq!(refused, format!("layer 0 has `reset_after = false`, {tail}"));
+    let layers = [config().init(&device), config().init(&device)];
+    assert_eq!(
+        Lstm::from_burn(&layers).expect_err("refused").to_string(),
+        "layer 1 reads 3 channels into 7 units, but on top of the layers before it must read 7 into 7"
+    );
+    assert_eq!(
+        Lstm::from_burn(&[]).expect_err("refused").to_string(),
+        "no layer was given; at least 1 is needed"
+    );
+}
