@@ -1,7 +1,7 @@
 //! Times the forward and backward pass of a stack of LSTM layers and prints one line of JSON:
 //!
 //! ```text
-//! cargo run --release -p firebox-kernels --example lstm_step -- [batch] [steps] [channels]
+//! cargo run --release -p firebox-kernels --example lstm_step -- [batch] [steps] [channels] [bf16]
 //! ```
 //!
 //! Two bidirectional layers of 128 units on windows of 105 steps, dropout 0.2 between them, the
@@ -14,7 +14,7 @@
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use firebox_kernels::{CpuKernels, LstmConfig, uniform};
 
 // As in the `firebox` binary: fresh memory for each large tensor costs a fifth of a step.
@@ -35,6 +35,8 @@ fn main() {
     let (batch, steps, channels) = (number(0, 512), number(1, 15), number(2, 4));
     let time = 105;
 
+    let bf16 = std::env::args().any(|argument| argument == "bf16");
+    let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
     let device = Device::flex().autodiff();
     let config = LstmConfig {
         layers: 2,
@@ -42,7 +44,7 @@ fn main() {
         dropout: 0.2,
         ..LstmConfig::new(channels, 128)
     };
-    let lstm = config.init(Stream::new(1337, "lstm"), &device);
+    let lstm = config.init(Stream::new(1337, "lstm"), &device).in_precision(precision);
     let input =
         uniform::<3>(Stream::new(1337, "input"), [batch, time, channels], -1.0, 1.0, &device);
     let weights = uniform::<3>(Stream::new(7, "loss"), [batch, time, 256], -1e-3, 1e-3, &device);
@@ -78,7 +80,7 @@ fn main() {
     };
     let least = whole.iter().copied().fold(f64::INFINITY, f64::min);
     println!(
-        r#"{{"workload": "bilstm-2x128", "device": "cpu", "precision": "fp32", "batch": {batch}, "kernels": "{:?}", "threads": {}, "median_ms": {:.1}, "least_ms": {least:.1}, "forward_ms": {:.1}, "backward_ms": {:.1}, "processor_ms": {used:.1}}}"#,
+        r#"{{"workload": "bilstm-2x128", "device": "cpu", "precision": "{precision}", "batch": {batch}, "kernels": "{:?}", "threads": {}, "median_ms": {:.1}, "least_ms": {least:.1}, "forward_ms": {:.1}, "backward_ms": {:.1}, "processor_ms": {used:.1}}}"#,
         CpuKernels::current().ok(),
         rayon::current_num_threads(),
         median(&mut whole),

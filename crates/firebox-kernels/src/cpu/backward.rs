@@ -359,11 +359,14 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
     while lane < BLOCK {
         // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
         unsafe {
-            let load = |slice: &[f32]| S::load(slice.as_ptr().add(lane));
             let kept = C::restore::<S>(rows.gates.as_ptr().add(lane));
-            let (cell, before) = (load(rows.cell), load(rows.before));
-            let (d_hidden, d_cell) = (load(rows.d_hidden), load(rows.d_cell));
-            let (d_gates, d_before) = K::gradient::<S>(kept, cell, before, d_hidden, d_cell);
+            let (d_gates, d_before) = K::gradient::<S>(
+                kept,
+                S::load(rows.cell.as_ptr().add(lane)),
+                S::load(rows.before.as_ptr().add(lane)),
+                S::load(rows.d_hidden.as_ptr().add(lane)),
+                S::load(rows.d_cell.as_ptr().add(lane)),
+            );
             S::store(rows.d_cell.as_mut_ptr().add(lane), d_before);
             let out = rows.d_gates.as_mut_ptr().add(lane);
             for (gate, d) in d_gates.into_iter().enumerate() {

@@ -97,7 +97,10 @@ impl Compute for F32 {
     #[inline(always)]
     unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
         // SAFETY: as above; the four vectors are there.
-        unsafe { [0, 1, 2, 3].map(|index| S::load(at.add(index * BLOCK))) }
+        unsafe {
+            let (i, f) = (S::load(at), S::load(at.add(BLOCK)));
+            [i, f, S::load(at.add(2 * BLOCK)), S::load(at.add(3 * BLOCK))]
+        }
     }
 }
 

@@ -165,6 +165,26 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx2;
 
+    impl Avx2 {
+        /// The nearest bf16, in the upper half of each lane. (Not a closure in `pair`: closures are
+        /// compiled without the features of the function around them, and so not inlined.)
+        ///
+        /// # Safety
+        /// The processor has AVX2.
+        #[inline(always)]
+        unsafe fn bf16(x: __m256) -> __m256i {
+            // SAFETY: the caller vouches for AVX2.
+            unsafe {
+                let bits = _mm256_castps_si256(x);
+                let even = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                let half = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+                let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
+                let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+                _mm256_castps_si256(_mm256_blendv_ps(rounded, _mm256_set1_ps(f32::NAN), nan))
+            }
+        }
+    }
+
     // SAFETY, for every block below: the caller vouches for AVX2 and FMA and for the pointers.
     impl Simd for Avx2 {
         type Vector = __m256;
@@ -242,15 +262,7 @@ mod x86 {
         unsafe fn pair(low: __m256, high: __m256) -> __m256 {
             // SAFETY: see above.
             unsafe {
-                let [low, high] = [low, high].map(|x| {
-                    let bits = _mm256_castps_si256(x);
-                    let even =
-                        _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-                    let half = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
-                    let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
-                    let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
-                    _mm256_castps_si256(_mm256_blendv_ps(rounded, _mm256_set1_ps(f32::NAN), nan))
-                });
+                let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let low = _mm256_srli_epi32::<16>(low);
                 _mm256_castsi256_ps(_mm256_blend_epi16::<0b1010_1010>(low, high))
             }
@@ -269,6 +281,25 @@ mod x86 {
     /// AVX-512 (the F subset): 32 registers of sixteen numbers. With `DOT`, also AVX-512-BF16.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512<const DOT: bool>;
+
+    impl<const DOT: bool> Avx512<DOT> {
+        /// The nearest bf16, in the upper half of each lane.
+        ///
+        /// # Safety
+        /// The processor has AVX-512F.
+        #[inline(always)]
+        unsafe fn bf16(x: __m512) -> __m512i {
+            // SAFETY: the caller vouches for AVX-512F.
+            unsafe {
+                let bits = _mm512_castps_si512(x);
+                let even = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                let quiet = _mm512_set1_epi32(0x7fc0_0000);
+                _mm512_mask_blend_epi32(nan, _mm512_add_epi32(bits, half), quiet)
+            }
+        }
+    }
 
     // SAFETY, for every block below: the caller vouches for AVX-512F (with `DOT`, for AVX-512-BF16)
     // and for the pointers.
@@ -345,15 +376,7 @@ mod x86 {
         unsafe fn pair(low: __m512, high: __m512) -> __m512 {
             // SAFETY: see above.
             unsafe {
-                let [low, high] = [low, high].map(|x| {
-                    let bits = _mm512_castps_si512(x);
-                    let even =
-                        _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-                    let half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
-                    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-                    let quiet = _mm512_set1_epi32(0x7fc0_0000);
-                    _mm512_mask_blend_epi32(nan, _mm512_add_epi32(bits, half), quiet)
-                });
+                let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let high = _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32));
                 _mm512_castsi512_ps(_mm512_or_si512(high, _mm512_srli_epi32::<16>(low)))
             }
@@ -373,8 +396,8 @@ mod x86 {
             unsafe {
                 if DOT {
                     // The same bits: there is no cast between these two types of vectors.
-                    let bf16 = |x| std::mem::transmute::<__m512, __m512bh>(x);
-                    return _mm512_dpbf16_ps(c, bf16(a), bf16(b));
+                    let a = std::mem::transmute::<__m512, __m512bh>(a);
+                    return _mm512_dpbf16_ps(c, a, std::mem::transmute::<__m512, __m512bh>(b));
                 }
                 let ((a_low, a_high), (b_low, b_high)) = (Self::unpair(a), Self::unpair(b));
                 Self::fma(a_low, b_low, Self::fma(a_high, b_high, c))
