@@ -42,6 +42,7 @@ mod gru;
 mod import;
 mod init;
 mod lstm;
+mod norm;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
 pub use dropout::dropout;
@@ -49,3 +50,4 @@ pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
+pub use norm::layer_norm;

@@ -15,10 +15,13 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
-use firebox_kernels::{Lstm, LstmConfig, dropout, init_linear, normal};
+use firebox_kernels::{Lstm, LstmConfig, dropout, init_linear, layer_norm, normal};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
+
+/// What LayerNorm adds to the variance; PyTorch's default.
+const EPSILON: f64 = 1e-5;
 
 /// Settings of a [`BiLstmMae`]: the `[model.bilstm-mae]` table. Every default is R1's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,7 +107,7 @@ impl BiLstmMaeConfig {
         Ok(BiLstmMae {
             mask_token: Param::from_tensor(token),
             lstm: lstm.init(stream.substream(1), device),
-            norm: LayerNormConfig::new(width).with_epsilon(1e-5).init(device),
+            norm: LayerNormConfig::new(width).with_epsilon(EPSILON).init(device),
             decoder: Decoder {
                 hidden: init_linear(stream.substream(2), width, self.decoder_hidden, device),
                 output: init_linear(stream.substream(3), self.decoder_hidden, channels, device),
@@ -230,7 +233,9 @@ impl Encoder for BiLstmMae {
             return Tensor::zeros([batch, time, 2 * self.config.hidden], &input.device());
         }
         let (output, _) = self.lstm.forward(input, lengths, None, dropout);
-        let latent = self.norm.forward(output);
+        let LayerNorm { gamma, beta, .. } = &self.norm;
+        let beta = beta.as_ref().map(|beta| beta.val());
+        let latent = layer_norm(output, gamma.val(), beta, EPSILON);
         // LayerNorm gives its bias where the LSTM gave zeros.
         match lengths.filter(|lengths| lengths.iter().any(|length| *length < time)) {
             Some(lengths) => {

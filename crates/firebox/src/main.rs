@@ -22,6 +22,18 @@ use crate::terminal::{LogFormat, Terminal};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Lets the allocator keep freed memory until the process ends: a training step takes what the one
+/// before gave up, without a page fault (5 % of a step of 600 ms, measured).
+fn keep_memory() {
+    /// `mi_option_purge_delay` of mimalloc.h: milliseconds, or -1 for never.
+    const PURGE_DELAY: std::ffi::c_int = 15;
+    unsafe extern "C" {
+        fn mi_option_set(option: std::ffi::c_int, value: std::ffi::c_long);
+    }
+    // SAFETY: a function of the linked allocator that stores a number, whatever it is.
+    unsafe { mi_option_set(PURGE_DELAY, -1) };
+}
+
 /// Train sequence encoders fast and honestly from one declarative file.
 #[derive(Parser)]
 #[command(version, about, arg_required_else_help = true)]
@@ -98,6 +110,7 @@ enum DataCommand {
 }
 
 fn main() -> ExitCode {
+    keep_memory();
     let result = match Cli::parse().command {
         Command::Run(flags) => run(&flags),
         Command::Plan(flags) => plan(&flags),

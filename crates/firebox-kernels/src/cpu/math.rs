@@ -97,7 +97,7 @@ mod tests {
     #[target_feature(enable = "avx512f")]
     fn avx512(x: &[f32]) -> (Vec<f32>, Vec<f32>) {
         // SAFETY: the feature is on in this function.
-        unsafe { evaluate::<simd::Avx512>(x) }
+        unsafe { evaluate::<simd::Avx512<false>>(x) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -116,7 +116,7 @@ mod tests {
             CpuKernels::Avx2 => unsafe { avx2(x) },
             // SAFETY: only available kernels are tested.
             #[cfg(target_arch = "x86_64")]
-            CpuKernels::Avx512 => unsafe { avx512(x) },
+            CpuKernels::Avx512 | CpuKernels::Avx512Bf16 => unsafe { avx512(x) },
             _ => unreachable!("not a kind of vector, or not available"),
         }
     }

@@ -19,6 +19,7 @@ mod dropout;
 mod forward;
 mod kernels;
 mod math;
+mod norm;
 mod pack;
 mod plan;
 mod pool;
@@ -28,6 +29,7 @@ pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub use kernels::{CpuKernels, CpuKernelsError};
+pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the

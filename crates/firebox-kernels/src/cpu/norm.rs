@@ -1,0 +1,211 @@
+//! Layer normalisation of rows, forward and backward, each in one pass over memory.
+
+use rayon::prelude::*;
+
+use super::CpuKernels;
+use super::kernels::dispatch;
+use super::simd::Simd;
+
+/// Rows that a thread takes at once. The gradients of scale and shift are summed over that many
+/// rows first and then over these sums in their order, whatever the number of threads.
+const ROWS: usize = 512;
+
+/// What the forward pass keeps of each row: its mean and one over its standard deviation.
+pub(crate) type Moments = Vec<[f32; 2]>;
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta` for rows as wide as `gamma`.
+pub(crate) fn layer_norm(
+    kernels: CpuKernels,
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    epsilon: f32,
+    y: &mut [f32],
+) -> Moments {
+    let width = gamma.len();
+    let mut moments = vec![[0.0; 2]; x.len() / width];
+    y.par_chunks_mut(ROWS * width)
+        .zip(x.par_chunks(ROWS * width))
+        .zip(moments.par_chunks_mut(ROWS))
+        .for_each(|((y, x), moments)| forward(kernels, x, gamma, beta, epsilon, y, moments));
+    moments
+}
+
+dispatch!(fn forward = forward_rows(
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    epsilon: f32,
+    y: &mut [f32],
+    moments: &mut [[f32; 2]]
+));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn forward_rows<S: Simd>(
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    epsilon: f32,
+    y: &mut [f32],
+    moments: &mut [[f32; 2]],
+) {
+    let width = gamma.len();
+    let whole = width - width % S::LANES;
+    let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(moments);
+    for ((x, y), moments) in rows {
+        // SAFETY: every vector ends at or before `whole`, which is within all rows.
+        unsafe {
+            let mut sum = S::splat(0.0);
+            for at in (0..whole).step_by(S::LANES) {
+                sum = S::add(sum, S::load(x.as_ptr().add(at)));
+            }
+            let mean = (total::<S>(sum) + x[whole..].iter().sum::<f32>()) / width as f32;
+            let (middle, mut squares) = (S::splat(mean), S::splat(0.0));
+            for at in (0..whole).step_by(S::LANES) {
+                let centred = S::sub(S::load(x.as_ptr().add(at)), middle);
+                squares = S::fma(centred, centred, squares);
+            }
+            let mut squares = total::<S>(squares);
+            for x in &x[whole..] {
+                squares += (x - mean) * (x - mean);
+            }
+            let scale = (squares / width as f32 + epsilon).sqrt().recip();
+            *moments = [mean, scale];
+            let factor = S::splat(scale);
+            for at in (0..whole).step_by(S::LANES) {
+                let normal = S::mul(S::sub(S::load(x.as_ptr().add(at)), middle), factor);
+                let gamma = S::load(gamma.as_ptr().add(at));
+                let value = match beta {
+                    Some(beta) => S::fma(normal, gamma, S::load(beta.as_ptr().add(at))),
+                    None => S::mul(normal, gamma),
+                };
+                S::store(y.as_mut_ptr().add(at), value);
+            }
+            for at in whole..width {
+                y[at] = (x[at] - mean) * scale * gamma[at] + beta.map_or(0.0, |beta| beta[at]);
+            }
+        }
+    }
+}
+
+/// The sum of a vector's lanes, from the first to the last.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn total<S: Simd>(sum: S::Vector) -> f32 {
+    let mut lanes = [0.0; super::BLOCK];
+    // SAFETY: no vector is wider than a block.
+    unsafe { S::store(lanes.as_mut_ptr(), sum) };
+    lanes[..S::LANES].iter().sum()
+}
+
+/// Gradients of input, scale and shift.
+pub(crate) struct Gradients {
+    pub(crate) x: Vec<f32>,
+    pub(crate) gamma: Vec<f32>,
+    pub(crate) beta: Vec<f32>,
+}
+
+/// With `n` the normalised row, `dn = dy * gamma` and means over the row:
+/// `dx = (dn - mean(dn) - n * mean(dn * n)) / deviation`, `dgamma = Σ dy * n`, `dbeta = Σ dy`.
+pub(crate) fn layer_norm_backward(
+    kernels: CpuKernels,
+    x: &[f32],
+    gamma: &[f32],
+    moments: &Moments,
+    dy: &[f32],
+) -> Gradients {
+    let width = gamma.len();
+    let mut dx = vec![0.0; x.len()];
+    let partial: Vec<_> = dx
+        .par_chunks_mut(ROWS * width)
+        .zip(x.par_chunks(ROWS * width))
+        .zip(dy.par_chunks(ROWS * width))
+        .zip(moments.par_chunks(ROWS))
+        .map(|(((dx, x), dy), moments)| {
+            let mut sums = vec![0.0; 2 * width];
+            backward(kernels, x, gamma, moments, dy, dx, &mut sums);
+            sums
+        })
+        .collect();
+    let mut sums = vec![0.0; 2 * width];
+    for part in partial {
+        for (sum, part) in sums.iter_mut().zip(part) {
+            *sum += part;
+        }
+    }
+    let beta = sums.split_off(width);
+    Gradients { x: dx, gamma: sums, beta }
+}
+
+dispatch!(fn backward = backward_rows(
+    x: &[f32],
+    gamma: &[f32],
+    moments: &[[f32; 2]],
+    dy: &[f32],
+    dx: &mut [f32],
+    sums: &mut [f32]
+));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn backward_rows<S: Simd>(
+    x: &[f32],
+    gamma: &[f32],
+    moments: &[[f32; 2]],
+    dy: &[f32],
+    dx: &mut [f32],
+    sums: &mut [f32],
+) {
+    let width = gamma.len();
+    let whole = width - width % S::LANES;
+    let (d_gamma, d_beta) = sums.split_at_mut(width);
+    let rows = x
+        .chunks_exact(width)
+        .zip(dy.chunks_exact(width))
+        .zip(dx.chunks_exact_mut(width))
+        .zip(moments);
+    for (((x, dy), dx), &[mean, scale]) in rows {
+        // SAFETY: every vector ends at or before `whole`, which is within all rows.
+        unsafe {
+            let (middle, factor) = (S::splat(mean), S::splat(scale));
+            let (mut plain, mut weighted) = (S::splat(0.0), S::splat(0.0));
+            for at in (0..whole).step_by(S::LANES) {
+                let normal = S::mul(S::sub(S::load(x.as_ptr().add(at)), middle), factor);
+                let d = S::load(dy.as_ptr().add(at));
+                let dn = S::mul(d, S::load(gamma.as_ptr().add(at)));
+                plain = S::add(plain, dn);
+                weighted = S::fma(dn, normal, weighted);
+                let to = d_gamma.as_mut_ptr().add(at);
+                S::store(to, S::fma(d, normal, S::load(to)));
+                let to = d_beta.as_mut_ptr().add(at);
+                S::store(to, S::add(d, S::load(to)));
+            }
+            let (mut plain, mut weighted) = (total::<S>(plain), total::<S>(weighted));
+            for at in whole..width {
+                let normal = (x[at] - mean) * scale;
+                let dn = dy[at] * gamma[at];
+                plain += dn;
+                weighted += dn * normal;
+                d_gamma[at] += dy[at] * normal;
+                d_beta[at] += dy[at];
+            }
+            let (plain, weighted) = (plain / width as f32, weighted / width as f32);
+            let (plain_mean, weighted_mean) = (S::splat(plain), S::splat(weighted));
+            for at in (0..whole).step_by(S::LANES) {
+                let normal = S::mul(S::sub(S::load(x.as_ptr().add(at)), middle), factor);
+                let dn = S::mul(S::load(dy.as_ptr().add(at)), S::load(gamma.as_ptr().add(at)));
+                let rest = S::sub(S::sub(dn, plain_mean), S::mul(normal, weighted_mean));
+                S::store(dx.as_mut_ptr().add(at), S::mul(rest, factor));
+            }
+            for at in whole..width {
+                let normal = (x[at] - mean) * scale;
+                dx[at] = (dy[at] * gamma[at] - plain - normal * weighted) * scale;
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Layer normalisation as one operation, forward and backward.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex, TensorMetadata};
+use burn::tensor::{Tensor, TensorData};
+
+use crate::cpu::{self, CpuKernels, Moments};
+use crate::device::{is_flex, lift};
+
+type Primitive = FloatTensor<Flex>;
+
+/// Normalises the last axis to mean 0 and variance 1, then scales and shifts it.
+///
+/// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta`, with the biased variance. Source: Ba,
+/// Kiros and Hinton, 2016. On Burn's CPU backend in f32 it is one pass over memory on all cores in
+/// each direction, with the same result on any number of them; elsewhere it is Burn's own.
+///
+/// # Shapes
+/// - x and the result: `[..., width]`
+/// - gamma, beta: `[width]`
+///
+/// # Panics
+/// If a shape does not fit; the message holds the shapes.
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    let shape = x.dims();
+    let [width] = gamma.dims();
+    let fits = beta.as_ref().is_none_or(|beta| beta.dims() == [width]);
+    assert!(
+        shape[D - 1] == width && fits,
+        "layer normalisation of {shape:?} with a scale of {width} and a shift of {:?}: all must be \
+         as wide as the last axis",
+        beta.map(|beta| beta.dims()[0])
+    );
+    let on_cpu = is_flex(&x) && is_flex(&gamma) && beta.as_ref().is_none_or(|beta| is_flex(beta));
+    match CpuKernels::fused().filter(|_| on_cpu && x.shape().num_elements() > 0) {
+        Some(kernels) => fused(kernels, x, gamma, beta, epsilon as f32),
+        None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),
+    }
+}
+
+/// What the gradient is computed from.
+#[derive(Clone, Debug)]
+struct Tape {
+    kernels: CpuKernels,
+    x: Primitive,
+    gamma: Primitive,
+    moments: Moments,
+}
+
+fn run(
+    kernels: CpuKernels,
+    x: &Primitive,
+    gamma: &Primitive,
+    beta: Option<&Primitive>,
+    epsilon: f32,
+) -> (Primitive, Moments) {
+    let mut y = vec![0.0; x.shape().num_elements()];
+    let beta = beta.map(|beta| beta.storage::<f32>());
+    let (x_values, gamma) = (x.storage::<f32>(), gamma.storage::<f32>());
+    let moments = cpu::layer_norm(kernels, x_values, gamma, beta, epsilon, &mut y);
+    (Primitive::from_data(TensorData::new(y, x.shape())), moments)
+}
+
+fn fused<const D: usize>(
+    kernels: CpuKernels,
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f32,
+) -> Tensor<D> {
+    let tracked = x.is_autodiff()
+        || gamma.is_autodiff()
+        || beta.as_ref().is_some_and(|beta| beta.is_autodiff());
+    if !tracked {
+        let beta = beta.map(plain);
+        let (y, _) = run(kernels, &plain(x), &plain(gamma), beta.as_ref(), epsilon);
+        return Tensor::from_primitive::<Flex>(y);
+    }
+    let shifted = beta.is_some();
+    let beta = beta.unwrap_or_else(|| gamma.clone().detach().zeros_like());
+    let tensors = [in_graph(x), in_graph(gamma), in_graph(beta)];
+    let [(x, x_guard), (gamma, gamma_guard), (beta, beta_guard)] =
+        tensors.map(|tensor| tensor.into_parts());
+    let [x, gamma, beta] = [x, gamma, beta].map(|tensor| tensor.to_contiguous());
+    let prepared = Normalised
+        .prepare::<NoCheckpointing>([x_guard, gamma_guard, beta_guard])
+        .compute_bound()
+        .stateful();
+    let (y, moments) = run(kernels, &x, &gamma, shifted.then_some(&beta), epsilon);
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish(Tape { kernels, x, gamma, moments }, y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+fn plain<const D: usize>(tensor: Tensor<D>) -> Primitive {
+    match tensor.try_into_primitive::<Flex>() {
+        Ok(tensor) => tensor.to_contiguous(),
+        // `layer_norm` has checked the device.
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
+}
+
+fn in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Flex>> {
+    match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
+        Ok(tensor) => tensor,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
+}
+
+#[derive(Debug)]
+struct Normalised;
+
+impl Backward<Flex, 3> for Normalised {
+    type State = Tape;
+
+    fn backward(self, ops: Ops<Tape, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let Tape { kernels, x, gamma, moments } = ops.state;
+        let (width, shape) = (gamma.shape(), x.shape());
+        let (x, gamma) = (x.storage::<f32>(), gamma.storage::<f32>());
+        let gradients = cpu::layer_norm_backward(kernels, x, gamma, &moments, d.storage::<f32>());
+        let cpu::NormGradients { x, gamma, beta } = gradients;
+        let all = [(x, shape), (gamma, width.clone()), (beta, width)];
+        for (parent, (values, shape)) in ops.parents.into_iter().zip(all) {
+            if let Some(parent) = parent {
+                let gradient = Primitive::from_data(TensorData::new(values, shape));
+                grads.register::<Flex>(parent.id, gradient);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+mod tests {
+    use burn::tensor::Device;
+    use firebox_core::Stream;
+
+    use super::*;
+
+    fn noise(seed: u64, count: usize, scale: f64, mean: f64) -> Vec<f32> {
+        let mut draws = Stream::new(seed, "norm").draws();
+        (0..count).map(|_| (mean + scale * draws.normal()) as f32).collect()
+    }
+
+    /// The loss `Σ dy * y` and its gradients in float64, from the formula.
+    fn reference(x: &[f32], gamma: &[f32], beta: &[f32], dy: &[f32]) -> (Vec<f64>, [Vec<f64>; 3]) {
+        let width = gamma.len();
+        let (mut y, mut dx) = (vec![], vec![]);
+        let (mut d_gamma, mut d_beta) = (vec![0.0; width], vec![0.0; width]);
+        for (x, dy) in x.chunks(width).zip(dy.chunks(width)) {
+            let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            let mean = x.iter().sum::<f64>() / width as f64;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+            let deviation = (variance + 1e-5).sqrt();
+            let n: Vec<f64> = x.iter().map(|x| (x - mean) / deviation).collect();
+            let dn: Vec<f64> =
+                dy.iter().zip(gamma).map(|(d, g)| f64::from(*d) * f64::from(*g)).collect();
+            let plain = dn.iter().sum::<f64>() / width as f64;
+            let weighted = dn.iter().zip(&n).map(|(d, n)| d * n).sum::<f64>() / width as f64;
+            for at in 0..width {
+                y.push(n[at] * f64::from(gamma[at]) + f64::from(beta[at]));
+                dx.push((dn[at] - plain - n[at] * weighted) / deviation);
+                d_gamma[at] += f64::from(dy[at]) * n[at];
+                d_beta[at] += f64::from(dy[at]);
+            }
+        }
+        (y, [dx, d_gamma, d_beta])
+    }
+
+    #[track_caller]
+    fn close<const D: usize>(name: &str, actual: Tensor<D>, expected: &[f64], bound: f64) {
+        let actual: Vec<f32> = actual.into_data().iter::<f32>().collect();
+        assert_eq!(actual.len(), expected.len());
+        let error: f64 =
+            actual.iter().zip(expected).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
+        let norm: f64 = expected.iter().map(|e| e * e).sum();
+        let error = (error / norm.max(1e-300)).sqrt();
+        assert!(error < bound, "{name} is off by {error:.2e}");
+    }
+
+    fn check(rows: usize, width: usize, scale: f64, mean: f64, bound: f64) {
+        let x = noise(1, rows * width, scale, mean);
+        let (gamma, beta) = (noise(2, width, 0.5, 1.0), noise(3, width, 1.0, 0.0));
+        let dy = noise(4, rows * width, 1.0, 0.1);
+        let (y, gradients) = reference(&x, &gamma, &beta, &dy);
+        let device = Device::flex().autodiff();
+        for kernels in CpuKernels::available() {
+            kernels.force(|| {
+                let matrix = |data: &[f32]| {
+                    Tensor::<2>::from_data(TensorData::new(data.to_vec(), [rows, width]), &device)
+                };
+                let vector = |data: &[f32]| {
+                    Tensor::<1>::from_data(TensorData::new(data.to_vec(), [width]), &device)
+                };
+                let (x, gamma, beta) = (
+                    matrix(&x).require_grad(),
+                    vector(&gamma).require_grad(),
+                    vector(&beta).require_grad(),
+                );
+                let out = layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), 1e-5);
+                close("y", out.clone(), &y, bound);
+                let grads = (out * matrix(&dy)).sum().backward();
+                close("dx", x.grad(&grads).expect("tracked"), &gradients[0], bound);
+                close("dgamma", gamma.grad(&grads).expect("tracked"), &gradients[1], bound);
+                close("dbeta", beta.grad(&grads).expect("tracked"), &gradients[2], bound);
+            });
+        }
+    }
+
+    #[test]
+    fn agrees_with_float64() {
+        for (rows, width) in [(1, 3), (3, 7), (5, 16), (2, 17), (1200, 33), (700, 256), (1, 1030)] {
+            check(rows, width, 1.0, 0.3, 1e-5);
+        }
+        // The gradient of a row of two is the small difference of large numbers.
+        check(4, 2, 1.0, 0.3, 1e-2);
+        // Rows that lie far from zero keep what f32 leaves of them.
+        check(9, 64, 1.0, 100.0, 1e-4);
+        check(9, 64, 1e-3, 0.0, 1e-5);
+    }
+
+    #[test]
+    fn a_row_with_nan_spoils_itself_and_a_constant_row_is_the_shift() {
+        let device = Device::flex();
+        let mut x = noise(5, 4 * 20, 1.0, 0.0);
+        x[25] = f32::NAN;
+        x[40..60].fill(3.5);
+        let x = Tensor::<2>::from_data(TensorData::new(x, [4, 20]), &device);
+        let gamma = Tensor::<1>::ones([20], &device);
+        let y = layer_norm(x, gamma.clone(), Some(gamma * 2.0), 1e-5);
+        let y: Vec<f32> = y.into_data().iter::<f32>().collect();
+        assert!(y[20..40].iter().all(|v| v.is_nan()));
+        assert!(y[..20].iter().chain(&y[40..]).all(|v| v.is_finite()));
+        assert!(y[40..60].iter().all(|v| *v == 2.0));
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let device = Device::flex().autodiff();
+        let x = noise(6, 3000 * 40, 1.0, 0.0);
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("a pool").install(|| {
+                let x = TensorData::new(x.clone(), [3000, 40]);
+                let x = Tensor::<2>::from_data(x, &device).require_grad();
+                let gamma = Tensor::<1>::ones([40], &device).require_grad();
+                let y = layer_norm(x.clone(), gamma.clone(), None, 1e-5);
+                let grads = (y.clone() * y).sum_dim(1).sum().backward();
+                (
+                    x.grad(&grads).expect("tracked").into_data(),
+                    gamma.grad(&grads).expect("tracked").into_data(),
+                )
+            })
+        };
+        let first = run(1);
+        assert_eq!(first, run(2));
+        assert_eq!(first, run(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "layer normalisation of [2, 5] with a scale of 4")]
+    fn widths_must_fit() {
+        let device = Device::flex();
+        layer_norm(Tensor::<2>::zeros([2, 5], &device), Tensor::ones([4], &device), None, 1e-5);
+    }
+}
