@@ -14,7 +14,7 @@ use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use firebox_kernels::{Lstm, LstmConfig, dropout, init_linear, layer_norm, normal};
 use serde::{Deserialize, Serialize};
 
@@ -139,6 +139,13 @@ impl BiLstmMae {
     /// The settings that the model was built with.
     pub fn config(&self) -> &BiLstmMaeConfig {
         &self.config
+    }
+
+    /// The same model with the products of its LSTM in this type; see [`Lstm::in_precision`].
+    /// Everything else, the decoder among it, stays f32.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { lstm: self.lstm.in_precision(precision), ..self }
     }
 
     /// Parameters of the LSTM alone: what R1 counts as the encoder.
