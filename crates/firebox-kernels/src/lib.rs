@@ -45,7 +45,7 @@ mod lstm;
 mod norm;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
-pub use dropout::dropout;
+pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};

@@ -15,7 +15,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, dropout, init_linear, layer_norm, normal};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
@@ -205,8 +205,8 @@ impl BiLstmMae {
 
     /// [batch, time, 2 · hidden] → [batch, time, channel]
     fn decode(&self, latent: Tensor<3>, stream: Option<Stream>) -> Tensor<3> {
-        let hidden = relu(self.decoder.hidden.forward(latent));
-        self.decoder.output.forward(dropout(hidden, self.config.dropout, stream))
+        let hidden = self.decoder.hidden.forward(latent);
+        self.decoder.output.forward(relu_dropout(hidden, self.config.dropout, stream))
     }
 
     /// Mean over the units of each unit's standard deviation over `steps` valid steps.

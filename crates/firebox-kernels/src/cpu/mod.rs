@@ -26,7 +26,7 @@ mod pool;
 mod simd;
 
 pub(crate) use backward::{OutputGradients, backward};
-pub(crate) use dropout::{Mask, dropout};
+pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
