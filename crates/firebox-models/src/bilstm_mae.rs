@@ -205,8 +205,12 @@ impl BiLstmMae {
 
     /// [batch, time, 2 · hidden] → [batch, time, channel]
     fn decode(&self, latent: Tensor<3>, stream: Option<Stream>) -> Tensor<3> {
-        let hidden = self.decoder.hidden.forward(latent);
-        self.decoder.output.forward(relu_dropout(hidden, self.config.dropout, stream))
+        let [batch, time, width] = latent.dims();
+        // As rows: the gradient of a weight would otherwise be made for each sample and summed.
+        let rows = self.decoder.hidden.forward(latent.reshape([batch * time, width]));
+        let rows = self.decoder.output.forward(relu_dropout(rows, self.config.dropout, stream));
+        let [_, channels] = rows.dims();
+        rows.reshape([batch, time, channels])
     }
 
     /// Mean over the units of each unit's standard deviation over `steps` valid steps.
