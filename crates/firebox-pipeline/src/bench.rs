@@ -3,6 +3,7 @@
 //! Models, sizes and losses are those of the peer's script for PyTorch, and so are the keys of the
 //! result, so that both can be read together. Accuracy is not measured here.
 
+use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
 use firebox_core::{Event, Key, Precision, Stream};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, relu_dropout};
 use firebox_loader::{Batch, TrainSource};
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader};
 use firebox_models::{BiLstmMaeConfig, Loss, MaskRule};
@@ -29,11 +33,15 @@ pub enum Workload {
     /// R1: BiLSTM 2 × 128 with LayerNorm and a decoder, windows of 105 steps and 4 channels, 15 %
     /// of the steps hidden one by one.
     LstmMae,
+    /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
+    /// and 1 channel. Not in the zoo yet: the model is in this file.
+    LstmForecast,
 }
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 1] = [(Self::LstmMae, "lstm-mae")];
+    pub const ALL: [(Self, &'static str); 2] =
+        [(Self::LstmMae, "lstm-mae"), (Self::LstmForecast, "lstm-forecast")];
 
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
@@ -42,6 +50,7 @@ impl Workload {
     fn default_batch(self) -> usize {
         match self {
             Self::LstmMae => 512,
+            Self::LstmForecast => 128,
         }
     }
 }
@@ -129,6 +138,10 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
             let model = model.init(Stream::new(1337, "weights"), 4, &device.device)?;
             let noise = Noise::new(batch, config, [105, 4]);
             time(model.in_precision(config.precision), &Pretraining, noise, config, device)?
+        }
+        Workload::LstmForecast => {
+            let model = Forecaster::init(config.precision, &device.device);
+            time(model, &Forecasting, Noise::new(batch, config, [105, 4]), config, device)?
         }
     };
     let mut sorted = times.clone();
@@ -242,6 +255,51 @@ fn evaluate<M: Module, O: Objective<M>>(
     Ok((times, losses))
 }
 
+/// The model of [`Workload::LstmForecast`].
+#[derive(Module, Debug)]
+struct Forecaster {
+    lower: Lstm,
+    upper: Lstm,
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Forecaster {
+    fn init(precision: Precision, device: &Device) -> Self {
+        let stream = |index| Stream::new(1337, "weights").substream(index);
+        let lstm = |index, input, hidden| {
+            let lstm = LstmConfig::new(input, hidden).init(stream(index), device);
+            lstm.in_precision(precision)
+        };
+        Self {
+            lower: lstm(0, 1, 128),
+            upper: lstm(1, 128, 64),
+            hidden: init_linear(stream(2), 64 + 12, 32, device),
+            output: init_linear(stream(3), 32, 3, device),
+        }
+    }
+}
+
+/// Three values of a later step from a sequence and static features, all cut out of the noise as
+/// the peer cuts them.
+struct Forecasting;
+
+impl Objective<Forecaster> for Forecasting {
+    fn loss(&self, model: &Forecaster, batch: &Batch, streams: Streams) -> Loss {
+        let [samples, _, _] = batch.inputs.dims();
+        let part = |steps: Range<usize>, channels: Range<usize>| {
+            batch.inputs.clone().slice([0..samples, steps, channels])
+        };
+        let (below, _) = model.lower.forward(part(0..24, 0..1), None, None, None);
+        let (_, last) = model.upper.forward(below, None, None, None);
+        let static_features = part(24..36, 1..2).reshape([samples, 12]);
+        let features = Tensor::cat(vec![last.hidden.reshape([samples, 64]), static_features], 1);
+        let hidden = relu_dropout(model.hidden.forward(features), 0.2, streams.dropout);
+        let error = model.output.forward(hidden) - part(40..41, 0..3).reshape([samples, 3]);
+        Loss { value: error.square().mean(), weight: 3.0 * samples as f64, parts: vec![] }
+    }
+}
+
 /// Normal noise: one batch that comes again at every step.
 #[derive(Debug)]
 struct Noise {
@@ -292,8 +350,6 @@ fn peak_mib() -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
 
     #[test]
@@ -304,11 +360,12 @@ mod tests {
             description: String::new(),
             reason: String::new(),
         };
-        for evaluate in [false, true] {
+        let both = Workload::ALL.into_iter().flat_map(|(one, _)| [(one, false), (one, true)]);
+        for (workload, evaluate) in both {
             let config = BenchConfig {
-                workload: Workload::LstmMae,
+                workload,
                 precision: Precision::Bf16,
-                batch: Some(2),
+                batch: Some(8),
                 steps: 3,
                 warmup: 1,
                 evaluate,
@@ -316,7 +373,7 @@ mod tests {
             let result = bench(&config, &device).unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
             // Noise has the variance 1, and an untrained model predicts next to nothing.
-            assert!((0.5..1.6).contains(&result.first_loss), "{}", result.first_loss);
+            assert!((0.3..2.5).contains(&result.first_loss), "{}", result.first_loss);
             let line = serde_json::to_value(&result).unwrap();
             for key in ["engine", "workload", "mode", "device", "precision", "batch", "step_ms"] {
                 assert!(!line[key].is_null(), "{key}");

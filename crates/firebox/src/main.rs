@@ -63,7 +63,7 @@ enum Command {
 
 #[derive(Args)]
 struct BenchFlags {
-    /// The workload: lstm-mae.
+    /// The workload: lstm-mae, lstm-forecast.
     #[arg(long, default_value = "lstm-mae")]
     workload: Workload,
     /// Type of the operands of products: f32, bf16.
