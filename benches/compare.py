@@ -52,7 +52,7 @@ def lines_of(command):
 
 
 def build():
-    command = ["cargo", "build", "--quiet", "--release", "--package", "firebox-benches"]
+    command = ["cargo", "build", "--quiet", "--release", "--workspace", "--bin", "firebox-benches"]
     subprocess.run(command, cwd=HERE.parent, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
     return target / "release" / "firebox-benches"

@@ -75,19 +75,23 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
     if !BACKENDS.contains(&backend.as_str()) {
         return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
     }
-    let mut command = cargo();
-    // Selecting the whole workspace gives its dependencies the features that the tests build them
-    // with, so that Burn and polars are built once.
-    let features = format!("firebox/{backend}");
-    command.args(["run", "--quiet", "--release", "--workspace", "--bin", "firebox"]);
-    command.args(["--features", &features, "--", "run"]);
-    match file {
-        Some(name) => command.arg(pipeline_file(&name)?),
-        // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
-        None => &mut command,
-    };
     if !first_build_is_done() {
         eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
+    }
+    // Selecting the whole workspace gives its dependencies the features that the tests build them
+    // with, so that Burn and polars are built once.
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "--workspace", "--bin", "firebox"]);
+    build.args(["--features", &format!("firebox/{backend}")]);
+    match run(build.current_dir(root()))? {
+        0 => {}
+        code => return Ok(code),
+    }
+    let mut command = Command::new(program());
+    command.arg("run");
+    if let Some(name) = file {
+        // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
+        command.arg(pipeline_file(&name)?);
     }
     run(command.args(flags))
 }
@@ -129,8 +133,11 @@ fn target() -> PathBuf {
 
 fn bench(arguments: &[String]) -> Result<u8, String> {
     let mut command = cargo();
-    command.args(["run", "--quiet", "--release", "--package", "firebox-benches", "--"]);
-    run(command.args(arguments))
+    command.args(["build", "--quiet", "--release", "--workspace", "--bin", "firebox-benches"]);
+    match run(command.current_dir(root()))? {
+        0 => run(Command::new(target().join("release").join("firebox-benches")).args(arguments)),
+        code => Ok(code),
+    }
 }
 
 /// The workspace's folder.
