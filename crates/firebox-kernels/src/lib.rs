@@ -36,6 +36,8 @@
 //! ```
 
 mod cpu;
+#[cfg(feature = "cube")]
+mod cube;
 mod device;
 mod dropout;
 mod gru;
@@ -45,6 +47,8 @@ mod lstm;
 mod norm;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
+#[cfg(feature = "cube")]
+pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::dropout;
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;

@@ -4,6 +4,8 @@
 
 mod composed;
 mod fused;
+#[cfg(feature = "cube")]
+mod gpu;
 mod module;
 
 use burn::module::Param;
@@ -299,13 +301,28 @@ impl Stack<'_> {
             let fused = fused::kernels(self, &output, &weights, initial.as_ref());
             let (above, last) = match fused {
                 Some(kernels) => fused::layer(kernels, self, output, lengths, weights, initial),
-                None => composed::layer(self, output, lengths, weights, initial),
+                None => self.elsewhere(output, lengths, weights, initial),
             };
             output = above;
             hiddens.push(last.hidden);
             cells.push(last.cell);
         }
         (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
+    }
+
+    /// A layer that the CPU kernels do not take: in a GPU kernel, else composed.
+    fn elsewhere(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        weights: Vec<Weights>,
+        initial: Option<LstmState>,
+    ) -> (Tensor<3>, LstmState) {
+        #[cfg(feature = "cube")]
+        if let Some(kernels) = gpu::kernels(self, &input, &weights, initial.as_ref()) {
+            return gpu::layer(kernels, input, lengths, weights, initial);
+        }
+        composed::layer(self, input, lengths, weights, initial)
     }
 
     fn check(&self, input: &Tensor<3>, lengths: Option<&[usize]>, state: Option<&LstmState>) {
