@@ -23,7 +23,8 @@ mod support;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{DType, Device, Gradients, Tensor};
 use firebox_core::Stream;
 use firebox_kernels::{CpuKernels, GpuKernels, LstmConfig, LstmState, NoGpuKernels};
 use support::case::{Case, float, values};
@@ -204,6 +205,85 @@ fn the_composed_variant_agrees() {
         assert!(relative_error(&outputs.output, &composed.0.output) < 1e-5);
         for ((part, ours), (_, theirs)) in grads.parts().into_iter().zip(composed.1.parts()) {
             assert!(relative_error(ours, theirs) < 1e-5, "d {part}");
+        }
+    });
+}
+
+/// Output, last states and gradients of the case with everything in another type.
+fn in_type(dtype: DType, case: &Case, device: &Device) -> Vec<(String, Vec<f64>)> {
+    struct Cast(DType);
+    impl ModuleMapper for Cast {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor.cast(self.0).detach().require_grad())
+        }
+    }
+    struct Collect<'a>(&'a Gradients, Vec<(String, Vec<f64>)>);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = param.val().grad(self.0).expect("a gradient");
+            assert_eq!(gradient.dtype(), param.val().dtype());
+            self.1
+                .push((format!("d parameter {}", self.1.len()), values(gradient.cast(DType::F32))));
+        }
+    }
+    let (sizes, config) = (&case.sizes, &case.config);
+    let (batch, time) = (sizes.batch, sizes.time);
+    let width = config.directions() * config.hidden;
+    let states = [config.layers * config.directions(), batch, config.hidden];
+    let tensor = |values: &[f64], shape| float::<3>(values, shape, device).cast(dtype);
+    let x = tensor(&case.inputs.input, [batch, time, config.input]).detach().require_grad();
+    let state = LstmState {
+        hidden: tensor(&case.inputs.h_0, states),
+        cell: tensor(&case.inputs.c_0, states),
+    };
+    let module = case.module(device).map(&mut Cast(dtype));
+    let (output, last) = module.forward(x.clone(), Some(&sizes.lengths), Some(state), None);
+    assert_eq!(output.dtype(), dtype);
+    let loss = (output.clone() * tensor(&case.d.output, [batch, time, width])).sum()
+        + (last.hidden.clone() * tensor(&case.d.h_n, states)).sum()
+        + (last.cell.clone() * tensor(&case.d.c_n, states)).sum();
+    let grads = loss.backward();
+    let mut all = vec![
+        ("output".to_owned(), values(output.cast(DType::F32))),
+        ("h_n".to_owned(), values(last.hidden.cast(DType::F32))),
+        ("c_n".to_owned(), values(last.cell.cast(DType::F32))),
+        ("d input".to_owned(), values(x.grad(&grads).expect("a gradient").cast(DType::F32))),
+    ];
+    let mut collect = Collect(&grads, vec![]);
+    module.visit(&mut collect);
+    all.append(&mut collect.1);
+    all
+}
+
+#[test]
+fn halves_are_summed_in_f32() {
+    alone(|device| {
+        for (dtype, bound) in [(DType::F16, 2e-3), (DType::BF16, 1.6e-2)] {
+            if let Err(error) = GpuKernels::of_layer(&device, dtype, 2, 6, 9) {
+                println!("skipped: {dtype:?} on this device: {error}");
+                continue;
+            }
+            let device = device.clone().autodiff();
+            let case = Case::new(config(3, 9, 1, true), &[12, 3, 0, 12, 7, 12], 12, 24);
+            let (outputs, grads) = reference::run(&case.sizes, &case.inputs, Some(&case.d));
+            let mut expected = vec![outputs.output, outputs.h_n, outputs.c_n, grads.input];
+            for direction in grads.directions {
+                expected.extend([direction.weight_ih, direction.weight_hh]);
+                expected.extend([direction.bias_ih, direction.bias_hh]);
+            }
+            let composed = CpuKernels::Composed.force(|| in_type(dtype, &case, &device));
+            for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
+                let fused = kernels.force(|| in_type(dtype, &case, &device));
+                assert_eq!(fused.len(), expected.len());
+                for (((part, ours), (_, theirs)), expected) in
+                    fused.iter().zip(&composed).zip(&expected)
+                {
+                    let error = relative_error(ours, expected);
+                    let other = relative_error(theirs, expected);
+                    println!("{dtype:?} {kernels:?}: {part}: {error:.1e}, composed {other:.1e}");
+                    assert!(error < bound, "{dtype:?} {kernels:?}: {part} is off by {error:.2e}");
+                }
+            }
         }
     });
 }

@@ -98,3 +98,75 @@ impl Tile {
         CubeDim::new_2d(self.columns as u32, self.groups as u32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hardware(shared: usize, threads: u32, processors: Option<u32>) -> HardwareProperties {
+        HardwareProperties {
+            load_width: 128,
+            vector_register_count: None,
+            plane_size_min: 32,
+            plane_size_max: 32,
+            max_bindings: 16,
+            max_shared_memory_size: shared,
+            max_cube_count: (65_535, 65_535, 65_535),
+            max_units_per_cube: threads,
+            max_cube_dim: (threads, threads, 64),
+            num_streaming_multiprocessors: processors,
+            num_cpu_cores: None,
+            last_level_cache_size: None,
+            num_tensor_cores: None,
+            min_tensor_cores_dim: None,
+            max_vector_size: 4,
+            cube_mma_reserved_shared_memory: 0,
+        }
+    }
+
+    /// Samples a thread, groups and columns of both passes.
+    fn check(
+        hardware: &HardwareProperties,
+        sizes: [usize; 3],
+        weight: usize,
+        resident: bool,
+        expected: [Option<(usize, usize, usize)>; 2],
+    ) {
+        let found = [Pass::Forward, Pass::Backward].map(|pass| {
+            let tile = Tile::new(hardware, sizes, weight, pass, resident)?;
+            assert!(tile.shared_bytes(weight, pass) <= hardware.max_shared_memory_size);
+            assert!(tile.columns * tile.groups <= hardware.max_units_per_cube as usize);
+            Some((tile.rows, tile.groups, tile.columns))
+        });
+        assert_eq!(found, expected, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_large_device_gives_every_processor_a_tile_and_keeps_half_precision_weights() {
+        let hopper = hardware(227 * 1024, 1024, Some(132));
+        let tile = Some((4, 2, 128));
+        check(&hopper, [2, 512, 128], 4, true, [None, None]);
+        check(&hopper, [2, 512, 128], 4, false, [tile, tile]);
+        check(&hopper, [2, 512, 128], 2, true, [tile, tile]);
+        check(&hopper, [1, 1, 128], 2, true, [Some((1, 1, 128)); 2]);
+        check(&hopper, [2, 4096, 256], 2, false, [Some((4, 2, 256)); 2]);
+    }
+
+    #[test]
+    fn a_small_device_takes_few_samples_at_a_time() {
+        let small = hardware(16 * 1024, 256, None);
+        check(&small, [2, 512, 16], 4, true, [Some((4, 8, 16)); 2]);
+        check(&small, [2, 512, 128], 4, false, [Some((4, 2, 128)), Some((4, 1, 128))]);
+        check(&small, [2, 512, 600], 4, false, [Some((2, 1, 256)), Some((1, 1, 256))]);
+        check(&small, [2, 512, 1000], 4, false, [Some((1, 1, 256)), None]);
+        // Weights that would leave room for one sample only are not worth keeping.
+        check(&small, [2, 512, 31], 4, true, [Some((4, 1, 31)), None]);
+    }
+
+    #[test]
+    fn more_tiles_than_a_launch_can_have_are_refused() {
+        let mut few = hardware(16 * 1024, 256, None);
+        few.max_cube_count.0 = 3;
+        check(&few, [1, 300, 300], 4, false, [None, None]);
+    }
+}
