@@ -25,8 +25,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor};
-use firebox_core::Stream;
-use firebox_kernels::{CpuKernels, GpuKernels, LstmConfig, LstmState, NoGpuKernels};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{CpuKernels, GpuKernels, LstmConfig, LstmState, NoGpuKernels, dropout};
 use support::case::{Case, float, values};
 use support::reference::{self, Inputs, Outputs};
 use support::relative_error;
@@ -289,6 +289,34 @@ fn halves_are_summed_in_f32() {
 }
 
 #[test]
+fn a_compute_type_leaves_inputs_and_gradients_in_f32() {
+    alone(|device| {
+        if let Err(error) = GpuKernels::of_layer(&device, DType::F16, 2, 3, 9) {
+            return println!("skipped: F16 on this device: {error}");
+        }
+        let case = Case::new(config(3, 9, 2, true), &[6, 2, 0], 6, 25);
+        let device = device.autodiff();
+        let (expected, expected_grads) = reference::run(&case.sizes, &case.inputs, Some(&case.d));
+        let x = float::<3>(&case.inputs.input, [3, 6, 3], &device).require_grad();
+        let state = |values: &[f64]| float::<3>(values, [4, 3, 9], &device);
+        let state = LstmState { hidden: state(&case.inputs.h_0), cell: state(&case.inputs.c_0) };
+        let module = case.module(&device).in_precision(Precision::F16);
+        let (output, last) =
+            module.forward(x.clone(), Some(&case.sizes.lengths), Some(state), None);
+        assert_eq!((output.dtype(), last.cell.dtype()), (DType::F32, DType::F32));
+        let d = |values: &[f64], shape| float::<3>(values, shape, &device);
+        let loss = (output.clone() * d(&case.d.output, [3, 6, 18])).sum()
+            + (last.hidden.clone() * d(&case.d.h_n, [4, 3, 9])).sum()
+            + (last.cell.clone() * d(&case.d.c_n, [4, 3, 9])).sum();
+        let gradient = x.grad(&loss.backward()).expect("a gradient");
+        assert_eq!(gradient.dtype(), DType::F32);
+        assert!(relative_error(&values(output), &expected.output) < 2e-3);
+        assert!(relative_error(&values(last.cell), &expected.c_n) < 2e-3);
+        assert!(relative_error(&values(gradient), &expected_grads.input) < 4e-3);
+    });
+}
+
+#[test]
 fn padding_may_hold_anything() {
     alone(|device| {
         let plain = Case::new(config(3, 8, 2, true), &[4, 0, 2], 5, 13);
@@ -387,6 +415,33 @@ fn without_a_graph_and_under_checkpointing_the_values_are_the_same() {
         assert_eq!(values(output), tracked.output);
         assert_eq!(values(last.hidden), tracked.h_n);
         assert_eq!(values(last.cell), tracked.c_n);
+    });
+}
+
+#[test]
+fn dropout_draws_the_same_mask_on_every_device() {
+    alone(|device| {
+        let stream = Stream::new(5, "dropout");
+        let run = |device: &Device, probability: f64, count: usize| {
+            let mut numbers = support::case::noise(Stream::new(6, "x"), count, 1.0);
+            numbers[count / 2] = f64::NAN;
+            let device = device.clone().autodiff();
+            let x = float::<1>(&numbers, [count], &device).require_grad();
+            let y = dropout(x.clone(), probability, Some(stream));
+            let weights =
+                float::<1>(&(0..count).map(|i| i as f64).collect::<Vec<_>>(), [count], &device);
+            let grads = (y.clone() * weights).sum().backward();
+            let bits = |numbers: Vec<f64>| numbers.iter().map(|n| n.to_bits()).collect::<Vec<_>>();
+            (bits(values(y)), bits(values(x.grad(&grads).expect("a gradient"))))
+        };
+        for (probability, count) in [(0.2, 4099), (0.5, 1), (1.0, 6), (0.9999, 70_000)] {
+            let ours = run(&device, probability, count);
+            assert_eq!(ours, run(&Device::flex(), probability, count), "{probability} {count}");
+        }
+        let x = || Tensor::<2>::ones([3, 7], &device);
+        let plain = values(dropout(x(), 0.3, Some(stream)));
+        let composed = CpuKernels::Composed.force(|| values(dropout(x(), 0.3, Some(stream))));
+        assert_eq!(plain, composed);
     });
 }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use burn::backend::DispatchDevice;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Device};
+use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::features::TypeUsage;
 
 use super::tile::{Pass, Tile};
@@ -87,26 +88,8 @@ impl GpuKernels {
         batch: usize,
         hidden: usize,
     ) -> Result<Self, NoGpuKernels> {
-        let device = device.clone().without_autodiff();
-        #[allow(
-            irrefutable_let_patterns,
-            reason = "with a CPU backend compiled in there are other devices"
-        )]
-        let DispatchDevice::Cube(cube) = device.as_dispatch() else {
-            return Err(NoGpuKernels::NotGpu { device: format!("{device:?}") });
-        };
-        if CpuKernels::current() == Ok(CpuKernels::Composed) {
-            return Err(NoGpuKernels::Asked);
-        }
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-            return Err(NoGpuKernels::Type { found: dtype });
-        }
-        let client = cube.client();
+        let client = Self::takes(device, dtype)?;
         let properties = client.properties();
-        let uses = properties.type_usage(dtype_to_storage_type(dtype));
-        if !uses.is_superset(TypeUsage::Buffer | TypeUsage::Conversion) {
-            return Err(NoGpuKernels::Type { found: dtype });
-        }
         let hardware = &properties.hardware;
         if (hardware.max_bindings as usize) < BUFFERS {
             let found = hardware.max_bindings as usize;
@@ -126,6 +109,26 @@ impl GpuKernels {
                 NoGpuKernels::Size { hidden, batch, found: hardware.max_shared_memory_size },
             ),
         }
+    }
+
+    /// Whether any kernel takes tensors of this type on this device.
+    pub(crate) fn takes(device: &Device, dtype: DType) -> Result<Client, NoGpuKernels> {
+        let device = device.clone().without_autodiff();
+        let DispatchDevice::Cube(cube) = device.as_dispatch() else {
+            return Err(NoGpuKernels::NotGpu { device: format!("{device:?}") });
+        };
+        if CpuKernels::current() == Ok(CpuKernels::Composed) {
+            return Err(NoGpuKernels::Asked);
+        }
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(NoGpuKernels::Type { found: dtype });
+        }
+        let client = cube.client();
+        let uses = client.properties().type_usage(dtype_to_storage_type(dtype));
+        if !uses.is_superset(TypeUsage::Buffer | TypeUsage::Conversion) {
+            return Err(NoGpuKernels::Type { found: dtype });
+        }
+        Ok(client)
     }
 
     /// Runs `f` with this variant alone: for tests and comparisons. A layer that does not fit is

@@ -15,12 +15,14 @@
 
 mod autodiff;
 mod backward;
+mod dropout;
 mod forward;
 mod kernels;
 mod launch;
 mod op;
 mod tile;
 
+pub(crate) use dropout::{DeviceMask, DropoutOps};
 pub use kernels::{GpuKernels, NoGpuKernels};
 pub(crate) use op::LstmOps;
 
