@@ -26,7 +26,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{CpuKernels, GpuKernels, LstmConfig, LstmState, NoGpuKernels, dropout};
+use firebox_kernels::{
+    CpuKernels, GpuKernels, GruConfig, LstmConfig, LstmState, NoGpuKernels, dropout,
+};
 use support::case::{Case, float, values};
 use support::reference::{self, Inputs, Outputs};
 use support::relative_error;
@@ -418,6 +420,58 @@ fn without_a_graph_and_under_checkpointing_the_values_are_the_same() {
     });
 }
 
+/// Outputs, last states and gradients of a GRU with the parameters that its stream gives.
+fn gru(device: &Device, config: &GruConfig, lengths: &[usize], time: usize) -> Vec<Vec<f64>> {
+    struct Collect<'a>(&'a Gradients, Vec<Vec<f64>>);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.push(values(param.val().grad(self.0).expect("a gradient")));
+        }
+    }
+    let device = device.clone().autodiff();
+    let (batch, directions) = (lengths.len(), config.directions());
+    let numbers = |index, shape: [usize; 3]| {
+        let stream = Stream::new(31, "gru").substream(index);
+        float::<3>(&support::case::noise(stream, shape.iter().product(), 1.0), shape, &device)
+    };
+    let module = config.init(Stream::new(32, "gru"), &device);
+    let x = numbers(0, [batch, time, config.input]).require_grad();
+    let state = numbers(1, [config.layers * directions, batch, config.hidden]).require_grad();
+    let (output, last) = module.forward(x.clone(), Some(lengths), Some(state.clone()), None);
+    let loss = (output.clone() * numbers(2, output.dims())).sum()
+        + (last.clone() * numbers(3, last.dims())).sum();
+    let grads = loss.backward();
+    let gradient = |tensor: Tensor<3>| values(tensor.grad(&grads).expect("a gradient"));
+    let mut all = vec![values(output), values(last), gradient(x), gradient(state)];
+    let mut collect = Collect(&grads, vec![]);
+    module.visit(&mut collect);
+    all.append(&mut collect.1);
+    all
+}
+
+#[test]
+fn a_gru_agrees_with_the_composed_one_on_the_cpu() {
+    alone(|device| {
+        let mut configs = [GruConfig::new(3, 9), GruConfig::new(2, 8)];
+        configs[0].bidirectional = true;
+        configs[0].layers = 2;
+        for config in configs {
+            for (batch, time) in [(5, 7), (75, 4)] {
+                let lengths: Vec<_> = (0..batch).map(|i| (i * 3 + time) % (time + 1)).collect();
+                let expected =
+                    CpuKernels::Composed.force(|| gru(&Device::flex(), &config, &lengths, time));
+                for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
+                    let actual = kernels.force(|| gru(&device, &config, &lengths, time));
+                    for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+                        let error = relative_error(actual, expected);
+                        assert!(error < 1e-5, "{kernels:?}: part {index} is off by {error:.2e}");
+                    }
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn dropout_draws_the_same_mask_on_every_device() {
     alone(|device| {
@@ -492,6 +546,6 @@ fn mismatches_are_refused_with_shapes_before_anything_runs() {
             };
             module.forward(Tensor::zeros([2, 5, 3], &device), None, Some(state), None);
         });
-        assert!(wrong.contains("hidden state of the LSTM, [1, 2, 4] in F32"), "{wrong}");
+        assert!(wrong.contains("hidden state of the layer, [1, 2, 4] in F32"), "{wrong}");
     });
 }

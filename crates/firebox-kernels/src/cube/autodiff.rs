@@ -13,8 +13,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, TensorMetadata};
 
-use super::op::{Derived, LstmOps, Outputs, Recorded};
-use super::{GpuKernels, parts};
+use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
+use super::parts;
 
 /// Where [`Last`] leaves its gradient for [`Layer`].
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Tape<B: Backend> {
     weights: FloatTensor<B>,
     state: FloatTensor<B>,
     lengths: IntTensor<B>,
-    kernels: GpuKernels,
+    way: Way,
     last: Handover<B>,
 }
 
@@ -61,16 +61,15 @@ impl<B: LstmOps> Backward<B, 3> for Layer {
     type State = Tape<B>;
 
     fn backward(self, ops: Ops<Tape<B>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let Tape { output, gates, cells, weights, state, lengths, kernels, last } = ops.state;
+        let Tape { output, gates, cells, weights, state, lengths, way, last } = ops.state;
         let zeros = |like: &FloatTensor<B>| {
             B::float_zeros(like.shape(), &like.device(), like.dtype().into())
         };
         let d_output = grads.consume::<B>(&ops.node);
         let d_output = if d_output.shape() == output.shape() { d_output } else { zeros(&output) };
         let d_last = last.take().unwrap_or_else(|| zeros(&state));
-        let Derived { d_gates, previous, d_state } = B::lstm_backward(
-            d_output, d_last, output, gates, cells, weights, state, lengths, kernels,
-        );
+        let Derived { d_gates, previous, d_state } =
+            B::lstm_backward(d_output, d_last, output, gates, cells, weights, state, lengths, way);
         let [d_gates_x, d_weights, d_initial] = ops.parents;
         if let Some(node) = d_weights {
             grads.register::<B>(node.id, of_weights::<B>(d_gates.clone(), previous));
@@ -124,7 +123,7 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Outputs<Self> {
         let (gates_x, gates_x_guard) = gates_x.into_parts();
         let (weights, weights_guard) = weights.into_parts();
@@ -135,7 +134,7 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
             OpsKind::Tracked(prep) => {
                 let inputs = (weights.clone(), state.clone(), lengths.clone());
                 let Recorded { output, last, gates, cells } =
-                    B::lstm_record(gates_x, inputs.0, inputs.1, inputs.2, kernels);
+                    B::lstm_record(gates_x, inputs.0, inputs.1, inputs.2, way);
                 let tape = Tape {
                     output: output.clone(),
                     gates,
@@ -143,14 +142,13 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
                     weights,
                     state,
                     lengths,
-                    kernels,
+                    way,
                     last: handover.clone(),
                 };
                 (prep.finish(tape, output), last)
             }
             OpsKind::UnTracked(prep) => {
-                let Outputs { output, last } =
-                    B::lstm_infer(gates_x, weights, state, lengths, kernels);
+                let Outputs { output, last } = B::lstm_infer(gates_x, weights, state, lengths, way);
                 (prep.finish(output), last)
             }
         };
@@ -166,7 +164,7 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: IntTensor<Self>,
-        _: GpuKernels,
+        _: Way,
     ) -> Outputs<Self> {
         unreachable!("the passes are called below the graph, by `lstm_layer`")
     }
@@ -176,7 +174,7 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: IntTensor<Self>,
-        _: GpuKernels,
+        _: Way,
     ) -> Recorded<Self> {
         unreachable!("the passes are called below the graph, by `lstm_layer`")
     }
@@ -190,7 +188,7 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: IntTensor<Self>,
-        _: GpuKernels,
+        _: Way,
     ) -> Derived<Self> {
         unreachable!("the gradient of a gradient is not defined here")
     }

@@ -4,7 +4,8 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::forward::{Gates, longest_of, own_lengths, time_of};
+use super::cell::{Columns, d_cell_after, d_sums};
+use super::forward::{longest_of, own_lengths, time_of};
 use super::tile::Tile;
 
 /// The walk of the forward pass in reverse, in the same tiles. What passes from step to step are the
@@ -25,12 +26,12 @@ pub(super) fn backward<F: Float, N: Size>(
     d_output: &[F],
     d_last: &[f32],
     output: &[F],
-    gates: &[Gates<F>],
+    gates: &[Columns<F>],
     cells: &[f32],
-    weights: &[Gates<F>],
+    weights: &[Columns<F>],
     state: &[f32],
     lengths: &[i32],
-    d_gates: &mut [Gates<F>],
+    d_gates: &mut [Columns<F>],
     previous: &mut [F],
     d_state: &mut [f32],
     batch: u32,
@@ -54,8 +55,8 @@ pub(super) fn backward<F: Float, N: Size>(
 
     let mut dh = Shared::<[Vector<f32, N>]>::new_slice(comptime!(units * groups));
     let mut dc = Shared::<[Vector<f32, N>]>::new_slice(comptime!(units * groups));
-    let mut d_now = Shared::<[Gates<f32>]>::new_slice(comptime!(units * groups * rows));
-    let mut resident = Shared::<[Gates<F>]>::new_slice(comptime!(tile.resident_weights()));
+    let mut d_now = Shared::<[Columns<f32>]>::new_slice(comptime!(units * groups * rows));
+    let mut resident = Shared::<[Columns<F>]>::new_slice(comptime!(tile.resident_weights()));
     if comptime!(tile.resident) {
         for at in range_stepped(UNIT_POS as usize, comptime!(units * units), CUBE_DIM as usize) {
             resident[at] = weights[direction * (units * units) + at];
@@ -91,11 +92,7 @@ pub(super) fn backward<F: Float, N: Size>(
                     let t = time_of(n, length_r);
                     let at = ((direction * batch + sample) * time + t) * units + unit;
                     let out = (sample * time + t) * (directions * units) + direction * units + unit;
-                    let gate = Gates::<f32>::cast_from(gates[at]);
-                    let i = gate.extract(0usize);
-                    let f = gate.extract(1usize);
-                    let g = gate.extract(2usize);
-                    let o = gate.extract(3usize);
+                    let kept = Columns::<f32>::cast_from(gates[at]);
                     let at_0 = (direction * batch + sample) * units + unit;
                     let mut h_before = F::cast_from(state[at_0]);
                     let mut c_before = state[at_0 + directions * batch * units];
@@ -107,22 +104,19 @@ pub(super) fn backward<F: Float, N: Size>(
                             [(sample * time + t) * (directions * units) + direction * units + unit];
                     }
 
-                    let tanh_c = cells[at].tanh();
+                    let cell = cells[at];
                     let dh_r = dh_n.extract(r) + f32::cast_from(d_output[out]);
-                    let dc_r = dc_next.extract(r) + dh_r * o * (1.0f32 - tanh_c * tanh_c);
-                    let mut d = Gates::<f32>::new(dc_r * g * i * (1.0f32 - i));
-                    d.insert(1usize, dc_r * c_before * f * (1.0f32 - f));
-                    d.insert(2usize, dc_r * i * (1.0f32 - g * g));
-                    d.insert(3usize, dh_r * tanh_c * o * (1.0f32 - o));
-                    dc_next.insert(r, dc_r * f);
+                    let dc_r = d_cell_after(kept, cell, dh_r, dc_next.extract(r), tile.gru);
+                    let d = d_sums(kept, cell, c_before, dh_r, dc_r, tile.gru);
+                    dc_next.insert(r, dc_r * kept.extract(1usize));
                     d_now[shared] = d;
-                    d_gates[at] = Gates::<F>::cast_from(d);
+                    d_gates[at] = Columns::<F>::cast_from(d);
                     previous[at] = h_before;
                 } else {
-                    d_now[shared] = Gates::<f32>::new(0.0f32);
+                    d_now[shared] = Columns::<f32>::new(0.0f32);
                     if sample < batch {
                         let at = ((direction * batch + sample) * time + n) * units + unit;
-                        d_gates[at] = Gates::<F>::cast_from(Gates::<f32>::new(0.0f32));
+                        d_gates[at] = Columns::<F>::cast_from(Columns::<f32>::new(0.0f32));
                         previous[at] = F::new(0.0f32);
                     }
                 }
@@ -134,10 +128,10 @@ pub(super) fn backward<F: Float, N: Size>(
         // Tiles whose samples have all ended skip the work, not the barrier.
         if n < longest {
             for unit in range_stepped(first_unit, units, threads) {
-                let mut sums = Array::<Gates<f32>>::new(rows);
+                let mut sums = Array::<Columns<f32>>::new(rows);
                 #[unroll]
                 for r in 0..rows {
-                    sums[r] = Gates::<f32>::new(0.0f32);
+                    sums[r] = Columns::<f32>::new(0.0f32);
                 }
                 for j in 0..units {
                     let w = if comptime!(tile.resident) {
@@ -145,7 +139,7 @@ pub(super) fn backward<F: Float, N: Size>(
                     } else {
                         weights[(direction * units + j) * units + unit]
                     };
-                    let w = Gates::<f32>::cast_from(w);
+                    let w = Columns::<f32>::cast_from(w);
                     #[unroll]
                     for r in 0..rows {
                         sums[r] += w * d_now[(j * groups + group) * rows + r];

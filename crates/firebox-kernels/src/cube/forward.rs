@@ -2,15 +2,8 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
+use super::cell::{Columns, cell_after, hidden_after, kept};
 use super::tile::Tile;
-
-/// The four gates of a unit, or the four weights that lead to them: input, forget, cell, output.
-pub(super) type Gates<F> = Vector<F, Const<4>>;
-
-#[cube]
-fn sigmoid(x: f32) -> f32 {
-    1.0f32 / (1.0f32 + (-x).exp())
-}
 
 /// Where step `n` of a walk lies in time. The reverse direction starts at the last valid step.
 /// Meant for `n < length` alone.
@@ -63,7 +56,7 @@ pub(super) fn own_lengths(
 }
 
 /// Each cube walks a tile of samples in one direction (`CUBE_POS_Y`) through all steps. A thread has
-/// `N` samples and every `CUBE_DIM_X`-th unit, all four gates of each; the state of the tile is in
+/// `N` samples and every `CUBE_DIM_X`-th unit, all four columns of each; the state of the tile is in
 /// shared memory, in f32. `h` has two copies, so that one barrier a step is enough.
 ///
 /// # Shapes
@@ -76,13 +69,13 @@ pub(super) fn own_lengths(
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn forward<F: Float, N: Size>(
-    gates_x: &[Gates<F>],
-    weights: &[Gates<F>],
+    gates_x: &[Columns<F>],
+    weights: &[Columns<F>],
     state: &[f32],
     lengths: &[i32],
     output: &mut [F],
     last: &mut [f32],
-    gates: &mut [Gates<F>],
+    gates: &mut [Columns<F>],
     cells: &mut [f32],
     batch: u32,
     time: u32,
@@ -106,7 +99,7 @@ pub(super) fn forward<F: Float, N: Size>(
 
     let mut h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(2 * units * groups));
     let mut c = Shared::<[Vector<f32, N>]>::new_slice(comptime!(units * groups));
-    let mut resident = Shared::<[Gates<F>]>::new_slice(comptime!(tile.resident_weights()));
+    let mut resident = Shared::<[Columns<F>]>::new_slice(comptime!(tile.resident_weights()));
     if comptime!(tile.resident) {
         for at in range_stepped(UNIT_POS as usize, comptime!(units * units), CUBE_DIM as usize) {
             resident[at] = weights[direction * (units * units) + at];
@@ -134,10 +127,10 @@ pub(super) fn forward<F: Float, N: Size>(
         for unit in range_stepped(first_unit, units, threads) {
             // Tiles whose samples have all ended skip the work, not the barrier.
             if n < longest {
-                let mut sums = Array::<Gates<f32>>::new(rows);
+                let mut sums = Array::<Columns<f32>>::new(rows);
                 #[unroll]
                 for r in 0..rows {
-                    sums[r] = Gates::<f32>::new(0.0f32);
+                    sums[r] = Columns::<f32>::new(0.0f32);
                 }
                 for k in 0..units {
                     let w = if comptime!(tile.resident) {
@@ -145,11 +138,11 @@ pub(super) fn forward<F: Float, N: Size>(
                     } else {
                         weights[(direction * units + k) * units + unit]
                     };
-                    let w = Gates::<f32>::cast_from(w);
+                    let w = Columns::<f32>::cast_from(w);
                     let h_k = h[read + k * groups + group];
                     #[unroll]
                     for r in 0..rows {
-                        sums[r] += w * Gates::<f32>::new(h_k.extract(r));
+                        sums[r] += w * Columns::<f32>::new(h_k.extract(r));
                     }
                 }
 
@@ -162,24 +155,17 @@ pub(super) fn forward<F: Float, N: Size>(
                         let sample = own + r;
                         let t = time_of(n, length_r);
                         let at = ((direction * batch + sample) * time + t) * units + unit;
-                        let sum = sums[r] + Gates::<f32>::cast_from(gates_x[at]);
-                        let i = sigmoid(sum.extract(0usize));
-                        let f = sigmoid(sum.extract(1usize));
-                        let g = sum.extract(2usize).tanh();
-                        let o = sigmoid(sum.extract(3usize));
-                        let c_r = f * c_next.extract(r) + i * g;
-                        let h_r = o * c_r.tanh();
+                        let sum = sums[r] + Columns::<f32>::cast_from(gates_x[at]);
+                        let after = kept(sum, tile.gru);
+                        let c_r = cell_after(after, c_next.extract(r), tile.gru);
+                        let h_r = hidden_after(after, c_r, tile.gru);
                         c_next.insert(r, c_r);
                         h_next.insert(r, h_r);
                         output[(sample * time + t) * (directions * units)
                             + direction * units
                             + unit] = F::cast_from(h_r);
                         if comptime!(keep) {
-                            let mut all = Gates::<f32>::new(i);
-                            all.insert(1usize, f);
-                            all.insert(2usize, g);
-                            all.insert(3usize, o);
-                            gates[at] = Gates::<F>::cast_from(all);
+                            gates[at] = Columns::<F>::cast_from(after);
                             cells[at] = c_r;
                         }
                     }

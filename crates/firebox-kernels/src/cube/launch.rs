@@ -12,8 +12,9 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use super::GpuKernels;
 use super::backward::backward;
 use super::forward::forward;
-use super::op::{Derived, LstmOps, Outputs, Recorded};
+use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::tile::{Pass, Tile};
+use crate::cpu::CellKind;
 
 /// A new tensor beside another. The kernels index their buffers as flat slices, so it has to be
 /// contiguous: the default allocation of some runtimes pads rows.
@@ -21,20 +22,20 @@ fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype: DType) -> 
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
-fn tile(gates: &CubeTensor, kernels: GpuKernels, pass: Pass) -> Tile {
+fn tile(gates: &CubeTensor, Way { kernels, cell }: Way, pass: Pass) -> Tile {
     let [directions, batch, _, width] = gates.shape().dims();
     let hardware = &gates.client.properties().hardware;
     let sizes = [directions, batch, width / 4];
     let resident = kernels == GpuKernels::Resident;
     match Tile::new(hardware, sizes, gates.dtype.size(), pass, resident) {
-        Some(tile) => tile,
+        Some(tile) => Tile { gru: cell == CellKind::Gru, ..tile },
         // `GpuKernels::of_layer` has asked for the same tile.
         None => unreachable!("a tile of {kernels:?} kernels for {sizes:?}"),
     }
 }
 
 /// Runs the forward kernel. Without `keep`, the last two tensors are stand-ins of one element.
-fn run(inputs: [CubeTensor; 4], kernels: GpuKernels, keep: bool) -> Recorded<CubeBackend> {
+fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
     let [gates_x, weights, state, lengths] = inputs;
     // From `[units, 4 gates, units before]` to `[units before, units, 4 gates]`.
     let weights = CubeBackend::float_swap_dims(weights, 1, 2);
@@ -42,7 +43,7 @@ fn run(inputs: [CubeTensor; 4], kernels: GpuKernels, keep: bool) -> Recorded<Cub
         [gates_x, weights, state, lengths].map(into_contiguous);
     let [directions, batch, time, width] = gates_x.shape().dims();
     let units = width / 4;
-    let tile = tile(&gates_x, kernels, Pass::Forward);
+    let tile = tile(&gates_x, way, Pass::Forward);
     let dtype = gates_x.dtype;
     let output = empty(&gates_x, [batch, time, directions * units], dtype);
     let last = empty(&gates_x, [2, directions, batch, units], DType::F32);
@@ -88,9 +89,9 @@ impl LstmOps for CubeBackend {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Outputs<Self> {
-        let Recorded { output, last, .. } = run([gates_x, weights, state, lengths], kernels, false);
+        let Recorded { output, last, .. } = run([gates_x, weights, state, lengths], way, false);
         Outputs { output, last }
     }
 
@@ -99,9 +100,9 @@ impl LstmOps for CubeBackend {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Recorded<Self> {
-        run([gates_x, weights, state, lengths], kernels, true)
+        run([gates_x, weights, state, lengths], way, true)
     }
 
     fn lstm_backward(
@@ -113,7 +114,7 @@ impl LstmOps for CubeBackend {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Derived<Self> {
         let [directions, batch, time, width] = gates.shape().dims();
         let units = width / 4;
@@ -124,7 +125,7 @@ impl LstmOps for CubeBackend {
             [d_output, d_last, output, gates].map(into_contiguous);
         let [cells, weights, state, lengths] =
             [cells, weights, state, lengths].map(into_contiguous);
-        let tile = tile(&gates, kernels, Pass::Backward);
+        let tile = tile(&gates, way, Pass::Backward);
         let dtype = gates.dtype;
         let d_gates = empty(&gates, [directions, batch, time, width], dtype);
         let previous = empty(&gates, [directions, batch, time, units], dtype);

@@ -1,4 +1,4 @@
-//! The LSTM layer on a GPU, through CubeCL: CUDA, ROCm, Metal, Vulkan and WebGPU.
+//! The LSTM or GRU layer on a GPU, through CubeCL: CUDA, ROCm, Metal, Vulkan and WebGPU.
 //!
 //! One launch walks all steps and directions of a layer; a second one walks them back. A cube
 //! (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so no
@@ -6,8 +6,8 @@
 //! matmuls before and after the launches do what is not recurrent: the input projection, and the
 //! gradients of weights and input.
 //!
-//! Gates lie next to each other, four numbers a unit (input, forget, cell, output), so that a thread
-//! reads and writes them at once. Numbers are stored in the type of the tensors; sums, state and the
+//! The four columns of a cell (an LSTM's gates) lie next to each other, so that a thread reads and
+//! writes them at once. Numbers are stored in the type of the tensors; sums, state and the
 //! saved cells are f32.
 //!
 //! No tensor-core instructions are used: nothing that runs without a GPU could have tested them. Nor
@@ -15,6 +15,7 @@
 
 mod autodiff;
 mod backward;
+mod cell;
 mod dropout;
 mod forward;
 mod kernels;
@@ -24,7 +25,7 @@ mod tile;
 
 pub(crate) use dropout::{DeviceMask, DropoutOps};
 pub use kernels::{GpuKernels, NoGpuKernels};
-pub(crate) use op::LstmOps;
+pub(crate) use op::{LstmOps, Way};
 
 /// How many parts a batch is cut into for the gradients of the weights. Those are sums over all
 /// samples and steps for few numbers: as one matmul they would keep a few processors of the device

@@ -8,6 +8,14 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use burn::tensor::DType;
 
 use super::GpuKernels;
+use crate::cpu::CellKind;
+
+/// How a layer is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) kernels: GpuKernels,
+    pub(crate) cell: CellKind,
+}
 
 /// What the next layer and the next call need.
 #[derive(ExtensionType)]
@@ -27,7 +35,7 @@ pub(crate) struct Recorded<B: Backend> {
     pub(crate) output: FloatTensor<B>,
     /// As in [`Outputs`].
     pub(crate) last: FloatTensor<B>,
-    /// Gates after their functions, `[directions, batch, time, 4 * units]`.
+    /// Columns after their functions, `[directions, batch, time, 4 * units]`.
     pub(crate) gates: FloatTensor<B>,
     /// Cell states in f32, `[directions, batch, time, units]`.
     pub(crate) cells: FloatTensor<B>,
@@ -53,7 +61,7 @@ pub(crate) struct Derived<B: Backend> {
 ///
 /// # Shapes
 /// - gates_x: `[directions, batch, time, 4 * units]`, the projected input with its bias; the four
-///   gates of a unit lie next to each other
+///   columns of a unit lie next to each other
 /// - weights: `[directions, 4 * units, units]`, recurrent, with rows in the same order
 /// - state: `[2, directions, batch, units]` in f32, hidden then cell
 /// - lengths: `[batch]` in i32
@@ -66,34 +74,34 @@ pub(crate) trait LstmOps: Backend {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Outputs<Self> {
-        Self::lstm_infer(gates_x, weights, state, lengths, kernels)
+        Self::lstm_infer(gates_x, weights, state, lengths, way)
     }
 
     /// The forward pass that keeps nothing.
-    #[fusion(meta = |gates_x, _weights, state, _lengths, _kernels| outputs(gates_x, state))]
+    #[fusion(meta = |gates_x, _weights, state, _lengths, _way| outputs(gates_x, state))]
     fn lstm_infer(
         gates_x: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Outputs<Self>;
 
     /// The forward pass that keeps what the backward pass needs.
-    #[fusion(meta = |gates_x, _weights, state, _lengths, _kernels| recorded(gates_x, state))]
+    #[fusion(meta = |gates_x, _weights, state, _lengths, _way| recorded(gates_x, state))]
     fn lstm_record(
         gates_x: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Recorded<Self>;
 
     /// The backward pass.
     #[allow(clippy::too_many_arguments, reason = "the macro takes tensors as arguments")]
-    #[fusion(meta = |_d_output, _d_last, _output, gates, _cells, _weights, state, _lengths, _kernels| {
+    #[fusion(meta = |_d_output, _d_last, _output, gates, _cells, _weights, state, _lengths, _way| {
         derived(gates, state)
     })]
     fn lstm_backward(
@@ -105,7 +113,7 @@ pub(crate) trait LstmOps: Backend {
         weights: FloatTensor<Self>,
         state: FloatTensor<Self>,
         lengths: IntTensor<Self>,
-        kernels: GpuKernels,
+        way: Way,
     ) -> Derived<Self>;
 }
 

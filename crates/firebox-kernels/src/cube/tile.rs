@@ -24,6 +24,8 @@ pub(super) struct Tile {
     pub(super) columns: usize,
     /// Whether the recurrent weights of a direction stay in shared memory.
     pub(super) resident: bool,
+    /// Whether the cell is a GRU; an LSTM otherwise.
+    pub(super) gru: bool,
 }
 
 /// More threads than this would leave each too few registers.
@@ -55,7 +57,7 @@ impl Tile {
         let rows = [4, 2].into_iter().find(|rows| *rows <= wanted).unwrap_or(1);
         let most = (threads / columns).min(highest as usize).max(1);
         let groups = wanted.div_ceil(rows).min(most);
-        let mut tile = Self { units, directions, rows, groups, columns, resident };
+        let mut tile = Self { units, directions, rows, groups, columns, resident, gru: false };
         while tile.shared_bytes(weight, pass) > hardware.max_shared_memory_size {
             match (tile.groups, tile.rows) {
                 (1, 1) => return None,

@@ -8,13 +8,12 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use firebox_core::Precision;
 
 use super::{LstmState, Stack, Weights};
-use crate::cpu::CellKind;
-use crate::cube::{GpuKernels, LstmOps, parts};
+use crate::cube::{GpuKernels, LstmOps, Way, parts};
 
-/// A variant of the kernels and the type that it computes in.
+/// How a layer is computed, and in which type.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
-    kernels: GpuKernels,
+    way: Way,
     dtype: DType,
 }
 
@@ -28,9 +27,6 @@ pub(super) fn kernels(
     weights: &[Weights],
     initial: Option<&LstmState>,
 ) -> Option<Chosen> {
-    if stack.cell != CellKind::Lstm {
-        return None;
-    }
     let [batch, _, _] = input.dims();
     let dtype = match (input.dtype(), stack.precision) {
         (DType::F32, Precision::Bf16) => DType::BF16,
@@ -49,14 +45,14 @@ pub(super) fn kernels(
         same(input, "hidden state", hidden);
         same(input, "cell state", cell);
     }
-    Some(Chosen { kernels, dtype })
+    Some(Chosen { way: Way { kernels, cell: stack.cell }, dtype })
 }
 
 #[track_caller]
 fn same<const D: usize>(input: &Tensor<3>, name: &str, other: &Tensor<D>) {
     assert!(
         other.dtype() == input.dtype() && other.device() == input.device(),
-        "the {name} of the LSTM, {:?} in {:?} on {:?}, and its input, {:?} in {:?} on {:?}, must \
+        "the {name} of the layer, {:?} in {:?} on {:?}, and its input, {:?} in {:?} on {:?}, must \
          have one type and device",
         other.dims(),
         other.dtype(),
@@ -69,7 +65,7 @@ fn same<const D: usize>(input: &Tensor<3>, name: &str, other: &Tensor<D>) {
 
 /// All directions of one layer; the same as [`composed::layer`](super::composed::layer).
 pub(super) fn layer(
-    Chosen { kernels, dtype }: Chosen,
+    Chosen { way, dtype }: Chosen,
     input: Tensor<3>,
     lengths: Option<&[usize]>,
     weights: Vec<Weights>,
@@ -105,7 +101,7 @@ pub(super) fn layer(
         cast(by_unit(hh), dtype).into_dispatch(),
         state.into_dispatch(),
         valid.into_dispatch(),
-        kernels,
+        way,
     );
     let last = cast(Tensor::<4>::from_dispatch(outputs.last), given);
     let part = |index| last.clone().narrow(0, index, 1).reshape([directions, batch, hidden]);
