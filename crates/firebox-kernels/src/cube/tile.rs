@@ -161,8 +161,9 @@ mod tests {
         check(&small, [2, 512, 128], 4, false, [Some((4, 2, 128)), Some((4, 1, 128))]);
         check(&small, [2, 512, 600], 4, false, [Some((2, 1, 256)), Some((1, 1, 256))]);
         check(&small, [2, 512, 1000], 4, false, [Some((1, 1, 256)), None]);
-        // Weights that would leave room for one sample only are not worth keeping.
-        check(&small, [2, 512, 31], 4, true, [Some((4, 1, 31)), None]);
+        // Weights that would leave room for two samples only are not worth keeping.
+        check(&small, [2, 512, 28], 4, true, [Some((4, 2, 28)), Some((4, 1, 28))]);
+        check(&small, [2, 512, 31], 4, true, [None, None]);
     }
 
     #[test]
