@@ -12,6 +12,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, TensorMetadata};
+use burn::tensor::DType;
 
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::parts;
@@ -102,18 +103,19 @@ fn of_weights<B: Backend>(d_gates: FloatTensor<B>, previous: FloatTensor<B>) -> 
 struct Last;
 
 impl<B: LstmOps> Backward<B, 1> for Last {
-    type State = Handover<B>;
+    /// With the type of the outputs, which that of the states can differ from.
+    type State = (Handover<B>, DType);
 
-    fn backward(self, ops: Ops<Handover<B>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
+        let (handover, dtype) = ops.state;
         if let [Some(layer)] = ops.parents {
             // Without any gradient of its own the layer would not be visited. One zero stands for
             // all of them: it adds nothing to what else arrives, and alone it is recognised.
-            let (device, dtype) = (gradient.device(), gradient.dtype());
-            let zero = B::float_zeros([1, 1, 1].into(), &device, dtype.into());
+            let zero = B::float_zeros([1, 1, 1].into(), &gradient.device(), dtype.into());
             grads.register::<B>(layer.id, zero);
         }
-        ops.state.put(gradient);
+        handover.put(gradient);
     }
 }
 
@@ -152,8 +154,9 @@ impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
                 (prep.finish(output), last)
             }
         };
+        let dtype = output.dtype();
         let last = match Last.prepare::<C>([output.node()]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(handover, last),
+            OpsKind::Tracked(prep) => prep.finish((handover, dtype), last),
             OpsKind::UnTracked(prep) => prep.finish(last),
         };
         Outputs { output, last }
