@@ -8,17 +8,18 @@
 //!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
-//! rayon's pool; results do not depend on the number of threads. On every other device and type, and
-//! under gradient checkpointing, the same formula is composed of Burn's own operations.
-//! [`CpuKernels`] says which variant runs; the environment variable `FIREBOX_KERNELS` (`composed`,
-//! `portable`, `avx2` or `avx512`) forces one.
+//! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
+//! below. On every other device and type, and on the CPU under gradient checkpointing, the same
+//! formula is composed of Burn's own operations. [`CpuKernels`] says which variant runs; the
+//! environment variable `FIREBOX_KERNELS` (`composed`, `portable`, `avx2` or `avx512`) forces one,
+//! `composed` on every device.
 //!
 //! # On GPUs
 //!
 //! With the feature `cube`, beside a backend feature of `burn` (`cuda`, `rocm`, `metal`, `vulkan`,
-//! `wgpu`), each layer is two launches of a CubeCL kernel, one forward and one backward, for all
-//! steps, gates and directions; large matmuls before and after do the rest. `GpuKernels::of_layer`
-//! says which variant a layer gets, or why it gets none and is composed:
+//! `wgpu`), each layer of an [`Lstm`] or [`Gru`] is two launches of a CubeCL kernel, one forward and
+//! one backward, for all steps, gates and directions; large matmuls before and after do the rest.
+//! `GpuKernels::of_layer` says which variant a layer gets, or why it gets none and is composed:
 //!
 //! | variant | where | recurrent weights |
 //! |---|---|---|
@@ -27,10 +28,12 @@
 //! | composed | types other than f32, f16 and bf16; more units than fit even so (at 16 KiB some 680) | – |
 //!
 //! Sums and states are f32 in every type, and so are the cell states that are kept for the gradient;
-//! the gates are kept in the type of the tensors. Where Burn's fusion is in the build, switch on the
-//! feature `fusion` as well. There is no variant for tensor cores yet, and sizes of tiles are
-//! computed, not tuned by measurement. With the feature but without any of those backends this crate
-//! does not build: there is no runtime to compile a kernel for.
+//! the gates are kept in the type of the tensors, or in that of [`Lstm::in_precision`], in which the
+//! projected input and the outputs are stored as well. [`dropout()`] is a kernel of its own, which
+//! draws its mask again for the gradient. Under gradient checkpointing the kernels run, too. Where
+//! Burn's fusion is in the build, switch on the feature `fusion` as well. There is no variant for
+//! tensor cores yet, and the sizes of tiles are computed, not tuned by measurement. With the feature
+//! but without any of those backends this crate does not build: there is no runtime to compile for.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube.rs` has the
 //! command); `examples/gpu_lstm_step.rs` times them.

@@ -246,7 +246,8 @@ impl Lstm {
     /// it, while sums, gates, states and gradients of parameters stay f32. Weights are rounded once
     /// a call, never where they are stored.
     ///
-    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`; in any
+    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`. Those of
+    /// GPUs compute what the device can store, and store gates and outputs in that type. In any
     /// other case Burn's own operations compute in f32 on rounded operands, which is right and slow.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
