@@ -55,7 +55,7 @@ refuses! {
     unknown_device: GOOD, ["--device", "gpu"], nothing;
     device_not_compiled_in: GOOD, ["--device", "cuda"], nothing;
     unknown_precision: GOOD, ["--set", "run.precision=half"], nothing;
-    precision_not_there_yet: GOOD, ["--set", "run.precision=bf16"], nothing;
+    precision_not_there_yet: GOOD, ["--set", "run.precision=f16"], nothing;
     no_epochs: GOOD, ["--set", "train.epochs=0"], nothing;
     dropout_of_one: GOOD, ["--set", "model.bilstm-mae.dropout=1"], nothing;
     window_too_long: GOOD, ["--set", "window.length=400"], nothing;

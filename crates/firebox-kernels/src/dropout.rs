@@ -1,4 +1,5 @@
-//! Inverted dropout whose mask is a function of a [`Stream`] and nothing else.
+//! Inverted dropout whose mask is a function of a [`Stream`] and nothing else, alone and after a
+//! rectifier.
 
 #[cfg(feature = "cube")]
 use burn::backend::Dispatch;
@@ -53,6 +54,64 @@ fn elsewhere<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> 
         return Tensor::from_dispatch(dropped);
     }
     composed(x, probability, stream)
+}
+
+/// [`dropout`] of `max(x, 0)`, in one pass over memory where the CPU kernels run.
+///
+/// # Panics
+/// If `probability` is not in `[0, 1]`.
+pub fn relu_dropout<const D: usize>(
+    x: Tensor<D>,
+    probability: f64,
+    stream: Option<Stream>,
+) -> Tensor<D> {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "dropout probability {probability} is not between 0 and 1"
+    );
+    let Some(kernels) = CpuKernels::fused().filter(|_| is_flex(&x)) else {
+        return dropout(burn::tensor::activation::relu(x), probability, stream);
+    };
+    let mask = stream.filter(|_| probability > 0.0);
+    let mask = mask.map(|stream| Mask::new(probability, scale(probability), stream));
+    if !x.is_autodiff() {
+        return match x.try_into_primitive::<Flex>() {
+            Ok(x) => Tensor::from_primitive::<Flex>(rectify(kernels, x, mask)),
+            Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+        };
+    }
+    let x = match x.try_into_primitive::<Autodiff<Flex>>() {
+        Ok(x) => x,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    };
+    let (x, guard) = x.into_parts();
+    let prepared = Rectified.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
+    let y = rectify(kernels, x, mask);
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((mask, y.clone()), y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+fn rectify(kernels: CpuKernels, x: FloatTensor<Flex>, mask: Option<Mask>) -> FloatTensor<Flex> {
+    in_place(x, |values| cpu::relu(kernels, mask, values))
+}
+
+/// Changes a tensor's values where they are if nobody else holds them, else in a copy.
+fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatTensor<Flex> {
+    if x.is_contiguous() && x.layout().start_offset() == 0 {
+        let count = x.shape().num_elements();
+        if let Some(values) = x.try_storage_mut::<f32>()
+            && values.len() == count
+        {
+            change(values);
+            return x;
+        }
+    }
+    let x = x.to_contiguous();
+    let mut values = x.storage::<f32>()[..x.shape().num_elements()].to_vec();
+    change(&mut values);
+    FloatTensor::<Flex>::from_data(TensorData::new(values, x.shape()))
 }
 
 /// The factor of the elements that are kept; those that are dropped have the factor 0.
@@ -132,6 +191,23 @@ impl Backward<Flex, 1> for Dropped {
     }
 }
 
+#[derive(Debug)]
+struct Rectified;
+
+impl Backward<Flex, 1> for Rectified {
+    type State = (Option<Mask>, FloatTensor<Flex>);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node);
+        if let [Some(x)] = ops.parents {
+            let (mask, y) = ops.state;
+            let y = y.to_contiguous();
+            let y = y.storage::<f32>();
+            grads.register::<Flex>(x.id, in_place(d, |d| cpu::relu_backward(mask, y, d)));
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
@@ -193,6 +269,43 @@ mod tests {
             let grad = values(x.grad(&grads).expect("x is tracked"));
             close(grad, expected(&vec![3.0; data.len()], probability, stream));
         }
+    }
+
+    #[test]
+    fn after_a_rectifier_it_is_the_same_as_both_apart() {
+        let device = Device::default().autodiff();
+        for (shape, probability) in [([1, 1], 0.5), ([7, 5], 0.0), ([90, 133], 0.3), ([2, 3], 1.0)]
+        {
+            for stream in [None, Some(Stream::new(3, "dropout"))] {
+                let mut draws = Stream::new(4, "x").draws();
+                let count = shape[0] * shape[1];
+                let data: Vec<f32> = (0..count).map(|_| draws.normal() as f32).collect();
+                let run = |fused: bool| {
+                    let x = Tensor::<2>::from_data(TensorData::new(data.clone(), shape), &device)
+                        .require_grad();
+                    let y = match fused {
+                        true => relu_dropout(x.clone(), probability, stream),
+                        false => {
+                            let relu = burn::tensor::activation::relu(x.clone());
+                            dropout(relu, probability, stream)
+                        }
+                    };
+                    let grads = (y.clone() * 3.0).sum().backward();
+                    (values(y), values(x.grad(&grads).expect("tracked")))
+                };
+                let apart = CpuKernels::Composed.force(|| run(false));
+                for kernels in CpuKernels::available() {
+                    let (y, d) = kernels.force(|| run(true));
+                    let both = y.iter().chain(&d).zip(apart.0.iter().chain(&apart.1));
+                    for (ours, theirs) in both {
+                        assert!((ours - theirs).abs() <= 1e-6 * theirs.abs(), "{ours} {theirs}");
+                    }
+                }
+            }
+        }
+        let x = Tensor::<1>::from_data([f32::NAN, -1.0, 2.0], &Device::default());
+        let y = values(relu_dropout(x, 0.5, None));
+        assert!(y[0].is_nan() && y[1] == 0.0 && y[2] == 2.0);
     }
 
     #[test]

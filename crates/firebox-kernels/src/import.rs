@@ -147,6 +147,15 @@ fn import_gru(layers: &[Vec<&burn::nn::Gru>]) -> Result<Gru, ImportError> {
     Ok(Gru { config, precision: Precision::F32, parameters })
 }
 
+/// A parameter made of these parts, without their history.
+fn joined<const D: usize>(parts: impl Iterator<Item = Tensor<D>>) -> Param<Tensor<D>> {
+    let parts: Vec<_> = parts.collect();
+    let tracked = parts.iter().any(Tensor::is_autodiff);
+    let plain = parts.into_iter().map(|part| if part.is_autodiff() { part.inner() } else { part });
+    let joined = Tensor::cat(plain.collect(), 0);
+    Param::from_tensor(if tracked { Tensor::from_inner(joined) } else { joined })
+}
+
 /// Directions of layers, as they are taken over one after the other.
 struct Stack {
     directions: usize,
@@ -187,17 +196,14 @@ impl Stack {
             });
         }
         let matrix = |part: fn(&GateController) -> &Linear| {
-            let parts = gates.iter().map(|gate| part(gate).weight.val().detach().transpose());
-            Param::from_tensor(Tensor::cat(parts.collect(), 0))
+            joined(gates.iter().map(|gate| part(gate).weight.val()).map(Tensor::transpose))
         };
         let vector = |part: fn(&GateController) -> &Linear| {
-            let parts = gates.iter().map(|gate| {
+            joined(gates.iter().map(|gate| {
                 let linear = part(gate);
-                let device = linear.weight.val().device();
-                let zeros = || Tensor::zeros([units], &device);
-                linear.bias.as_ref().map_or_else(zeros, |bias| bias.val().detach())
-            });
-            Param::from_tensor(Tensor::<1>::cat(parts.collect(), 0))
+                let zeros = || Tensor::zeros([units], &linear.weight.val().device());
+                linear.bias.as_ref().map_or_else(zeros, Param::val)
+            }))
         };
         self.parameters.push(Direction {
             weight_ih: matrix(|gate| &gate.input_transform),

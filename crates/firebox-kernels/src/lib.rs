@@ -74,7 +74,7 @@ mod norm;
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
-pub use dropout::dropout;
+pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};

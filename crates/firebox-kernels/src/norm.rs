@@ -63,7 +63,7 @@ fn run(
     beta: Option<&Primitive>,
     epsilon: f32,
 ) -> (Primitive, Moments) {
-    let mut y = vec![0.0; x.shape().num_elements()];
+    let mut y = cpu::zeros(x.shape().num_elements());
     let beta = beta.map(|beta| beta.storage::<f32>());
     let (x_values, gamma) = (x.storage::<f32>(), gamma.storage::<f32>());
     let moments = cpu::layer_norm(kernels, x_values, gamma, beta, epsilon, &mut y);

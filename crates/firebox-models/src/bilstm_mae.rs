@@ -14,8 +14,8 @@ use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
-use firebox_kernels::{Lstm, LstmConfig, dropout, init_linear, layer_norm, normal};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
@@ -141,6 +141,13 @@ impl BiLstmMae {
         &self.config
     }
 
+    /// The same model with the products of its LSTM in this type; see [`Lstm::in_precision`].
+    /// Everything else, the decoder among it, stays f32.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { lstm: self.lstm.in_precision(precision), ..self }
+    }
+
     /// Parameters of the LSTM alone: what R1 counts as the encoder.
     pub fn encoder_parameters(&self) -> usize {
         self.lstm.num_params()
@@ -198,8 +205,12 @@ impl BiLstmMae {
 
     /// [batch, time, 2 · hidden] → [batch, time, channel]
     fn decode(&self, latent: Tensor<3>, stream: Option<Stream>) -> Tensor<3> {
-        let hidden = relu(self.decoder.hidden.forward(latent));
-        self.decoder.output.forward(dropout(hidden, self.config.dropout, stream))
+        let [batch, time, width] = latent.dims();
+        // As rows: the gradient of a weight would otherwise be made for each sample and summed.
+        let rows = self.decoder.hidden.forward(latent.reshape([batch * time, width]));
+        let rows = self.decoder.output.forward(relu_dropout(rows, self.config.dropout, stream));
+        let [_, channels] = rows.dims();
+        rows.reshape([batch, time, channels])
     }
 
     /// Mean over the units of each unit's standard deviation over `steps` valid steps.

@@ -56,7 +56,8 @@ pub struct RunConfig {
     pub seed: u64,
     /// `auto` or the name of a device: `cpu`, `cuda:0`, `vulkan`, …
     pub device: String,
-    /// Compute type. Only `f32` runs today.
+    /// Compute type: `f32`, or `bf16`, in which the operands of the LSTM's products are rounded to
+    /// bf16. Weights, states, sums, the other layers and the optimizer are f32 in both.
     pub precision: Precision,
     /// Folder of the runs.
     pub directory: PathBuf,

@@ -35,6 +35,7 @@
 //! # Ok::<(), firebox_pipeline::PipelineError>(())
 //! ```
 
+mod bench;
 mod config;
 mod device;
 mod error;
@@ -48,6 +49,7 @@ mod stages;
 
 use std::path::Path;
 
+pub use bench::{BenchConfig, BenchResult, Workload, bench};
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, Split, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;

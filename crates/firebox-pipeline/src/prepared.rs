@@ -150,9 +150,9 @@ impl Prepared {
 /// What no single component can check by itself.
 fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let setting = |message: String| Err(PipelineError::Setting(message));
-    if config.run.precision != Precision::F32 {
+    if !matches!(config.run.precision, Precision::F32 | Precision::Bf16) {
         return setting(format!(
-            "`run.precision` is {}, and this version trains in f32 only\n  set run.precision = \"f32\"",
+            "`run.precision` is {}, and this version trains in f32, or in bf16 with f32 weights, states and sums\n  set run.precision = \"f32\" or \"bf16\"",
             config.run.precision
         ));
     }

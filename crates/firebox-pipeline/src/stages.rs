@@ -193,7 +193,7 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
         reason(
             "run.precision",
             config.run.precision.to_string(),
-            "as written; the only one that this version trains in",
+            "as written; weights, states and sums are f32 whatever it is",
         ),
     ];
     if device.backend == "cpu" {
@@ -298,7 +298,8 @@ impl Run<'_> {
     /// The model as it is initialised from a seed, on the device without gradients.
     pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
         let ModelConfig::BilstmMae(model) = &self.config.model;
-        Ok(model.init(Stream::new(seed, "weights"), channels, &self.device.device)?)
+        let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
+        Ok(model.in_precision(self.config.run.precision))
     }
 
     /// Trains, or reads back what was trained.

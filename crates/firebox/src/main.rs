@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
-use firebox_pipeline::{Finished, Outcome, Prepared, Source};
+use firebox_core::Precision;
+use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
 
 use crate::terminal::{LogFormat, Terminal};
 
@@ -56,6 +57,36 @@ enum Command {
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
+    /// Time whole training steps of a reference workload on noise.
+    Bench(BenchFlags),
+}
+
+#[derive(Args)]
+struct BenchFlags {
+    /// The workload: lstm-mae, lstm-forecast.
+    #[arg(long, default_value = "lstm-mae")]
+    workload: Workload,
+    /// Type of the operands of products: f32, bf16.
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
+    /// Samples of a batch; by default the workload's own.
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Steps that are timed.
+    #[arg(long, default_value_t = 10)]
+    steps: u64,
+    /// Steps before them.
+    #[arg(long, default_value_t = 3)]
+    warmup: u64,
+    /// Time the forward pass and the loss alone, in evaluation.
+    #[arg(long)]
+    eval: bool,
+    /// Device: auto, cpu, cuda:0, vulkan, …
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -117,6 +148,7 @@ fn main() -> ExitCode {
         Command::Cache(command) => cache::run(&command),
         Command::Data(DataCommand::Generate { settings, output }) => generate(&settings, &output),
         Command::Devices => Ok(devices()),
+        Command::Bench(flags) => bench(&flags),
     };
     result.unwrap_or_else(|error| {
         error::render(&error);
@@ -185,6 +217,33 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
 fn generate(settings: &std::path::Path, output: &std::path::Path) -> anyhow::Result<ExitCode> {
     let bars = firebox_pipeline::generate_market(settings, output)?;
     println!("{bars} bars in {}", output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
+    let config = BenchConfig {
+        workload: flags.workload,
+        precision: flags.precision,
+        batch: flags.batch,
+        steps: flags.steps,
+        warmup: flags.warmup,
+        evaluate: flags.eval,
+    };
+    let result = firebox_pipeline::bench(&config, &device::choose(&flags.device)?)?;
+    if flags.json {
+        println!("{}", serde_json::to_string(&result)?);
+    } else {
+        let firebox_pipeline::BenchResult { workload, mode, precision, batch, kernels, .. } =
+            &result;
+        println!("{workload} {mode} {precision}, batch {batch}, {} ({kernels})", result.device);
+        println!(
+            "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s",
+            result.step_ms, result.min_ms, result.max_ms, result.samples_per_s
+        );
+        if let Some(peak) = result.peak_mib {
+            println!("peak resident memory {peak:.0} MiB");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

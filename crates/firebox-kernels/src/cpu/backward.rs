@@ -21,7 +21,7 @@ use super::pack::{self, STRIP, Strips, WeightGradients, backward_columns, panel_
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::{Simd, pair};
-use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, zeros};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -81,7 +81,7 @@ impl Pass for Backward<'_> {
             .into_par_iter()
             .map(|direction| pack::backward::<C>(&sizes, inputs.weights(&sizes, direction), wanted))
             .collect();
-        let mut d_input = vec![0.0; if wanted { batch * time * input } else { 0 }];
+        let mut d_input = zeros(if wanted { batch * time * input } else { 0 });
         let mut d_hidden = vec![0.0; directions * batch * hidden];
         let mut d_cell = vec![0.0; directions * batch * hidden];
         let results = [&mut d_input, &mut d_hidden, &mut d_cell]

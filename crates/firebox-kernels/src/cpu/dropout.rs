@@ -40,6 +40,29 @@ pub(crate) fn dropout(kernels: CpuKernels, mask: Mask, x: Option<&[f32]>, y: &mu
     });
 }
 
+/// `x = max(x, 0) * mask`, without a mask the same for every element kept as it is. NaN stays NaN.
+pub(crate) fn relu(kernels: CpuKernels, mask: Option<Mask>, x: &mut [f32]) {
+    x.par_chunks_mut(TASK).enumerate().for_each(|(task, x)| {
+        for value in x.iter_mut() {
+            // Not `max`, which turns NaN into zero.
+            *value = if *value < 0.0 { 0.0 } else { *value };
+        }
+        if let Some(mask) = mask {
+            multiply(kernels, mask, (task * TASK) as u64 / 4, x);
+        }
+    });
+}
+
+/// The gradient of [`relu`] from its result: what became zero, by either way, passes nothing on.
+pub(crate) fn relu_backward(mask: Option<Mask>, y: &[f32], d: &mut [f32]) {
+    let scale = mask.map_or(1.0, |mask| mask.scale);
+    d.par_chunks_mut(TASK).zip(y.par_chunks(TASK)).for_each(|(d, y)| {
+        for (d, y) in d.iter_mut().zip(y) {
+            *d = if *y == 0.0 { 0.0 } else { *d * scale };
+        }
+    });
+}
+
 dispatch!(fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32]));
 
 /// # Safety

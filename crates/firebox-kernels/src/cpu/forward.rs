@@ -10,7 +10,7 @@ use super::pack::{self, Weights};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
-use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, zeros};
 
 /// What a layer reads. Directions lie one after the other.
 #[derive(Clone, Copy)]
@@ -90,7 +90,7 @@ impl Pass for Forward<'_> {
             .into_par_iter()
             .map(|direction| pack::forward::<C>(&sizes, inputs.weights(&sizes, direction)))
             .collect();
-        let mut output = vec![0.0; batch * time * directions * hidden];
+        let mut output = zeros(batch * time * directions * hidden);
         let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
         let mut saved = keep.then(|| Saved {
             gates: Lent::take(plan.gates() / C::PAIR),

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::CpuKernels;
 use super::kernels::dispatch;
 use super::simd::Simd;
+use super::{CpuKernels, zeros};
 
 /// Rows that a thread takes at once. The gradients of scale and shift are summed over that many
 /// rows first and then over these sums in their order, whatever the number of threads.
@@ -119,7 +119,7 @@ pub(crate) fn layer_norm_backward(
     dy: &[f32],
 ) -> Gradients {
     let width = gamma.len();
-    let mut dx = vec![0.0; x.len()];
+    let mut dx = zeros(x.len());
     let partial: Vec<_> = dx
         .par_chunks_mut(ROWS * width)
         .zip(x.par_chunks(ROWS * width))

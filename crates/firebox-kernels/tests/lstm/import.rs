@@ -64,6 +64,27 @@ fn gru_layers() {
 }
 
 #[test]
+fn on_a_device_with_gradients_the_parameters_can_be_trained() {
+    let device = Device::flex().autodiff();
+    let layer = BiLstmConfig::new(3, 6, true).init(&device);
+    let ours = Lstm::from_burn_bidirectional(std::slice::from_ref(&layer)).expect("taken over");
+    let x = input(&device);
+    let (theirs, _) = layer.forward(x.clone(), None);
+    let (output, _) = ours.forward(x, None, None, None);
+    let grads = output.clone().sum().backward();
+    same(output, theirs);
+    struct Count<'a>(&'a burn::tensor::Gradients, usize);
+    impl burn::module::ModuleVisitor for Count<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
+            self.1 += usize::from(param.val().grad(self.0).is_some());
+        }
+    }
+    let mut count = Count(&grads, 0);
+    burn::module::Module::visit(&ours, &mut count);
+    assert_eq!(count.1, 8);
+}
+
+#[test]
 fn what_would_change_the_formula_is_refused() {
     let device = Device::flex();
     let message = |lstm: burn::nn::LstmConfig| {
