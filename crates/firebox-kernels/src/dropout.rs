@@ -1,6 +1,8 @@
 //! Inverted dropout whose mask is a function of a [`Stream`] and nothing else, alone and after a
 //! rectifier.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -11,6 +13,8 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::Stream;
 
 use crate::cpu::{self, CpuKernels, Mask};
+#[cfg(feature = "cube")]
+use crate::cube::{DeviceMask, DropoutOps, GpuKernels};
 use crate::device::{is_flex, lift};
 
 /// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
@@ -35,8 +39,21 @@ pub fn dropout<const D: usize>(
     };
     match CpuKernels::fused().filter(|_| is_flex(&x)) {
         Some(kernels) => fused(kernels, x, Mask::new(probability, scale(probability), stream)),
-        None => composed(x, probability, stream),
+        None => elsewhere(x, probability, stream),
     }
+}
+
+/// Where the CPU kernels do not run: in a GPU kernel, else composed.
+fn elsewhere<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> Tensor<D> {
+    #[cfg(feature = "cube")]
+    if GpuKernels::takes(&x.device(), x.dtype()).is_ok()
+        && x.shape().num_elements() <= u32::MAX as usize
+    {
+        let mask = DeviceMask::new(probability, scale(probability), stream);
+        let dropped = <Dispatch as DropoutOps>::firebox_dropout(x.into_dispatch(), mask);
+        return Tensor::from_dispatch(dropped);
+    }
+    composed(x, probability, stream)
 }
 
 /// [`dropout`] of `max(x, 0)`, in one pass over memory where the CPU kernels run.

@@ -8,10 +8,35 @@
 //!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
-//! rayon's pool; results do not depend on the number of threads. On every other device and type, and
-//! under gradient checkpointing, the same formula is composed of Burn's own operations.
-//! [`CpuKernels`] says which variant runs; the environment variable `FIREBOX_KERNELS` (`composed`,
-//! `portable`, `avx2` or `avx512`) forces one.
+//! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
+//! below. On every other device and type, and on the CPU under gradient checkpointing, the same
+//! formula is composed of Burn's own operations. [`CpuKernels`] says which variant runs; the
+//! environment variable `FIREBOX_KERNELS` (`composed`, `portable`, `avx2` or `avx512`) forces one,
+//! `composed` on every device.
+//!
+//! # On GPUs
+//!
+//! With the feature `cube`, beside a backend feature of `burn` (`cuda`, `rocm`, `metal`, `vulkan`,
+//! `wgpu`), each layer of an [`Lstm`] or [`Gru`] is two launches of a CubeCL kernel, one forward and
+//! one backward, for all steps, gates and directions; large matmuls before and after do the rest.
+//! `GpuKernels::of_layer` says which variant a layer gets, or why it gets none and is composed:
+//!
+//! | variant | where | recurrent weights |
+//! |---|---|---|
+//! | `Resident` | what fits into the shared memory that the device reports: in f32 up to some 50 units at 48 KiB and 115 at 227 KiB, in half precision 70 and 160 | in shared memory for the whole sequence |
+//! | `Streamed` | other layers; small devices, with as few samples a tile as fit | read at each step, shared by a tile's samples |
+//! | composed | types other than f32, f16 and bf16; more units than fit even so (at 16 KiB some 680) | – |
+//!
+//! Sums and states are f32 in every type, and so are the cell states that are kept for the gradient;
+//! the gates are kept in the type of the tensors, or in that of [`Lstm::in_precision`], in which the
+//! projected input and the outputs are stored as well. [`dropout()`] is a kernel of its own, which
+//! draws its mask again for the gradient. Under gradient checkpointing the kernels run, too. Where
+//! Burn's fusion is in the build, switch on the feature `fusion` as well. There is no variant for
+//! tensor cores yet, and the sizes of tiles are computed, not tuned by measurement. With the feature
+//! but without any of those backends this crate does not build: there is no runtime to compile for.
+//!
+//! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube.rs` has the
+//! command); `examples/gpu_lstm_step.rs` times them.
 //!
 //! Nothing here reads files, knows a model or chooses a device.
 //!
@@ -36,6 +61,8 @@
 //! ```
 
 mod cpu;
+#[cfg(feature = "cube")]
+mod cube;
 mod device;
 mod dropout;
 mod gru;
@@ -45,6 +72,8 @@ mod lstm;
 mod norm;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
+#[cfg(feature = "cube")]
+pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;

@@ -4,6 +4,8 @@
 
 mod composed;
 mod fused;
+#[cfg(feature = "cube")]
+mod gpu;
 mod module;
 
 use burn::module::Param;
@@ -244,7 +246,8 @@ impl Lstm {
     /// it, while sums, gates, states and gradients of parameters stay f32. Weights are rounded once
     /// a call, never where they are stored.
     ///
-    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`; in any
+    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`. Those of
+    /// GPUs compute what the device can store, and store gates and outputs in that type. In any
     /// other case Burn's own operations compute in f32 on rounded operands, which is right and slow.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
@@ -299,13 +302,28 @@ impl Stack<'_> {
             let fused = fused::kernels(self, &output, &weights, initial.as_ref());
             let (above, last) = match fused {
                 Some(kernels) => fused::layer(kernels, self, output, lengths, weights, initial),
-                None => composed::layer(self, output, lengths, weights, initial),
+                None => self.elsewhere(output, lengths, weights, initial),
             };
             output = above;
             hiddens.push(last.hidden);
             cells.push(last.cell);
         }
         (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
+    }
+
+    /// A layer that the CPU kernels do not take: in a GPU kernel, else composed.
+    fn elsewhere(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        weights: Vec<Weights>,
+        initial: Option<LstmState>,
+    ) -> (Tensor<3>, LstmState) {
+        #[cfg(feature = "cube")]
+        if let Some(kernels) = gpu::kernels(self, &input, &weights, initial.as_ref()) {
+            return gpu::layer(kernels, input, lengths, weights, initial);
+        }
+        composed::layer(self, input, lengths, weights, initial)
     }
 
     fn check(&self, input: &Tensor<3>, lengths: Option<&[usize]>, state: Option<&LstmState>) {

@@ -1,0 +1,145 @@
+//! Multiplication by a dropout mask that is drawn where it is needed, forward and backward: the mask
+//! is never stored, and never made by the host.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use firebox_core::Stream;
+
+/// Which elements are kept, and what they are multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceMask {
+    key: [u32; 2],
+    /// An element is kept if the upper 24 bits of its word are at least this.
+    threshold: u32,
+    scale: f32,
+}
+
+impl DeviceMask {
+    /// The mask that drops with a `probability` in `[0, 1]`.
+    pub(crate) fn new(probability: f64, scale: f32, stream: Stream) -> Self {
+        // A uniform number of the stream is the upper 24 bits over 2^24, without rounding.
+        let threshold = (probability * 16_777_216.0).ceil() as u32;
+        Self { key: stream.key(), threshold, scale }
+    }
+}
+
+/// Philox4x32-10 as in `firebox_core`: block `position` of the stream with this key.
+#[cube]
+fn philox(position: u32, key_0: u32, key_1: u32) -> Array<u32> {
+    let mut counter = Array::<u32>::new(4usize);
+    counter[0] = position;
+    counter[1] = 0u32.runtime();
+    counter[2] = 0u32.runtime();
+    counter[3] = 0u32.runtime();
+    let mut k_0 = key_0;
+    let mut k_1 = key_1;
+    #[unroll]
+    for round in 0..10usize {
+        if comptime!(round > 0) {
+            k_0 += 0x9E37_79B9u32;
+            k_1 += 0xBB67_AE85u32;
+        }
+        let (c_0, c_2) = (counter[0], counter[2]);
+        let (a, b) = (0xD251_1F53u32.runtime(), 0xCD9E_8D57u32.runtime());
+        counter[0] = b.mul_hi(c_2) ^ counter[1] ^ k_0;
+        counter[1] = b * c_2;
+        counter[2] = a.mul_hi(c_0) ^ counter[3] ^ k_1;
+        counter[3] = a * c_0;
+    }
+    counter
+}
+
+/// Each thread draws one block of the stream and has its four elements.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel takes plain numbers")]
+fn masked<F: Float>(
+    x: &[F],
+    y: &mut [F],
+    count: u32,
+    key_0: u32,
+    key_1: u32,
+    threshold: u32,
+    scale: f32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let first = ABSOLUTE_POS * 4;
+    if first < count as usize {
+        let words = philox(ABSOLUTE_POS as u32, key_0, key_1);
+        #[unroll]
+        for word in 0..4usize {
+            if first + word < count as usize {
+                // A product also where the factor is zero: NaN stays NaN.
+                let factor = select(words[word] >> 8 >= threshold, scale, 0.0f32);
+                y[first + word] = F::cast_from(f32::cast_from(x[first + word]) * factor);
+            }
+        }
+    }
+}
+
+/// Dropout, for the backends that `LstmOps` has.
+#[backend_extension(Cube, Autodiff, Fusion: cfg(feature = "fusion"))]
+pub(crate) trait DropoutOps: Backend {
+    /// The elements times the mask; of fewer than 2^32.
+    #[fusion(dtype = x, shape = x)]
+    fn firebox_dropout(x: FloatTensor<Self>, mask: DeviceMask) -> FloatTensor<Self>;
+}
+
+impl DropoutOps for CubeBackend {
+    fn firebox_dropout(x: FloatTensor<Self>, mask: DeviceMask) -> FloatTensor<Self> {
+        let x = into_contiguous(x);
+        let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
+        let y = empty_device_contiguous_dtype(client.clone(), x.device.clone(), x.shape(), dtype);
+        let dim = CubeDim::new(&client, count.div_ceil(4));
+        // SAFETY: the kernel compares every index with `count`, the length of both buffers.
+        unsafe {
+            masked::launch_unchecked(
+                &client,
+                calculate_cube_count_elemwise(&client, count.div_ceil(4), dim),
+                dim,
+                x.into_buffer_arg(),
+                y.clone().into_buffer_arg(),
+                count as u32,
+                mask.key[0],
+                mask.key[1],
+                mask.threshold,
+                mask.scale,
+                dtype_to_storage_type(dtype),
+            );
+        }
+        y
+    }
+}
+
+#[derive(Debug)]
+struct Dropped;
+
+impl<B: DropoutOps> Backward<B, 1> for Dropped {
+    type State = DeviceMask;
+
+    fn backward(self, ops: Ops<DeviceMask, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::firebox_dropout(gradient, ops.state));
+        }
+    }
+}
+
+impl<B: DropoutOps, C: CheckpointStrategy> DropoutOps for Autodiff<B, C> {
+    fn firebox_dropout(x: FloatTensor<Self>, mask: DeviceMask) -> FloatTensor<Self> {
+        let (x, guard) = x.into_parts();
+        let y = B::firebox_dropout(x, mask);
+        match Dropped.prepare::<C>([guard]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(mask, y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The operation on CubeCL's backend: allocates, chooses the tile, launches.
+
+use burn::backend::TensorMetadata;
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::DType;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+
+use super::GpuKernels;
+use super::backward::backward;
+use super::forward::forward;
+use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
+use super::tile::{Pass, Tile};
+use crate::cpu::CellKind;
+
+/// A new tensor beside another. The kernels index their buffers as flat slices, so it has to be
+/// contiguous: the default allocation of some runtimes pads rows.
+fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
+}
+
+fn tile(gates: &CubeTensor, Way { kernels, cell }: Way, pass: Pass) -> Tile {
+    let [directions, batch, _, width] = gates.shape().dims();
+    let hardware = &gates.client.properties().hardware;
+    let sizes = [directions, batch, width / 4];
+    let resident = kernels == GpuKernels::Resident;
+    match Tile::new(hardware, sizes, gates.dtype.size(), pass, resident) {
+        Some(tile) => Tile { gru: cell == CellKind::Gru, ..tile },
+        // `GpuKernels::of_layer` has asked for the same tile.
+        None => unreachable!("a tile of {kernels:?} kernels for {sizes:?}"),
+    }
+}
+
+/// Runs the forward kernel. Without `keep`, the last two tensors are stand-ins of one element.
+fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
+    let [gates_x, weights, state, lengths] = inputs;
+    // From `[units, 4 gates, units before]` to `[units before, units, 4 gates]`.
+    let weights = CubeBackend::float_swap_dims(weights, 1, 2);
+    let [gates_x, weights, state, lengths] =
+        [gates_x, weights, state, lengths].map(into_contiguous);
+    let [directions, batch, time, width] = gates_x.shape().dims();
+    let units = width / 4;
+    let tile = tile(&gates_x, way, Pass::Forward);
+    let dtype = gates_x.dtype;
+    let output = empty(&gates_x, [batch, time, directions * units], dtype);
+    let last = empty(&gates_x, [2, directions, batch, units], DType::F32);
+    let (gates, cells) = match keep {
+        true => (
+            empty(&gates_x, [directions, batch, time, width], dtype),
+            empty(&gates_x, [directions, batch, time, units], DType::F32),
+        ),
+        false => (empty(&gates_x, [4], dtype), empty(&gates_x, [1], DType::F32)),
+    };
+    let client = gates_x.client.clone();
+    // SAFETY: the kernel indexes its buffers by sample, step, direction and unit, each of which it
+    // compares with the sizes that the buffers were allocated with here, or have by the shapes
+    // documented at `LstmOps`; lengths are at most `time` (`Lstm::forward` has checked them). No index
+    // exceeds 32 bits: gates alone would fill 32 GiB, in one buffer.
+    unsafe {
+        forward::launch_unchecked(
+            &client,
+            tile.count(batch),
+            tile.dim(),
+            tile.rows,
+            gates_x.into_buffer_arg(),
+            weights.into_buffer_arg(),
+            state.into_buffer_arg(),
+            lengths.into_buffer_arg(),
+            output.clone().into_buffer_arg(),
+            last.clone().into_buffer_arg(),
+            gates.clone().into_buffer_arg(),
+            cells.clone().into_buffer_arg(),
+            batch as u32,
+            time as u32,
+            tile,
+            keep,
+            dtype_to_storage_type(dtype),
+        );
+    }
+    Recorded { output, last, gates, cells }
+}
+
+impl LstmOps for CubeBackend {
+    fn lstm_infer(
+        gates_x: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        way: Way,
+    ) -> Outputs<Self> {
+        let Recorded { output, last, .. } = run([gates_x, weights, state, lengths], way, false);
+        Outputs { output, last }
+    }
+
+    fn lstm_record(
+        gates_x: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        way: Way,
+    ) -> Recorded<Self> {
+        run([gates_x, weights, state, lengths], way, true)
+    }
+
+    fn lstm_backward(
+        d_output: FloatTensor<Self>,
+        d_last: FloatTensor<Self>,
+        output: FloatTensor<Self>,
+        gates: FloatTensor<Self>,
+        cells: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        way: Way,
+    ) -> Derived<Self> {
+        let [directions, batch, time, width] = gates.shape().dims();
+        let units = width / 4;
+        // From `[units, 4 gates, units before]` to `[units, units before, 4 gates]`.
+        let weights = Self::float_reshape(weights, [directions, units, 4, units].into());
+        let weights = Self::float_swap_dims(weights, 2, 3);
+        let [d_output, d_last, output, gates] =
+            [d_output, d_last, output, gates].map(into_contiguous);
+        let [cells, weights, state, lengths] =
+            [cells, weights, state, lengths].map(into_contiguous);
+        let tile = tile(&gates, way, Pass::Backward);
+        let dtype = gates.dtype;
+        let d_gates = empty(&gates, [directions, batch, time, width], dtype);
+        let previous = empty(&gates, [directions, batch, time, units], dtype);
+        let d_state = empty(&gates, [2, directions, batch, units], DType::F32);
+        let client = gates.client.clone();
+        // SAFETY: as for the forward kernel.
+        unsafe {
+            backward::launch_unchecked(
+                &client,
+                tile.count(batch),
+                tile.dim(),
+                tile.rows,
+                d_output.into_buffer_arg(),
+                d_last.into_buffer_arg(),
+                output.into_buffer_arg(),
+                gates.into_buffer_arg(),
+                cells.into_buffer_arg(),
+                weights.into_buffer_arg(),
+                state.into_buffer_arg(),
+                lengths.into_buffer_arg(),
+                d_gates.clone().into_buffer_arg(),
+                previous.clone().into_buffer_arg(),
+                d_state.clone().into_buffer_arg(),
+                batch as u32,
+                time as u32,
+                tile,
+                dtype_to_storage_type(dtype),
+            );
+        }
+        Derived { d_gates, previous, d_state }
+    }
+}

@@ -1,0 +1,35 @@
+//! The LSTM or GRU layer on a GPU, through CubeCL: CUDA, ROCm, Metal, Vulkan and WebGPU.
+//!
+//! One launch walks all steps and directions of a layer; a second one walks them back. A cube
+//! (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so no
+//! cube ever waits for another one, and barriers within a cube are enough on every runtime. Large
+//! matmuls before and after the launches do what is not recurrent: the input projection, and the
+//! gradients of weights and input.
+//!
+//! The four columns of a cell (an LSTM's gates) lie next to each other, so that a thread reads and
+//! writes them at once. Numbers are stored in the type of the tensors; sums, state and the
+//! saved cells are f32.
+//!
+//! No tensor-core instructions are used: nothing that runs without a GPU could have tested them. Nor
+//! are tiles autotuned; [`tile`] computes them from the device's properties.
+
+mod autodiff;
+mod backward;
+mod cell;
+mod dropout;
+mod forward;
+mod kernels;
+mod launch;
+mod op;
+mod tile;
+
+pub(crate) use dropout::{DeviceMask, DropoutOps};
+pub use kernels::{GpuKernels, NoGpuKernels};
+pub(crate) use op::{LstmOps, Way};
+
+/// How many parts a batch is cut into for the gradients of the weights. Those are sums over all
+/// samples and steps for few numbers: as one matmul they would keep a few processors of the device
+/// busy. The largest divisor of the batch up to 16, which also keeps each sum shorter.
+pub(crate) fn parts(batch: usize) -> usize {
+    (1..=16.min(batch)).rev().find(|parts| batch.is_multiple_of(*parts)).unwrap_or(1)
+}

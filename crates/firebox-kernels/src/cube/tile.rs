@@ -1,0 +1,175 @@
+//! How a launch is cut into cubes: by the device's threads, shared memory and processors.
+
+use burn_cubecl::cubecl::{CubeCount, CubeDim, ir::HardwareProperties};
+
+/// Which of the two passes a tile is for; the backward one keeps more in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    Forward,
+    Backward,
+}
+
+/// What a kernel is compiled for: another tile is another kernel, other batches and times are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tile {
+    /// Hidden units.
+    pub(super) units: usize,
+    /// Directions of the layer: 1 or 2.
+    pub(super) directions: usize,
+    /// Samples of a thread: 1, 2 or 4.
+    pub(super) rows: usize,
+    /// Threads beside each other that have the same units and other samples.
+    pub(super) groups: usize,
+    /// Threads beside each other that have the same samples and other units.
+    pub(super) columns: usize,
+    /// Whether the recurrent weights of a direction stay in shared memory.
+    pub(super) resident: bool,
+    /// Whether the cell is a GRU; an LSTM otherwise.
+    pub(super) gru: bool,
+}
+
+/// More threads than this would leave each too few registers.
+const THREADS: usize = 512;
+
+/// Taken where a device does not say how many processors it has (WebGPU, Metal).
+const PROCESSORS: usize = 32;
+
+/// Fewer samples a tile than this do not pay for keeping the weights: as many as could share a read.
+const WORTH_KEEPING: usize = 4;
+
+impl Tile {
+    /// The tile for a layer in `batch` samples, or `None` where even the smallest does not fit.
+    /// `weight` is the size of one weight in bytes. Weights stay in shared memory only if `resident`.
+    pub(super) fn new(
+        hardware: &HardwareProperties,
+        [directions, batch, units]: [usize; 3],
+        weight: usize,
+        pass: Pass,
+        resident: bool,
+    ) -> Option<Self> {
+        let (widest, highest, _) = hardware.max_cube_dim;
+        let threads = (hardware.max_units_per_cube as usize).min(THREADS);
+        let columns = units.min(threads).min(widest as usize);
+        // Every cube reads all the weights at each step, so tiles are as large as they can be while
+        // every processor has one.
+        let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
+        let wanted = (batch * directions).div_ceil(processors.max(1)).clamp(1, batch);
+        let rows = [4, 2].into_iter().find(|rows| *rows <= wanted).unwrap_or(1);
+        let most = (threads / columns).min(highest as usize).max(1);
+        let groups = wanted.div_ceil(rows).min(most);
+        let mut tile = Self { units, directions, rows, groups, columns, resident, gru: false };
+        while tile.shared_bytes(weight, pass) > hardware.max_shared_memory_size {
+            match (tile.groups, tile.rows) {
+                (1, 1) => return None,
+                (1, _) => tile.rows /= 2,
+                _ => tile.groups -= 1,
+            }
+        }
+        let pays = !resident || tile.samples() >= wanted.min(WORTH_KEEPING);
+        let counted = batch.div_ceil(tile.samples()) <= hardware.max_cube_count.0 as usize;
+        (pays && counted).then_some(tile)
+    }
+
+    /// Samples of a cube.
+    pub(super) fn samples(&self) -> usize {
+        self.rows * self.groups
+    }
+
+    /// Elements of the shared weights, four a pair of units; one where they are not kept, because a
+    /// shared slice cannot be empty.
+    pub(super) fn resident_weights(&self) -> usize {
+        if self.resident { self.units * self.units } else { 1 }
+    }
+
+    /// Bytes of shared memory that a cube needs.
+    pub(super) fn shared_bytes(&self, weight: usize, pass: Pass) -> usize {
+        let numbers = match pass {
+            Pass::Forward => 3,  // h twice, c
+            Pass::Backward => 6, // dh, dc, four gates
+        };
+        4 * numbers * self.units * self.samples() + 4 * weight * self.resident_weights()
+    }
+
+    /// Cubes of a launch: tiles of samples by directions.
+    pub(super) fn count(&self, batch: usize) -> CubeCount {
+        CubeCount::Static(batch.div_ceil(self.samples()) as u32, self.directions as u32, 1)
+    }
+
+    /// Threads of a cube: units by groups of samples.
+    pub(super) fn dim(&self) -> CubeDim {
+        CubeDim::new_2d(self.columns as u32, self.groups as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hardware(shared: usize, threads: u32, processors: Option<u32>) -> HardwareProperties {
+        HardwareProperties {
+            load_width: 128,
+            vector_register_count: None,
+            plane_size_min: 32,
+            plane_size_max: 32,
+            max_bindings: 16,
+            max_shared_memory_size: shared,
+            max_cube_count: (65_535, 65_535, 65_535),
+            max_units_per_cube: threads,
+            max_cube_dim: (threads, threads, 64),
+            num_streaming_multiprocessors: processors,
+            num_cpu_cores: None,
+            last_level_cache_size: None,
+            num_tensor_cores: None,
+            min_tensor_cores_dim: None,
+            max_vector_size: 4,
+            cube_mma_reserved_shared_memory: 0,
+        }
+    }
+
+    /// Samples a thread, groups and columns of both passes.
+    fn check(
+        hardware: &HardwareProperties,
+        sizes: [usize; 3],
+        weight: usize,
+        resident: bool,
+        expected: [Option<(usize, usize, usize)>; 2],
+    ) {
+        let found = [Pass::Forward, Pass::Backward].map(|pass| {
+            let tile = Tile::new(hardware, sizes, weight, pass, resident)?;
+            assert!(tile.shared_bytes(weight, pass) <= hardware.max_shared_memory_size);
+            assert!(tile.columns * tile.groups <= hardware.max_units_per_cube as usize);
+            Some((tile.rows, tile.groups, tile.columns))
+        });
+        assert_eq!(found, expected, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_large_device_gives_every_processor_a_tile_and_keeps_half_precision_weights() {
+        let hopper = hardware(227 * 1024, 1024, Some(132));
+        let tile = Some((4, 2, 128));
+        check(&hopper, [2, 512, 128], 4, true, [None, None]);
+        check(&hopper, [2, 512, 128], 4, false, [tile, tile]);
+        check(&hopper, [2, 512, 128], 2, true, [tile, tile]);
+        check(&hopper, [1, 1, 128], 2, true, [Some((1, 1, 128)); 2]);
+        check(&hopper, [2, 4096, 256], 2, false, [Some((4, 2, 256)); 2]);
+    }
+
+    #[test]
+    fn a_small_device_takes_few_samples_at_a_time() {
+        let small = hardware(16 * 1024, 256, None);
+        check(&small, [2, 512, 16], 4, true, [Some((4, 8, 16)); 2]);
+        check(&small, [2, 512, 128], 4, false, [Some((4, 2, 128)), Some((4, 1, 128))]);
+        check(&small, [2, 512, 600], 4, false, [Some((2, 1, 256)), Some((1, 1, 256))]);
+        check(&small, [2, 512, 1000], 4, false, [Some((1, 1, 256)), None]);
+        // Weights that would leave room for two samples only are not worth keeping.
+        check(&small, [2, 512, 28], 4, true, [Some((4, 2, 28)), Some((4, 1, 28))]);
+        check(&small, [2, 512, 31], 4, true, [None, None]);
+    }
+
+    #[test]
+    fn more_tiles_than_a_launch_can_have_are_refused() {
+        let mut few = hardware(16 * 1024, 256, None);
+        few.max_cube_count.0 = 3;
+        check(&few, [1, 300, 300], 4, false, [None, None]);
+    }
+}

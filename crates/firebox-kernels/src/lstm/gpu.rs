@@ -1,0 +1,147 @@
+//! One layer as a single operation of a GPU, with its gradient.
+//!
+//! The recurrence is in [`cube`](crate::cube); this file projects the input, which is one large
+//! matmul, and puts weights and state into the kernels' layout. Burn differentiates both.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use firebox_core::Precision;
+
+use super::{LstmState, Stack, Weights};
+use crate::cube::{GpuKernels, LstmOps, Way, parts};
+
+/// How a layer is computed, and in which type.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    way: Way,
+    dtype: DType,
+}
+
+/// The kernels for these tensors, or `None` if the layer must be composed of Burn's operations.
+///
+/// # Panics
+/// If the input is on a GPU and a weight or a state has another type or is on another device.
+pub(super) fn kernels(
+    stack: &Stack<'_>,
+    input: &Tensor<3>,
+    weights: &[Weights],
+    initial: Option<&LstmState>,
+) -> Option<Chosen> {
+    let [batch, _, _] = input.dims();
+    let dtype = match (input.dtype(), stack.precision) {
+        (DType::F32, Precision::Bf16) => DType::BF16,
+        (DType::F32, Precision::F16) => DType::F16,
+        (dtype, _) => dtype,
+    };
+    let hidden = stack.config.hidden;
+    let kernels =
+        GpuKernels::of_layer(&input.device(), dtype, weights.len(), batch, hidden).ok()?;
+    for Weights { weight_ih, weight_hh, bias } in weights {
+        same(input, "input weights", weight_ih);
+        same(input, "recurrent weights", weight_hh);
+        same(input, "biases", bias);
+    }
+    if let Some(LstmState { hidden, cell }) = initial {
+        same(input, "hidden state", hidden);
+        same(input, "cell state", cell);
+    }
+    Some(Chosen { way: Way { kernels, cell: stack.cell }, dtype })
+}
+
+#[track_caller]
+fn same<const D: usize>(input: &Tensor<3>, name: &str, other: &Tensor<D>) {
+    assert!(
+        other.dtype() == input.dtype() && other.device() == input.device(),
+        "the {name} of the layer, {:?} in {:?} on {:?}, and its input, {:?} in {:?} on {:?}, must \
+         have one type and device",
+        other.dims(),
+        other.dtype(),
+        other.device(),
+        input.dims(),
+        input.dtype(),
+        input.device()
+    );
+}
+
+/// All directions of one layer; the same as [`composed::layer`](super::composed::layer).
+pub(super) fn layer(
+    Chosen { way, dtype }: Chosen,
+    input: Tensor<3>,
+    lengths: Option<&[usize]>,
+    weights: Vec<Weights>,
+    initial: Option<LstmState>,
+) -> (Tensor<3>, LstmState) {
+    let [batch, time, channels] = input.dims();
+    let [_, hidden] = weights[0].weight_hh.dims();
+    let directions = weights.len();
+    let (device, given) = (input.device(), input.dtype());
+    let valid = valid_steps(&input, lengths);
+    // Padding may hold NaN, which no later zero would take back out of the gradient.
+    let input = if lengths.is_some() { clear(input, &valid) } else { input };
+    let (mut ih, mut hh, mut bias) = (vec![], vec![], vec![]);
+    for weights in weights {
+        ih.push(weights.weight_ih);
+        hh.push(weights.weight_hh);
+        bias.push(weights.bias.unsqueeze_dim(1));
+    }
+
+    let parts = parts(batch);
+    let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
+    let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
+    let bias = cast(by_unit(bias), dtype).reshape([directions, 1, 1, 4 * hidden]);
+    let projected = rows.matmul(weight_ih) + bias;
+    let state = match initial {
+        Some(LstmState { hidden, cell }) => {
+            cast(Tensor::stack::<4>(vec![hidden, cell], 0), DType::F32)
+        }
+        None => Tensor::zeros([2, directions, batch, hidden], (&device, DType::F32)),
+    };
+    let outputs = <Dispatch as LstmOps>::lstm_layer(
+        projected.reshape([directions, batch, time, 4 * hidden]).into_dispatch(),
+        cast(by_unit(hh), dtype).into_dispatch(),
+        state.into_dispatch(),
+        valid.into_dispatch(),
+        way,
+    );
+    let last = cast(Tensor::<4>::from_dispatch(outputs.last), given);
+    let part = |index| last.clone().narrow(0, index, 1).reshape([directions, batch, hidden]);
+    let state = LstmState { hidden: part(0), cell: part(1) };
+    (cast(Tensor::from_dispatch(outputs.output), given), state)
+}
+
+fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
+}
+
+/// The weights of each direction with the rows of a unit's four gates next to each other,
+/// `[directions, 4 * hidden, columns]`.
+fn by_unit(directions: Vec<Tensor<2>>) -> Tensor<3> {
+    let count = directions.len();
+    let [rows, columns] = directions[0].dims();
+    Tensor::stack::<3>(directions, 0)
+        .reshape([count, 4, rows / 4, columns])
+        .swap_dims(1, 2)
+        .reshape([count, rows, columns])
+}
+
+/// The length of each sample as a tensor. Without lengths nothing is copied to the device.
+fn valid_steps(input: &Tensor<3>, lengths: Option<&[usize]>) -> Tensor<1, Int> {
+    let [batch, time, _] = input.dims();
+    let options = (&input.device(), DType::I32);
+    match lengths {
+        Some(lengths) => {
+            let lengths: Vec<_> = lengths.iter().map(|length| *length as i32).collect();
+            Tensor::from_data(TensorData::new(lengths, [batch]), options)
+        }
+        None => Tensor::full([batch], time as i32, options),
+    }
+}
+
+/// The input with zeros in its padding.
+fn clear(input: Tensor<3>, valid: &Tensor<1, Int>) -> Tensor<3> {
+    let shape @ [batch, time, _] = input.dims();
+    let steps = Tensor::<1, Int>::arange(0..time as i64, (&input.device(), DType::I32));
+    let steps = steps.reshape([1, time]).expand([batch, time]);
+    let over = steps.greater_equal(valid.clone().reshape([batch, 1]).expand([batch, time]));
+    input.mask_fill(over.reshape([batch, time, 1]).expand(shape), 0.0)
+}
