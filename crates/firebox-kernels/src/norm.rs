@@ -40,7 +40,7 @@ pub fn layer_norm<const D: usize>(
          as wide as the last axis",
         beta.map(|beta| beta.dims()[0])
     );
-    let on_cpu = is_flex(&x) && is_flex(&gamma) && beta.as_ref().is_none_or(|beta| is_flex(beta));
+    let on_cpu = is_flex(&x) && is_flex(&gamma) && beta.as_ref().is_none_or(is_flex);
     match CpuKernels::fused().filter(|_| on_cpu && x.shape().num_elements() > 0) {
         Some(kernels) => fused(kernels, x, gamma, beta, epsilon as f32),
         None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),

@@ -48,7 +48,6 @@ const ROWS: usize = 128;
 /// The gradients of a layer from its inputs, its `output` and what the forward pass saved; that of
 /// the input only if it is `wanted`.
 pub(crate) fn backward(
-    kernels: CpuKernels,
     arithmetic: Arithmetic,
     plan: &Plan,
     inputs: Inputs<'_>,
@@ -57,6 +56,7 @@ pub(crate) fn backward(
     d: &OutputGradients<'_>,
     wanted: bool,
 ) -> Gradients {
+    let kernels = arithmetic.kernels;
     arithmetic.dispatch(Backward { kernels, plan, inputs, output, saved, d, wanted })
 }
 
@@ -563,7 +563,7 @@ unsafe fn pair_rows<S: Simd, const WIDTH: usize>(from: &[f32], to: &mut [f32]) {
     for (rows, words) in from.chunks(2 * WIDTH).zip(to.chunks_exact_mut(WIDTH)) {
         let (low, high) = rows.split_at(WIDTH);
         let high = if high.is_empty() { &[0.0; WIDTH][..] } else { high };
-        if WIDTH % S::LANES == 0 {
+        if WIDTH.is_multiple_of(S::LANES) {
             for at in (0..WIDTH).step_by(S::LANES) {
                 // SAFETY: `at + LANES` is at most the width of all three rows.
                 unsafe {

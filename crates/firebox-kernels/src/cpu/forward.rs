@@ -63,13 +63,12 @@ pub(crate) struct Saved {
 
 /// Runs a layer. With `keep`, saves what [`backward`](super::backward()) needs.
 pub(crate) fn forward(
-    kernels: CpuKernels,
     arithmetic: Arithmetic,
     plan: &Plan,
     inputs: Inputs<'_>,
     keep: bool,
 ) -> Outputs {
-    arithmetic.dispatch(Forward { kernels, plan, inputs, keep })
+    arithmetic.dispatch(Forward { kernels: arithmetic.kernels, plan, inputs, keep })
 }
 
 struct Forward<'a> {

@@ -41,9 +41,10 @@ const BLOCK: usize = 16;
 /// Floats in the four gates of a block of units.
 const GATES: usize = 4 * BLOCK;
 
-/// What a layer computes, and in which type.
+/// What a layer computes, in which type and with which instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
+    pub(crate) kernels: CpuKernels,
     pub(crate) cell: CellKind,
     /// Whether the operands of products are rounded to bf16. Everything else is f32 either way.
     pub(crate) bf16: bool,

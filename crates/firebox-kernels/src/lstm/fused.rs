@@ -52,7 +52,8 @@ pub(super) fn layer(
     weights: Vec<Weights>,
     initial: Option<LstmState>,
 ) -> (Tensor<3>, LstmState) {
-    let arithmetic = Arithmetic { cell: stack.cell, bf16: stack.precision == Precision::Bf16 };
+    let bf16 = stack.precision == Precision::Bf16;
+    let arithmetic = Arithmetic { kernels, cell: stack.cell, bf16 };
     let [batch, time, channels] = input.dims();
     let [_, hidden] = weights[0].weight_hh.dims();
     let directions = weights.len();
@@ -78,10 +79,10 @@ pub(super) fn layer(
         state.cell,
     ];
     let (output, last) = if tensors.iter().any(Tensor::is_autodiff) {
-        tracked(kernels, arithmetic, plan, tensors)
+        tracked(arithmetic, plan, tensors)
     } else {
         let inputs = tensors.map(|tensor| primitive(tensor).to_contiguous());
-        let (output, last, _) = run(kernels, arithmetic, &plan, &inputs, false);
+        let (output, last, _) = run(arithmetic, &plan, &inputs, false);
         (Tensor::from_primitive::<Flex>(output), Tensor::from_primitive::<Flex>(last))
     };
     let part = |index| last.clone().narrow(0, index, 1).reshape(states);
@@ -102,14 +103,13 @@ fn tensor(values: Vec<f32>, shape: impl Into<burn::tensor::Shape>) -> Primitive 
 
 /// Outputs, last states `[2, directions, batch, hidden]`, and what the backward pass needs.
 fn run(
-    kernels: CpuKernels,
     arithmetic: Arithmetic,
     plan: &Plan,
     inputs: &[Primitive; 6],
     keep: bool,
 ) -> (Primitive, Primitive, Option<Saved>) {
     let Sizes { batch, time, hidden, directions, .. } = plan.sizes;
-    let outputs = cpu::forward(kernels, arithmetic, plan, slices(inputs), keep);
+    let outputs = cpu::forward(arithmetic, plan, slices(inputs), keep);
     let mut last = outputs.hidden;
     last.extend(outputs.cell);
     (
@@ -142,7 +142,6 @@ impl Handover {
 /// What the gradient is computed from.
 #[derive(Clone, Debug)]
 struct Tape {
-    kernels: CpuKernels,
     arithmetic: Arithmetic,
     plan: Arc<Plan>,
     inputs: [Primitive; 6],
@@ -153,7 +152,6 @@ struct Tape {
 
 /// Runs the layer and puts it into the graph, if any of its inputs needs a gradient.
 fn tracked(
-    kernels: CpuKernels,
     arithmetic: Arithmetic,
     plan: Arc<Plan>,
     tensors: [Tensor<3>; 6],
@@ -175,11 +173,10 @@ fn tracked(
         .stateful()
     {
         OpsKind::Tracked(prep) => {
-            let (output, last, saved) = run(kernels, arithmetic, &plan, &inputs, true);
+            let (output, last, saved) = run(arithmetic, &plan, &inputs, true);
             let Some(saved) = saved else { unreachable!("asked to keep it") };
             let handover = Handover::default();
             let tape = Tape {
-                kernels,
                 arithmetic,
                 plan,
                 inputs,
@@ -196,7 +193,7 @@ fn tracked(
             (output, last)
         }
         OpsKind::UnTracked(prep) => {
-            let (output, last, _) = run(kernels, arithmetic, &plan, &inputs, false);
+            let (output, last, _) = run(arithmetic, &plan, &inputs, false);
             let output = prep.finish(output);
             let last =
                 match Last.prepare::<NoCheckpointing>([output.node()]).compute_bound().stateful() {
@@ -221,7 +218,7 @@ impl Backward<Flex, 6> for Sequence {
 
     fn backward(self, ops: Ops<Tape, 6>, grads: &mut Gradients, _: &mut Checkpointer) {
         let d_output = grads.consume::<Flex>(&ops.node).to_contiguous();
-        let Tape { kernels, arithmetic, plan, inputs, output, saved, last } = ops.state;
+        let Tape { arithmetic, plan, inputs, output, saved, last } = ops.state;
         let Sizes { batch, time, input, hidden, directions } = plan.sizes;
         let last = last.take().map(|last| last.to_contiguous());
         let used = d_output.shape() == output.shape();
@@ -235,7 +232,7 @@ impl Backward<Flex, 6> for Sequence {
         let wanted = ops.parents[0].is_some();
         let values = output.storage::<f32>();
         let gradients =
-            cpu::backward(kernels, arithmetic, &plan, slices(&inputs), values, &saved, &d, wanted);
+            cpu::backward(arithmetic, &plan, slices(&inputs), values, &saved, &d, wanted);
         let states = [directions, batch, hidden];
         let all = [
             (gradients.input.unwrap_or_default(), [batch, time, input]),

@@ -49,7 +49,7 @@ impl Direction {
         each_parameter!(self, parameter => parameter.fork(device))
     }
 
-    pub(crate) fn to_device(self, device: &Device) -> Self {
+    pub(crate) fn moved_to(self, device: &Device) -> Self {
         each_parameter!(self, parameter => parameter.to_device(device))
     }
 
@@ -135,7 +135,7 @@ macro_rules! recurrent_module {
             }
 
             fn to_device(self, device: &burn::tensor::Device) -> Self {
-                self.each(|direction| direction.to_device(device))
+                self.each(|direction| direction.moved_to(device))
             }
 
             fn train(self) -> Self {
