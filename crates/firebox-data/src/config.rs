@@ -34,7 +34,8 @@ pub struct DataConfig {
     /// or a list of files and folders.
     pub path: Paths,
     /// The same for a test set that the data's publisher has set apart. Its series are never
-    /// trained on, and those of `path` become training series.
+    /// trained on, and those of `path` become training series: the split is `given`, and a split by
+    /// time or by series beside it is refused. No file may be in both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Paths>,
     /// Format of the files.
