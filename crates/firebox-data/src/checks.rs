@@ -112,7 +112,7 @@ pub enum Defect {
     Unsorted,
     /// Rows of equal time.
     Duplicates,
-    /// Values that are missing, NaN or infinite.
+    /// Values that are missing, NaN or too large for f32.
     NotFinite,
     /// Highs or lows inside their bar.
     Ohlc,
@@ -193,7 +193,10 @@ impl fmt::Display for Finding {
             }
             Defect::NotFinite => {
                 let values = words("value", "values");
-                write!(f, "channel `{channel}`: {count} {values} missing, NaN or infinite")?;
+                write!(
+                    f,
+                    "channel `{channel}`: {count} {values} missing, NaN or too large for f32"
+                )?;
             }
             Defect::Ohlc => {
                 let bars = words("bar whose", "bars whose");

@@ -230,7 +230,7 @@ pub struct CheckPolicies {
     pub unsorted: Policy,
     /// Rows of equal time in one series. `drop` keeps the first of them, `fill` the last.
     pub duplicates: Policy,
-    /// Values that are missing, NaN or infinite. `drop` leaves the row out and cuts the series
+    /// Values that are missing, NaN, infinite or too large for f32. `drop` leaves the row out and cuts the series
     /// there, so that no window spans the place; `fill` repeats the channel's last value in the
     /// same series, and drops rows before the first one.
     pub not_finite: Policy,

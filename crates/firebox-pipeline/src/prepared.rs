@@ -256,12 +256,16 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     config.run.cache = absolute(&config.run.cache)?;
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
-    for path in
-        config.data.path.0.iter_mut().chain(config.data.test.iter_mut().flat_map(|t| &mut t.0))
-    {
+    for path in paths(&mut config) {
         *path = absolute(path)?;
     }
     Ok(config)
+}
+
+/// Every path of the data.
+fn paths(config: &mut PipelineConfig) -> impl Iterator<Item = &mut PathBuf> {
+    let test = config.data.test.iter_mut().flat_map(|test| &mut test.0);
+    config.data.path.0.iter_mut().chain(test)
 }
 
 /// Refuses to go on with a run beside a pipeline file that says something else.
@@ -272,7 +276,17 @@ fn same_settings(
     theirs: &PipelineConfig,
 ) -> Result<(), PipelineError> {
     let value = |config: &PipelineConfig| -> Result<serde_json::Value, PipelineError> {
-        let value = serde_json::to_value(absolute(config.clone())?);
+        let mut config = absolute(config.clone())?;
+        // Where results lie does not matter: those of the run stay where they are.
+        config.run.directory.clear();
+        config.run.cache.clear();
+        // One file may have been named in two ways.
+        for path in paths(&mut config) {
+            if let Ok(known) = path.canonicalize() {
+                *path = known;
+            }
+        }
+        let value = serde_json::to_value(config);
         value.map_err(|error| {
             PipelineError::Setting(format!("the settings cannot be compared: {error}"))
         })
