@@ -316,3 +316,50 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
     });
     assert!(forced, "no second signal came before the step's end");
 }
+
+#[test]
+fn what_makes_a_score_worthless_is_said_first() {
+    let project = project();
+    let folder = project.path();
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    // The last quarter, which is tested on, has one class only.
+    let label = |(row, line): (usize, &str)| match row {
+        0 => format!("{line},label\n"),
+        row if row < 650 => format!("{line},{}\n", ["a", "b"][row / 40 % 2]),
+        _ => format!("{line},a\n"),
+    };
+    let text: String = bars.lines().enumerate().map(label).collect();
+    std::fs::write(folder.join("bars.csv"), text).unwrap();
+    let arguments = [
+        "run",
+        "p.toml",
+        "--set",
+        "labels=last",
+        "--set",
+        "data.columns.label=label",
+        "--set",
+        "window.length=2",
+    ];
+    let output = firebox(folder, &arguments);
+    let said = errors(&output);
+    assert_eq!(code(&output), Some(0), "{said}");
+    let one_class = "the test part has labelled windows of one class only";
+    assert!(said.contains(one_class) && said.contains("`window.length` is 2"), "{said}");
+    let summary = std::fs::read_to_string(only_run(folder).join("summary.md")).unwrap();
+    let first = summary.split("## Scores").next().unwrap();
+    assert!(first.contains("## Warnings") && first.contains(one_class), "{summary}");
+}
+
+#[test]
+fn a_run_that_is_not_there_is_told_from_the_newest_few() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in 0..8 {
+        let run = folder.path().join(format!("runs/r{name}"));
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::write(run.join("pipeline.toml"), "").unwrap();
+        // Times of files have steps of some milliseconds.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = errors(&firebox(folder.path(), &["run", "--resume", "notrun"]));
+    assert!(text.contains("r7") && !text.contains("r0") && text.contains("and 3 older"), "{text}");
+}
