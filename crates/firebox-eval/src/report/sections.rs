@@ -60,7 +60,7 @@ fn scores(report: &Report) -> String {
     let (chart, matrix) = (interval_chart(&title, &rows, false, percent), matrix(report));
     // A large matrix needs the width of the page, or its last columns are out of sight.
     let both = if evaluation.classes.len() > BESIDE {
-        format!("<div class=\"grid\">{chart}</div>\n{matrix}")
+        format!("<div class=\"half\">{chart}</div>\n{matrix}")
     } else {
         format!("<div class=\"grid\">{chart}<div>{matrix}</div></div>\n")
     };
