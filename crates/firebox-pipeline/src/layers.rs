@@ -95,9 +95,8 @@ pub(crate) fn parse(
     let mut figment = Figment::from(Serialized::globals(table));
     let mut layers = Vec::new();
     for (name, value) in environment {
-        let setting =
-            |known: &&str| *known == name || (known.ends_with('_') && name.starts_with(known));
-        if NO_SETTINGS.iter().any(|known| setting(&known)) {
+        let is = |known: &str| known == name || (known.ends_with('_') && name.starts_with(known));
+        if NO_SETTINGS.iter().any(|known| is(known)) {
             continue;
         }
         let Some(path) = name.strip_prefix("FIREBOX_") else { continue };
