@@ -42,6 +42,27 @@ macro_rules! refuses {
 
 fn nothing(_: &Path) {}
 
+/// Adds a column of labels to the bars.
+fn labelled(folder: &Path, label: impl Fn(usize) -> String) {
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    let label = |(row, line): (usize, &str)| match row {
+        0 => format!("{line},label\n"),
+        row => format!("{line},{}\n", label(row)),
+    };
+    let text: String = bars.lines().enumerate().map(label).collect();
+    std::fs::write(folder.join("bars.csv"), text).unwrap();
+}
+
+/// Labelled samples of 24 steps, without times.
+fn samples(count: usize) -> String {
+    let line = |index: usize| {
+        let values: Vec<_> = (0..24).map(|step| (step * (index % 3 + 1) % 7).to_string()).collect();
+        format!("{}:{}\n", values.join(","), ["a", "b"][index % 2])
+    };
+    let lines: String = (0..count).map(line).collect();
+    format!("@problemName P\n@classLabel true a b\n@data\n{lines}")
+}
+
 refuses! {
     unknown_table: "[tarin]\nepochs = 3\n", [], nothing;
     unknown_key: "[train]\nepoch = 3\n", [], nothing;
@@ -66,6 +87,50 @@ refuses! {
     no_path: "[window]\nlength = 20\n", [], nothing;
     bad_augmentation: GOOD, ["--set", "augment.jitter.sigma=-1"], nothing;
     empty_batch: GOOD, ["--set", "loader.batch_size=0"], nothing;
+    test_set_split_by_time: GOOD, ["--set", "data.test=other.csv", "--set", "split.time.test=0.2"], |folder: &Path| {
+        std::fs::copy(folder.join("bars.csv"), folder.join("other.csv")).unwrap();
+    };
+    test_set_is_the_training_set: GOOD, ["--set", "data.test=other.csv"], |folder: &Path| {
+        std::fs::copy(folder.join("bars.csv"), folder.join("other.csv")).unwrap();
+    };
+    one_file_twice: GOOD, ["--set", "data.path=[\"bars.csv\", \"./bars.csv\"]"], nothing;
+    samples_split_by_time: GOOD, ["--set", "data.path=a.ts", "--set", "split.time.test=0.2"], |folder: &Path| {
+        std::fs::write(folder.join("a.ts"), samples(12)).unwrap();
+    };
+    samples_in_pieces: GOOD, ["--set", "data.path=a.ts", "--set", "window.whole=true", "--set", "data.checks.not_finite=drop"], |folder: &Path| {
+        std::fs::write(folder.join("a.ts"), samples(12).replace(",2,", ",?,")).unwrap();
+    };
+    evaluate_seeds: GOOD, ["--set", "evaluate.seeds=0"], nothing;
+    evaluate_confidence: GOOD, ["--set", "evaluate.confidence=2"], nothing;
+    probe_without_strength: GOOD, ["--set", "evaluate.probe.l2=[]"], nothing;
+    too_many_workers: GOOD, ["--set", "loader.workers=2000"], nothing;
+    too_much_prefetch: GOOD, ["--set", "loader.prefetch=2000"], nothing;
+    no_room_for_a_checkpoint: GOOD, ["--set", "train.checkpoint.size_budget=1"], nothing;
+    empty_cache_folder: GOOD, ["--set", "run.cache="], nothing;
+    runs_in_a_file: GOOD, ["--set", "run.directory=bars.csv"], nothing;
+    empty_data_path: GOOD, ["--set", "data.path="], nothing;
+    huge_jitter: GOOD, ["--set", "augment.jitter.sigma=1e300"], nothing;
+    huge_price: GOOD, ["--set", "window.normalise=none"], |folder: &Path| {
+        let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+        let bars = bars.replace(",20,21,19,20\n", ",20,1e39,19,20\n");
+        std::fs::write(folder.join("bars.csv"), bars).unwrap();
+    };
+    huge_window: GOOD, ["--set", "window.length=9223372036854775807"], nothing;
+    data_is_no_table: "data = 3\n", [], nothing;
+    empty_split: "[split]\n", [], nothing;
+    half_a_choice: GOOD, ["--set", "labels.forward.horizon=5"], nothing;
+    labels_without_a_column: GOOD, ["--set", "labels.majority.share=0.6"], |folder: &Path| {
+        labelled(folder, |row| ["a", "b"][row / 30 % 2].to_owned());
+    };
+    labels_that_are_empty: GOOD, ["--set", "labels=last", "--set", "data.columns.label=label"], |folder: &Path| {
+        labelled(folder, |_| String::new());
+    };
+    labels_that_are_measurements: GOOD, ["--set", "labels=last", "--set", "data.columns.label=label"], |folder: &Path| {
+        labelled(folder, |row| format!("{}", row as f64 * 0.37));
+    };
+    labels_of_one_class: GOOD, ["--set", "labels=last", "--set", "data.columns.label=label"], |folder: &Path| {
+        labelled(folder, |_| "only".to_owned());
+    };
     zip_of_the_wrong_kind: GOOD, ["--set", "data.path=bars.parquet"], |folder: &Path| {
         std::fs::write(folder.join("bars.parquet"), b"PK\x03\x04not a table").unwrap();
     };

@@ -151,6 +151,83 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
     assert_eq!(states.len(), 2, "{plan}");
 }
 
+/// A file of labelled samples without times.
+fn samples(folder: &Path, name: &str, count: usize, missing: bool) {
+    let mut text = "@problemName P\n@classLabel true a b\n@data\n".to_owned();
+    for index in 0..count {
+        let value = |step: usize| ((step * (index % 5 + 1) + index * 3) % 11).to_string();
+        let mut values: Vec<_> = (0..30).map(value).collect();
+        if missing {
+            values[7] = "?".to_owned();
+        }
+        writeln!(text, "{}:{}", values.join(","), ["a", "b"][index % 2]).unwrap();
+    }
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+#[test]
+fn the_split_that_nobody_wrote_follows_from_the_data_and_is_explained() {
+    let project = project();
+    let folder = project.path();
+    samples(folder, "a.ts", 40, false);
+    samples(folder, "b.ts", 12, true);
+    let pipeline = std::fs::read_to_string(folder.join("small.toml")).unwrap();
+    let pipeline = pipeline
+        .replace("label = \"regime\"", "")
+        .replace("[labels.majority]\n        share = 0.6", "");
+    std::fs::write(folder.join("small.toml"), format!("labels = \"last\"\n{pipeline}")).unwrap();
+    let sets = [
+        "--set",
+        "data.path=a.ts",
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "data.checks.not_finite=fill",
+    ];
+    let plan = |more: &[&str]| {
+        let output = firebox(folder, &[&["plan", "small.toml"], &sets[..], more].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(plan(&[]).contains("follows from the data"), "{}", plan(&[]));
+
+    // Samples without a clock: no sample is in two parts.
+    run(folder, &sets);
+    let planned = plan(&[]);
+    assert!(
+        planned.contains("split     series (validation 0.1, test 0.2, seed 1337): "),
+        "{planned}"
+    );
+    let made = only_run(folder);
+    let summary = std::fs::read_to_string(made.join("summary.md")).unwrap();
+    assert!(
+        summary
+            .contains("By series (validation 0.1, test 0.2, seed 1337): the series have no times"),
+        "{summary}"
+    );
+    assert!(!summary.contains("1970"), "{summary}");
+    let written = std::fs::read_to_string(made.join("pipeline.toml")).unwrap();
+    assert!(written.contains("# split = series"), "{written}");
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+
+    // A test set: it is the test part, and nothing of it is trained on. Whole samples are filled.
+    let sets = [&sets[..], &["--set", "data.test=b.ts", "--set", "window.whole=true"]].concat();
+    let text = run(folder, &sets);
+    assert!(text.contains("36 training, 4 validation, 12 test windows by given"), "{text}");
+
+    // One series without times is split by time, and its times are steps.
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    let rows: String =
+        bars.lines().map(|line| line.split_once(',').unwrap().1.to_owned() + "\n").collect();
+    std::fs::write(folder.join("rows.csv"), rows).unwrap();
+    run(
+        folder,
+        &["--set", "data.path=rows.csv", "--set", "labels=none", "--set", "train.epochs=1"],
+    );
+    let summary = std::fs::read_to_string(only_run(folder).join("summary.md")).unwrap();
+    assert!(summary.contains("Validation begins at step 630, the test at step 720."), "{summary}");
+}
+
 #[test]
 fn json_events_are_one_object_a_line() {
     let project = project();

@@ -152,9 +152,10 @@ fn root() -> PathBuf {
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let own = |name: &str| name.starts_with("CARGO") || name == "LD_LIBRARY_PATH";
-    for (name, _) in std::env::vars().filter(|(name, _)| own(name)) {
-        if !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&name.as_str()) {
-            command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if own(&shown) && !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&shown.as_ref()) {
+            command.env_remove(&name);
         }
     }
     command

@@ -37,7 +37,7 @@ pub enum CacheError {
     },
     /// A value that the storage type cannot hold.
     #[error(
-        "window {window}, version {version}, step {step}, channel `{channel}`: {value} does not fit into {storage}; normalise the data, or store the cache as {instead}"
+        "window {window}, version {version}, step {step}, channel `{channel}`: {value} does not fit into {storage}; {way_out}"
     )]
     Range {
         /// Index of the window.
@@ -52,8 +52,8 @@ pub enum CacheError {
         value: f32,
         /// Name of the storage type.
         storage: &'static str,
-        /// Storage types with a larger range.
-        instead: &'static str,
+        /// The way out.
+        way_out: &'static str,
     },
     /// One key for two different things.
     #[error(

@@ -14,6 +14,9 @@ pub struct ParameterError {
     pub allowed: &'static str,
 }
 
+/// Windows are of the order of 1; with larger factors than this, f32 overflows.
+const LARGEST: f64 = 1e6;
+
 /// Checks every parameter.
 ///
 /// # Errors
@@ -28,7 +31,7 @@ pub struct ParameterError {
 ///
 /// let jitter = Jitter { sigma: -0.1, ..Jitter::default() };
 /// let error = check_parameters(&Augmentation { jitter, ..Augmentation::default() }).unwrap_err();
-/// assert_eq!(error.to_string(), "`jitter.sigma` is -0.1; it must be zero or more, and finite");
+/// assert_eq!(error.to_string(), "`jitter.sigma` is -0.1; it must be from 0 to 1,000,000");
 /// ```
 pub fn check_parameters(augmentation: &Augmentation) -> Result<(), ParameterError> {
     let Augmentation { versions: _, storage: _, jitter, scaling, time_warp, volatility_scaling } =
@@ -42,14 +45,14 @@ pub fn check_parameters(augmentation: &Augmentation) -> Result<(), ParameterErro
     check("time_warp.knots", time_warp.knots, (2..=1024).contains(&time_warp.knots), "2 to 1024")?;
     let volatility = volatility_scaling;
     probability("volatility_scaling.probability", volatility.probability)?;
-    let positive = |factor: f64| factor > 0.0 && factor.is_finite();
-    let allowed = "above zero, and finite";
+    let positive = |factor: f64| factor > 0.0 && factor <= LARGEST;
+    let allowed = "above 0, up to 1,000,000";
     check("volatility_scaling.low", volatility.low, positive(volatility.low), allowed)?;
     check(
         "volatility_scaling.high",
         volatility.high,
         positive(volatility.high) && volatility.high >= volatility.low,
-        "finite, and not below `volatility_scaling.low`",
+        "up to 1,000,000, and not below `volatility_scaling.low`",
     )
 }
 
@@ -58,16 +61,16 @@ fn probability(key: &'static str, found: f64) -> Result<(), ParameterError> {
 }
 
 fn sigma(key: &'static str, found: f64) -> Result<(), ParameterError> {
-    check(key, found, found >= 0.0 && found.is_finite(), "zero or more, and finite")
+    check(key, found, (0.0..=LARGEST).contains(&found), "from 0 to 1,000,000")
 }
 
 fn check(
     key: &'static str,
-    found: impl ToString,
+    found: impl std::fmt::Debug,
     fits: bool,
     allowed: &'static str,
 ) -> Result<(), ParameterError> {
-    if fits { Ok(()) } else { Err(ParameterError { key, found: found.to_string(), allowed }) }
+    if fits { Ok(()) } else { Err(ParameterError { key, found: format!("{found:?}"), allowed }) }
 }
 
 #[cfg(test)]
@@ -88,7 +91,7 @@ mod tests {
             check(&|a| a.time_warp.probability = bad, "time_warp.probability");
             check(&|a| a.volatility_scaling.probability = bad, "volatility_scaling.probability");
         }
-        for bad in [-0.1, f64::NAN, f64::INFINITY] {
+        for bad in [-0.1, f64::NAN, f64::INFINITY, 1e300] {
             check(&|a| a.jitter.sigma = bad, "jitter.sigma");
             check(&|a| a.scaling.sigma = bad, "scaling.sigma");
             check(&|a| a.time_warp.sigma = bad, "time_warp.sigma");

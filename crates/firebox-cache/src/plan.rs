@@ -229,7 +229,15 @@ impl<'a> Plan<'a> {
             channel: self.windows.set().channels()[at % channels].name.clone(),
             value,
             storage: name(storage),
-            instead: if storage == Storage::F16 { "f32 or bf16" } else { "f32" },
+            way_out: match storage {
+                Storage::F32 => {
+                    "no storage holds it: look for an outlier in the data there, or make the augmentations smaller"
+                }
+                Storage::Bf16 => {
+                    "look for an outlier in the data there, normalise the data, or store the cache as f32"
+                }
+                Storage::F16 => "normalise the data, or store the cache as f32 or bf16",
+            },
         }
     }
 }

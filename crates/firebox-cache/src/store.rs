@@ -11,7 +11,7 @@ use firebox_core::{Augmentation, Event, Key, Listener, Normaliser, TrainWindows}
 use crate::error::{CacheError, Damage};
 use crate::files::{self, Unfinished, flush_folder, temporary, write_flushed};
 use crate::lock::{self, Lock};
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, AnyManifest, Manifest};
 use crate::plan::Plan;
 use crate::shard::Shard;
 use crate::shards::Shards;
@@ -155,6 +155,19 @@ impl Store {
     /// Whether there is an entry with a manifest. Whether it is whole is known once it is used.
     pub fn contains(&self, bucket: &str, key: Key) -> bool {
         self.bucket(bucket).join(key.to_string()).join(manifest::NAME).is_file()
+    }
+
+    /// Whether the entry of a key in the cache at `root` has every file of its manifest in its full
+    /// size. Nothing else of it is read, and nothing is made.
+    pub fn complete(root: &Path, bucket: &str, key: Key) -> bool {
+        let entry = root.join(bucket).join(key.to_string());
+        let manifest = fs::read(entry.join(manifest::NAME)).ok();
+        let manifest: Option<AnyManifest> =
+            manifest.and_then(|text| serde_json::from_slice(&text).ok());
+        let whole = |file: &files::FileRecord| {
+            fs::metadata(entry.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
+        };
+        manifest.is_some_and(|manifest| manifest.files.iter().all(whole))
     }
 
     pub(crate) fn bucket(&self, bucket: &str) -> PathBuf {

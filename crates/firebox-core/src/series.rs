@@ -50,7 +50,7 @@ impl Channel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// The files do not say: split by time.
+    /// The files do not say: split by time, or by series.
     #[default]
     Unassigned,
     /// From a training file.

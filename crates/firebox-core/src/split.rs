@@ -1,4 +1,5 @@
-//! The split: by time with a gap, or as the files give it. Everything later gets its windows here.
+//! The split: by time with a gap, by whole series, or as the files give it. Everything later gets its
+//! windows here.
 
 use std::sync::Arc;
 
@@ -25,6 +26,19 @@ pub enum SplitRule {
         /// Steps left out after each boundary; by default one window and the label's horizon.
         #[serde(default)]
         gap: Option<usize>,
+    },
+    /// By whole series, for samples that share no clock: shares of them are drawn for validation
+    /// and test, evenly from each class. No series is seen by two parts.
+    Series {
+        /// Share of the series for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
+        validation: f64,
+        /// Share of the series for the test, `0..1`; by default a fifth.
+        #[serde(default = "fifth")]
+        test: f64,
+        /// Seed of the draw, by default 1337.
+        #[serde(default = "seed")]
+        seed: u64,
     },
     /// Series from test files are tested on; of the others, a share is drawn for validation,
     /// evenly from each class.
@@ -54,6 +68,35 @@ impl SplitRule {
     /// A split by time with the default gap.
     pub fn time(validation: f64, test: f64) -> Self {
         Self::Time { validation, test, gap: None }
+    }
+
+    /// The rule for data of which the user wrote none, and why: as the files give it where they
+    /// give a test set; by whole series where several of them share no clock; else by time.
+    pub fn automatic(given: bool, clock: bool, series: usize) -> (Self, &'static str) {
+        let (validation, test, seed) = (tenth(), fifth(), seed());
+        match () {
+            () if given => (
+                Self::Given { validation, seed },
+                "`data.test` names a test set, so its series are the test part and validation is drawn from the others",
+            ),
+            () if !clock && series > 1 => (
+                Self::Series { validation, test, seed },
+                "the series have no times, so there is no moment that holds for all of them: whole series are drawn for each part",
+            ),
+            () => (
+                Self::time(validation, test),
+                "what comes last is tested on, so that nothing is learnt from what comes after",
+            ),
+        }
+    }
+
+    /// Its name in a configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Time { .. } => "time",
+            Self::Series { .. } => "series",
+            Self::Given { .. } => "given",
+        }
     }
 }
 
@@ -86,7 +129,10 @@ pub enum SplitError {
         found: f64,
     },
     /// A window of no steps, or a stride of zero.
-    #[error("window length {length} and stride {stride} must both be at least 1")]
+    #[error(
+        "window length {length} and stride {stride} must both be at least 1 and at most {}",
+        u32::MAX
+    )]
     Rule {
         /// Window length.
         length: usize,
@@ -107,7 +153,7 @@ pub enum SplitError {
     },
     /// A part without a window.
     #[error(
-        "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap"
+        "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap\n  {hint}"
     )]
     Empty {
         /// Part of the split.
@@ -116,9 +162,27 @@ pub enum SplitError {
         windows: usize,
         /// Windows that fit no part.
         left_out: usize,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// Whole windows of series that are not whole.
+    #[error(
+        "`window.whole` makes one window of each series, and {count} of {series} are cut into pieces (`{example}` into {pieces}) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
+    )]
+    Pieces {
+        /// Series in pieces.
+        count: usize,
+        /// Series in all.
+        series: usize,
+        /// The first of them.
+        example: String,
+        /// Its pieces.
+        pieces: usize,
     },
     /// The split that the files give, for files that give none.
-    #[error("the split is `given`, but no series comes from a {part} file")]
+    #[error(
+        "the split is `given`, but no series comes from a {part} file\n  name the test set in `data.test`, or use [split.time] or [split.series]"
+    )]
     NotGiven {
         /// Missing part.
         part: &'static str,
@@ -145,23 +209,28 @@ pub fn split(
     labels: &Labels,
 ) -> Result<Split, SplitError> {
     let &WindowRule { length, stride, .. } = windows;
-    if length == 0 || stride == 0 || length > u32::MAX as usize {
+    let range = 1..=u32::MAX as usize;
+    if !range.contains(&length) || !range.contains(&stride) {
         return Err(SplitError::Rule { length, stride });
     }
     if matches!(labels, Labels::Forward { .. }) && set.role(crate::Role::Close).is_none() {
         return Err(SplitError::NoClose);
     }
     check_shares(rule)?;
+    if windows.whole {
+        refuse_pieces(set, length + labels.horizon())?;
+    }
     let all = cut(set, windows, labels);
     if all.is_empty() {
         return Err(too_long(set, length + labels.horizon()));
     }
     let boundaries = match *rule {
         SplitRule::Time { validation, test, .. } => Some(boundaries(set, validation, test)),
-        SplitRule::Given { .. } => None,
+        SplitRule::Series { .. } | SplitRule::Given { .. } => None,
     };
     let parts_of_series = match *rule {
         SplitRule::Time { .. } => Vec::new(),
+        SplitRule::Series { validation, test, seed } => parts_drawn(set, validation, test, seed),
         SplitRule::Given { validation, seed } => parts_given(set, validation, seed)?,
     };
     let mut parts = [Vec::new(), Vec::new(), Vec::new()];
@@ -185,7 +254,8 @@ pub fn split(
     let wanted = [("training", 1.0), ("validation", validation_share), ("test", test_share)];
     for (windows, (part, share)) in parts.iter().zip(wanted) {
         if windows.is_empty() && share > 0.0 {
-            return Err(SplitError::Empty { part, windows: all.len(), left_out });
+            let hint = way_out(rule);
+            return Err(SplitError::Empty { part, windows: all.len(), left_out, hint });
         }
     }
     let classes: Arc<[String]> = match labels {
@@ -203,16 +273,51 @@ pub fn split(
     })
 }
 
+fn way_out(rule: &SplitRule) -> &'static str {
+    match rule {
+        SplitRule::Time { .. } => {
+            "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`"
+        }
+        SplitRule::Series { .. } => {
+            "give it a larger share in [split.series], or more series; each class keeps at least one series for training"
+        }
+        SplitRule::Given { .. } => {
+            "give it a larger share in [split.given], or more series; each class keeps at least one series for training"
+        }
+    }
+}
+
+/// One window of a series is the whole of it, or nothing honest can be said of its label.
+fn refuse_pieces(set: &SeriesSet, needed: usize) -> Result<(), SplitError> {
+    let broken = |series: &&Series| {
+        series.segments.len() > 1 && series.segments[0].len() < needed.min(series.len())
+    };
+    let cut = || set.series().iter().filter(broken);
+    match cut().next() {
+        Some(first) => Err(SplitError::Pieces {
+            count: cut().count(),
+            series: set.series().len(),
+            example: first.name.clone(),
+            pieces: first.segments.len(),
+        }),
+        None => Ok(()),
+    }
+}
+
 fn shares(rule: &SplitRule) -> (f64, f64) {
     match *rule {
-        SplitRule::Time { validation, test, .. } => (validation, test),
+        SplitRule::Time { validation, test, .. } | SplitRule::Series { validation, test, .. } => {
+            (validation, test)
+        }
         SplitRule::Given { validation, .. } => (validation, 1.0),
     }
 }
 
 fn check_shares(rule: &SplitRule) -> Result<(), SplitError> {
     let (validation, test) = match *rule {
-        SplitRule::Time { validation, test, .. } => (validation, test),
+        SplitRule::Time { validation, test, .. } | SplitRule::Series { validation, test, .. } => {
+            (validation, test)
+        }
         SplitRule::Given { validation, .. } => (validation, 0.0),
     };
     let range = 0.0..1.0;
@@ -326,25 +431,49 @@ fn parts_given(set: &SeriesSet, validation: f64, seed: u64) -> Result<Vec<usize>
             return Err(SplitError::NotGiven { part });
         }
     }
+    draw(set, &train, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
+    Ok(parts)
+}
+
+/// The part of each series where whole series are drawn.
+fn parts_drawn(set: &SeriesSet, validation: f64, test: f64, seed: u64) -> Vec<usize> {
+    let mut parts = vec![0; set.series().len()];
+    let all: Vec<usize> = (0..parts.len()).collect();
+    draw(set, &all, &[(2, test), (1, validation)], Stream::new(seed, "series split"), &mut parts);
+    parts
+}
+
+/// Draws a share of the series for each of some parts, evenly from each class. One series of each
+/// class at least stays where it was.
+fn draw(
+    set: &SeriesSet,
+    of: &[usize],
+    shares: &[(usize, f64)],
+    stream: Stream,
+    parts: &mut [usize],
+) {
     let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<usize>>::new();
-    for index in train {
+    for &index in of {
         let class = match set.series()[index].labels {
             crate::StepLabels::Whole(label) => Some(label),
             crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
         };
         by_class.entry(class).or_default().push(index);
     }
-    let mut draws = Stream::new(seed, "validation split").draws();
+    let mut draws = stream.draws();
     // The rounding of one class is made good by the next, so that the share holds over all.
-    let mut owed = 0.0;
+    let mut owed = vec![0.0; shares.len()];
     for mut members in by_class.into_values() {
         draws.shuffle(&mut members);
-        owed += validation * members.len() as f64;
-        let take = (owed.round().max(0.0) as usize).min(members.len().saturating_sub(1));
-        owed -= take as f64;
-        members[..take].iter().for_each(|index| parts[*index] = 1);
+        let (all, mut free) = (members.len() as f64, &members[..]);
+        for (owed, (part, share)) in owed.iter_mut().zip(shares) {
+            *owed += share * all;
+            let take = (owed.round().max(0.0) as usize).min(free.len().saturating_sub(1));
+            *owed -= take as f64;
+            free[..take].iter().for_each(|index| parts[*index] = *part);
+            free = &free[take..];
+        }
     }
-    Ok(parts)
 }
 
 #[cfg(test)]
@@ -421,6 +550,49 @@ mod tests {
             split(&set, &whole, &given, &Labels::Last).unwrap_err(),
             SplitError::NotGiven { part: "test" }
         );
+    }
+
+    #[test]
+    fn a_split_by_series_draws_each_class_evenly_and_shares_no_series() {
+        let series = (0..40).map(|index| Series {
+            labels: StepLabels::Whole(u32::from(index >= 30)),
+            ..Series::regular(format!("s{index}"), 0, 1, vec![0.0; 60], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
+        let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
+        let parts = split(&set, &rule(20, 5), &by_series, &Labels::Last).unwrap();
+        let of = |windows: &[Window]| {
+            windows.iter().map(|w| w.series).collect::<std::collections::BTreeSet<_>>()
+        };
+        let [train, validation, test] =
+            [of(parts.train.windows()), of(parts.validation.windows()), of(parts.test.windows())];
+        assert_eq!([train.len(), validation.len(), test.len()], [28, 4, 8]);
+        assert!(train.is_disjoint(&test) && train.is_disjoint(&validation));
+        assert!(validation.is_disjoint(&test));
+        assert_eq!(test.iter().filter(|series| **series >= 30).count(), 2);
+        assert_eq!((parts.left_out, parts.boundaries), (0, None));
+    }
+
+    #[test]
+    fn whole_windows_need_whole_series() {
+        let mut series = Series::regular("a", 0, 1, vec![0.0; 100], 1);
+        series.segments = vec![0..30, 40..100];
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let whole = WindowRule { length: 100, stride: 1, whole: true };
+        let error = split(&set, &whole, &SplitRule::time(0.0, 0.0), &Labels::None).unwrap_err();
+        assert!(matches!(&error, SplitError::Pieces { count: 1, pieces: 2, .. }), "{error}");
+        assert!(error.to_string().contains("`a` into 2"), "{error}");
+    }
+
+    #[test]
+    fn the_automatic_rule_never_cuts_across_samples_or_a_given_test_set() {
+        let name = |given, clock, series| SplitRule::automatic(given, clock, series).0.name();
+        assert_eq!(name(true, true, 1), "given");
+        assert_eq!(name(false, false, 9), "series");
+        assert_eq!([name(false, false, 1), name(false, true, 9)], ["time", "time"]);
     }
 
     #[test]

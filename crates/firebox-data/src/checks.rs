@@ -25,6 +25,9 @@ pub struct Checks {
     pub series_column: Option<String>,
     /// Column of the labels.
     pub label_column: Option<String>,
+    /// Without one, a column whose name is usual for labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_like: Option<String>,
     /// Channels, without those dropped for being constant.
     pub channels: Vec<Channel>,
     /// Names of the classes.
@@ -109,7 +112,7 @@ pub enum Defect {
     Unsorted,
     /// Rows of equal time.
     Duplicates,
-    /// Values that are missing, NaN or infinite.
+    /// Values that are missing, NaN or too large for f32.
     NotFinite,
     /// Highs or lows inside their bar.
     Ohlc,
@@ -157,21 +160,21 @@ impl Finding {
     pub fn way_out(&self) -> &'static str {
         match self.defect {
             Defect::Unsorted => {
-                "set `checks.unsorted` to \"fill\" to sort the rows, or to \"drop\" to leave those out"
+                "set `data.checks.unsorted` to \"fill\" to sort the rows, or to \"drop\" to leave those out"
             }
             Defect::Duplicates => {
-                "set `checks.duplicates` to \"drop\" to keep the first row of each time, or to \"fill\" to keep the last"
+                "set `data.checks.duplicates` to \"drop\" to keep the first row of each time, or to \"fill\" to keep the last"
             }
             Defect::NotFinite => {
-                "set `checks.not_finite` to \"drop\" to cut the series there, or to \"fill\" to repeat the last value"
+                "set `data.checks.not_finite` to \"drop\" to cut the series there, or to \"fill\" to repeat the last value"
             }
             Defect::Ohlc => {
-                "set `checks.ohlc` to \"drop\" to leave those bars out, or to \"fill\" to widen their range"
+                "set `data.checks.ohlc` to \"drop\" to leave those bars out, or to \"fill\" to widen their range"
             }
             Defect::Gaps => {
-                "set `checks.gaps` to \"split\" to cut the series there (usual for market data), or to \"fill\""
+                "set `data.checks.gaps` to \"split\" to cut the series there (usual for market data), or to \"fill\""
             }
-            Defect::Constant => "set `checks.constant` to \"drop\" or \"keep\"",
+            Defect::Constant => "set `data.checks.constant` to \"drop\" or \"keep\"",
         }
     }
 }
@@ -190,7 +193,10 @@ impl fmt::Display for Finding {
             }
             Defect::NotFinite => {
                 let values = words("value", "values");
-                write!(f, "channel `{channel}`: {count} {values} missing, NaN or infinite")?;
+                write!(
+                    f,
+                    "channel `{channel}`: {count} {values} missing, NaN or too large for f32"
+                )?;
             }
             Defect::Ohlc => {
                 let bars = words("bar whose", "bars whose");

@@ -35,7 +35,9 @@ pub(crate) fn clean(
             work
         })
         .collect();
-    let interval = declared.map(Interval::microseconds).or_else(|| most_frequent(&works));
+    let found = most_frequent(&works);
+    refuse_contradiction(declared, found)?;
+    let interval = declared.map(Interval::microseconds).or(found);
     works.par_iter_mut().for_each(|work| {
         let removed = work.values(&channels, policies);
         work.gaps(&channels, interval, removed, policies);
@@ -64,10 +66,23 @@ pub(crate) fn clean(
     }
     checks.interval_declared = declared.is_some();
     (checks.time_column, checks.series_column, checks.label_column) = (raw.time, raw.by, raw.label);
+    checks.label_like = raw.label_like;
     checks.classes.clone_from(&raw.classes);
     let width = channels.len();
     let series = works.into_par_iter().map(|work| work.finish(width)).collect();
     Ok((SeriesSet::new(channels, raw.classes, series)?, checks))
+}
+
+/// An interval longer than that of the rows would hide every gap. A shorter one shows as gaps.
+fn refuse_contradiction(declared: Option<Interval>, found: Option<i64>) -> Result<(), DataError> {
+    match (declared, found.and_then(Interval::from_microseconds)) {
+        (Some(declared), Some(found))
+            if found.microseconds() < declared.microseconds() - declared.microseconds() / 3 =>
+        {
+            Err(DataError::Interval { declared, found })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataError> {

@@ -34,7 +34,8 @@ pub struct DataConfig {
     /// or a list of files and folders.
     pub path: Paths,
     /// The same for a test set that the data's publisher has set apart. Its series are never
-    /// trained on, and those of `path` become training series.
+    /// trained on, and those of `path` become training series: the split is `given`, and a split by
+    /// time or by series beside it is refused. No file may be in both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Paths>,
     /// Format of the files.
@@ -229,7 +230,7 @@ pub struct CheckPolicies {
     pub unsorted: Policy,
     /// Rows of equal time in one series. `drop` keeps the first of them, `fill` the last.
     pub duplicates: Policy,
-    /// Values that are missing, NaN or infinite. `drop` leaves the row out and cuts the series
+    /// Values that are missing, NaN, infinite or too large for f32. `drop` leaves the row out and cuts the series
     /// there, so that no window spans the place; `fill` repeats the channel's last value in the
     /// same series, and drops rows before the first one.
     pub not_finite: Policy,

@@ -41,6 +41,10 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         });
     }
     let line = first_line(path)?;
+    if line.contains('\r') {
+        let problem = "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
+        return Err(DataError::line(path, 1, problem));
+    }
     let names = fields(&line, separator(path, csv));
     if names.iter().all(|name| name.trim().is_empty()) {
         return Err(DataError::line(path, 1, "the header is empty: it must name the columns"));
@@ -127,6 +131,10 @@ fn diagnose(
         Err(error) => return error,
     };
     let separator = separator(path, csv);
+    if let Some(line) = open_quote(&bytes) {
+        let problem = "a double quote is opened here and never closed";
+        return DataError::line(path, line, problem);
+    }
     let numbers: Vec<(usize, &str)> = names
         .iter()
         .enumerate()
@@ -154,6 +162,17 @@ fn diagnose(
         }
     }
     DataError::malformed(path, Format::Csv, error.to_string())
+}
+
+/// The line of a quote that is never closed.
+fn open_quote(bytes: &[u8]) -> Option<usize> {
+    let mut open = None;
+    for (line, text) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        if text.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+            open = if open.is_none() { Some(line + 1) } else { None };
+        }
+    }
+    open
 }
 
 fn not_a_number(

@@ -50,6 +50,57 @@ pub enum DataError {
         /// A file of another format.
         second: (PathBuf, Format),
     },
+    /// A file that is named twice.
+    #[error(
+        "{} and {} are one file: name it once in `data.path`",
+        first.display(), second.display()
+    )]
+    SamePath {
+        /// The file.
+        first: PathBuf,
+        /// The same file.
+        second: PathBuf,
+    },
+    /// A file that is both trained and tested on.
+    #[error(
+        "the training file {} and the test file {} have the same content: a test on what was trained on measures nothing; correct `data.path` or `data.test`",
+        train.display(), test.display()
+    )]
+    TestIsTrain {
+        /// The training file.
+        train: PathBuf,
+        /// The test file.
+        test: PathBuf,
+    },
+    /// A link whose target is gone.
+    #[error("{} is a link that leads nowhere: remove it, or put its target back", path.display())]
+    DeadLink {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A file that would be read as series and looks like the labels of another.
+    #[error(
+        "{} looks like the labels of {}: set `data.columns.label` to \"{label}\" to read it as such, or move it",
+        path.display(), of.display()
+    )]
+    LabelFile {
+        /// The file.
+        path: PathBuf,
+        /// The array beside it.
+        of: PathBuf,
+        /// The middle part of its name.
+        label: String,
+    },
+    /// A declared interval that is longer than the one between the rows.
+    #[error(
+        "`data.interval` is {declared}, but most rows are {found} apart: correct it, or leave it out to take that"
+    )]
+    Interval {
+        /// The declared interval.
+        declared: crate::Interval,
+        /// The most frequent one.
+        found: crate::Interval,
+    },
     /// A file whose name does not tell its format.
     #[error(
         "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market",

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, Piece, Raw, RawLabels, RawSeries, Rows};
+use crate::schema::Declared;
 use crate::time::Zone;
 use crate::{DataConfig, DataError, Format, csv};
 
@@ -25,16 +26,21 @@ pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Ra
         let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
         (csv::read(path, &config.csv, &mapping)?, mapping)
     } else {
-        let malformed = |error: PolarsError| DataError::malformed(path, *format, error.to_string());
-        let mut lazy = scan(path, *format)?.map_err(malformed)?;
-        let schema = lazy.collect_schema().map_err(malformed)?;
-        let names: Vec<String> = schema.iter_names().map(ToString::to_string).collect();
-        let mapping = Mapping::new(path, &names, &config.columns)?;
+        let declared = Declared::read(path, *format)?;
+        let mapping = Mapping::new(path, &declared.names, &config.columns)?;
         for channel in &mapping.channels {
-            check_numeric(path, channel, schema.get(&channel.name), &mapping)?;
+            check_numeric(path, channel, declared.kind(&channel.name), &mapping)?;
         }
-        let columns: Vec<Expr> = mapping.used().map(col).collect();
-        (lazy.select(columns).collect().map_err(malformed)?, mapping)
+        let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
+        others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
+        let frame = if declared.all_can_be_read() {
+            let columns: Vec<Expr> = mapping.used().map(col).collect();
+            scan(path, *format)?.and_then(|lazy| lazy.select(columns).collect())
+        } else {
+            used_alone(path, *format, &mapping)?
+        };
+        let malformed = |error: PolarsError| DataError::malformed(path, *format, error.to_string());
+        (frame.map_err(malformed)?, mapping)
     };
     if frame.height() == 0 {
         return Err(DataError::Empty { path: path.clone() });
@@ -57,26 +63,58 @@ fn scan(path: &Path, format: Format) -> Result<PolarsResult<LazyFrame>, DataErro
     })
 }
 
+/// The columns in use, of a file that has others which no scan would get past.
+fn used_alone(
+    path: &Path,
+    format: Format,
+    mapping: &Mapping,
+) -> Result<PolarsResult<DataFrame>, DataError> {
+    let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
+    let columns = Some(mapping.used().map(str::to_owned).collect());
+    Ok(match format {
+        Format::Arrow => IpcReader::new(file).with_columns(columns).finish(),
+        _ => ParquetReader::new(file).with_columns(columns).finish(),
+    })
+}
+
+/// The type of a column, or the name of one that cannot be read.
+type Kind<'a> = Option<Result<&'a DataType, &'a str>>;
+
 fn check_numeric(
     path: &Path,
     channel: &Channel,
-    kind: Option<&DataType>,
+    kind: Kind<'_>,
     mapping: &Mapping,
 ) -> Result<(), DataError> {
-    let Some(kind) = kind.filter(|kind| !(kind.is_primitive_numeric() || kind.is_bool())) else {
-        return Ok(());
+    let (found, wanted) = match kind {
+        Some(Ok(kind)) if !(kind.is_primitive_numeric() || kind.is_bool()) => {
+            (kind.to_string(), "a channel holds numbers")
+        }
+        Some(Err(name)) => (
+            name.to_owned(),
+            "a channel holds floats of 32 or 64 bits, integers of up to 64 or booleans: convert it, for example to float64",
+        ),
+        Some(Ok(_)) | None => return Ok(()),
     };
     let wanted = if mapping.by_default {
         "name the columns to learn from in `data.columns.channels`"
     } else {
-        "a channel holds numbers"
+        wanted
     };
-    Err(DataError::ColumnType {
-        path: path.to_owned(),
-        column: channel.name.clone(),
-        found: kind.to_string(),
-        wanted: wanted.to_owned(),
-    })
+    let (column, wanted) = (channel.name.clone(), wanted.to_owned());
+    Err(DataError::ColumnType { path: path.to_owned(), column, found, wanted })
+}
+
+fn check_known(path: &Path, column: &str, kind: Kind<'_>) -> Result<(), DataError> {
+    match kind {
+        Some(Err(found)) => Err(DataError::ColumnType {
+            path: path.to_owned(),
+            column: column.to_owned(),
+            found: found.to_owned(),
+            wanted: "times, names and labels are text, whole numbers, booleans or dates: convert it, or name another column".to_owned(),
+        }),
+        Some(Ok(_)) | None => Ok(()),
+    }
 }
 
 /// One table with everything that its reading needs.
@@ -121,6 +159,7 @@ impl Reading<'_> {
             time: time.clone(),
             by: series.clone(),
             label: label.clone(),
+            label_like: self.mapping.label_like.clone(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! From the `[data]` table to checked series, or to those that an earlier run has stored.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,12 @@ pub struct Ingested {
 /// When a file is missing, cannot be read, or is of the wrong kind.
 pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
     key(config, &inputs(config)?)
+}
+
+/// What [`ingest`] found in the data that is stored under a key, if it is there in its full size.
+/// Nothing of it is read but its manifest.
+pub fn stored_checks(cache: &Path, key: Key) -> Option<Checks> {
+    store::peek(cache, key)
 }
 
 /// Where [`ingest`] stores the result of a key.
@@ -83,7 +90,7 @@ pub fn ingest(
         Err(problem) => warn(
             listener,
             format!(
-                "the stored series {} are damaged ({problem}) and are made anew",
+                "the stored series {} cannot be used ({problem}) and are made anew",
                 store::folder(cache, key).display()
             ),
         ),
@@ -118,6 +125,7 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
         .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
     let hashes: Vec<blake3::Hash> =
         inputs.par_iter().map(|input| hash(&input.path)).collect::<Result<_, _>>()?;
+    refuse_copies(inputs, &hashes)?;
     let mut key = Key::builder("series", store::VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
@@ -132,6 +140,28 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
         }
     }
     Ok(key.finish())
+}
+
+/// Refuses a file that is both trained and tested on, and one that is named twice.
+fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataError> {
+    let mut by_content = HashMap::new();
+    for (input, hash) in inputs.iter().zip(hashes) {
+        let known: &mut Vec<&Input> = by_content.entry(hash.as_bytes()).or_default();
+        for first in known.iter() {
+            if first.origin != input.origin {
+                let (train, test) = (first.path.clone(), input.path.clone());
+                return Err(DataError::TestIsTrain { train, test });
+            }
+            // Two samples may be equal; one file read twice is a mistake.
+            let [a, b] = [&first.path, &input.path].map(fs::canonicalize);
+            if matches!((a, b), (Ok(a), Ok(b)) if a == b) {
+                let (first, second) = (first.path.clone(), input.path.clone());
+                return Err(DataError::SamePath { first, second });
+            }
+        }
+        known.push(input);
+    }
+    Ok(())
 }
 
 fn hash(path: &Path) -> Result<blake3::Hash, DataError> {

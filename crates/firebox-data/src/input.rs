@@ -58,6 +58,12 @@ pub(crate) fn inputs(config: &DataConfig) -> Result<Vec<Input>, DataError> {
 }
 
 fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, DataError> {
+    if path.as_os_str().is_empty() {
+        return Err(DataError::NoPath);
+    }
+    if path.is_symlink() && !path.exists() {
+        return Err(DataError::DeadLink { path: path.to_owned() });
+    }
     let meta = fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => not_found(path),
         _ => DataError::io("read", path)(error),
@@ -77,11 +83,15 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         let hidden = entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         let Some(format) = Format::of(&entry) else { continue };
         let wanted = declared == Format::Auto || declared == format;
+        if wanted && !hidden && entry.is_symlink() && !entry.exists() {
+            return Err(DataError::DeadLink { path: entry });
+        }
         if wanted && !hidden && entry.is_file() && !is_label_file(&entry, config) {
             files.push((entry, format));
         }
     }
     files.sort_by(|a, b| a.0.cmp(&b.0));
+    refuse_label_files(&files, config)?;
     if files.is_empty() {
         let wanted = match declared {
             Format::Auto => {
@@ -103,6 +113,23 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
 fn is_label_file(path: &Path, config: &DataConfig) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     config.columns.label.as_ref().is_some_and(|label| name.ends_with(&format!(".{label}.npy")))
+}
+
+/// Without a declared name for label files, `bars.y.npy` beside `bars.npy` would become a series.
+fn refuse_label_files(files: &[(PathBuf, Format)], config: &DataConfig) -> Result<(), DataError> {
+    if config.columns.label.is_some() {
+        return Ok(());
+    }
+    for (path, _) in files.iter().filter(|(_, format)| *format == Format::Npy) {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let Some((of, label)) = stem.rsplit_once('.') else { continue };
+        let of = path.with_file_name(format!("{of}.npy"));
+        if files.iter().any(|(other, _)| *other == of) {
+            let (path, label) = (path.clone(), label.to_owned());
+            return Err(DataError::LabelFile { path, of, label });
+        }
+    }
+    Ok(())
 }
 
 fn not_found(path: &Path) -> DataError {

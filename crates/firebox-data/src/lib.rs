@@ -30,7 +30,7 @@
 //! // The night is a gap: the data is refused, with the way out in the message.
 //! let mut config = DataConfig::new(&file);
 //! let error = ingest(&config, folder.path(), &Silent).unwrap_err();
-//! assert!(error.to_string().contains(r#"set `checks.gaps` to "split""#));
+//! assert!(error.to_string().contains(r#"set `data.checks.gaps` to "split""#));
 //!
 //! config.checks.gaps = GapPolicy::Split;
 //! let data = ingest(&config, folder.path(), &Silent)?;
@@ -53,6 +53,7 @@ mod market;
 mod moments;
 mod npy;
 mod raw;
+mod schema;
 mod simulation;
 mod store;
 mod time;
@@ -65,6 +66,6 @@ pub use config::{
     Paths, Policy, TimeUnit,
 };
 pub use error::DataError;
-pub use ingest::{Ingested, fingerprint, ingest, stored_at};
+pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
 pub use market::{MarketConfig, Regime, Regimes};

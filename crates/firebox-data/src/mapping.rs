@@ -9,6 +9,7 @@ use crate::error::nearest;
 use crate::{Columns, DataError};
 
 const TIMES: [&str; 5] = ["time", "timestamp", "datetime", "date", "ts"];
+const LABELS: [&str; 6] = ["label", "labels", "class", "target", "regime", "y"];
 const SERIES: [&str; 4] = ["series", "symbol", "ticker", "instrument"];
 
 /// Which column of a file is what.
@@ -18,6 +19,8 @@ pub(crate) struct Mapping {
     pub(crate) series: Option<String>,
     pub(crate) label: Option<String>,
     pub(crate) channels: Vec<Channel>,
+    /// Columns of no use here whose names are usual for labels.
+    pub(crate) label_like: Option<String>,
     /// Whether the channels are what was left, and not declared or prices.
     pub(crate) by_default: bool,
 }
@@ -57,7 +60,9 @@ impl Mapping {
         let time = declared(&columns.time, "time")?.or_else(|| known(&TIMES));
         let series = declared(&columns.series, "series")?.or_else(|| known(&SERIES));
         let label = declared(&columns.label, "label")?;
-        let mut mapping = Self { time, series, label, channels: vec![], by_default: false };
+        let label_like = known(&LABELS).filter(|_| label.is_none());
+        let (channels, by_default) = (vec![], false);
+        let mut mapping = Self { time, series, label, channels, label_like, by_default };
         mapping.channels = if columns.channels.is_empty() {
             mapping.default_channels(names)
         } else {

@@ -374,6 +374,7 @@ impl MarketConfig {
             time: Some("timestamp".to_owned()),
             by: Some("symbol".to_owned()),
             label: Some("regime".to_owned()),
+            label_like: None,
         })
     }
 
@@ -396,12 +397,13 @@ impl MarketConfig {
         let mut write = || {
             writeln!(to, "symbol,timestamp,open,high,low,close,regime")?;
             for (name, bars) in self.instruments.iter().zip(&markets) {
+                let name = quoted(name);
                 for (step, moment) in bars.time.iter().enumerate() {
                     write!(to, "{name},{}", time::format(*moment))?;
                     for prices in &bars.prices {
                         write!(to, ",{:.digits$}", prices[step])?;
                     }
-                    writeln!(to, ",{}", self.regimes.0[bars.regime[step] as usize].0)?;
+                    writeln!(to, ",{}", quoted(&self.regimes.0[bars.regime[step] as usize].0))?;
                 }
             }
             to.flush()
@@ -429,6 +431,14 @@ impl MarketConfig {
         file.as_file().sync_all().map_err(DataError::io("write", path))?;
         file.persist(path).map_err(|error| DataError::io("write", path)(error.error))?;
         Ok(())
+    }
+}
+
+/// A name as a field of CSV: in quotes where it would not be one field without them.
+fn quoted(name: &str) -> std::borrow::Cow<'_, str> {
+    match name.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")).into(),
+        false => name.into(),
     }
 }
 
@@ -527,6 +537,14 @@ ALPHA,2024-01-02T14:31:00Z,112.596,112.633,112.497,112.633,trend
         insta::assert_snapshot!(problem(&format!("first_day = '2024-02-30'\n{regime}")), @"the market's `first_day` is `2024-02-30`: it must be a date such as 2024-01-02");
         insta::assert_snapshot!(problem(&format!("instruments = ['A', 'A']\n{regime}")), @r#"the market's `instruments` is ["A", "A"]: name at least one, and each once"#);
         insta::assert_snapshot!(problem("\nbars = 10\nbarz = 3"), @"a.market.toml, line 3: unknown field `barz`, expected one of `seed`, `bars`, `instruments`, `first_day`, `session_open`, `session_bars`, `price`, `tick`, `volatility`, `moves`, `garch_shock`, `garch_memory`, `session_smile`, `jump_probability`, `jump_size`, `overnight`, `missing_bars`, `regimes`");
+    }
+
+    #[test]
+    fn names_are_quoted_where_they_would_break_a_line() {
+        let text = "bars = 3\ninstruments = ['A, B']\n[regimes.only]\nshortest = 1\nduration = 1";
+        let text = String::from_utf8(csv(&MarketConfig::from_toml(text).unwrap())).unwrap();
+        assert!(text.lines().nth(1).unwrap().starts_with("\"A, B\",2024"), "{text}");
+        assert_eq!([quoted("plain"), quoted("a\"b")], ["plain", "\"a\"\"b\""]);
     }
 
     #[test]

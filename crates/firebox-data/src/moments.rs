@@ -7,9 +7,39 @@ use crate::frame::Reading;
 use crate::time::{Written, Zone, epoch, likely_unit, parse_epoch, parse_iso};
 use crate::{DataError, TimeUnit};
 
+/// The end of the year 2299: no data is from then.
+const FARTHEST: i64 = 10_413_792_000_000_000;
+
 impl Reading<'_> {
     /// A column as times.
     pub(crate) fn times(&self, name: &str) -> Result<Vec<i64>, DataError> {
+        let times = self.as_written(name)?;
+        let unit = self.config.columns.time_unit;
+        // Numbers of another unit than the declared one end up far in the future.
+        let far = times.iter().position(|time| time.abs() > FARTHEST);
+        match far.filter(|_| unit != TimeUnit::Auto) {
+            Some(row) => Err(self.too_far(row, name, times[row], unit)),
+            None => Ok(times),
+        }
+    }
+
+    fn too_far(&self, row: usize, name: &str, time: i64, unit: TimeUnit) -> DataError {
+        let per_unit = match unit {
+            TimeUnit::S => 1e6,
+            TimeUnit::Ms => 1e3,
+            TimeUnit::Us | TimeUnit::Auto => 1.0,
+            TimeUnit::Ns => 1e-3,
+        };
+        let number = time as f64 / per_unit;
+        let year = 1970.0 + (time as f64 / (365.2425 * 86_400e6)).floor();
+        let likely = likely_unit(number)
+            .map_or(String::new(), |unit| format!("; `time_unit = \"{unit}\"` would be likely"));
+        let problem =
+            format!("would lie in the year {year:.0}: check `data.columns.time_unit`{likely}");
+        self.bad_time(row, name, &format!("{number}"), problem)
+    }
+
+    fn as_written(&self, name: &str) -> Result<Vec<i64>, DataError> {
         let column = self.column(name)?;
         let unit = self.config.columns.time_unit;
         match column.dtype() {

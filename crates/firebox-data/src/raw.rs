@@ -25,6 +25,8 @@ pub(crate) struct Raw {
     pub(crate) by: Option<String>,
     /// The column of labels.
     pub(crate) label: Option<String>,
+    /// Without one, a column whose name is usual for labels.
+    pub(crate) label_like: Option<String>,
 }
 
 /// One series.

@@ -122,20 +122,21 @@ impl Work {
     fn not_finite(&mut self, channel: usize, policies: &CheckPolicies, removed: &mut Vec<bool>) {
         let mut column = std::mem::take(&mut self.raw.columns[channel]);
         let steps = column.len();
-        if let Some(first) = column.iter().position(|value| !value.is_finite()) {
+        if let Some(first) = column.iter().position(|value| !fits(*value)) {
             removed.resize(steps, false);
             let missing = column.iter().filter(|value| value.is_nan()).count() as u64;
-            let infinite = column.iter().filter(|value| value.is_infinite()).count() as u64;
+            let infinite =
+                column.iter().filter(|value| !value.is_nan() && !fits(**value)).count() as u64;
             self.channels[channel].missing = missing;
             self.channels[channel].infinite = infinite;
             self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
             let mut step = first;
             while step < steps {
-                let run = column[step..].iter().take_while(|value| !value.is_finite()).count();
+                let run = column[step..].iter().take_while(|value| !fits(**value)).count();
                 let fill = policies.not_finite == Policy::Fill
                     && step > 0
                     && run <= policies.longest_fill
-                    && column[step - 1].is_finite();
+                    && fits(column[step - 1]);
                 if fill {
                     let last = column[step - 1];
                     column[step..step + run].fill(last);
@@ -144,7 +145,7 @@ impl Work {
                     removed[step..step + run].fill(true);
                 }
                 step += run;
-                step += column[step..].iter().take_while(|value| value.is_finite()).count();
+                step += column[step..].iter().take_while(|value| fits(**value)).count();
             }
         }
         self.raw.columns[channel] = column;
@@ -342,6 +343,11 @@ impl Work {
             origin: raw.origin,
         }
     }
+}
+
+/// Whether a model can be given the value: windows are made of f32.
+fn fits(value: f64) -> bool {
+    value.abs() <= f64::from(f32::MAX)
 }
 
 fn gather<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {

@@ -32,7 +32,7 @@ pub struct Report {
     pub device: String,
     /// `finished`, `stopped early` or `interrupted`.
     pub outcome: String,
-    /// Wall-clock time of the run.
+    /// Wall-clock time of the run, over all attempts.
     pub seconds: f64,
     /// Short facts for the head of the page, such as the number of parameters.
     pub facts: Vec<Fact>,
@@ -50,10 +50,12 @@ pub struct Report {
     pub embedding: Option<EmbeddingView>,
     /// What happened while training.
     pub curves: Curves,
-    /// Stages in the order in which they ended.
+    /// Stages in the order in which they first ended, each once.
     pub stages: Vec<Stage>,
     /// Checkpoints in the order in which they were completed.
     pub checkpoints: Vec<CheckpointRow>,
+    /// Checkpoints that were completed and removed again.
+    pub checkpoints_removed: usize,
     /// What was found in the data and what was done about it, and how it was split.
     pub data: Vec<Table>,
     /// The resolved configuration, as it was written beside the run.
@@ -139,9 +141,9 @@ pub struct Stage {
     pub name: String,
     /// Content key of its result.
     pub key: Option<String>,
-    /// Whether the result was there already.
+    /// Whether no attempt of this run had to make the result.
     pub reused: bool,
-    /// Wall-clock time.
+    /// Wall-clock time, over all attempts.
     pub seconds: f64,
     /// One line on what was made.
     pub detail: String,
@@ -206,6 +208,7 @@ impl Report {
             curves: Curves::default(),
             stages: vec![],
             checkpoints: vec![],
+            checkpoints_removed: 0,
             data: vec![],
             configuration: String::new(),
             reasons: vec![],

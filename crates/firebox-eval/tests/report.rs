@@ -248,3 +248,24 @@ fn three_files_are_written_and_a_folder_that_cannot_be_is_named() {
     let error = small().write(&file.join("below")).unwrap_err();
     assert!(matches!(&error, EvalError::Write { path, .. } if path.ends_with("below")), "{error}");
 }
+
+#[test]
+fn a_large_matrix_has_the_width_of_the_page_and_both_axes_are_named() {
+    let beside = |classes: &[&str]| {
+        let mut report = small();
+        judged(&mut report, classes, 4.0);
+        report.embedding = Some(EmbeddingView {
+            projection: Projection {
+                points: vec![[0.0, 1.0], [1.0, 0.5]],
+                ..Projection::default()
+            },
+            labels: vec![Some(0), Some(1)],
+            classes: classes.iter().map(|name| (*name).to_owned()).collect(),
+        });
+        let page = check(&report);
+        assert!(page.contains(">first component<") && page.contains(">second component<"));
+        page.contains("<div><figure><figcaption>Confusion matrix")
+    };
+    assert!(beside(&["rest", "move"]));
+    assert!(!beside(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]));
+}

@@ -36,7 +36,12 @@ impl Default for LoaderConfig {
 }
 
 impl LoaderConfig {
-    fn check(&self, source: &dyn Source) -> Result<(), LoadError> {
+    /// Checks what can be checked without a source.
+    ///
+    /// # Errors
+    ///
+    /// A batch size of zero, and more threads or batches ahead than any machine has use for.
+    pub fn validate(&self) -> Result<(), LoadError> {
         if self.batch_size == 0 {
             return Err(LoadError::BatchSize);
         }
@@ -45,6 +50,11 @@ impl LoaderConfig {
                 return Err(LoadError::TooMany { key, found, most: MOST });
             }
         }
+        Ok(())
+    }
+
+    fn check(&self, source: &dyn Source) -> Result<(), LoadError> {
+        self.validate()?;
         if source.is_empty() {
             return Err(LoadError::Empty);
         }

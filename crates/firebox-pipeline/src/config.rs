@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, WindowRule};
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
+use firebox_loader::LoaderConfig;
 use firebox_models::BiLstmMaeConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
@@ -25,8 +26,11 @@ pub struct PipelineConfig {
     pub window: WindowConfig,
     /// Where the label of a window comes from.
     pub labels: Labels,
-    /// How windows are divided into training, validation and test.
-    pub split: Split,
+    /// How windows are divided into training, validation and test. Left out, it follows from the
+    /// data: as `data.test` gives it; by whole series where several series have no times; else by
+    /// time, the last fifth for the test and the tenth before it for validation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitRule>,
     /// What the training windows are varied with before training.
     pub augment: Augmentation,
     /// Batches.
@@ -105,17 +109,6 @@ impl WindowConfig {
     }
 }
 
-/// `[split]`: by default the last fifth of the time is tested on, the tenth before it validated on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Split(pub SplitRule);
-
-impl Default for Split {
-    fn default() -> Self {
-        Self(SplitRule::time(0.1, 0.2))
-    }
-}
-
 /// `[loader]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -126,6 +119,14 @@ pub struct LoaderTable {
     pub prefetch: usize,
     /// Threads that make batches; 0 makes them where they are used. They do not change the order.
     pub workers: usize,
+}
+
+impl LoaderTable {
+    /// The loader's own settings, with the seed of the run.
+    pub(crate) fn resolve(&self, seed: u64) -> LoaderConfig {
+        let &Self { batch_size, prefetch, workers } = self;
+        LoaderConfig { batch_size, workers, prefetch, seed }
+    }
 }
 
 impl Default for LoaderTable {

@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use firebox_cache::CacheError;
+use firebox_eval::EvalError;
+use firebox_train::TrainError;
+
 use crate::ConfigError;
 
 /// A pipeline that cannot go on.
@@ -57,6 +61,9 @@ pub enum PipelineError {
         "another process is working in {0}\n  wait for it, or stop it, or change a setting so that the run has a folder of its own"
     )]
     InUse(PathBuf),
+    /// The evaluation was asked to stop; the training before it is saved.
+    #[error("the evaluation was interrupted")]
+    Interrupted,
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
@@ -80,12 +87,11 @@ impl PipelineError {
             | Self::Kernels(_)
             | Self::Setting(_)
             | Self::NoRun(..) => true,
-            Self::Cache(_)
-            | Self::Load(_)
-            | Self::Train(_)
-            | Self::Eval(_)
-            | Self::Io { .. }
-            | Self::InUse(_) => false,
+            // Values, budgets and settings that are known to be impossible only once the data is read.
+            Self::Cache(error) => matches!(error, CacheError::Range { .. }),
+            Self::Train(error) => matches!(error, TrainError::Budget { .. }),
+            Self::Eval(error) => matches!(error, EvalError::Setting { .. }),
+            Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }
     }
 }

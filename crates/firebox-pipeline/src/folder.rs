@@ -14,6 +14,7 @@ use crate::error::{PipelineError, at};
 /// Name of the resolved pipeline within a run folder.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
 const MANIFEST: &str = "manifest.json";
+const BEGUN: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
 /// What a finished run consists of, beside its checkpoints.
 const RESULTS: [&str; 4] = [PIPELINE, "scores.json", "summary.md", "report.html"];
@@ -36,6 +37,21 @@ struct Manifest {
     verdict: String,
     /// BLAKE3 of each result.
     files: Vec<(String, String)>,
+}
+
+/// What a run was begun as; its folder may be renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Begun {
+    /// Name of the pipeline.
+    pub(crate) name: String,
+    /// Key of its training.
+    pub(crate) training: Key,
+}
+
+/// What the run in this folder was begun as.
+pub(crate) fn begun(path: &Path) -> Option<Begun> {
+    serde_json::from_slice(&std::fs::read(path.join(BEGUN)).ok()?).ok()
 }
 
 /// What a finished run said.
@@ -66,6 +82,12 @@ impl RunFolder {
         file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(&path))?;
         file.persist(&path).map_err(|error| at(&path)(error.error))?;
         Ok(())
+    }
+
+    /// Writes down what the run is begun as.
+    pub(crate) fn begin(&self, begun: &Begun) -> Result<(), PipelineError> {
+        let text = serde_json::to_vec_pretty(begun).map_err(|e| at(&self.path)(e.into()))?;
+        self.write(BEGUN, &text)
     }
 
     /// Takes back the word that the run is finished, before anything of it is made again.
@@ -103,10 +125,17 @@ impl RunFolder {
     }
 }
 
-/// Steps that the newest checkpoint of a run has behind it.
+/// Steps that the newest checkpoint of a run has behind it, whole or not.
 pub(crate) fn steps_saved(path: &Path) -> Option<u64> {
     let checkpoints = firebox_train::checkpoints(&path.join(firebox_train::CHECKPOINT_FOLDER));
     checkpoints.ok()?.iter().map(|checkpoint| checkpoint.manifest().step).max()
+}
+
+/// Steps that the newest whole checkpoint of a run has behind it: where it goes on from.
+pub(crate) fn steps_whole(path: &Path) -> Option<u64> {
+    let checkpoints = firebox_train::checkpoints(&path.join(firebox_train::CHECKPOINT_FOLDER));
+    let whole = checkpoints.ok()?.into_iter().find(|checkpoint| checkpoint.verify().is_ok());
+    whole.map(|checkpoint| checkpoint.manifest().step)
 }
 
 /// What the run in `path` concluded, if it is finished under `key` and every result is whole.
@@ -151,13 +180,75 @@ impl Listener for EventLog {
     }
 }
 
-/// Reads the events of all attempts of a run, in order. What a killed attempt wrote only in part is
-/// left out.
-pub(crate) fn replay(path: &Path, take: &mut dyn FnMut(&Event)) -> Result<(), PipelineError> {
+/// The attempts that it took to finish a run, as its events tell them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Attempts {
+    /// How often the run was begun or gone on with.
+    pub(crate) count: u64,
+    /// Wall-clock time of all of them.
+    pub(crate) seconds: f64,
+    /// Stages that an attempt did not live to end, with the time that it spent in them.
+    pub(crate) cut: Vec<(String, f64)>,
+    /// Lines of the log that cannot be read, besides those that a killed attempt wrote in part.
+    pub(crate) unreadable: usize,
+}
+
+/// Where an attempt stands.
+#[derive(Default)]
+struct Attempt {
+    began: Option<u64>,
+    last: u64,
+    stage: Option<(String, u64)>,
+}
+
+impl Attempt {
+    fn close(self, attempts: &mut Attempts) {
+        let seconds = |from: u64| self.last.saturating_sub(from) as f64 / 1e3;
+        if let Some(began) = self.began {
+            attempts.seconds += seconds(began);
+        }
+        if let Some((stage, began)) = self.stage {
+            attempts.cut.push((stage, seconds(began)));
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Stamp {
+    time: u64,
+}
+
+/// Reads the events of all attempts of a run, in order. What cannot be read is left out.
+pub(crate) fn replay(path: &Path, take: &mut dyn FnMut(&Event)) -> Result<Attempts, PipelineError> {
     let path = path.join(EVENTS);
-    let text = std::fs::read_to_string(&path).map_err(at(&path))?;
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|event| take(&event));
-    Ok(())
+    let bytes = std::fs::read(&path).map_err(at(&path))?;
+    let (mut attempts, mut now) = (Attempts::default(), Attempt::default());
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+        let event: Event = match serde_json::from_slice(line) {
+            Ok(event) => event,
+            // Half a line is what a killed attempt leaves.
+            Err(error) if error.is_eof() => continue,
+            Err(_) => {
+                attempts.unreadable += 1;
+                continue;
+            }
+        };
+        let time = serde_json::from_slice(line).map_or(now.last, |stamp: Stamp| stamp.time);
+        match &event {
+            Event::RunStarted { .. } => {
+                std::mem::take(&mut now).close(&mut attempts);
+                attempts.count += 1;
+                now.began = Some(time);
+            }
+            Event::StageStarted { stage } => now.stage = Some((stage.clone(), time)),
+            Event::StageFinished { .. } => now.stage = None,
+            _ => {}
+        }
+        now.last = time;
+        take(&event);
+    }
+    now.close(&mut attempts);
+    Ok(attempts)
 }
 
 #[cfg(test)]
@@ -197,7 +288,34 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         run.events().unwrap().on(&event);
         let mut seen = Vec::new();
-        replay(folder.path(), &mut |event| seen.push(event.clone())).unwrap();
-        assert_eq!(seen, [event.clone(), event]);
+        let attempts = replay(folder.path(), &mut |event| seen.push(event.clone())).unwrap();
+        assert_eq!((seen, attempts.unreadable), (vec![event.clone(), event], 0));
+    }
+
+    #[test]
+    fn attempts_are_counted_with_the_time_of_those_that_were_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let started = r#""event":"run-started","run":"r","device":"cpu","resumed_at_step":null"#;
+        let stage = |name: &str| format!(r#""event":"stage-started","stage":"{name}""#);
+        let ended = r#""event":"stage-finished","stage":"ingest","key":null,"reused":false,"seconds":1.0,"detail":"""#;
+        let lines = [
+            format!("{{\"time\":1000,{started}}}"),
+            format!("{{\"time\":1000,{}}}", stage("ingest")),
+            format!("{{\"time\":2000,{ended}}}"),
+            format!("{{\"time\":2000,{}}}", stage("train")),
+            r#"{"time":4500,"event":"warning","message":"m"}"#.to_owned(),
+            format!("{{\"time\":99000,{started}}}"),
+            r#"{"time":99500,"event":"run-finished","run":"r","outcome":"finished","seconds":0.5}"#
+                .to_owned(),
+        ];
+        let mut bytes = lines.join("\n").into_bytes();
+        // One byte that is no text must not cost the run its report.
+        bytes.extend(b"\n{\"time\":99500,\"event\":\"warning\",\"message\":\"\xff\"}\n");
+        std::fs::write(folder.path().join(EVENTS), bytes).unwrap();
+        let mut seen = 0;
+        let attempts = replay(folder.path(), &mut |_| seen += 1).unwrap();
+        let cut = vec![("train".to_owned(), 2.5)];
+        assert_eq!(attempts, Attempts { count: 2, seconds: 4.0, cut, unreadable: 1 });
+        assert_eq!(seen, 7);
     }
 }

@@ -51,8 +51,17 @@ pub enum ConfigError {
 }
 
 /// Separates tables and keys in a variable's name. With one underscore it could not be told from
-/// those in names of keys, and variables such as `FIREBOX_KERNELS` are no settings.
+/// those in names of keys.
 const NESTING: &str = "__";
+/// Variables of this name that are no settings: the kernels, and what the tests of this workspace
+/// are told.
+const NO_SETTINGS: [&str; 5] = [
+    "FIREBOX_KERNELS",
+    "FIREBOX_PROGRAM",
+    "FIREBOX_SHARED_DATA",
+    "FIREBOX_GOLDEN_FULL",
+    "FIREBOX_TEST_",
+];
 
 /// Reads `file` and lays the `environment` and the `settings` (`a.b=value`) over it.
 ///
@@ -86,10 +95,13 @@ pub(crate) fn parse(
     let mut figment = Figment::from(Serialized::globals(table));
     let mut layers = Vec::new();
     for (name, value) in environment {
-        let Some(path) = name.strip_prefix("FIREBOX_").filter(|path| path.contains(NESTING)) else {
+        let is = |known: &str| known == name || (known.ends_with('_') && name.starts_with(known));
+        if NO_SETTINGS.iter().any(|known| is(known)) {
             continue;
-        };
+        }
+        let Some(path) = name.strip_prefix("FIREBOX_") else { continue };
         let path = path.to_lowercase().replace(NESTING, ".");
+        refuse_unknown(&name, &path)?;
         layers.push((format!("environment variable {name}"), path, value));
     }
     layers.sort();
@@ -104,6 +116,8 @@ pub(crate) fn parse(
         };
         layers.push((format!("--set {setting}"), path.trim().to_owned(), value.to_owned()));
     }
+    // The first layer after which a key is missing: it chose a table and left it incomplete.
+    let mut incomplete = None;
     for (layer, path, value) in layers {
         figment = without_other_choice(figment, &path);
         let nested = path
@@ -112,13 +126,63 @@ pub(crate) fn parse(
         figment = figment.merge(Serialized::globals(nested));
         // Checked after each layer, so that the error names the one that broke it. What is still
         // missing may come with the next.
-        if let Err(error) = figment.extract::<PipelineConfig>()
-            && !matches!(error.kind, figment::error::Kind::MissingField(_))
-        {
-            return Err(in_layer(&layer, &path, &error));
+        match figment.extract::<PipelineConfig>() {
+            Ok(_) => incomplete = None,
+            Err(error) => match &error.kind {
+                figment::error::Kind::MissingField(name) if incomplete.is_none() => {
+                    incomplete = Some(missing_beside(layer, &path, name));
+                }
+                figment::error::Kind::MissingField(_) => {}
+                _ => return Err(in_layer(&layer, &path, &error)),
+            },
         }
     }
-    figment.extract().map_err(|error| in_layer(&file.display().to_string(), "", &error))
+    let of_file = |error| in_layer(&file.display().to_string(), "", &error);
+    figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
+}
+
+fn missing_beside(layer: String, path: &str, name: &str) -> ConfigError {
+    let table = path.rsplit_once('.').map_or("", |(table, _)| table);
+    ConfigError::Layer {
+        layer,
+        message: format!("`{table}` also needs `{name}`"),
+        hint: format!("\n  set it too, as with --set {table}.{name}=VALUE"),
+    }
+}
+
+/// The tables and keys of a pipeline file.
+const TOP: [&str; 11] = [
+    "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
+    "evaluate",
+];
+
+/// A variable that begins like a setting and is none was meant to be one.
+fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
+    let first = path.split('.').next().unwrap_or_default();
+    if TOP.contains(&first) {
+        return Ok(());
+    }
+    let own = NO_SETTINGS.iter().copied().filter(|known| !known.ends_with('_'));
+    let variables: Vec<String> =
+        TOP.iter().map(|top| format!("FIREBOX_{}", top.to_uppercase())).collect();
+    let known: Vec<&str> = variables.iter().map(String::as_str).chain(own).collect();
+    // Most often, one underscore stands for two.
+    let table = TOP.iter().find_map(|top| Some((*top, path.strip_prefix(top)?.strip_prefix('_')?)));
+    let meant = match table {
+        Some((table, key)) => {
+            Some(format!("FIREBOX_{table}{NESTING}{}", key.replace('.', NESTING)).to_uppercase())
+        }
+        None => nearest(name, &known).map(str::to_owned),
+    };
+    let hint = meant.map_or(String::new(), |meant| format!("\n  did you mean {meant}?"));
+    Err(ConfigError::Layer {
+        layer: format!("environment variable {name}"),
+        message: "it names no setting".to_owned(),
+        hint: format!(
+            "{hint}\n  settings are FIREBOX_TABLE__KEY (two underscores between table and key), or FIREBOX_KEY for {}",
+            TOP.join(", ")
+        ),
+    })
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
@@ -148,7 +212,9 @@ fn typed(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok();
     let value = parsed.and_then(|mut table| table.remove("value"));
     let number_or_more = value.and_then(|value| Value::serialize(value).ok());
-    number_or_more.unwrap_or_else(|| Value::from(text.to_owned()))
+    // TOML's whole numbers end at 2^63; seeds do not.
+    let large = || text.trim().parse::<u64>().ok().map(Value::from);
+    number_or_more.or_else(large).unwrap_or_else(|| Value::from(text.to_owned()))
 }
 
 /// Makes the paths of a file relative to its folder.
@@ -251,7 +317,26 @@ fn plain(message: &str) -> String {
         ("invalid value signed int", "invalid value"),
         ("invalid value: integer", "invalid value:"),
     ];
-    types.iter().fold(message.trim().to_owned(), |text, (from, to)| text.replace(from, to))
+    let text =
+        types.iter().fold(message.trim().to_owned(), |text, (from, to)| text.replace(from, to));
+    if text.contains("exactly 1 element") {
+        return "the table takes exactly one of its choices, such as [split.time], [labels.majority] or [model.bilstm-mae]; leave the whole table out for the default".to_owned();
+    }
+    // `expected struct DataConfig`, `expected enum ModelConfig`: names that nobody wrote.
+    ["expected struct ", "expected enum "].iter().fold(text, |text, before| {
+        match text.split_once(before) {
+            Some((start, rest)) => {
+                let end = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
+                let what = if before.contains("enum") {
+                    "expected one of its choices"
+                } else {
+                    "expected a table"
+                };
+                format!("{start}{what}{}", &rest[end..])
+            }
+            None => text,
+        }
+    })
 }
 
 /// The allowed name that is most like the one found, if any is like it.
@@ -294,12 +379,23 @@ mod tests {
     }
 
     #[test]
+    fn whole_keys_come_from_the_environment_and_seeds_use_all_their_bits() {
+        let seed = ["run.seed=18446744073709551615"];
+        let environment = [("FIREBOX_LABELS", "none"), ("FIREBOX_PROGRAM", "x")];
+        let config = read("labels = \"last\"\n", &environment, &seed).unwrap();
+        assert_eq!((config.labels, config.run.seed), (firebox_core::Labels::None, u64::MAX));
+        let config = read("", &[], &["labels.forward.horizon=5", "labels.forward.threshold=1"]);
+        assert_eq!(config.unwrap().labels.horizon(), 5);
+    }
+
+    #[test]
     fn another_choice_replaces_the_one_before() {
         let text = "[split.time]\nvalidation = 0.1\ntest = 0.2\n[labels.majority]\nshare = 0.5\n";
         let config =
             read(text, &[], &["split.given.validation=0.3", "split.given.seed=4", "labels=last"]);
         let config = config.unwrap();
-        assert_eq!(config.split.0, firebox_core::SplitRule::Given { validation: 0.3, seed: 4 });
+        let given = firebox_core::SplitRule::Given { validation: 0.3, seed: 4 };
+        assert_eq!(config.split, Some(given));
         assert_eq!(config.labels, firebox_core::Labels::Last);
     }
 
@@ -322,6 +418,14 @@ mod tests {
             message("", &[], &["window.length"]),
             message("", &[("FIREBOX_RUN__SEED", "-1")], &[]),
             message("pipeline = \"pretrian\"\n", &[], &[]),
+            message("data = 3\n", &[], &[]),
+            message("[split]\n", &[], &[]),
+            message("[model]\n", &[], &[]),
+            message("", &[], &["labels.forward.horizon=5"]),
+            message("", &[("FIREBOX_PIPELINE", "zzz")], &[]),
+            message("", &[("FIREBOX_TRAIN", "3")], &[]),
+            message("", &[("FIREBOX_TRAIN_EPOCHS", "7")], &[]),
+            message("", &[("FIREBOX_LABLES", "none")], &[]),
         ];
         insta::assert_snapshot!("layer_errors", messages.join("\n\n"));
     }

@@ -16,6 +16,7 @@
 //! # Example
 //!
 //! ```no_run
+//! use std::sync::Arc;
 //! use std::sync::atomic::AtomicBool;
 //! use burn::tensor::Device;
 //! use firebox_core::Silent;
@@ -30,7 +31,7 @@
 //!     reason: "asked for".to_owned(),
 //! };
 //! println!("{}", prepared.plan(&device)?);
-//! let finished = prepared.run(&device, &AtomicBool::new(false), &Silent)?;
+//! let finished = prepared.run(&device, &Arc::new(AtomicBool::new(false)), &Silent)?;
 //! println!("{}\n{}", finished.verdict, finished.report.display());
 //! # Ok::<(), firebox_pipeline::PipelineError>(())
 //! ```
@@ -47,10 +48,10 @@ mod plan;
 mod prepared;
 mod stages;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
-pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, Split, WindowConfig};
+pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};
@@ -63,16 +64,44 @@ pub mod cache {
     pub use firebox_cache::{Store, Stored};
 }
 
-/// Writes the bars of a generated market as CSV and returns their number.
+/// Writes the bars of a generated market as CSV and returns their number. A file that is there is
+/// replaced only if `force` says so; a link to a file stays, and its target is replaced.
 ///
 /// # Errors
 ///
-/// When the settings cannot be read, or the file cannot be written.
-pub fn generate_market(settings: &Path, output: &Path) -> Result<usize, PipelineError> {
+/// When the settings cannot be read, or the file cannot be written or must not be.
+pub fn generate_market(
+    settings: &Path,
+    output: &Path,
+    force: bool,
+) -> Result<usize, PipelineError> {
     let text = std::fs::read_to_string(settings)
         .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;
-    market.write_csv_file(output)?;
+    market.write_csv_file(&replaceable(settings, output, force)?)?;
     Ok(market.bars * market.instruments.len())
+}
+
+/// Where a generated file may be written: a new path, or with `force` a file, through its links.
+fn replaceable(settings: &Path, output: &Path, force: bool) -> Result<PathBuf, PipelineError> {
+    let refuse = |what: &str| {
+        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
+    };
+    if output.symlink_metadata().is_err() {
+        return Ok(output.to_path_buf());
+    }
+    let Ok(target) = output.canonicalize() else {
+        return refuse("it is a link that leads nowhere\n  remove it, or name another file");
+    };
+    if settings.canonicalize().is_ok_and(|settings| settings == target) {
+        return refuse("it is the file of the settings itself\n  name another file");
+    }
+    if !target.is_file() {
+        return refuse("it is there and no regular file\n  name another file");
+    }
+    if !force {
+        return refuse("it is there already\n  replace it with --force, or name another file");
+    }
+    Ok(target)
 }

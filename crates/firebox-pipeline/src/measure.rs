@@ -3,17 +3,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use firebox_core::Labels;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, MaskedSample, Reason, Report, Sources, Table, embed,
     evaluate_encoder, reconstruct,
 };
-use firebox_loader::NormalisedWindows;
+use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
+use firebox_train::CHECKPOINT_FOLDER;
 
 use crate::error::{PipelineError, at};
-use crate::folder::{PIPELINE, replay};
-use crate::stages::{Run, Windows};
+use crate::folder::{Attempts, PIPELINE, replay};
+use crate::stages::{Run, Windows, written};
 use crate::{PipelineConfig, Prepared};
 
 /// Masked windows that the report draws.
@@ -44,19 +47,58 @@ pub(crate) fn measure(
 ) -> Result<Measured, PipelineError> {
     let (config, device) = (&run.config.evaluate, &run.device.device);
     let (parts, normaliser) = (&windows.parts, &windows.normaliser);
+    let stop = || Arc::clone(run.stop);
+    let normalised = |windows| NormalisedWindows::new(windows, normaliser.clone());
+    let train = NormalisedWindows::new(parts.train.clone(), normaliser.clone());
     let sources = Sources {
-        train: Arc::new(NormalisedWindows::new(parts.train.clone(), normaliser.clone())),
-        validation: Arc::new(NormalisedWindows::new(parts.validation.clone(), normaliser.clone())),
-        test: Arc::new(NormalisedWindows::new(parts.test.clone(), normaliser.clone())),
+        train: Arc::new(Stoppable { source: train, stop: stop() }),
+        validation: Arc::new(Stoppable {
+            source: normalised(parts.validation.clone()),
+            stop: stop(),
+        }),
+        test: Arc::new(Stoppable { source: normalised(parts.test.clone()), stop: stop() }),
         channels: channel_names(windows),
         overlap: overlap(run.config),
     };
     let masked = reconstruct(config, model, &sources, SHOWN_WINDOWS, device, run.listener)?;
     let channels = sources.channels.len();
-    let random = |seed| run.untrained(seed, channels);
+    let random = |seed| match run.stop.load(Ordering::Relaxed) {
+        true => Err(PipelineError::Interrupted),
+        false => run.untrained(seed, channels),
+    };
     let evaluation = evaluate_encoder(config, model, random, &sources, device, run.listener)?;
     let embeddings = embed(model, &sources.test, SHOWN_EMBEDDINGS, config.batch_size, device)?;
+    if run.stop.load(Ordering::Relaxed) {
+        return Err(PipelineError::Interrupted);
+    }
     Ok(Measured { evaluation, masked, embedding: embeddings.view(parts.test.classes()) })
+}
+
+/// Windows that can be read until the run is asked to stop.
+struct Stoppable<S> {
+    source: S,
+    stop: Arc<AtomicBool>,
+}
+
+impl<S: Source> Source for Stoppable<S> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.source.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(LoadError::Sample { index, source: Box::new(PipelineError::Interrupted) });
+        }
+        self.source.read(index, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
 }
 
 /// Consecutive windows that share a step: they are not independent, and intervals must know it.
@@ -86,8 +128,14 @@ pub(crate) fn report(
     let Measured { evaluation, masked, embedding } = measured;
     let verdict = firebox_eval::verdict(evaluation.as_ref(), masked.reconstruction.as_ref());
     let mut report = Report::new(prepared.name(), "", verdict);
-    replay(path, &mut |event| report.record(event))?;
+    let attempts = replay(path, &mut |event| report.record(event))?;
+    settle(&mut report, &attempts, path);
     report.judge(evaluation, masked.reconstruction);
+    if report.evaluation.is_none() && run.config.labels != Labels::None {
+        let found = "There are no labels in the training or the test part";
+        let sentence = report.verdict.sentence.replacen("There are no labels", found, 1);
+        report.verdict.sentence = sentence;
+    }
     report.masked_windows = masked.windows;
     report.embedding = Some(embedding);
     report.channels = channel_names(windows);
@@ -103,11 +151,41 @@ pub(crate) fn report(
         Fact::new("precision", run.config.run.precision.to_string()),
         Fact::new("seed", run.config.run.seed.to_string()),
     ];
+    if attempts.count > 1 {
+        let said = format!("{}; times are summed over them", attempts.count);
+        report.facts.push(Fact::new("attempts", said));
+    }
     report.created = time::OffsetDateTime::now_utc()
         .format(&time::format_description::well_known::Rfc3339)
         .unwrap_or_default();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// What the events of several attempts do not say by themselves: the time of all of them together,
+/// and which checkpoints are still there.
+fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
+    report.seconds = report.seconds.max(attempts.seconds);
+    for (name, seconds) in &attempts.cut {
+        if let Some(stage) = report.stages.iter_mut().find(|stage| stage.name == *name) {
+            stage.seconds += seconds;
+        }
+    }
+    let completed = report.checkpoints.len();
+    for row in &mut report.checkpoints {
+        // The run folder may have been moved since.
+        if let Some(name) = Path::new(&row.path).file_name() {
+            row.path = path.join(CHECKPOINT_FOLDER).join(name).display().to_string();
+        }
+    }
+    report.checkpoints.retain(|row| Path::new(&row.path).is_dir());
+    report.checkpoints_removed = completed - report.checkpoints.len();
+    if attempts.unreadable > 0 {
+        report.warnings.push(format!(
+            "{} lines of events.jsonl cannot be read; the curves and times of this report lack what they told",
+            attempts.unreadable
+        ));
+    }
 }
 
 fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -126,17 +204,22 @@ fn split_table(windows: &Windows) -> Table {
         row("validation", &parts.validation),
         row("test", &parts.test),
     ];
+    // Data without times counts its steps.
+    let clock = windows.ingested.checks.span.is_some();
+    let at = |time| if clock { moment(time) } else { format!("step {time}") };
     let boundaries = parts.boundaries.map_or(String::new(), |[validation, test]| {
-        format!("Validation begins at {}, the test at {}. ", moment(validation), moment(test))
+        format!(
+            " Validation begins at {}, the test at {}. {} windows lie across a boundary or in the gap after it and are left out.",
+            at(validation),
+            at(test),
+            parts.left_out
+        )
     });
-    let note = format!(
-        "{boundaries}{} windows lie across a boundary or in the gap after it and are left out.",
-        parts.left_out
-    );
+    let note = format!("By {}: {}.{boundaries}", written(&windows.rule), windows.chosen);
     table("Split", note, &["part", "windows", "labelled"], rows)
 }
 
-/// A time as text; data without times counts its steps.
+/// A time as text.
 fn moment(microseconds: i64) -> String {
     let nanoseconds = i128::from(microseconds) * 1_000;
     time::OffsetDateTime::from_unix_timestamp_nanos(nanoseconds)

@@ -3,17 +3,21 @@
 use std::fmt;
 use std::path::Path;
 
-use firebox_core::Key;
+use firebox_cache::Store;
+use firebox_core::{Key, SplitRule};
+use firebox_data::Checks;
 
 use crate::PipelineConfig;
 use crate::folder;
 use crate::keys::Keys;
+use crate::stages::written;
 
 /// The stages of a pipeline with the state of their results.
 #[derive(Clone, Debug)]
 pub struct Plan {
     stages: Vec<PlannedStage>,
     run: String,
+    split: String,
 }
 
 /// A stage and whether it would do anything.
@@ -42,21 +46,23 @@ pub enum StageState {
 
 impl Plan {
     pub(crate) fn new(config: &PipelineConfig, keys: &Keys, run: &Path) -> Self {
-        let stored = |bucket: &str, key: Key| {
-            let manifest =
-                config.run.cache.join(bucket).join(key.to_string()).join("manifest.json");
-            if manifest.is_file() { StageState::Done } else { StageState::ToDo }
+        let stored = |bucket: &str, key: Key| match Store::complete(&config.run.cache, bucket, key)
+        {
+            true => StageState::Done,
+            false => StageState::ToDo,
         };
+        let checks = firebox_data::stored_checks(&config.run.cache, keys.series);
         let finished = folder::conclusion(run, keys.evaluation).is_some();
         let training = match folder::steps_saved(run) {
             _ if finished || run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
             Some(_) => StageState::Begun,
             None => StageState::ToDo,
         };
+        let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
         let last = if finished { StageState::Done } else { StageState::ToDo };
         let stage = |name, key, state| PlannedStage { name, key, state };
         let stages = vec![
-            stage("ingest", Some(keys.series), stored(firebox_cache::SERIES, keys.series)),
+            stage("ingest", Some(keys.series), series),
             stage("windows", Some(keys.windows), StageState::NotStored),
             stage(
                 "augment",
@@ -67,13 +73,30 @@ impl Plan {
             stage("evaluate", Some(keys.evaluation), last),
             stage("report", None, last),
         ];
-        Self { stages, run: run.display().to_string() }
+        Self { stages, run: run.display().to_string(), split: split(config, checks.as_ref()) }
     }
 
     /// The stages in order.
     pub fn stages(&self) -> &[PlannedStage] {
         &self.stages
     }
+}
+
+/// The split with its reason, as far as it is known before the data is read.
+fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
+    let given = config.data.test.is_some();
+    let (rule, why) = match (config.split, checks) {
+        (Some(rule), _) => (rule, "as written"),
+        (None, Some(checks)) => {
+            SplitRule::automatic(given, checks.span.is_some(), checks.series as usize)
+        }
+        (None, None) if given => SplitRule::automatic(given, false, 0),
+        (None, None) => {
+            return "follows from the data: by time, or by whole series where several have no times"
+                .to_owned();
+        }
+    };
+    format!("{}: {why}", written(&rule))
 }
 
 impl fmt::Display for Plan {
@@ -88,6 +111,7 @@ impl fmt::Display for Plan {
             };
             writeln!(f, "{name:<9} {key:<32}  {state}")?;
         }
+        writeln!(f, "split     {}", self.split)?;
         write!(f, "run       {}", self.run)
     }
 }

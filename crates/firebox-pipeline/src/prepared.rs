@@ -1,10 +1,12 @@
 //! What was written, resolved once into what runs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, Precision};
+use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
+use firebox_loader::LoadError;
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -56,12 +58,20 @@ impl Prepared {
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
-        let config = layers::load(&file, environment, settings)?;
+        let environment: Vec<(String, String)> = environment.into_iter().collect();
+        let config = layers::load(&file, environment.clone(), settings)?;
         check(&config)?;
+        if let Source::Resume { run, file: Some(named) } = source {
+            let theirs = layers::load(named, environment, settings)?;
+            same_settings(run, &config, named, &theirs)?;
+        }
         let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = match &resumed {
-            // A run is named after its pipeline and its key.
-            Some(run) => stem(run).and_then(|name| Some(name.rsplit_once('-')?.0.to_owned())),
+            // A run is named after its pipeline and its key, unless someone gave it another name.
+            Some(run) => folder::begun(run).map(|begun| begun.name).or_else(|| {
+                let name = stem(run)?;
+                Some(name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name).to_owned())
+            }),
             None => stem(&file),
         };
         Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed })
@@ -89,7 +99,8 @@ impl Prepared {
 
     /// Runs every stage whose result is not there.
     ///
-    /// `stop` ends training after the step in hand, with everything saved.
+    /// `stop` ends training after the step in hand, and the evaluation after the batch in hand, with
+    /// everything saved.
     ///
     /// # Errors
     ///
@@ -97,19 +108,21 @@ impl Prepared {
     pub fn run(
         &self,
         device: &ChosenDevice,
-        stop: &AtomicBool,
+        stop: &Arc<AtomicBool>,
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
         let keys = self.keys(device)?;
         let path = self.run_path(&keys);
         if let Some(resumed) = &self.resumed
-            && !same_folder(resumed, &path)
+            && let Some(begun) = folder::begun(resumed)
+            && begun.training != keys.training
         {
             return Err(PipelineError::Setting(format!(
-                "{} cannot go on: its data, settings or device have changed since, and they lead to the run {}\n  \
-                 take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or start that run without --resume",
+                "{} cannot go on: its data, settings or device have changed since it was begun (its key was {}, and is {} now)\n  \
+                 take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or run the pipeline without --resume, which begins another run",
                 resumed.display(),
-                path.display()
+                begun.training.short(),
+                keys.training.short()
             )));
         }
         stages::run(self, device, &keys, &path, stop, listener)
@@ -122,20 +135,12 @@ impl Prepared {
 
     fn run_path(&self, keys: &Keys) -> PathBuf {
         let name = format!("{}-{}", self.name, keys.training.short());
-        match self.resumed.as_ref().and_then(|run| run.parent()) {
-            Some(runs) => runs.join(name),
-            None => self.config.run.directory.join(name),
-        }
+        self.resumed.clone().unwrap_or_else(|| self.config.run.directory.join(name))
     }
 
     /// The settings as a pipeline file that means the same from any folder.
     pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
-        let mut config = self.config.clone();
-        let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
-        config.run.directory = absolute(&config.run.directory)?;
-        config.run.cache = absolute(&config.run.cache)?;
-        let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
-        config.data.resolve(&here);
+        let config = absolute(self.config.clone())?;
         let text = toml::to_string(&config).map_err(|error| {
             PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
         })?;
@@ -156,6 +161,16 @@ fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             config.run.precision
         ));
     }
+    if let Some(rule) = config.split
+        && config.data.test.is_some()
+        && !matches!(rule, SplitRule::Given { .. })
+    {
+        return setting(format!(
+            "`data.test` names a test set, but [split.{}] would train on part of it\n  \
+             replace it with [split.given] (--set split.given.validation=0.1), or leave the split out: it is `given` then",
+            rule.name()
+        ));
+    }
     if config.loader.batch_size == 0 {
         return setting("`loader.batch_size` is 0; a batch has at least one window".to_owned());
     }
@@ -171,12 +186,45 @@ fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "`labels.forward` has horizon {horizon} and threshold {threshold}; it looks at least 1 step ahead, for a finite threshold that is not negative"
         ));
     }
+    if let Err(LoadError::TooMany { key, found, most }) = config.loader.resolve(0).validate() {
+        return setting(format!("`loader.{key}` is {found}; it must be at most {most}"));
+    }
+    for (key, path) in [("cache", &config.run.cache), ("directory", &config.run.directory)] {
+        let name = path.display();
+        if path.as_os_str().is_empty() {
+            return setting(format!(
+                "`run.{key}` is empty\n  name a folder, which is made if it is not there"
+            ));
+        }
+        if path.exists() && !path.is_dir() {
+            return setting(format!(
+                "`run.{key}` is {name}, which is no folder\n  name a folder, which is made if it is not there"
+            ));
+        }
+    }
     let ModelConfig::BilstmMae(model) = &config.model;
     model.validate()?;
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
     Ok(())
+}
+
+/// Runs that a message names.
+const NAMED: usize = 5;
+
+/// The names of all runs in a folder, the newest first.
+fn newest_runs(runs: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter(|entry| entry.path().join(folder::PIPELINE).is_file())
+        .map(|entry| {
+            let changed = entry.metadata().and_then(|meta| meta.modified()).ok();
+            (std::cmp::Reverse(changed), entry.file_name().to_string_lossy().into_owned())
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, name)| name).collect()
 }
 
 /// The folder of a run that was named by its path or by its name.
@@ -188,22 +236,111 @@ fn find_run(run: &Path, file: Option<&Path>) -> Result<PathBuf, PipelineError> {
     if let Some(found) = places.iter().find(|place| place.join(folder::PIPELINE).is_file()) {
         return Ok(found.clone());
     }
-    let known: Vec<String> = std::fs::read_dir(&runs)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-        .collect();
-    let known = if known.is_empty() {
-        String::new()
-    } else {
-        format!("\n  in {}: {}", runs.display(), known.join(", "))
+    let known = newest_runs(&runs);
+    let known = match known.len() {
+        0 => String::new(),
+        all => {
+            let more =
+                if all > NAMED { format!(" and {} older", all - NAMED) } else { String::new() };
+            let names = known.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+            format!("\n  in {}: {names}{more}", runs.display())
+        }
     };
     Err(PipelineError::NoRun(run.to_path_buf(), known))
 }
 
-fn same_folder(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
+/// The settings with paths that mean the same from any folder.
+fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError> {
+    let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
+    config.run.directory = absolute(&config.run.directory)?;
+    config.run.cache = absolute(&config.run.cache)?;
+    let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
+    config.data.resolve(&here);
+    for path in paths(&mut config) {
+        *path = absolute(path)?;
+    }
+    Ok(config)
+}
+
+/// Every path of the data.
+fn paths(config: &mut PipelineConfig) -> impl Iterator<Item = &mut PathBuf> {
+    let test = config.data.test.iter_mut().flat_map(|test| &mut test.0);
+    config.data.path.0.iter_mut().chain(test)
+}
+
+/// Refuses to go on with a run beside a pipeline file that says something else.
+fn same_settings(
+    run: &Path,
+    ours: &PipelineConfig,
+    file: &Path,
+    theirs: &PipelineConfig,
+) -> Result<(), PipelineError> {
+    let value = |config: &PipelineConfig| -> Result<serde_json::Value, PipelineError> {
+        let mut config = absolute(config.clone())?;
+        // Where results lie does not matter: those of the run stay where they are.
+        config.run.directory.clear();
+        config.run.cache.clear();
+        // One file may have been named in two ways.
+        for path in paths(&mut config) {
+            if let Ok(known) = path.canonicalize() {
+                *path = known;
+            }
+        }
+        let value = serde_json::to_value(config);
+        value.map_err(|error| {
+            PipelineError::Setting(format!("the settings cannot be compared: {error}"))
+        })
+    };
+    match difference("", &value(ours)?, &value(theirs)?) {
+        Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
+            "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
+             leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",
+            file.display(),
+            run.display(),
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The first key whose values differ, with both values.
+fn difference(
+    key: &str,
+    a: &serde_json::Value,
+    b: &serde_json::Value,
+) -> Option<(String, String, String)> {
+    use serde_json::Value;
+    let empty = serde_json::Map::new();
+    if !a.is_object() && !b.is_object() {
+        let text =
+            |value: &Value| if value.is_null() { "not set".to_owned() } else { value.to_string() };
+        return (a != b).then(|| (key.to_owned(), text(a), text(b)));
+    }
+    let (mine, theirs) = (a.as_object().unwrap_or(&empty), b.as_object().unwrap_or(&empty));
+    let mut keys: Vec<&String> = mine.keys().chain(theirs.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().find_map(|name| {
+        let full = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+        let of = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
+        difference(&full, &of(mine), &of(theirs))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_setting_that_differs_is_named() {
+        let base = PipelineConfig::default();
+        let mut other = base.clone();
+        other.train.epochs = 7;
+        let error = same_settings(Path::new("r"), &base, Path::new("p.toml"), &other).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("p.toml differs from the pipeline of the run r: `train.epochs` is 7"),
+            "{text}"
+        );
+        same_settings(Path::new("r"), &base, Path::new("p.toml"), &base).unwrap();
     }
 }

@@ -1,12 +1,15 @@
 //! The stages of a pipeline, one after the other: each takes what the one before made.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
-use firebox_core::{Event, Key, Listener, Normaliser, Split, Stream, split};
+use firebox_core::{
+    Event, Key, Labels, Listener, Normaliser, Split, SplitRule, StepLabels, Stream, split,
+};
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_kernels::CpuKernels;
@@ -17,7 +20,7 @@ use firebox_train::{Data, Pretraining};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::folder::{Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_saved};
+use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::keys::Keys;
 use crate::measure;
 use crate::{PipelineConfig, Prepared};
@@ -57,7 +60,7 @@ pub(crate) struct Run<'a> {
     pub(crate) device: &'a ChosenDevice,
     pub(crate) keys: &'a Keys,
     pub(crate) listener: &'a dyn Listener,
-    pub(crate) stop: &'a AtomicBool,
+    pub(crate) stop: &'a Arc<AtomicBool>,
 }
 
 /// The data, ready to be read in windows.
@@ -65,6 +68,9 @@ pub(crate) struct Windows {
     pub(crate) ingested: Ingested,
     pub(crate) parts: Split,
     pub(crate) normaliser: Normaliser,
+    /// The split, and why it is this one.
+    pub(crate) rule: SplitRule,
+    pub(crate) chosen: &'static str,
     /// Keeps the series in the cache: a run that prunes must leave what this one, killed, would
     /// start again from.
     _hold: Hold,
@@ -88,7 +94,7 @@ pub(crate) fn run(
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
-    stop: &AtomicBool,
+    stop: &Arc<AtomicBool>,
     listener: &dyn Listener,
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
@@ -97,7 +103,8 @@ pub(crate) fn run(
     }
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
-    let reasons = reasons(prepared.config(), device)?;
+    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
+    let mut reasons = reasons(prepared.config(), device)?;
     folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let log = folder.events()?;
     let both = Both { listener, log: &log };
@@ -105,7 +112,7 @@ pub(crate) fn run(
     both.on(&Event::RunStarted {
         run: name.clone(),
         device: device.description.clone(),
-        resumed_at_step: steps_saved(path),
+        resumed_at_step: steps_whole(path),
     });
     let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
     let finish = |outcome: &str| {
@@ -116,28 +123,39 @@ pub(crate) fn run(
         });
     };
     let mut remade = 0;
+    let mut made = 0;
     let windows = run.windows(&mut remade)?;
+    reasons.extend(split_reasons(prepared.config(), &windows));
+    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let shards = run.augment(&windows, &mut remade)?;
     let trained = run.train(&windows, shards, path, &mut remade)?;
-    let Trained { model, summary, outcome } = match trained {
-        Training::Complete(trained) => *trained,
-        Training::Interrupted { step } => {
-            finish("interrupted");
-            return Ok(Finished {
-                run: path.to_path_buf(),
-                report: path.join("report.html"),
-                outcome: Outcome::Interrupted { step },
-                trained: String::new(),
-                verdict: String::new(),
-                remade,
-            });
-        }
+    let interrupted = |step| {
+        finish("interrupted");
+        Ok(Finished {
+            run: path.to_path_buf(),
+            report: path.join("report.html"),
+            outcome: Outcome::Interrupted { step },
+            trained: String::new(),
+            verdict: String::new(),
+            remade,
+        })
     };
-    let measured = run.stage("evaluate", Some(keys.evaluation), &mut remade, || {
+    let Trained { model, summary, outcome, step } = match trained {
+        Training::Complete(trained) => *trained,
+        Training::Interrupted { step } => return interrupted(step),
+    };
+    let measured = run.stage("evaluate", Some(keys.evaluation), &mut made, || {
         let measured = measure::measure(&run, &windows, &model)?;
         let detail = measured.detail();
         Ok((measured, false, detail))
-    })?;
+    });
+    let measured = match measured {
+        Ok(measured) => measured,
+        // Whatever the evaluation says that it was stopped by, it was stopped.
+        Err(_) if stop.load(Ordering::SeqCst) => return interrupted(step),
+        Err(error) => return Err(error),
+    };
+    remade += made;
     finish(&outcome);
     let report = measure::report(&run, prepared, &windows, measured, &reasons, path)?;
     let said = Conclusion { trained: summary, verdict: report.verdict };
@@ -202,12 +220,76 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
             "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
         reasons.push(reason("kernels", kernels, why));
     }
-    if let firebox_core::SplitRule::Time { gap: None, .. } = config.split.0 {
+    Ok(reasons)
+}
+
+/// The split, as far as it was not written but follows from the data.
+fn split_reasons(config: &PipelineConfig, windows: &Windows) -> Vec<Reason> {
+    let reason = |key: &str, value: String, reason: &str| Reason {
+        key: key.to_owned(),
+        value,
+        reason: reason.to_owned(),
+    };
+    let mut reasons = Vec::new();
+    if config.split.is_none() {
+        reasons.push(reason("split", written(&windows.rule), windows.chosen));
+    }
+    if let SplitRule::Time { gap: None, .. } = windows.rule {
         let gap = config.window.length + config.labels.horizon();
         let why = "one window and the horizon of its label, so that no held-out window begins in steps that a training window has seen";
         reasons.push(reason("split.time.gap", gap.to_string(), why));
     }
-    Ok(reasons)
+    reasons
+}
+
+/// A split as a person would write it.
+pub(crate) fn written(rule: &SplitRule) -> String {
+    match *rule {
+        SplitRule::Time { validation, test, .. } => {
+            format!("time (validation {validation}, test {test})")
+        }
+        SplitRule::Series { validation, test, seed } => {
+            format!("series (validation {validation}, test {test}, seed {seed})")
+        }
+        SplitRule::Given { validation, seed } => {
+            format!("given (validation {validation}, seed {seed})")
+        }
+    }
+}
+
+/// The split that was written, or the one that follows from the data, with its reason.
+fn rule_for(
+    config: &PipelineConfig,
+    ingested: &Ingested,
+) -> Result<(SplitRule, &'static str), PipelineError> {
+    let (series, clock) = (ingested.set.series(), ingested.checks.span.is_some());
+    let Some(rule) = config.split else {
+        return Ok(SplitRule::automatic(config.data.test.is_some(), clock, series.len()));
+    };
+    let labelled = series.iter().filter(|one| matches!(one.labels, StepLabels::Whole(_))).count();
+    if matches!(rule, SplitRule::Time { .. }) && !clock && series.len() > 1 && labelled > 0 {
+        return Err(PipelineError::Setting(format!(
+            "[split.time] would put parts of one sample into training and test: {labelled} of {} series have one label each, and none has times\n  \
+             replace it with [split.series] (--set split.series.test=0.2), with [split.given] and `data.test`, or leave the split out",
+            series.len()
+        )));
+    }
+    Ok((rule, "as written"))
+}
+
+fn classes_of(names: &[String]) -> String {
+    match names {
+        [] => "no value".to_owned(),
+        [only] => format!("the one class `{only}`"),
+        [first, second, ..] => {
+            format!("{} different values, such as `{first}` and `{second}`", names.len())
+        }
+    }
+}
+
+/// A number with its noun.
+fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 enum Training {
@@ -219,6 +301,7 @@ struct Trained {
     model: BiLstmMae,
     summary: String,
     outcome: String,
+    step: u64,
 }
 
 impl Run<'_> {
@@ -252,11 +335,11 @@ impl Run<'_> {
         let ingested = self.stage("ingest", Some(series), remade, || {
             let ingested = firebox_data::ingest(&config.data, &config.run.cache, self.listener)?;
             let detail = format!(
-                "{} steps of {} channels in {} series, {} kinds of defect",
-                ingested.set.steps(),
-                ingested.set.channels().len(),
+                "{} of {} in {} series, {} of defect",
+                count(ingested.set.steps() as u64, "step"),
+                count(ingested.set.channels().len() as u64, "channel"),
                 ingested.set.series().len(),
-                ingested.checks.findings.len()
+                count(ingested.checks.findings.len() as u64, "kind")
             );
             let reused = ingested.reused;
             Ok((ingested, reused, detail))
@@ -264,18 +347,96 @@ impl Run<'_> {
         let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
         // Windows are views: making them is never work that could be reused.
         self.stage("windows", None, &mut 0, || {
-            let parts =
-                split(&ingested.set, &config.window.rule(), &config.split.0, &config.labels)?;
+            let (rule, chosen) = rule_for(config, &ingested)?;
+            if config.window.length < 3 {
+                self.listener.on(&Event::Warning {
+                    message: format!(
+                        "`window.length` is {}: so short a window leaves nothing beside a masked step to reconstruct it from; 16 steps and more are usual",
+                        config.window.length
+                    ),
+                });
+            }
+            let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
+            self.check_labels(&ingested, &parts)?;
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
             let detail = format!(
-                "{} training, {} validation, {} test windows; {} across a boundary left out",
+                "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
                 parts.train.len(),
                 parts.validation.len(),
                 parts.test.len(),
+                rule.name(),
                 parts.left_out
             );
-            Ok((Windows { ingested, parts, normaliser, _hold: hold }, false, detail))
+            let windows = Windows { ingested, parts, normaliser, rule, chosen, _hold: hold };
+            Ok((windows, false, detail))
         })
+    }
+
+    /// Refuses labels that were asked for and are not there, or are no classes; a score of them would
+    /// say nothing. Warns where a part has none.
+    fn check_labels(&self, ingested: &Ingested, parts: &Split) -> Result<(), PipelineError> {
+        let asked = match self.config.labels {
+            Labels::None => return Ok(()),
+            Labels::Last => "last",
+            Labels::Majority { .. } => "majority",
+            Labels::Forward { .. } => "forward",
+        };
+        let setting = |what: String| Err(PipelineError::Setting(what));
+        let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
+        let labels = |part: &firebox_core::Windows| {
+            part.windows().iter().filter_map(|window| window.label).collect::<Vec<_>>()
+        };
+        let by_part = all.map(labels);
+        let labelled: usize = by_part.iter().map(Vec::len).sum();
+        let classes: BTreeSet<u32> = by_part.iter().flatten().copied().collect();
+        let checks = &ingested.checks;
+        let names = parts.train.classes();
+        let column = checks.label_column.as_ref().map_or_else(
+            || match &checks.label_like {
+                Some(name) => format!(
+                    "; the files have a column `{name}`: is data.columns.label = \"{name}\" meant?"
+                ),
+                None => String::new(),
+            },
+            |name| format!("; the column `{name}` has {}", classes_of(names)),
+        );
+        if labelled == 0 {
+            return setting(format!(
+                "`labels` is {asked}, and no window has a label{column}\n  \
+                 declare the column of classes in `data.columns.label`, lower `labels.majority.share`, or train without (--set labels=none)"
+            ));
+        }
+        if classes.len() > 20 && 2 * classes.len() > labelled {
+            return setting(format!(
+                "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  \
+                 declare a column of classes in `data.columns.label`, or train without (--set labels=none)",
+                classes.len()
+            ));
+        }
+        if let [only] = Vec::from_iter(&classes)[..] {
+            let name = names.get(*only as usize).map_or("", String::as_str);
+            return setting(format!(
+                "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  \
+                 declare another column in `data.columns.label`, or train without (--set labels=none)"
+            ));
+        }
+        for (part, labels) in ["training", "validation", "test"].iter().zip(&by_part) {
+            let different = labels.iter().collect::<BTreeSet<_>>().len();
+            let (what, so) = match (different, *part) {
+                (0, "validation") | (2.., _) => continue,
+                (0, _) => ("no labelled window", "so nothing can be scored"),
+                (_, "validation") => {
+                    ("windows of one class only", "so penalties are chosen blindly")
+                }
+                (_, _) => ("labelled windows of one class only", "so the scores say nothing"),
+            };
+            self.listener.on(&Event::Warning {
+                message: format!(
+                    "the {part} part has {what}, {so}: choose another split, or more data"
+                ),
+            });
+        }
+        Ok(())
     }
 
     fn augment(&self, windows: &Windows, remade: &mut usize) -> Result<Arc<Shards>, PipelineError> {
@@ -343,8 +504,11 @@ impl Run<'_> {
                 format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
             });
             let detail = format!(
-                "{} steps in {} epochs, {} parameters, {}{best}",
-                summary.steps, summary.epochs, summary.parameters, summary.outcome
+                "{} in {}, {} parameters, {}{best}",
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.parameters,
+                summary.outcome
             );
             Ok((trained, trained_before, detail))
         })?;
@@ -354,24 +518,19 @@ impl Run<'_> {
         }
         Ok(Training::Complete(Box::new(Trained {
             model,
+            step: summary.steps,
             outcome: summary.outcome.to_string(),
             summary: format!(
-                "trained on {} windows ({versions} with augmented versions): {} steps in {} epochs, {}",
+                "trained on {} windows ({versions} with augmented versions): {} in {}, {}",
                 windows.parts.train.len(),
-                summary.steps,
-                summary.epochs,
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
                 summary.outcome
             ),
         })))
     }
 
     fn loader(&self) -> LoaderConfig {
-        let table = &self.config.loader;
-        LoaderConfig {
-            batch_size: table.batch_size,
-            workers: table.workers,
-            prefetch: table.prefetch,
-            seed: self.config.run.seed,
-        }
+        self.config.loader.resolve(self.config.run.seed)
     }
 }

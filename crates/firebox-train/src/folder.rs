@@ -5,12 +5,13 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::TrainError;
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, checkpoints};
 use crate::history::HISTORY_FILE;
-use crate::run::{Run, SUMMARY_FILE, Summary};
+use crate::run::{CHECKPOINT_FOLDER, Run, SUMMARY_FILE, Summary};
 use crate::state::State;
 
-/// Whether the history still has the lines that a checkpoint counts on.
+/// Refuses to go on from a checkpoint whose history is missing or cut. The checkpoint is whole, so
+/// it stays as it is.
 pub(crate) fn history_reaches(
     run: &Run<'_>,
     checkpoint: &Checkpoint,
@@ -21,8 +22,11 @@ pub(crate) fn history_reaches(
     if found >= wanted {
         return Ok(());
     }
-    let what = format!("the history beside it has {found} bytes of {wanted}");
-    Err(CheckpointError::Damaged { path: checkpoint.path().to_owned(), what })
+    let reached = |other: &Checkpoint| other.state().is_ok_and(|s| s.history_bytes <= found);
+    let all = checkpoints(&run.folder.join(CHECKPOINT_FOLDER))?;
+    let older = all.into_iter().find(reached).map(|older| older.path().to_owned());
+    let checkpoint = checkpoint.path().to_owned();
+    Err(CheckpointError::History { path, found, wanted, checkpoint, older })
 }
 
 pub(crate) fn check_same(state: &State, run: &Run<'_>) -> Result<(), TrainError> {

@@ -463,7 +463,9 @@ impl<'a, M: Module> Session<'a, M> {
         let folder = run.folder.join(CHECKPOINT_FOLDER);
         recover(&folder)?;
         let checkpoint = if run.resume {
-            newest_whole(&folder, run.listener, |checkpoint| history_reaches(run, checkpoint))?
+            let newest = newest_whole(&folder, run.listener)?;
+            newest.iter().try_for_each(|checkpoint| history_reaches(run, checkpoint))?;
+            newest
         } else if checkpoints(&folder)?.is_empty() {
             None
         } else {

@@ -92,17 +92,27 @@ fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
 }
 
 #[test]
-fn a_history_that_is_too_short_makes_a_checkpoint_unusable() {
+fn a_history_that_is_too_short_is_refused_and_no_checkpoint_is_touched() {
     let folder = tempfile::tempdir().unwrap();
     let whole = interrupted(folder.path());
     let history = folder.path().join("history.jsonl");
     let text = fs::read_to_string(&history).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let names = || {
+        let entries = fs::read_dir(folder.path().join("checkpoints")).unwrap().flatten();
+        entries.map(|entry| entry.file_name()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    let refused = || resume(folder.path(), &Warnings::default()).unwrap_err().to_string();
     fs::write(&history, lines[..lines.len() - 1].concat()).unwrap();
+    assert!(refused().contains("every other that is newer than"), "{}", refused());
+    fs::remove_file(&history).unwrap();
+    assert!(refused().contains("has 0 bytes, and the newest checkpoint"), "{}", refused());
+    assert_eq!(names(), before);
+    fs::write(&history, text).unwrap();
     let warnings = Warnings::default();
     assert_eq!(resume(folder.path(), &warnings).unwrap(), whole);
-    let warnings = warnings.0.into_inner().unwrap();
-    assert!(warnings[0].contains("the history beside it has"), "{warnings:?}");
+    assert_eq!(warnings.0.into_inner().unwrap().len(), 0);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use firebox_pipeline::cache::{Store, Stored};
 
+use crate::output::say;
+
 #[derive(Subcommand)]
 pub(crate) enum CacheCommand {
     /// What is stored, how large it is and when it was last used.
@@ -53,14 +55,14 @@ pub(crate) fn run(command: &CacheCommand) -> anyhow::Result<ExitCode> {
 fn list(store: &Store) -> anyhow::Result<ExitCode> {
     let listing = store.list()?;
     for stored in &listing.stored {
-        println!("{}", row(stored));
+        say(row(stored))?;
     }
     for leftover in &listing.leftovers {
         let state = if leftover.alive { "being made" } else { "left over; prune removes it" };
-        println!("{:<49} {:>9}  {state}", leftover.path.display(), size(leftover.bytes));
+        say(format_args!("{:<49} {:>9}  {state}", leftover.path.display(), size(leftover.bytes)))?;
     }
     let count = listing.stored.len();
-    println!("{count} results, {} in {}", size(listing.bytes()), store.root().display());
+    say(format_args!("{count} results, {} in {}", size(listing.bytes()), store.root().display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,33 +85,33 @@ fn verify(store: &Store) -> anyhow::Result<ExitCode> {
         } else {
             "DAMAGED; the next run that needs it makes it again"
         };
-        println!(
+        say(format_args!(
             "{:<13} {} {:>9}  {state}",
             result.stored.bucket,
             result.stored.key,
             size(result.checked)
-        );
+        ))?;
         for (path, damage) in &result.damaged {
-            println!("  {}: {damage}", path.display());
+            say(format_args!("  {}: {damage}", path.display()))?;
         }
         damaged += usize::from(!result.damaged.is_empty());
     }
-    println!("{} results, {damaged} damaged", verified.len());
+    say(format_args!("{} results, {damaged} damaged", verified.len()))?;
     Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn prune(store: &Store, most: u64) -> anyhow::Result<ExitCode> {
     let pruned = store.prune(most)?;
     for stored in &pruned.removed {
-        println!("removed {}", row(stored));
+        say(format_args!("removed {}", row(stored)))?;
     }
     for leftover in &pruned.leftovers {
-        println!("removed {}, left over from a run that died", leftover.path.display());
+        say(format_args!("removed {}, left over from a run that died", leftover.path.display()))?;
     }
     for stored in &pruned.kept_in_use {
-        println!("kept    {}", row(stored));
+        say(format_args!("kept    {}", row(stored)))?;
     }
-    println!("freed {}, {} left", size(pruned.freed), size(pruned.left));
+    say(format_args!("freed {}, {} left", size(pruned.freed), size(pruned.left)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,14 +1,17 @@
 //! The `firebox` program: commands, flags, the choice of the device and the rendering of errors.
 //!
 //! What a command does is in the libraries. Exit codes: 0 done, 1 failed while running, 2 bad
-//! input (flags, pipeline file, data, device), 130 interrupted with everything saved.
+//! input (flags, pipeline file, data, device), 130 interrupted with everything saved, 131 stopped at
+//! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
 mod cache;
 mod device;
 mod error;
+mod output;
 mod terminal;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +20,8 @@ use clap::{Args, Parser, Subcommand};
 use firebox_core::Precision;
 use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
 
-use crate::terminal::{LogFormat, Terminal};
+use crate::output::{OutputError, say};
+use crate::terminal::{LogFormat, Terminal, write_line};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
@@ -137,21 +141,34 @@ enum DataCommand {
         settings: PathBuf,
         /// The CSV file to write.
         output: PathBuf,
+        /// Replace the file if it is there.
+        #[arg(long)]
+        force: bool,
     },
 }
 
+/// Stopped by a second signal, with nothing saved since the last checkpoint.
+const STOPPED_AT_ONCE: i32 = 131;
+
 fn main() -> ExitCode {
     keep_memory();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let log = match &command {
+        Command::Run(flags) => flags.log,
+        _ => LogFormat::Text,
+    };
+    let result = match command {
         Command::Run(flags) => run(&flags),
         Command::Plan(flags) => plan(&flags),
         Command::Cache(command) => cache::run(&command),
-        Command::Data(DataCommand::Generate { settings, output }) => generate(&settings, &output),
-        Command::Devices => Ok(devices()),
+        Command::Data(DataCommand::Generate { settings, output, force }) => {
+            generate(&settings, &output, force)
+        }
+        Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
     };
     result.unwrap_or_else(|error| {
-        error::render(&error);
+        error::render(&error, log);
         ExitCode::from(error::exit_code(&error))
     })
 }
@@ -162,61 +179,88 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         (None, Some(file)) => Source::File(file.clone()),
         (None, None) => anyhow::bail!("name a pipeline file, or a run with --resume"),
     };
-    let prepared = Prepared::new(&source, std::env::vars(), &flags.layers.settings())?;
+    let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
     let device = device::choose(&prepared.config().run.device)?;
-    let stop = stop_on_signal()?;
+    let stop = stop_on_signal(flags.log)?;
     let terminal = Terminal::new(flags.log);
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
-    Ok(conclude(&finished?))
+    Ok(conclude(&finished?)?)
+}
+
+/// The variables that are Firebox's. What others put into the environment may be any bytes.
+fn environment() -> anyhow::Result<Vec<(String, String)>> {
+    let own = |(name, _): &(OsString, OsString)| name.to_string_lossy().starts_with("FIREBOX_");
+    let text = |(name, value): (OsString, OsString)| {
+        let shown = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => Ok((name, value)),
+            _ => anyhow::bail!(
+                "the environment variable {shown} is not valid UTF-8\n  set it to plain text, or unset it"
+            ),
+        }
+    };
+    std::env::vars_os().filter(own).map(text).collect()
 }
 
 /// Prints where the result is, or how to go on.
-fn conclude(finished: &Finished) -> ExitCode {
+fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
     match &finished.outcome {
         Outcome::Finished => {
             if finished.remade == 0 {
-                println!("nothing to do: every result is there and whole");
+                say("nothing to do: every result is there and whole")?;
             }
-            println!("{}", finished.trained);
-            println!("{}", finished.verdict);
-            println!("report {}", finished.report.display());
-            ExitCode::SUCCESS
+            say(&finished.trained)?;
+            say(&finished.verdict)?;
+            say(format_args!("report {}", finished.report.display()))?;
+            Ok(ExitCode::SUCCESS)
         }
         Outcome::Interrupted { step } => {
             let run = finished.run.display();
-            println!("interrupted; everything up to step {step} is saved");
-            println!("go on with: cargo xtask pipeline --resume {run}");
-            println!("        or: firebox run --resume {run}");
-            ExitCode::from(130)
+            say(format_args!("interrupted; everything up to step {step} is saved"))?;
+            say(format_args!("go on with: cargo xtask pipeline --resume {run}"))?;
+            say(format_args!("        or: firebox run --resume {run}"))?;
+            Ok(ExitCode::from(130))
         }
     }
 }
 
 /// The first signal asks the run to stop after the step in hand; the second ends the program.
-fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
+fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
+        let again = flag.swap(true, Ordering::SeqCst);
+        let said = if again {
+            "stopped at once; what was done since the last checkpoint is lost"
+        } else {
+            "stopping after this step; press Ctrl-C again to stop at once and lose it"
+        };
+        match log {
+            LogFormat::Text => write_line(&format!("\n{said}")),
+            LogFormat::Json => {
+                let event = serde_json::json!({ "event": "warning", "message": said });
+                write_line(&event.to_string());
+            }
         }
-        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+        if again {
+            std::process::exit(STOPPED_AT_ONCE);
+        }
     })?;
     Ok(stop)
 }
 
 fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let source = Source::File(flags.file.clone());
-    let prepared = Prepared::new(&source, std::env::vars(), &flags.layers.settings())?;
+    let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
     let device = device::choose(&prepared.config().run.device)?;
-    println!("{}", prepared.plan(&device)?);
+    say(prepared.plan(&device)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn generate(settings: &std::path::Path, output: &std::path::Path) -> anyhow::Result<ExitCode> {
-    let bars = firebox_pipeline::generate_market(settings, output)?;
-    println!("{bars} bars in {}", output.display());
+fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitCode> {
+    let bars = firebox_pipeline::generate_market(settings, output, force)?;
+    say(format_args!("{bars} bars in {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -231,30 +275,32 @@ fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
     };
     let result = firebox_pipeline::bench(&config, &device::choose(&flags.device)?)?;
     if flags.json {
-        println!("{}", serde_json::to_string(&result)?);
+        say(serde_json::to_string(&result)?)?;
     } else {
         let firebox_pipeline::BenchResult { workload, mode, precision, batch, kernels, .. } =
             &result;
-        println!("{workload} {mode} {precision}, batch {batch}, {} ({kernels})", result.device);
-        println!(
+        let device = &result.device;
+        say(format_args!("{workload} {mode} {precision}, batch {batch}, {device} ({kernels})"))?;
+        say(format_args!(
             "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s",
             result.step_ms, result.min_ms, result.max_ms, result.samples_per_s
-        );
+        ))?;
         if let Some(peak) = result.peak_mib {
-            println!("peak resident memory {peak:.0} MiB");
+            say(format_args!("peak resident memory {peak:.0} MiB"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn devices() -> ExitCode {
+fn devices() -> anyhow::Result<ExitCode> {
     for name in ["cuda", "rocm", "vulkan", "metal", "wgpu", "cpu"] {
         match device::choose(name) {
-            Ok(device) => println!("{name:<8} {}", device.description),
+            Ok(device) => say(format_args!("{name:<8} {}", device.description))?,
             Err(error) => {
-                println!("{name:<8} {}", error.to_string().lines().next().unwrap_or_default())
+                let error = error.to_string();
+                say(format_args!("{name:<8} {}", error.lines().next().unwrap_or_default()))?;
             }
         }
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

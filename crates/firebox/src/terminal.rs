@@ -2,12 +2,13 @@
 //!
 //! Everything here goes to standard error; the result goes to standard output.
 
-use std::io::{IsTerminal, Write};
+use std::fmt::Write;
+use std::io::{IsTerminal, Write as _};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use firebox_core::{Event, Listener};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How events are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -57,9 +58,13 @@ impl Terminal {
         let bar = slot.get_or_insert_with(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
             let template =
-                "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {per_sec}  {eta} left";
+                "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("━╸ "));
+                let rate = |state: &ProgressState, out: &mut dyn Write| {
+                    // A terminal that cannot be written to shows no rate either.
+                    let _ = out.write_str(&rate(state.per_sec()));
+                };
+                bar.set_style(style.progress_chars("━╸ ").with_key("rate", rate));
             }
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
@@ -78,12 +83,7 @@ impl Terminal {
                     .map_or(String::new(), |step| format!(", resumed at step {step}"));
                 self.line(&format!("run {run}{resumed}\ndevice {device}"));
             }
-            Event::StageStarted { stage } => {
-                self.close();
-                if self.interactive {
-                    self.line(&format!("{stage} …"));
-                }
-            }
+            Event::StageStarted { .. } => self.close(),
             Event::Progress { done, total, unit, .. } => self.progress(*done, *total, unit),
             Event::StageFinished { stage, key, reused, seconds, detail } => {
                 self.close();
@@ -108,8 +108,17 @@ impl Terminal {
 }
 
 /// Writing to a closed terminal must not end the run.
-fn write_line(text: &str) {
+pub(crate) fn write_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// How much is done in a second, with three digits.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r < 9.95 => format!("{r:.2}/s"),
+        r if r < 99.5 => format!("{r:.1}/s"),
+        r => format!("{r:.0}/s"),
+    }
 }
 
 /// Seconds as a person writes them.
@@ -142,6 +151,7 @@ mod tests {
     #[test]
     fn durations_read_well() {
         let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
+        assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
         assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
     }
 }

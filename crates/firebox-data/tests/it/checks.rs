@@ -199,12 +199,12 @@ fn all_defects_are_reported_at_once() {
     assert_eq!(findings.len(), 7);
     insta::assert_snapshot!(error, @r#"
 the data has defects that `data.checks` does not allow
-- 1 row is not in the order of time (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z after 2024-01-02T00:02:00Z); set `checks.unsorted` to "fill" to sort the rows, or to "drop" to leave those out
-- 1 row has the time of another (first: series `a`, row 5 of a.csv, 2024-01-02T00:03:00Z); set `checks.duplicates` to "drop" to keep the first row of each time, or to "fill" to keep the last
-- channel `open`: 1 value missing, NaN or infinite (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
-- channel `high`: 1 value missing, NaN or infinite (first: series `a`, row 4 of a.csv, 2024-01-02T00:03:00Z); set `checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
-- channel `high`: 1 bar whose high lies inside the bar (first: series `a`, row 2 of a.csv, 2024-01-02T00:02:00Z); set `checks.ohlc` to "drop" to leave those bars out, or to "fill" to widen their range
-- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
-- channel `high` is constant (every value is 4); set `checks.constant` to "drop" or "keep"
+- 1 row is not in the order of time (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z after 2024-01-02T00:02:00Z); set `data.checks.unsorted` to "fill" to sort the rows, or to "drop" to leave those out
+- 1 row has the time of another (first: series `a`, row 5 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.duplicates` to "drop" to keep the first row of each time, or to "fill" to keep the last
+- channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
+- channel `high`: 1 value missing, NaN or too large for f32 (first: series `a`, row 4 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
+- channel `high`: 1 bar whose high lies inside the bar (first: series `a`, row 2 of a.csv, 2024-01-02T00:02:00Z); set `data.checks.ohlc` to "drop" to leave those bars out, or to "fill" to widen their range
+- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
+- channel `high` is constant (every value is 4); set `data.checks.constant` to "drop" or "keep"
 "#);
 }

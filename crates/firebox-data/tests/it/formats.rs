@@ -220,6 +220,38 @@ fn arrays_of_two_and_three_axes_and_folders_of_them() {
 }
 
 #[test]
+fn columns_of_types_that_polars_lacks_are_ignored_unless_they_are_used() {
+    for name in ["every_type.arrow", "every_type.parquet"] {
+        let files = Files::new();
+        let fixture =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        files.write(name, std::fs::read(fixture).unwrap());
+        let columns = |channels: &str| {
+            format!("columns = {{ time = 'time', time_unit = 's', channels = [{channels}] }}")
+        };
+        let set = files.ingest(name, &columns("'u8', 'u16', 'i8', 'x'")).unwrap().set;
+        assert_eq!(set.series()[0].values[4..8], [1.0, 1000.0, -3.0, 0.5], "{name}");
+        for (column, found) in [
+            ("decimal", "decimal(9, 2)"),
+            ("decimal256", "decimal256(50, 2)"),
+            ("half", "float16"),
+            ("pair", "lists of 2 of float32"),
+        ] {
+            let error = files.error(name, &columns(&format!("'x', '{column}'")));
+            let wanted = format!(
+                "{name}: the column `{column}` holds {found}; a channel holds floats of 32 or 64 bits"
+            );
+            assert!(error.starts_with(&wanted), "{error}");
+        }
+        let error = files.error(name, "columns = { series = 'half', channels = ['x'] }");
+        assert!(
+            error.contains("the column `half` holds float16; times, names and labels"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn train_and_test_files_give_the_split() {
     let files = Files::new();
     let text = "@classLabel true a b\n@data\n1,2,4:a\n2,5:b\n";
@@ -233,8 +265,9 @@ fn train_and_test_files_give_the_split() {
         [("T_TRAIN/1", Origin::Train), ("T_TRAIN/2", Origin::Train), ("T_TEST/1", Origin::Test)];
     assert_eq!(origins, expected);
     assert_eq!(data.set.series()[2].labels, StepLabels::Whole(1));
-    // The same file on both sides: names stay unique.
-    config.test = Some(firebox_data::Paths(vec![files.path("T_TRAIN.ts")]));
+    // A file of the same name on both sides: names stay unique.
+    let other = files.write("other/T_TRAIN.ts", text.replace("1,2,4", "3,2,4"));
+    config.test = Some(firebox_data::Paths(vec![other]));
     let data = firebox_data::ingest(&config, &files.cache(), &firebox_core::Silent).unwrap();
     assert_eq!(data.set.series()[3].name, "test/T_TRAIN/2");
 }

@@ -92,6 +92,42 @@ fn values_of_csv() {
 }
 
 #[test]
+fn what_text_files_hide() {
+    let open = format!(
+        "time,x,note\n2024-01-02,1,\"a\nb\"\n2024-01-03,2,\"open\n{}",
+        "2024-01-04,3,c\n".repeat(3)
+    );
+    let error = csv(&open, "columns = { channels = ['x'] }");
+    assert!(error.starts_with("a.csv, line 4: a double quote is opened here"), "{error}");
+    let error = csv("time,x\r2024-01-02,1\r2024-01-03,2\r", "");
+    assert!(error.starts_with("a.csv, line 1: lines end with a carriage return alone"), "{error}");
+}
+
+#[test]
+fn times_that_contradict_what_is_declared() {
+    let error = csv("time,x\n1704153600000,1\n1704153660000,2\n", "columns = { time_unit = 's' }");
+    assert!(error.contains("would lie in the year 55972"), "{error}");
+    assert!(error.contains("`time_unit = \"ms\"` would be likely"), "{error}");
+    let error = csv(&bars(9), "interval = '5min'");
+    assert!(error.starts_with("`data.interval` is 5min, but most rows are 1min apart"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_label_files_in_folders() {
+    let files = Files::new();
+    files.write("links/a.csv", bars(3));
+    std::os::unix::fs::symlink("nowhere.csv", files.path("links/b.csv")).unwrap();
+    let error = files.error("links", "");
+    assert!(error.starts_with("links/b.csv is a link that leads nowhere"), "{error}");
+    files.write("v/a.npy", npy(&[3, 1], &[1., 2., 4.]));
+    files.write("v/a.y.npy", npy(&[3], &[0., 1., 2.]));
+    let error = files.error("v", "");
+    assert!(error.starts_with("v/a.y.npy looks like the labels of v/a.npy"), "{error}");
+    assert!(files.ingest("v", "columns = { label = 'y' }").is_ok());
+}
+
+#[test]
 fn times() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n02/01/2024,2\n", ""), @"a.csv, row 2, column `time`: `02/01/2024` is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00");
     assert_snapshot!(csv("time,x\n1704153600000,1\n1704153660000,2\n", ""), @r#"a.csv, row 1, column `time`: `1704153600000` is a number: declare its unit in `data.columns.time_unit`; `time_unit = "ms"` would be likely"#);
@@ -122,7 +158,7 @@ fn series_without_values_or_names() {
     assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @r#"nothing is left of series `B` (2 rows) after its defects are dropped: remove it, or set `data.checks` to "fill" what it can"#);
     assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @r#"
 the data has defects that `data.checks` does not allow
-- channel `x` is constant (every value is 3); set `checks.constant` to "drop" or "keep"
+- channel `x` is constant (every value is 3); set `data.checks.constant` to "drop" or "keep"
 "#);
     assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", "checks = { constant = 'drop' }"), @"every channel has one value over all steps (`x`): there is nothing to learn from");
 }

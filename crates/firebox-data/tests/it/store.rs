@@ -27,6 +27,19 @@ fn run(files: &Files, config: &DataConfig) -> Ingested {
 }
 
 #[test]
+fn what_is_stored_is_known_without_reading_it() {
+    let files = Files::new();
+    files.write("a.csv", bars(9));
+    let data = files.ingest("a.csv", "").unwrap();
+    let peek = || firebox_data::stored_checks(&files.cache(), data.key);
+    assert_eq!(peek(), Some(data.checks.clone()));
+    let file = firebox_data::stored_at(&files.cache(), data.key).join("series.arrow");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(peek(), None);
+}
+
+#[test]
 fn a_second_run_reuses_and_gives_the_same() {
     let (files, config) = setup();
     let first = run(&files, &config);

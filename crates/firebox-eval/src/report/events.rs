@@ -6,7 +6,9 @@ use super::{CheckpointRow, EpochPoint, Report, Stage, StepPoint};
 
 impl Report {
     /// Takes an event of the run. After a resume, steps and epochs that are told again replace what
-    /// was recorded of them before.
+    /// was recorded of them before. A stage that ends again under the same key stays one: its times
+    /// are summed, and it counts as reused only if it was each time. Under another key, it replaces
+    /// the one before.
     pub fn record(&mut self, event: &Event) {
         match event {
             Event::RunStarted { run, device, resumed_at_step } => {
@@ -17,7 +19,7 @@ impl Report {
                 }
             }
             Event::StageFinished { stage, key, reused, seconds, detail } => {
-                self.stages.push(Stage {
+                self.ended(Stage {
                     name: stage.clone(),
                     key: key.map(|key| key.short()),
                     reused: *reused,
@@ -70,6 +72,18 @@ impl Report {
         }
     }
 
+    fn ended(&mut self, mut stage: Stage) {
+        match self.stages.iter_mut().find(|known| known.name == stage.name) {
+            Some(known) if known.key == stage.key => {
+                stage.seconds += known.seconds;
+                stage.reused &= known.reused;
+                *known = stage;
+            }
+            Some(known) => *known = stage,
+            None => self.stages.push(stage),
+        }
+    }
+
     fn forget_after(&mut self, step: u64) {
         self.curves.steps.retain(|known| known.step <= step);
         self.curves.skipped.retain(|known| *known <= step);
@@ -95,6 +109,29 @@ mod tests {
             data_milliseconds: 0.0,
             skipped: step == 3,
         }
+    }
+
+    #[test]
+    fn a_stage_of_several_attempts_is_one_with_all_its_time() {
+        let mut report = Report::new("pretrain", "", verdict(None, None));
+        let key = |version| firebox_core::Key::builder("stage", version).finish();
+        let mut ended = |stage: &str, key, reused, seconds| {
+            let (stage, detail) = (stage.to_owned(), format!("{seconds} s"));
+            report.record(&Event::StageFinished { stage, key, reused, seconds, detail });
+        };
+        ended("ingest", Some(key(1)), false, 2.0);
+        ended("evaluate", Some(key(1)), false, 5.0);
+        ended("ingest", Some(key(1)), true, 1.0);
+        ended("augment", Some(key(1)), true, 1.0);
+        ended("augment", Some(key(1)), true, 1.5);
+        ended("evaluate", Some(key(2)), false, 3.0);
+        let rows: Vec<_> =
+            report.stages.iter().map(|s| (s.name.as_str(), s.seconds, s.reused)).collect();
+        assert_eq!(
+            rows,
+            [("ingest", 3.0, false), ("evaluate", 3.0, false), ("augment", 2.5, true)]
+        );
+        assert_eq!(report.stages[0].detail, "1 s");
     }
 
     #[test]

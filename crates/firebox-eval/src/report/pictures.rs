@@ -170,9 +170,10 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     }
     let _ = write!(
         body,
-        r#"<text class="name" x="{}" y="{}" text-anchor="end">first component</text>"#,
+        r#"<text class="name" x="{}" y="{}" text-anchor="end">first component</text><text class="name" transform="translate(14 {}) rotate(-90)" text-anchor="end">second component</text>"#,
         WIDTH - 4.0,
-        height - 6.0
+        height - 6.0,
+        8.0
     );
     let legend: Vec<(&str, &str)> =
         legend.iter().map(|(name, class)| (*name, class.as_str())).collect();

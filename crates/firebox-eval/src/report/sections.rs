@@ -10,6 +10,8 @@ use crate::text::{capitalised, count, duration, percent, significant};
 use crate::verdict::compared;
 use crate::{Fill, Subject};
 
+/// Classes of a confusion matrix that has room beside a chart.
+const BESIDE: usize = 5;
 /// Masked windows that are drawn.
 const MOST_WINDOWS: usize = 8;
 
@@ -55,10 +57,15 @@ fn scores(report: &Report) -> String {
         })
         .collect();
     let title = format!("Test {} with its interval", evaluation.metric.name());
+    let (chart, matrix) = (interval_chart(&title, &rows, false, percent), matrix(report));
+    // A large matrix needs the width of the page, or its last columns are out of sight.
+    let both = if evaluation.classes.len() > BESIDE {
+        format!("<div class=\"half\">{chart}</div>\n{matrix}")
+    } else {
+        format!("<div class=\"grid\">{chart}<div>{matrix}</div></div>\n")
+    };
     format!(
-        "<div class=\"grid\">{}<div>{}</div></div>\n{}{}{}",
-        interval_chart(&title, &rows, false, percent),
-        matrix(report),
+        "{both}{}{}{}",
         table(&tables::scores(evaluation), false),
         table(&tables::differences(evaluation), true),
         table(&tables::classes(evaluation), true),

@@ -201,9 +201,13 @@ pub(super) fn epochs(report: &Report) -> Table {
 }
 
 pub(super) fn checkpoints(report: &Report) -> Table {
-    let note =
+    let mut note =
         "Training stands still only while a snapshot is taken; the rest of a save runs beside it."
             .to_owned();
+    if report.checkpoints_removed > 0 {
+        let removed = count(report.checkpoints_removed, "more checkpoint");
+        note.push_str(&format!(" {removed} gave way to newer or better ones."));
+    }
     let columns = ["step", "size", "training stood still", "whole save", "folder"];
     let mut out = table("Checkpoints", note, columns);
     for row in &report.checkpoints {

@@ -81,6 +81,28 @@ pub enum CheckpointError {
         /// What is wrong with it.
         what: String,
     },
+    /// The history beside a whole checkpoint is missing or cut.
+    #[error(
+        "`{}` has {found} bytes, and the newest checkpoint `{}` counts on {wanted}; put the file back, or remove \
+         that checkpoint{}",
+        path.display(), checkpoint.display(),
+        older.as_ref().map_or_else(
+            || " and all others to start the run again".to_owned(),
+            |older| format!(" and every other that is newer than `{}` to go on from there", older.display())
+        )
+    )]
+    History {
+        /// The history.
+        path: PathBuf,
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that it had when the checkpoint was written.
+        wanted: u64,
+        /// The newest whole checkpoint.
+        checkpoint: PathBuf,
+        /// The newest that the history reaches.
+        older: Option<PathBuf>,
+    },
     /// The weights are not those of the model.
     #[error("the weights of `{}` cannot be loaded", path.display())]
     Weights {
@@ -293,18 +315,16 @@ pub fn checkpoints(folder: &Path) -> Result<Vec<Checkpoint>, CheckpointError> {
     Ok(folders.iter().filter_map(|(_, path)| Checkpoint::open(path).ok()).collect())
 }
 
-/// The newest checkpoint that is whole and that `usable` accepts. Each newer one is set aside under
-/// a name that ends in `.damaged`, with a warning.
+/// The newest checkpoint that is whole. Each newer one is set aside under a name that ends in
+/// `.damaged`, with a warning.
 pub(crate) fn newest_whole(
     folder: &Path,
     listener: &dyn Listener,
-    usable: impl Fn(&Checkpoint) -> Result<(), CheckpointError>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {
     let folders = folders(folder)?;
     for (_, path) in &folders {
         let checked = Checkpoint::open(path).and_then(|checkpoint| {
             checkpoint.verify()?;
-            usable(&checkpoint)?;
             Ok(checkpoint)
         });
         let error = match checked {

@@ -1,0 +1,86 @@
+//! The columns of Parquet and Arrow files as the files declare them, before polars takes any.
+//!
+//! Polars panics on types that it was built without, whether a column is asked for or not; so
+//! columns of other types are found here, and left out or refused.
+
+use std::fs::File;
+use std::path::Path;
+
+use polars::prelude::*;
+
+use crate::{DataError, Format};
+
+/// The names of a file's columns, and their types as far as polars has them.
+pub(crate) struct Declared {
+    pub(crate) names: Vec<String>,
+    types: Vec<Result<DataType, String>>,
+}
+
+impl Declared {
+    /// Reads the schema of a Parquet or Arrow file.
+    pub(crate) fn read(path: &Path, format: Format) -> Result<Self, DataError> {
+        let file = File::open(path).map_err(DataError::io("open", path))?;
+        let schema = match format {
+            Format::Arrow => IpcReader::new(file).schema(),
+            _ => ParquetReader::new(file).schema(),
+        };
+        let schema =
+            schema.map_err(|error| DataError::malformed(path, format, error.to_string()))?;
+        let kind = |field: &ArrowField| match can_be_read(&field.dtype) {
+            true => Ok(DataType::from_arrow_field(field)),
+            false => Err(name(&field.dtype)),
+        };
+        Ok(Self {
+            names: schema.iter_names().map(ToString::to_string).collect(),
+            types: schema.iter_values().map(kind).collect(),
+        })
+    }
+
+    /// Whether polars can take every column.
+    pub(crate) fn all_can_be_read(&self) -> bool {
+        self.types.iter().all(Result::is_ok)
+    }
+
+    /// The type of a column; `Err` holds the name of one that cannot be read.
+    pub(crate) fn kind(&self, column: &str) -> Option<Result<&DataType, &str>> {
+        let place = self.names.iter().position(|name| name == column)?;
+        Some(self.types[place].as_ref().map_err(String::as_str))
+    }
+}
+
+fn can_be_read(kind: &ArrowDataType) -> bool {
+    use ArrowDataType as A;
+    match kind {
+        A::Null | A::Boolean | A::Float32 | A::Float64 => true,
+        A::Int8 | A::Int16 | A::Int32 | A::Int64 => true,
+        A::UInt8 | A::UInt16 | A::UInt32 | A::UInt64 => true,
+        A::Date32 | A::Date64 | A::Time32(_) | A::Time64(_) | A::Duration(_) => true,
+        A::Timestamp(_, zone) => TimeZone::opt_try_new(zone.clone()).is_ok(),
+        A::Utf8 | A::LargeUtf8 | A::Utf8View => true,
+        A::Binary | A::LargeBinary | A::BinaryView => true,
+        A::List(field) | A::LargeList(field) => can_be_read(&field.dtype),
+        A::Struct(fields) => fields.iter().all(|field| can_be_read(&field.dtype)),
+        A::Dictionary(_, values, _) => can_be_read(values),
+        _ => false,
+    }
+}
+
+/// The type in the words of its file's format.
+fn name(kind: &ArrowDataType) -> String {
+    use ArrowDataType as A;
+    match kind {
+        A::Decimal(digits, scale) | A::Decimal32(digits, scale) | A::Decimal64(digits, scale) => {
+            format!("decimal({digits}, {scale})")
+        }
+        A::Decimal256(digits, scale) => format!("decimal256({digits}, {scale})"),
+        A::Float16 => "float16".to_owned(),
+        A::FixedSizeList(field, size) => format!("lists of {size} of {}", name(&field.dtype)),
+        A::FixedSizeBinary(size) => format!("binary values of {size} bytes"),
+        A::Interval(_) => "intervals".to_owned(),
+        A::Union(_) => "unions".to_owned(),
+        other => {
+            let text = format!("{other:?}");
+            text.split(['(', '{']).next().unwrap_or(&text).trim().to_lowercase()
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Results on standard output. A reader that goes away has read enough; a disk that is full has
+//! not got the result, and that is an error.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+/// A result that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the result cannot be written to standard output")]
+pub(crate) struct OutputError(#[from] std::io::Error);
+
+/// Writes a line.
+pub(crate) fn say(text: impl Display) -> Result<(), OutputError> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}

@@ -1,0 +1,365 @@
+//! The program among terminals that close, disks that fill up, folders that are renamed, and files
+//! that are damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use firebox_tests::{command, firebox, root};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PIPELINE: &str = r#"
+[data]
+path = "bars.csv"
+[window]
+length = 16
+stride = 8
+[augment]
+versions = 1
+[loader]
+batch_size = 16
+[model.bilstm-mae]
+hidden = 6
+layers = 1
+decoder_hidden = 6
+[train]
+epochs = 2
+early_stopping = false
+[train.checkpoint]
+resume_every = 2
+[evaluate]
+seeds = 2
+resamples = 200
+"#;
+
+fn project() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
+    let row = |i: usize| {
+        let (open, close) = (price(i), price(i + 1));
+        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
+        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
+    };
+    let bars: String = (0..900).map(row).collect();
+    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
+        .unwrap();
+    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
+    folder
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn only_run(folder: &Path) -> PathBuf {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0].path()
+}
+
+/// Starts a run, waits until its log has `text`, and kills it with this signal.
+#[cfg(unix)]
+fn killed(folder: &Path, arguments: &[&str], text: &str, signal: &str) -> Output {
+    let child = command(folder, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap();
+    wait_for(folder, text);
+    Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Waits until the log of a run has `text`.
+#[cfg(unix)]
+fn wait_for(folder: &Path, text: &str) {
+    for _ in 0..5000 {
+        let logs = std::fs::read_dir(folder.join("runs")).into_iter().flatten().flatten();
+        let mut logs = logs.filter_map(|run| std::fs::read(run.path().join("events.jsonl")).ok());
+        if logs.any(|log| String::from_utf8_lossy(&log).contains(text)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    panic!("no run wrote {text}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is_one() {
+    let project = project();
+    let plan = || command(project.path(), &["plan", "p.toml"]);
+    let mut child = plan().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), errors(&output).as_str()), (Some(0), ""));
+    if Path::new("/dev/full").exists() {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = plan().stdout(full).output().unwrap();
+        assert_eq!(code(&output), Some(1));
+        assert!(errors(&output).contains("cannot be written to standard output"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_matter_only_where_they_are_ours() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let project = project();
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let plan = |name| command(project.path(), &["plan", "p.toml"]).env(name, bytes).output();
+    assert_eq!(code(&plan("SOMETHING").unwrap()), Some(0));
+    let ours = plan("FIREBOX_TRAIN__EPOCHS").unwrap();
+    assert_eq!(code(&ours), Some(2));
+    assert!(errors(&ours).contains("FIREBOX_TRAIN__EPOCHS is not valid UTF-8"));
+}
+
+#[test]
+fn the_last_line_of_a_json_log_is_the_error() {
+    let project = project();
+    let output =
+        firebox(project.path(), &["run", "p.toml", "--log", "json", "--set", "window.length=5000"]);
+    assert_eq!(code(&output), Some(2));
+    let text = errors(&output);
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["event"], "error");
+    assert!(last["causes"][0].as_str().unwrap().contains("no window fits"), "{last}");
+    assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+}
+
+#[test]
+fn every_pipeline_in_the_readme_is_one() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks: Vec<&str> = readme.split("```toml\n").skip(1).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let text = block.split("```").next().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("p.toml"), text).unwrap();
+        let output = firebox(folder.path(), &["plan", "p.toml", "--set", "data.path=none.csv"]);
+        // It is read as far as the data, which is not there.
+        assert!(errors(&output).contains("none.csv does not exist"), "{text}\n{}", errors(&output));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn generated_data_replaces_only_what_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("m.market.toml"), "bars = 20\n[regimes.a]\n").unwrap();
+    let generate = |more: &[&str]| {
+        let output =
+            firebox(folder.path(), &[&["data", "generate", "m.market.toml"], more].concat());
+        (code(&output), errors(&output))
+    };
+    assert_eq!(generate(&["out.csv"]).0, Some(0));
+    let refused = |more: &[&str], why: &str| {
+        let (code, text) = generate(more);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(why), "{text}");
+    };
+    refused(&["out.csv"], "it is there already");
+    refused(&["m.market.toml", "--force"], "the settings itself");
+    refused(&["/dev/null", "--force"], "no regular file");
+    refused(&[".", "--force"], "no regular file");
+    std::os::unix::fs::symlink("out.csv", at("link.csv")).unwrap();
+    std::os::unix::fs::symlink("nowhere", at("dead.csv")).unwrap();
+    refused(&["dead.csv", "--force"], "leads nowhere");
+    std::fs::write(at("out.csv"), "old").unwrap();
+    assert_eq!(generate(&["link.csv", "--force"]).0, Some(0));
+    assert!(at("link.csv").is_symlink());
+    assert!(std::fs::read_to_string(at("out.csv")).unwrap().starts_with("symbol,"));
+}
+
+/// One row for each stage, whatever it took; a log with a bad byte; a folder with another name; and
+/// checkpoints that are gone.
+#[cfg(unix)]
+#[test]
+fn the_report_of_a_killed_renamed_and_damaged_run() {
+    let project = project();
+    let folder = project.path();
+    let arguments = ["run", "p.toml", "--set", "train.epochs=40"];
+    killed(folder, &arguments, "\"step\":5,", "-KILL");
+    killed(folder, &arguments, "\"step\":30,", "-KILL");
+    let first = only_run(folder);
+    let mut log = std::fs::read(first.join("events.jsonl")).unwrap();
+    log.extend(b"\n{\"time\":1,\"event\":\"warning\",\"message\":\"\xff\"}\n");
+    std::fs::write(first.join("events.jsonl"), log).unwrap();
+    let renamed = folder.join("runs/mine");
+    std::fs::rename(first, &renamed).unwrap();
+    // The newest checkpoint is damaged: what is announced is what is gone on from.
+    let checkpoints = std::fs::read_dir(renamed.join("checkpoints")).unwrap().flatten();
+    let mut names: Vec<_> = checkpoints.map(|entry| entry.path()).collect();
+    names.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("step-"));
+    names.sort();
+    let newest = names.pop().unwrap();
+    std::fs::write(newest.join("weights.safetensors"), "x").unwrap();
+
+    let output = firebox(folder, &["run", "--resume", "mine"]);
+    let text = errors(&output);
+    assert_eq!(code(&output), Some(0), "{text}");
+    let damaged = newest.file_name().unwrap().to_string_lossy().replace("step-", "");
+    let announced = format!("resumed at step {}", damaged.trim_start_matches('0'));
+    assert!(!text.contains(&announced), "{text}");
+    let summary = std::fs::read_to_string(renamed.join("summary.md")).unwrap();
+    for stage in ["ingest", "windows", "augment", "train", "evaluate"] {
+        let rows = summary.lines().filter(|line| line.starts_with(&format!("| {stage} |"))).count();
+        assert_eq!(rows, 1, "{stage} in\n{summary}");
+    }
+    assert!(summary.contains("- attempts: 3; times are summed over them"), "{summary}");
+    assert!(summary.contains("1 lines of events.jsonl cannot be read"), "{summary}");
+    let rows = summary.lines().filter(|line| line.starts_with('|'));
+    let listed = rows.filter_map(|line| line.split("checkpoints/step-").nth(1));
+    let listed: Vec<_> = listed.map(|rest| rest.split(' ').next().unwrap()).collect();
+    for step in &listed {
+        let path = renamed.join(format!("checkpoints/step-{step}"));
+        assert!(path.is_dir(), "{} is listed and not there", path.display());
+    }
+    assert!(
+        !listed.is_empty() && summary.contains("gave way to newer or better ones"),
+        "{summary}"
+    );
+    assert!(renamed.join("manifest.json").is_file());
+}
+
+#[test]
+fn a_run_goes_on_as_it_was_begun_or_not_at_all() {
+    let project = project();
+    let folder = project.path();
+    assert_eq!(code(&firebox(folder, &["run", "p.toml"])), Some(0));
+    let name = only_run(folder).file_name().unwrap().to_string_lossy().into_owned();
+    let resume = |more: &[&str]| firebox(folder, &[&["run"], more, &["--resume", &name]].concat());
+    assert_eq!(code(&resume(&["p.toml"])), Some(0), "{}", errors(&resume(&["p.toml"])));
+    assert_eq!(code(&resume(&["absent.toml"])), Some(2));
+    std::fs::write(folder.join("q.toml"), PIPELINE.replace("epochs = 2", "epochs = 3")).unwrap();
+    let other = resume(&["q.toml"]);
+    assert_eq!(code(&other), Some(2));
+    assert!(errors(&other).contains("`train.epochs` is 3 in the one and 2 in the other"));
+    let changed = resume(&["--set", "train.epochs=5"]);
+    assert_eq!(code(&changed), Some(2));
+    assert!(errors(&changed).contains("have changed since it was begun"), "{}", errors(&changed));
+
+    // A shard of half its size is not done.
+    let shards = std::fs::read_dir(folder.join("cache/augmented-v1")).unwrap().flatten();
+    let files = shards.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten());
+    let shard = files.flatten().find(|file| file.path().extension().is_some_and(|e| e == "arrow"));
+    let shard = shard.unwrap().path();
+    let plan = || {
+        let output = firebox(folder, &["plan", "p.toml"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().find(|line| line.starts_with("augment")).unwrap().to_owned()
+    };
+    assert!(plan().ends_with("done"), "{}", plan());
+    let bytes = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(plan().ends_with("to do"), "{}", plan());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_evaluation_is_stopped_and_gone_on_with() {
+    let project = project();
+    let folder = project.path();
+    let arguments = [
+        "run",
+        "p.toml",
+        "--set",
+        "evaluate.seeds=3000",
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "labels.forward.horizon=1",
+        "--set",
+        "labels.forward.threshold=0.5",
+    ];
+    let began = r#""event":"stage-started","stage":"evaluate""#;
+    let output = killed(folder, &arguments, began, "-INT");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code(&output), Some(130), "{text}{}", errors(&output));
+    assert!(text.contains("firebox run --resume "), "{text}");
+    let run = only_run(folder);
+    assert!(!run.join("manifest.json").exists());
+    let name = run.file_name().unwrap().to_string_lossy().into_owned();
+    let rest = ["run", "--resume", &name, "--set", "evaluate.seeds=1"];
+    let output = firebox(folder, &rest);
+    assert_eq!(code(&output), Some(0), "{}", errors(&output));
+    assert!(run.join("manifest.json").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_has_an_exit_code_of_its_own() {
+    // A step may end between the two signals, and the run with it; so it is tried again.
+    let forced = (0..10).any(|_| {
+        let project = project();
+        let arguments =
+            ["run", "p.toml", "--set", "train.epochs=4000", "--set", "model.bilstm-mae.hidden=96"];
+        let mut run = command(project.path(), &arguments);
+        let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(project.path(), "\"step\":1,");
+        let id = child.id().to_string();
+        for _ in 0..200 {
+            Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status().unwrap();
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(matches!(code(&output), Some(130 | 131)), "{output:?}");
+        let lost = errors(&output).contains("since the last checkpoint is lost");
+        assert_eq!(lost, code(&output) == Some(131), "{}", errors(&output));
+        lost
+    });
+    assert!(forced, "no second signal came before the step's end");
+}
+
+#[test]
+fn what_makes_a_score_worthless_is_said_first() {
+    let project = project();
+    let folder = project.path();
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    // The last quarter, which is tested on, has one class only.
+    let label = |(row, line): (usize, &str)| match row {
+        0 => format!("{line},label\n"),
+        row if row < 650 => format!("{line},{}\n", ["a", "b"][row / 40 % 2]),
+        _ => format!("{line},a\n"),
+    };
+    let text: String = bars.lines().enumerate().map(label).collect();
+    std::fs::write(folder.join("bars.csv"), text).unwrap();
+    let arguments = [
+        "run",
+        "p.toml",
+        "--set",
+        "labels=last",
+        "--set",
+        "data.columns.label=label",
+        "--set",
+        "window.length=2",
+    ];
+    let output = firebox(folder, &arguments);
+    let said = errors(&output);
+    assert_eq!(code(&output), Some(0), "{said}");
+    let one_class = "the test part has labelled windows of one class only";
+    assert!(said.contains(one_class) && said.contains("`window.length` is 2"), "{said}");
+    let summary = std::fs::read_to_string(only_run(folder).join("summary.md")).unwrap();
+    let first = summary.split("## Scores").next().unwrap();
+    assert!(first.contains("## Warnings") && first.contains(one_class), "{summary}");
+}
+
+#[test]
+fn a_run_that_is_not_there_is_told_from_the_newest_few() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in 0..8 {
+        let run = folder.path().join(format!("runs/r{name}"));
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::write(run.join("pipeline.toml"), "").unwrap();
+        // Times of files have steps of some milliseconds.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = errors(&firebox(folder.path(), &["run", "--resume", "notrun"]));
+    assert!(text.contains("r7") && !text.contains("r0") && text.contains("and 3 older"), "{text}");
+}
