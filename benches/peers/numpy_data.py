@@ -66,14 +66,14 @@ def ingest(folder):
 
 
 def normalise(values):
-    """Windows relative to their first close, in units of the deviation of its changes."""
+    """Windows relative to their first close, in units of the deviation of the whole window."""
     views = np.lib.stride_tricks.sliding_window_view(values, LENGTH, axis=0)[::STRIDE]
     windows = views.transpose(0, 2, 1)
     out = np.empty(windows.shape, np.float32)
     for start in range(0, len(windows), CHUNK):
         part = windows[start:start + CHUNK]
         close = part[:, :, 3]
-        scale = np.diff(close, axis=1).std(axis=1)
+        scale = np.diff(close, axis=1).std(axis=1) * np.sqrt(LENGTH - 1)
         out[start:start + CHUNK] = (part - close[:, :1, None]) / scale[:, None, None]
     return out
 

@@ -182,9 +182,11 @@ fn generated_data_replaces_only_what_it_may() {
 fn the_report_of_a_killed_renamed_and_damaged_run() {
     let project = project();
     let folder = project.path();
-    let arguments = ["run", "p.toml", "--set", "train.epochs=40"];
+    // The best one alone might be the newest: at the second kill, two are there whatever was best.
+    let keep = "train.checkpoint.keep={last=3}";
+    let arguments = ["run", "p.toml", "--set", "train.epochs=40", "--set", keep];
     killed(folder, &arguments, "\"step\":5,", "-KILL");
-    killed(folder, &arguments, "\"step\":30,", "-KILL");
+    killed(folder, &arguments, "\"step\":55,", "-KILL");
     let first = only_run(folder);
     let mut log = std::fs::read(first.join("events.jsonl")).unwrap();
     log.extend(b"\n{\"time\":1,\"event\":\"warning\",\"message\":\"\xff\"}\n");
