@@ -101,7 +101,8 @@ impl Shards {
     pub fn read(&self, index: usize, out: &mut [f32]) -> Record {
         let (shard, row) = self.place(index);
         shard.values(row).write(out);
-        self.record(index)
+        let (length, label, window, version) = shard.about(row);
+        Record { length, label, window, version }
     }
 
     /// The values of a record as they are stored, in place.
