@@ -68,6 +68,7 @@ mod dropout;
 mod gru;
 mod import;
 mod init;
+mod linear;
 mod lstm;
 mod norm;
 
@@ -78,5 +79,6 @@ pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
+pub use linear::linear;
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use norm::layer_norm;

@@ -15,7 +15,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, normal, relu_dropout};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, linear, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
@@ -207,8 +207,9 @@ impl BiLstmMae {
     fn decode(&self, latent: Tensor<3>, stream: Option<Stream>) -> Tensor<3> {
         let [batch, time, width] = latent.dims();
         // As rows: the gradient of a weight would otherwise be made for each sample and summed.
-        let rows = self.decoder.hidden.forward(latent.reshape([batch * time, width]));
-        let rows = self.decoder.output.forward(relu_dropout(rows, self.config.dropout, stream));
+        let rows = linear(latent.reshape([batch * time, width]), &self.decoder.hidden);
+        let rows = relu_dropout(rows, self.config.dropout, stream);
+        let rows = linear(rows, &self.decoder.output);
         let [_, channels] = rows.dims();
         rows.reshape([batch, time, channels])
     }

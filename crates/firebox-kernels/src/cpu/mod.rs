@@ -18,6 +18,7 @@ mod compute;
 mod dropout;
 mod forward;
 mod kernels;
+mod linear;
 mod math;
 mod norm;
 mod pack;
@@ -31,6 +32,7 @@ pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub use kernels::{CpuKernels, CpuKernelsError};
+pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
 

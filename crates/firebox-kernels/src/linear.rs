@@ -1,0 +1,235 @@
+//! A linear layer as one operation, forward and backward.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
+use burn::nn::Linear;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::cpu::{self, CpuKernels};
+use crate::device::{is_flex, lift};
+
+type Primitive = FloatTensor<Flex>;
+
+/// `x · weight + bias`, as [`Linear::forward`] computes it. On Burn's CPU backend in f32 its results
+/// and gradients are written where they stay, by all threads.
+///
+/// # Shapes
+/// - x: `[rows, input]`; flatten other axes into the rows first, or the gradient of the weight is
+///   made for each of them and summed
+/// - the result: `[rows, output]`
+///
+/// # Panics
+/// If `x` is not as wide as the layer's weight is high; the message holds the shapes.
+pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
+    let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+    let ([rows, input], [high, output]) = (x.dims(), weight.dims());
+    assert_eq!(
+        input,
+        high,
+        "the input of a linear layer is {:?} ([rows, input]), but its weight is {:?} ([input, output])",
+        x.dims(),
+        weight.dims()
+    );
+    let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
+    if !on_cpu || rows * input * output == 0 || CpuKernels::fused().is_none() {
+        return layer.forward(x);
+    }
+    let sizes = cpu::Linear { rows, input, output };
+    let tracked =
+        x.is_autodiff() || weight.is_autodiff() || bias.as_ref().is_some_and(Tensor::is_autodiff);
+    if !tracked {
+        let bias = bias.map(plain);
+        return Tensor::from_primitive::<Flex>(run(
+            sizes,
+            &plain(x),
+            &plain(weight),
+            bias.as_ref(),
+        ));
+    }
+    let shifted = bias.is_some();
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([output], &weight.device()));
+    let tensors = [in_graph(x), in_graph(weight), in_graph(bias)];
+    let [(x, x_guard), (weight, weight_guard), (bias, bias_guard)] =
+        tensors.map(|tensor| tensor.into_parts());
+    let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_contiguous());
+    let prepared = Applied
+        .prepare::<NoCheckpointing>([x_guard, weight_guard, bias_guard])
+        .compute_bound()
+        .stateful();
+    let y = run(sizes, &x, &weight, shifted.then_some(&bias));
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish(Tape { sizes, x, weight }, y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+/// What the gradients are computed from.
+#[derive(Clone, Debug)]
+struct Tape {
+    sizes: cpu::Linear,
+    x: Primitive,
+    weight: Primitive,
+}
+
+fn run(
+    sizes: cpu::Linear,
+    x: &Primitive,
+    weight: &Primitive,
+    bias: Option<&Primitive>,
+) -> Primitive {
+    let bias = bias.map(|bias| bias.storage::<f32>());
+    let y = sizes.forward(x.storage::<f32>(), weight.storage::<f32>(), bias);
+    Primitive::from_data(TensorData::new(y, [sizes.rows, sizes.output]))
+}
+
+fn plain<const D: usize>(tensor: Tensor<D>) -> Primitive {
+    match tensor.try_into_primitive::<Flex>() {
+        Ok(tensor) => tensor.to_contiguous(),
+        // `linear` has checked the device.
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
+}
+
+fn in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Flex>> {
+    match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
+        Ok(tensor) => tensor,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
+}
+
+#[derive(Debug)]
+struct Applied;
+
+impl Backward<Flex, 3> for Applied {
+    type State = Tape;
+
+    fn backward(self, ops: Ops<Tape, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let d = d.storage::<f32>();
+        let Tape { sizes, x, weight } = ops.state;
+        let cpu::Linear { rows, input, output } = sizes;
+        let [to_x, to_weight, to_bias] = ops.parents;
+        if let Some(parent) = to_x {
+            let dx = sizes.input_gradient(weight.storage::<f32>(), d);
+            let dx = Primitive::from_data(TensorData::new(dx, [rows, input]));
+            grads.register::<Flex>(parent.id, dx);
+        }
+        if let Some(parent) = to_weight {
+            let d_weight = sizes.weight_gradient(x.storage::<f32>(), d);
+            let d_weight = Primitive::from_data(TensorData::new(d_weight, [input, output]));
+            grads.register::<Flex>(parent.id, d_weight);
+        }
+        if let Some(parent) = to_bias {
+            let d_bias = TensorData::new(sizes.bias_gradient(d), [output]);
+            grads.register::<Flex>(parent.id, Primitive::from_data(d_bias));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+mod tests {
+    use burn::module::Param;
+    use burn::tensor::Device;
+    use firebox_core::Stream;
+
+    use super::*;
+
+    fn noise(seed: u64, count: usize) -> Vec<f32> {
+        let mut draws = Stream::new(seed, "linear").draws();
+        (0..count).map(|_| draws.normal() as f32).collect()
+    }
+
+    type Results = [Vec<f32>; 4];
+
+    /// Result and gradients of `Σ dy * y` with respect to x, weight and bias.
+    fn run(kernels: CpuKernels, [rows, input, output]: [usize; 3], bias: bool) -> Results {
+        let device = Device::flex().autodiff();
+        let tensor = |seed, shape: [usize; 2]| {
+            let data = TensorData::new(noise(seed, shape[0] * shape[1]), shape);
+            Tensor::<2>::from_data(data, &device)
+        };
+        let vector = TensorData::new(noise(3, output), [output]);
+        let layer = Linear {
+            weight: Param::from_tensor(tensor(2, [input, output])),
+            bias: bias.then(|| Param::from_tensor(Tensor::from_data(vector, &device))),
+        };
+        let x = tensor(1, [rows, input]).require_grad();
+        kernels.force(|| {
+            let y = linear(x.clone(), &layer);
+            let grads = (y.clone() * tensor(4, [rows, output])).sum().backward();
+            let values = |data: TensorData| data.iter::<f32>().collect::<Vec<_>>();
+            let d_bias = layer.bias.as_ref().map_or(vec![], |bias| {
+                values(bias.val().grad(&grads).expect("tracked").into_data())
+            });
+            [
+                values(y.into_data()),
+                values(x.grad(&grads).expect("tracked").into_data()),
+                values(layer.weight.val().grad(&grads).expect("tracked").into_data()),
+                d_bias,
+            ]
+        })
+    }
+
+    #[test]
+    fn agrees_with_float64() {
+        for ([rows, input, output], bias) in [
+            ([1, 1, 1], true),
+            ([3, 5, 2], false),
+            ([7, 33, 19], true),
+            ([2500, 17, 9], true),
+            ([300, 256, 128], false),
+        ] {
+            let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
+            let [x, w] = [noise(1, rows * input), noise(2, input * output)].map(wide);
+            let [b, d] = [noise(3, output), noise(4, rows * output)].map(wide);
+            let (mut y, mut dx) = (vec![0.0; rows * output], vec![0.0; rows * input]);
+            let (mut dw, mut db) = (vec![0.0; input * output], vec![0.0; output]);
+            for r in 0..rows {
+                for o in 0..output {
+                    let dy = d[r * output + o];
+                    db[o] += dy;
+                    y[r * output + o] += if bias { b[o] } else { 0.0 };
+                    for i in 0..input {
+                        y[r * output + o] += x[r * input + i] * w[i * output + o];
+                        dx[r * input + i] += dy * w[i * output + o];
+                        dw[i * output + o] += dy * x[r * input + i];
+                    }
+                }
+            }
+            db.truncate(if bias { output } else { 0 });
+            for kernels in CpuKernels::available() {
+                let results = run(kernels, [rows, input, output], bias);
+                for (ours, exact) in results.iter().zip([&y, &dx, &dw, &db]) {
+                    assert_eq!(ours.len(), exact.len());
+                    let square = |sum: f64, (a, e): (&f32, &f64)| sum + (f64::from(*a) - e).powi(2);
+                    let error = ours.iter().zip(exact).fold(0.0, square).sqrt();
+                    let norm = exact.iter().map(|e| e * e).sum::<f64>().sqrt();
+                    assert!(error <= 1e-5 * norm, "{kernels:?}: {error:e} of {norm:e}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let results = [1, 2, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let kernels = *CpuKernels::available().last().expect("one");
+            pool.expect("a pool").install(|| run(kernels, [9000, 256, 128], true))
+        });
+        assert!(results[0] == results[1] && results[0] == results[2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is [2, 5] ([rows, input]), but its weight is [4, 3]")]
+    fn sizes_must_fit() {
+        let device = Device::flex();
+        let weight = Param::from_tensor(Tensor::<2>::zeros([4, 3], &device));
+        linear(Tensor::zeros([2, 5], &device), &Linear { weight, bias: None });
+    }
+}
