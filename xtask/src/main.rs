@@ -78,12 +78,7 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
     if !first_build_is_done() {
         eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
     }
-    // Selecting the whole workspace gives its dependencies the features that the tests build them
-    // with, so that Burn and polars are built once.
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--release", "--workspace", "--bin", "firebox"]);
-    build.args(["--features", &format!("firebox/{backend}")]);
-    match run(build.current_dir(root()))? {
+    match build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])? {
         0 => {}
         code => return Ok(code),
     }
@@ -132,12 +127,18 @@ fn target() -> PathBuf {
 }
 
 fn bench(arguments: &[String]) -> Result<u8, String> {
-    let mut command = cargo();
-    command.args(["build", "--quiet", "--release", "--workspace", "--bin", "firebox-benches"]);
-    match run(command.current_dir(root()))? {
+    match build("firebox-benches", &["--quiet"])? {
         0 => run(Command::new(target().join("release").join("firebox-benches")).args(arguments)),
         code => Ok(code),
     }
+}
+
+/// Builds a binary. Selecting the whole workspace gives its dependencies the features that the tests
+/// build them with, so that Burn and polars are built once.
+fn build(binary: &str, flags: &[&str]) -> Result<u8, String> {
+    let mut command = cargo();
+    command.args(["build", "--release", "--workspace", "--bin", binary]).args(flags);
+    run(command.current_dir(root()))
 }
 
 /// The workspace's folder.

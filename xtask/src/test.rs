@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::{cargo, program, root, run as execute};
+use crate::{build, cargo, program, root};
 
 /// What the output of the test binaries said so far.
 #[derive(Default)]
@@ -49,9 +49,7 @@ impl Counts {
 pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
     // The whole-program tests start this binary; built with the same features as the tests, it costs
     // no second build of Burn and polars.
-    let mut build = cargo();
-    build.args(["build", "--release", "--workspace", "--bin", "firebox"]).current_dir(root());
-    match execute(&mut build)? {
+    match build("firebox", &[])? {
         0 => {}
         code => return Ok(code),
     }

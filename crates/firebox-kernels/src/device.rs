@@ -1,5 +1,7 @@
-//! Whether a tensor is one that the CPU kernels can take.
+//! Whether a tensor is one that the CPU kernels can take, and the way into it.
 
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 
 /// Whether a tensor is in f32 on Burn's CPU backend, in a graph without checkpointing if in any.
@@ -15,4 +17,20 @@ pub(crate) fn is_flex<const D: usize>(tensor: &Tensor<D>) -> bool {
 /// The same tensor in a graph: a constant if it was in none.
 pub(crate) fn lift<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if tensor.is_autodiff() { tensor } else { Tensor::from_inner(tensor) }
+}
+
+/// The inside of a tensor that [`is_flex`] and is in no graph.
+pub(crate) fn flex<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Flex> {
+    match tensor.try_into_primitive::<Flex>() {
+        Ok(tensor) => tensor,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
+}
+
+/// The inside of a tensor that [`is_flex`], [lifted](lift) into a graph.
+pub(crate) fn flex_in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Flex>> {
+    match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
+        Ok(tensor) => tensor,
+        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
+    }
 }

@@ -15,7 +15,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, CpuKernels, Mask};
 #[cfg(feature = "cube")]
 use crate::cube::{DeviceMask, DropoutOps, GpuKernels};
-use crate::device::{is_flex, lift};
+use crate::device::{flex, flex_in_graph, is_flex, lift};
 
 /// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
 ///
@@ -30,10 +30,7 @@ pub fn dropout<const D: usize>(
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    assert!(
-        (0.0..=1.0).contains(&probability),
-        "dropout probability {probability} is not between 0 and 1"
-    );
+    check(probability);
     let Some(stream) = stream.filter(|_| probability > 0.0 && x.shape().num_elements() > 0) else {
         return x;
     };
@@ -41,6 +38,14 @@ pub fn dropout<const D: usize>(
         Some(kernels) => fused(kernels, x, Mask::new(probability, scale(probability), stream)),
         None => elsewhere(x, probability, stream),
     }
+}
+
+#[track_caller]
+fn check(probability: f64) {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "dropout probability {probability} is not between 0 and 1"
+    );
 }
 
 /// Where the CPU kernels do not run: in a GPU kernel, else composed.
@@ -65,36 +70,23 @@ pub fn relu_dropout<const D: usize>(
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    assert!(
-        (0.0..=1.0).contains(&probability),
-        "dropout probability {probability} is not between 0 and 1"
-    );
+    check(probability);
     let Some(kernels) = CpuKernels::fused().filter(|_| is_flex(&x)) else {
         return dropout(burn::tensor::activation::relu(x), probability, stream);
     };
     let mask = stream.filter(|_| probability > 0.0);
     let mask = mask.map(|stream| Mask::new(probability, scale(probability), stream));
+    let rectify = |x| in_place(x, |values| cpu::relu(kernels, mask, values));
     if !x.is_autodiff() {
-        return match x.try_into_primitive::<Flex>() {
-            Ok(x) => Tensor::from_primitive::<Flex>(rectify(kernels, x, mask)),
-            Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-        };
+        return Tensor::from_primitive::<Flex>(rectify(flex(x)));
     }
-    let x = match x.try_into_primitive::<Autodiff<Flex>>() {
-        Ok(x) => x,
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    };
-    let (x, guard) = x.into_parts();
+    let (x, guard) = flex_in_graph(x).into_parts();
     let prepared = Rectified.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
-    let y = rectify(kernels, x, mask);
+    let y = rectify(x);
     Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
         OpsKind::Tracked(prepared) => prepared.finish((mask, y.clone()), y),
         OpsKind::UnTracked(prepared) => prepared.finish(y),
     })
-}
-
-fn rectify(kernels: CpuKernels, x: FloatTensor<Flex>, mask: Option<Mask>) -> FloatTensor<Flex> {
-    in_place(x, |values| cpu::relu(kernels, mask, values))
 }
 
 /// Changes a tensor's values where they are if nobody else holds them, else in a copy.
@@ -109,7 +101,7 @@ fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatT
         }
     }
     let x = x.to_contiguous();
-    let mut values = x.storage::<f32>()[..x.shape().num_elements()].to_vec();
+    let mut values = cpu::copy(&x.storage::<f32>()[..x.shape().num_elements()]);
     change(&mut values);
     FloatTensor::<Flex>::from_data(TensorData::new(values, x.shape()))
 }
@@ -136,16 +128,9 @@ fn composed<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> T
 /// On the CPU the mask is never stored: it is drawn again for the gradient.
 fn fused<const D: usize>(kernels: CpuKernels, x: Tensor<D>, mask: Mask) -> Tensor<D> {
     if !x.is_autodiff() {
-        return match x.try_into_primitive::<Flex>() {
-            Ok(x) => Tensor::from_primitive::<Flex>(apply(kernels, x, mask)),
-            Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-        };
+        return Tensor::from_primitive::<Flex>(apply(kernels, flex(x), mask));
     }
-    let x = match x.try_into_primitive::<Autodiff<Flex>>() {
-        Ok(x) => x,
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    };
-    let (x, guard) = x.into_parts();
+    let (x, guard) = flex_in_graph(x).into_parts();
     let prepared = Dropped.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
     let y = apply(kernels, x, mask);
     Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
@@ -154,21 +139,9 @@ fn fused<const D: usize>(kernels: CpuKernels, x: Tensor<D>, mask: Mask) -> Tenso
     })
 }
 
-/// Multiplies by the mask, in place if nobody else holds the tensor.
-fn apply(kernels: CpuKernels, mut x: FloatTensor<Flex>, mask: Mask) -> FloatTensor<Flex> {
-    if x.is_contiguous() && x.layout().start_offset() == 0 {
-        let count = x.shape().num_elements();
-        if let Some(values) = x.try_storage_mut::<f32>()
-            && values.len() == count
-        {
-            cpu::dropout(kernels, mask, None, values);
-            return x;
-        }
-    }
-    let x = x.to_contiguous();
-    let mut y = vec![0.0; x.shape().num_elements()];
-    cpu::dropout(kernels, mask, Some(x.storage::<f32>()), &mut y);
-    FloatTensor::<Flex>::from_data(TensorData::new(y, x.shape()))
+/// Multiplies by the mask.
+fn apply(kernels: CpuKernels, x: FloatTensor<Flex>, mask: Mask) -> FloatTensor<Flex> {
+    in_place(x, |values| cpu::dropout(kernels, mask, values))
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use burn::nn::Linear;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
-use crate::device::{is_flex, lift};
+use crate::device::{flex, flex_in_graph, is_flex};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -42,17 +42,17 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let tracked =
         x.is_autodiff() || weight.is_autodiff() || bias.as_ref().is_some_and(Tensor::is_autodiff);
     if !tracked {
-        let bias = bias.map(plain);
+        let bias = bias.map(|bias| flex(bias).to_contiguous());
         return Tensor::from_primitive::<Flex>(run(
             sizes,
-            &plain(x),
-            &plain(weight),
+            &flex(x).to_contiguous(),
+            &flex(weight).to_contiguous(),
             bias.as_ref(),
         ));
     }
     let shifted = bias.is_some();
     let bias = bias.unwrap_or_else(|| Tensor::zeros([output], &weight.device()));
-    let tensors = [in_graph(x), in_graph(weight), in_graph(bias)];
+    let tensors = [flex_in_graph(x), flex_in_graph(weight), flex_in_graph(bias)];
     let [(x, x_guard), (weight, weight_guard), (bias, bias_guard)] =
         tensors.map(|tensor| tensor.into_parts());
     let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_contiguous());
@@ -84,21 +84,6 @@ fn run(
     let bias = bias.map(|bias| bias.storage::<f32>());
     let y = sizes.forward(x.storage::<f32>(), weight.storage::<f32>(), bias);
     Primitive::from_data(TensorData::new(y, [sizes.rows, sizes.output]))
-}
-
-fn plain<const D: usize>(tensor: Tensor<D>) -> Primitive {
-    match tensor.try_into_primitive::<Flex>() {
-        Ok(tensor) => tensor.to_contiguous(),
-        // `linear` has checked the device.
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    }
-}
-
-fn in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Flex>> {
-    match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
-        Ok(tensor) => tensor,
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    }
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
-use crate::device::{is_flex, lift};
+use crate::device::{flex, flex_in_graph, is_flex};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -81,13 +81,19 @@ fn fused<const D: usize>(
         || gamma.is_autodiff()
         || beta.as_ref().is_some_and(|beta| beta.is_autodiff());
     if !tracked {
-        let beta = beta.map(plain);
-        let (y, _) = run(kernels, &plain(x), &plain(gamma), beta.as_ref(), epsilon);
+        let beta = beta.map(|beta| flex(beta).to_contiguous());
+        let (y, _) = run(
+            kernels,
+            &flex(x).to_contiguous(),
+            &flex(gamma).to_contiguous(),
+            beta.as_ref(),
+            epsilon,
+        );
         return Tensor::from_primitive::<Flex>(y);
     }
     let shifted = beta.is_some();
     let beta = beta.unwrap_or_else(|| gamma.clone().detach().zeros_like());
-    let tensors = [in_graph(x), in_graph(gamma), in_graph(beta)];
+    let tensors = [flex_in_graph(x), flex_in_graph(gamma), flex_in_graph(beta)];
     let [(x, x_guard), (gamma, gamma_guard), (beta, beta_guard)] =
         tensors.map(|tensor| tensor.into_parts());
     let [x, gamma, beta] = [x, gamma, beta].map(|tensor| tensor.to_contiguous());
@@ -100,21 +106,6 @@ fn fused<const D: usize>(
         OpsKind::Tracked(prepared) => prepared.finish(Tape { kernels, x, gamma, moments }, y),
         OpsKind::UnTracked(prepared) => prepared.finish(y),
     })
-}
-
-fn plain<const D: usize>(tensor: Tensor<D>) -> Primitive {
-    match tensor.try_into_primitive::<Flex>() {
-        Ok(tensor) => tensor.to_contiguous(),
-        // `layer_norm` has checked the device.
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    }
-}
-
-fn in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Flex>> {
-    match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
-        Ok(tensor) => tensor,
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    }
 }
 
 #[derive(Debug)]

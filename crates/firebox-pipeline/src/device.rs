@@ -25,11 +25,22 @@ impl ChosenDevice {
     ///
     /// If `FIREBOX_KERNELS` asks for what this processor cannot run.
     pub(crate) fn arithmetic(&self) -> Result<String, CpuKernelsError> {
+        Ok(match self.cpu_kernels()? {
+            Some(kernels) => format!("{} {kernels}", self.backend),
+            None => self.backend.clone(),
+        })
+    }
+
+    /// Which of the kernels for processors run, if this is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`arithmetic`](Self::arithmetic).
+    pub(crate) fn cpu_kernels(&self) -> Result<Option<String>, CpuKernelsError> {
         if self.backend != "cpu" {
-            return Ok(self.backend.clone());
+            return Ok(None);
         }
-        let kernels = format!("{:?}", CpuKernels::current()?).to_lowercase();
-        Ok(format!("{} {kernels}", self.backend))
+        Ok(Some(format!("{:?}", CpuKernels::current()?).to_lowercase()))
     }
 }
 

@@ -12,7 +12,6 @@ use firebox_core::{
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
-use firebox_kernels::CpuKernels;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
 use firebox_train::{Data, Pretraining};
@@ -214,8 +213,7 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
             "as written; weights, states and sums are f32 whatever it is",
         ),
     ];
-    if device.backend == "cpu" {
-        let kernels = format!("{:?}", CpuKernels::current()?).to_lowercase();
+    if let Some(kernels) = device.cpu_kernels()? {
         let why =
             "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
         reasons.push(reason("kernels", kernels, why));

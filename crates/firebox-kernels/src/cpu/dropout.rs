@@ -29,15 +29,11 @@ const TASK: usize = 64 * CHUNK;
 /// Elements whose sixteen blocks of random words are drawn side by side, one per lane.
 const CHUNK: usize = 64;
 
-/// `y = x * mask`, or `y *= mask` without `x`.
-pub(crate) fn dropout(kernels: CpuKernels, mask: Mask, x: Option<&[f32]>, y: &mut [f32]) {
-    y.par_chunks_mut(TASK).enumerate().for_each(|(task, y)| {
-        let first = task * TASK;
-        if let Some(x) = x {
-            y.copy_from_slice(&x[first..][..y.len()]);
-        }
-        multiply(kernels, mask, first as u64 / 4, y);
-    });
+/// `x *= mask`
+pub(crate) fn dropout(kernels: CpuKernels, mask: Mask, x: &mut [f32]) {
+    x.par_chunks_mut(TASK)
+        .enumerate()
+        .for_each(|(task, x)| multiply(kernels, mask, (task * TASK) as u64 / 4, x));
 }
 
 /// `x = max(x, 0) * mask`, without a mask the same for every element kept as it is. NaN stays NaN.

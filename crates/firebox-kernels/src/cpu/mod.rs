@@ -26,7 +26,7 @@ mod plan;
 mod pool;
 mod simd;
 
-use rayon::iter::IndexedParallelIterator;
+use rayon::prelude::*;
 
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
@@ -81,6 +81,13 @@ pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
     rayon::iter::repeat_n(0.0, count).collect_into_vec(&mut zeros);
     zeros
+}
+
+/// The same numbers in memory of their own, copied by all threads.
+pub(crate) fn copy(values: &[f32]) -> Vec<f32> {
+    let mut copy = vec![];
+    values.par_iter().copied().collect_into_vec(&mut copy);
+    copy
 }
 
 /// A slice that several threads write to, each its own elements.

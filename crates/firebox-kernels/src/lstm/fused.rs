@@ -18,7 +18,7 @@ use firebox_core::Precision;
 
 use super::{LstmState, Stack, Weights};
 use crate::cpu::{self, Arithmetic, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes};
-use crate::device::{is_flex, lift};
+use crate::device::{flex, flex_in_graph, is_flex};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -81,20 +81,12 @@ pub(super) fn layer(
     let (output, last) = if tensors.iter().any(Tensor::is_autodiff) {
         tracked(arithmetic, plan, tensors)
     } else {
-        let inputs = tensors.map(|tensor| primitive(tensor).to_contiguous());
+        let inputs = tensors.map(|tensor| flex(tensor).to_contiguous());
         let (output, last, _) = run(arithmetic, &plan, &inputs, false);
         (Tensor::from_primitive::<Flex>(output), Tensor::from_primitive::<Flex>(last))
     };
     let part = |index| last.clone().narrow(0, index, 1).reshape(states);
     (output, LstmState { hidden: part(0), cell: part(1) })
-}
-
-fn primitive(tensor: Tensor<3>) -> Primitive {
-    match tensor.try_into_primitive::<Flex>() {
-        Ok(primitive) => primitive,
-        // `kernels` has checked the device.
-        Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-    }
 }
 
 fn tensor(values: Vec<f32>, shape: impl Into<burn::tensor::Shape>) -> Primitive {
@@ -158,11 +150,7 @@ fn tracked(
 ) -> (Tensor<3>, Tensor<4>) {
     let mut guards = vec![];
     let inputs = tensors.map(|tensor| {
-        let tensor = match lift(tensor).try_into_primitive::<Autodiff<Flex>>() {
-            Ok(tensor) => tensor,
-            Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
-        };
-        let (primitive, guard) = tensor.into_parts();
+        let (primitive, guard) = flex_in_graph(tensor).into_parts();
         guards.push(guard);
         primitive.to_contiguous()
     });
