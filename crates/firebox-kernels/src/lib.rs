@@ -2,8 +2,10 @@
 //!
 //! [`Lstm`] is a stack of LSTM layers in one or both directions, with the parameters of PyTorch's
 //! `nn.LSTM` under the same names and in the same layout. It takes sequences of different lengths
-//! in one batch: a padded step changes no state, no output and no gradient. [`dropout()`] and the
-//! initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
+//! in one batch: a padded step changes no state, no output and no gradient. [`Gru`] is the same with
+//! another cell. Both compute their products in bf16 if asked ([`Lstm::in_precision`]) and take over
+//! weights of burn-nn's modules. [`layer_norm`], [`linear()`] and [`relu_dropout`] are Burn's
+//! operations without its waste on a CPU. [`dropout()`] and the initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
 //! and gives the same numbers on every device.
 //!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
@@ -11,8 +13,8 @@
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
 //! below. On every other device and type, and on the CPU under gradient checkpointing, the same
 //! formula is composed of Burn's own operations. [`CpuKernels`] says which variant runs; the
-//! environment variable `FIREBOX_KERNELS` (`composed`, `portable`, `avx2` or `avx512`) forces one,
-//! `composed` on every device.
+//! environment variable `FIREBOX_KERNELS` (`composed`, `portable`, `avx2`, `avx512` or `avx512-bf16`)
+//! forces one, `composed` on every device.
 //!
 //! # On GPUs
 //!
