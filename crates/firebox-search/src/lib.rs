@@ -1,0 +1,11 @@
+//! Hyper-parameter search in Optuna's terms and in Optuna's journal format.
+//!
+//! A [`Distribution`] says which values a parameter may take; a [`Trial`] is one attempt with its
+//! parameters, its intermediate values and its outcome. Nothing here trains a model, reads a
+//! pipeline file or knows what a parameter means.
+
+mod space;
+mod trial;
+
+pub use space::{Choice, Distribution, DistributionError, Value};
+pub use trial::{Trial, TrialState};

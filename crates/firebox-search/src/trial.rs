@@ -1,0 +1,57 @@
+//! One attempt, as Optuna's `FrozenTrial` keeps it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::space::Distribution;
+
+/// Where a trial stands. The numbers are those of Optuna's journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum TrialState {
+    /// A worker has it.
+    Running = 0,
+    /// Ended with values.
+    Complete = 1,
+    /// Given up early, because others were better at the same step.
+    Pruned = 2,
+    /// Ended with an error.
+    Fail = 3,
+    /// Wanted, but not begun.
+    Waiting = 4,
+}
+
+impl TrialState {
+    /// Whether nothing about the trial can change any more.
+    pub fn is_finished(self) -> bool {
+        !matches!(self, Self::Running | Self::Waiting)
+    }
+}
+
+/// A trial with all that is known of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// Its number within the study, from 0 on.
+    pub number: u64,
+    /// Where it stands.
+    pub state: TrialState,
+    /// Values of the objectives, one each, of a complete trial (Optuna gives a pruned trial its last
+    /// intermediate value in samplers, but no value).
+    pub values: Option<Vec<f64>>,
+    /// Parameters by name: their distribution and their internal value (the number itself, or the
+    /// index of the choice).
+    pub parameters: BTreeMap<String, (Distribution, f64)>,
+    /// Values reported at steps; NaN is possible.
+    pub intermediate: BTreeMap<u64, f64>,
+    /// Sizes by which constraints are violated: not above 0 is feasible. `None` if none was computed.
+    pub constraints: Option<Vec<f64>>,
+    /// Attributes of the user.
+    pub user_attributes: BTreeMap<String, serde_json::Value>,
+    /// Attributes of samplers, pruners and retries.
+    pub system_attributes: BTreeMap<String, serde_json::Value>,
+    /// When a worker took it: seconds since the epoch, UTC.
+    pub started: Option<f64>,
+    /// When it ended: seconds since the epoch, UTC.
+    pub ended: Option<f64>,
+}
