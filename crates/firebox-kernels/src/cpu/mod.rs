@@ -25,6 +25,7 @@ mod pack;
 mod plan;
 mod pool;
 mod simd;
+mod sweep;
 
 use rayon::prelude::*;
 
@@ -35,6 +36,7 @@ pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
+pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
 /// widest vector. Layouts do not depend on the kind of vector that is used.
