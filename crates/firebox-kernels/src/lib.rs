@@ -73,6 +73,7 @@ mod init;
 mod linear;
 mod lstm;
 mod norm;
+mod optimizer;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
@@ -84,3 +85,7 @@ pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use norm::layer_norm;
+pub use optimizer::{
+    Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
+    update_parameters,
+};

@@ -26,6 +26,7 @@ mod plan;
 mod pool;
 mod product;
 mod simd;
+mod sweep;
 
 use rayon::prelude::*;
 
@@ -37,6 +38,7 @@ pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
 pub(crate) use product::{Matrix, Products, Start};
+pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
 /// widest vector. Layouts do not depend on the kind of vector that is used.
