@@ -62,6 +62,7 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod attention;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
@@ -74,6 +75,7 @@ mod linear;
 mod lstm;
 mod norm;
 
+pub use attention::{Attention, attention, self_attention};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};

@@ -11,6 +11,7 @@
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
 
+mod attention;
 mod backward;
 mod block;
 mod cell;
@@ -28,6 +29,10 @@ mod simd;
 
 use rayon::prelude::*;
 
+pub(crate) use attention::{
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
+    Operands, Place, ProbabilityMask, attention, attention_backward,
+};
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
