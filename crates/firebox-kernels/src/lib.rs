@@ -68,6 +68,7 @@ mod cpu;
 mod cube;
 mod device;
 mod dropout;
+mod gelu;
 mod gru;
 mod import;
 mod init;
@@ -80,6 +81,7 @@ pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
+pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};

@@ -18,6 +18,7 @@ mod cell;
 mod compute;
 mod dropout;
 mod forward;
+mod gelu;
 mod kernels;
 mod linear;
 mod math;
@@ -36,6 +37,7 @@ pub(crate) use attention::{
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
+pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
