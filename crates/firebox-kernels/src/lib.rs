@@ -75,6 +75,7 @@ mod init;
 mod linear;
 mod lstm;
 mod norm;
+mod optimizer;
 
 pub use attention::{Attention, attention, self_attention};
 pub use cpu::{CpuKernels, CpuKernelsError};
@@ -85,6 +86,10 @@ pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
-pub use linear::linear;
+pub use linear::{linear, linear_in};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use norm::layer_norm;
+pub use optimizer::{
+    Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
+    update_parameters,
+};
