@@ -4,9 +4,11 @@
 //! result, so that both can be read together. Each workload has a file of its own. Accuracy is not
 //! measured here.
 
+mod bert_base;
 mod lstm_forecast;
 mod lstm_mae;
 mod noise;
+mod transformer;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -36,12 +38,20 @@ pub enum Workload {
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
     /// and 1 channel. Not in the zoo yet: the model is beside this file.
     LstmForecast,
+    /// R3: Transformer of width 128 with 3 layers, windows of 105 steps and 4 channels, 3 classes.
+    Transformer,
+    /// R5: 12 layers of width 768 on 128 tokens, 9 labels from the first token.
+    BertBase,
 }
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 2] =
-        [(Self::LstmMae, "lstm-mae"), (Self::LstmForecast, "lstm-forecast")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::LstmMae, "lstm-mae"),
+        (Self::LstmForecast, "lstm-forecast"),
+        (Self::Transformer, "transformer"),
+        (Self::BertBase, "bert-base"),
+    ];
 
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
@@ -51,6 +61,8 @@ impl Workload {
         match self {
             Self::LstmMae => 512,
             Self::LstmForecast => 128,
+            Self::Transformer => 256,
+            Self::BertBase => 16,
         }
     }
 }
@@ -113,7 +125,7 @@ pub struct BenchResult {
     pub first_loss: f64,
     /// Loss of the last step.
     pub last_loss: f64,
-    /// Variant of the recurrent kernels.
+    /// Variant of the kernels.
     pub kernels: String,
 }
 
@@ -131,6 +143,8 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
     let (times, losses) = match config.workload {
         Workload::LstmMae => lstm_mae::run(batch, config, device)?,
         Workload::LstmForecast => lstm_forecast::run(batch, config, device)?,
+        Workload::Transformer => transformer::run(batch, config, device)?,
+        Workload::BertBase => bert_base::run(batch, config, device)?,
     };
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
