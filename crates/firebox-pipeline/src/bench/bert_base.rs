@@ -7,7 +7,7 @@ use firebox_models::{Bert, BertConfig, Loss};
 use firebox_train::{Objective, Streams};
 
 use super::transformer::labels;
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -17,7 +17,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let settings = BertConfig::default();
     let noise =
         Noise::tokens(batch, config, settings.positions, settings.vocabulary).with_labels(3);

@@ -7,7 +7,7 @@ use firebox_loader::Batch;
 use firebox_models::{Loss, Transformer, TransformerConfig};
 use firebox_train::{Objective, Streams};
 
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -19,7 +19,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let stream = Stream::new(1337, "weights");
     let model = TransformerConfig::default().init(stream, 4, 105, CLASSES, &device.device)?;
     let noise = Noise::normal(batch, config, [105, 4]).with_labels(CLASSES);
