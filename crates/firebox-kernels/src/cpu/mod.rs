@@ -11,6 +11,7 @@
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
 
+mod attention;
 mod backward;
 mod block;
 mod cell;
@@ -18,6 +19,7 @@ mod compute;
 mod dropout;
 mod forward;
 mod gates;
+mod gelu;
 mod kernels;
 mod linear;
 mod math;
@@ -33,9 +35,14 @@ use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
+pub(crate) use attention::{
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
+    Operands, Place, ProbabilityMask, attention, attention_backward,
+};
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
+pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};

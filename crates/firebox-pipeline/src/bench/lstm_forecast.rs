@@ -12,7 +12,7 @@ use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{Objective, Streams};
 
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -20,7 +20,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let model = Forecaster::init(config.precision, &device.device);
     time(model, &Forecasting, Noise::normal(batch, config, [105, 4]), config, device)
 }
