@@ -62,6 +62,7 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
@@ -72,8 +73,10 @@ mod import;
 mod init;
 mod linear;
 mod lstm;
+mod noise;
 mod norm;
 
+pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
@@ -83,4 +86,5 @@ pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use linear::linear;
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
+pub use noise::GaussianNoise;
 pub use norm::layer_norm;

@@ -15,11 +15,13 @@ mod backward;
 mod block;
 mod cell;
 mod compute;
+mod conv;
 mod dropout;
 mod forward;
 mod kernels;
 mod linear;
 mod math;
+mod noise;
 mod norm;
 mod pack;
 mod plan;
@@ -29,10 +31,12 @@ mod simd;
 use rayon::prelude::*;
 
 pub(crate) use backward::{OutputGradients, backward};
+pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
+pub(crate) use noise::{Noise, add_noise};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
 
