@@ -41,7 +41,7 @@ pub fn dropout<const D: usize>(
 }
 
 #[track_caller]
-fn check(probability: f64) {
+pub(crate) fn check(probability: f64) {
     assert!(
         (0.0..=1.0).contains(&probability),
         "dropout probability {probability} is not between 0 and 1"
@@ -107,7 +107,7 @@ fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatT
 }
 
 /// The factor of the elements that are kept; those that are dropped have the factor 0.
-fn scale(probability: f64) -> f32 {
+pub(crate) fn scale(probability: f64) -> f32 {
     (1.0 / (1.0 - probability)) as f32
 }
 

@@ -62,6 +62,7 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod batch_norm;
 mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
@@ -73,9 +74,11 @@ mod import;
 mod init;
 mod linear;
 mod lstm;
+mod max_pool;
 mod noise;
 mod norm;
 
+pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
@@ -86,5 +89,6 @@ pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use linear::linear;
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
+pub use max_pool::max_pool1d;
 pub use noise::GaussianNoise;
 pub use norm::layer_norm;

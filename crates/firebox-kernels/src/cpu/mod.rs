@@ -12,6 +12,7 @@
 //! order, so results are the same to the bit on any number of threads.
 
 mod backward;
+mod batch_norm;
 mod block;
 mod cell;
 mod compute;
@@ -21,6 +22,7 @@ mod forward;
 mod kernels;
 mod linear;
 mod math;
+mod max_pool;
 mod noise;
 mod norm;
 mod pack;
@@ -31,11 +33,15 @@ mod simd;
 use rayon::prelude::*;
 
 pub(crate) use backward::{OutputGradients, backward};
+pub(crate) use batch_norm::{
+    Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
+};
 pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
+pub(crate) use max_pool::MaxPool;
 pub(crate) use noise::{Noise, add_noise};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
@@ -80,6 +86,15 @@ impl Arithmetic {
     }
 }
 
+/// Runs tasks on all threads, or one after the other where all of them together touch so few numbers
+/// that waking threads would take longer. Tasks must not depend on each other.
+fn each_task(tasks: usize, numbers: usize, run: impl Fn(usize) + Sync) {
+    if tasks < 2 || numbers < 1 << 15 {
+        return (0..tasks).for_each(run);
+    }
+    (0..tasks).into_par_iter().with_max_len(1).for_each(&run);
+}
+
 /// So many zeros, written by all threads: a single one takes 5 ms for 50 MB.
 pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
@@ -95,20 +110,20 @@ pub(crate) fn copy(values: &[f32]) -> Vec<f32> {
 }
 
 /// A slice that several threads write to, each its own elements.
-struct Shared<'a> {
-    start: *mut f32,
+struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    slice: std::marker::PhantomData<&'a mut [f32]>,
+    slice: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: only `write` and `add` touch the elements; their callers promise that no two threads
-// touch the same ones.
-unsafe impl Send for Shared<'_> {}
+// SAFETY: only `part` gives access to the elements; its callers promise that no two threads touch
+// the same ones.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
-    fn new(slice: &'a mut [f32]) -> Self {
+impl<'a, T> Shared<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
         let (start, len) = (slice.as_mut_ptr(), slice.len());
         Self { start, len, slice: std::marker::PhantomData }
     }
@@ -119,7 +134,7 @@ impl<'a> Shared<'a> {
     /// No other part that is alive may overlap this one.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    unsafe fn part(&self, at: usize, count: usize) -> &mut [f32] {
+    unsafe fn part(&self, at: usize, count: usize) -> &mut [T] {
         assert!(at + count <= self.len, "a part of {count} at {at} of {} numbers", self.len);
         // SAFETY: inside the slice, by the assertion; not shared, by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), count) }
