@@ -77,6 +77,7 @@ mod lstm;
 mod max_pool;
 mod noise;
 mod norm;
+mod optimizer;
 
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
@@ -87,8 +88,12 @@ pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
-pub use linear::linear;
+pub use linear::{linear, linear_in};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use max_pool::max_pool1d;
 pub use noise::GaussianNoise;
 pub use norm::layer_norm;
+pub use optimizer::{
+    Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
+    update_parameters,
+};
