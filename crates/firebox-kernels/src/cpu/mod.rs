@@ -136,12 +136,12 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Safety
     /// It is valid for `len` numbers, and nobody else uses it as long as this lives.
-    unsafe fn from_raw(start: *mut f32, len: usize) -> Self {
+    unsafe fn from_raw(start: *mut T, len: usize) -> Self {
         Self { start, len, slice: std::marker::PhantomData }
     }
 
     /// Where `count` numbers begin, some of which belong to the caller.
-    fn pointer(&self, at: usize, count: usize) -> *mut f32 {
+    fn pointer(&self, at: usize, count: usize) -> *mut T {
         assert!(at + count <= self.len, "{count} numbers at {at} of {}", self.len);
         self.start.wrapping_add(at)
     }

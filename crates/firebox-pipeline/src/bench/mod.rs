@@ -4,8 +4,11 @@
 //! result, so that both can be read together. Each workload has a file of its own. Accuracy is not
 //! measured here.
 
+mod cnn_lstm;
+mod labels;
 mod lstm_forecast;
 mod lstm_mae;
+mod mlp;
 mod noise;
 
 use std::path::Path;
@@ -36,12 +39,22 @@ pub enum Workload {
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
     /// and 1 channel. Not in the zoo yet: the model is beside this file.
     LstmForecast,
+    /// R3: a dense network of 128, 96, 64 and 32 units with BatchNorm on whole windows of 105 steps
+    /// and 4 channels.
+    Mlp,
+    /// R4: three convolutions with BatchNorm and a BiLSTM 2 × 256 on sequences of 500 steps and 1,024
+    /// channels.
+    CnnLstm,
 }
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 2] =
-        [(Self::LstmMae, "lstm-mae"), (Self::LstmForecast, "lstm-forecast")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::LstmMae, "lstm-mae"),
+        (Self::LstmForecast, "lstm-forecast"),
+        (Self::Mlp, "mlp"),
+        (Self::CnnLstm, "cnn-lstm"),
+    ];
 
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
@@ -49,8 +62,9 @@ impl Workload {
 
     fn default_batch(self) -> usize {
         match self {
-            Self::LstmMae => 512,
+            Self::LstmMae | Self::Mlp => 512,
             Self::LstmForecast => 128,
+            Self::CnnLstm => 64,
         }
     }
 }
@@ -131,6 +145,8 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
     let (times, losses) = match config.workload {
         Workload::LstmMae => lstm_mae::run(batch, config, device)?,
         Workload::LstmForecast => lstm_forecast::run(batch, config, device)?,
+        Workload::Mlp => mlp::run(batch, config, device)?,
+        Workload::CnnLstm => cnn_lstm::run(batch, config, device)?,
     };
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -277,7 +293,8 @@ mod tests {
             };
             let result = bench(&config, &device).unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
-            // Noise has the variance 1, and an untrained model predicts next to nothing.
+            // Noise has the variance 1, and an untrained model predicts next to nothing; the
+            // cross-entropy of chance is ln 3 or ln 5.
             assert!((0.3..2.5).contains(&result.first_loss), "{}", result.first_loss);
             let line = serde_json::to_value(&result).unwrap();
             for key in ["engine", "workload", "mode", "device", "precision", "batch", "step_ms"] {

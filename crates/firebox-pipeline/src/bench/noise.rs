@@ -42,7 +42,6 @@ impl Noise {
     }
 
     /// The same with a label from 0 to below `classes` for each sample.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the workloads with classes"))]
     pub(super) fn with_labels(self, classes: usize) -> Self {
         let labels = integers("labels", classes, self.batch).map(|label| label as u32).collect();
         let classes = (0..classes).map(|class| class.to_string()).collect();
