@@ -142,12 +142,12 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         return Err(PipelineError::Setting(message));
     }
     let kernels = device.arithmetic()?;
-    let (times, losses) = match config.workload {
-        Workload::LstmMae => lstm_mae::run(batch, config, device)?,
-        Workload::LstmForecast => lstm_forecast::run(batch, config, device)?,
-        Workload::Mlp => mlp::run(batch, config, device)?,
-        Workload::CnnLstm => cnn_lstm::run(batch, config, device)?,
-    };
+    let (times, losses) = device.run(|| match config.workload {
+        Workload::LstmMae => lstm_mae::run(batch, config, device),
+        Workload::LstmForecast => lstm_forecast::run(batch, config, device),
+        Workload::Mlp => mlp::run(batch, config, device),
+        Workload::CnnLstm => cnn_lstm::run(batch, config, device),
+    })?;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let median = sorted[sorted.len() / 2];
