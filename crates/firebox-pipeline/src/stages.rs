@@ -483,20 +483,19 @@ impl Run<'_> {
                 Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
             };
             let channels = windows.ingested.set.channels().len();
-            let trained = firebox_train::train(
-                self.untrained(self.config.run.seed, channels)?,
-                &Pretraining,
-                Data { train: &loader, validation: validation.as_ref() },
-                &self.config.train,
-                &firebox_train::Run {
-                    folder: path,
-                    key: self.keys.training,
-                    seed: self.config.run.seed,
-                    resume: true,
-                    stop: self.stop,
-                    listener: self.listener,
-                },
-            )?;
+            let model = self.untrained(self.config.run.seed, channels)?;
+            let run = firebox_train::Run {
+                folder: path,
+                key: self.keys.training,
+                seed: self.config.run.seed,
+                resume: true,
+                stop: self.stop,
+                listener: self.listener,
+            };
+            let data = Data { train: &loader, validation: validation.as_ref() };
+            let config = &self.config.train;
+            let train = || firebox_train::train(model, &Pretraining, data, config, &run);
+            let trained = self.device.run(train)?;
             let summary = &trained.summary;
             let best = summary.best.map_or(String::new(), |best| {
                 format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
