@@ -67,6 +67,17 @@ pub enum Event {
         /// The loss or a gradient was not finite, and the weights were left alone.
         skipped: bool,
     },
+    /// The loss scale of half precision changed.
+    LossScale {
+        /// Steps taken so far.
+        step: u64,
+        /// The scale until then.
+        before: f64,
+        /// The scale from now on.
+        scale: f64,
+        /// Steps skipped so far because a gradient had overflown.
+        overflows: u64,
+    },
     /// An epoch ends.
     Epoch {
         /// Epoch, from 1.
