@@ -7,11 +7,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use firebox_models::read_parameters;
+use burn::backend::Flex;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use firebox_core::Stream;
+use firebox_kernels::{CpuKernels, uniform};
+use firebox_models::{Pretrain, PretrainBatch, read_parameters};
 use firebox_train::{
-    AverageConfig, CheckpointConfig, Data, DynamicScale, Keep, LayerDecay, LossScale, Optimizer,
-    Outcome, ParameterGroup, Pretraining, SgdConfig, TrainConfig, TrainError, checkpoints,
-    load_average, load_weights,
+    AverageConfig, CheckpointConfig, Clip, Data, DynamicScale, Gradients, Keep, LayerDecay,
+    LossScale, Optimizer, OptimizerState, Outcome, ParameterGroup, Pretraining, SgdConfig,
+    SquaredNorm, TrainConfig, TrainError, UpdateBy, checkpoints, load_average, load_weights,
 };
 use support::{Plan, ToMean, autoencoder, held_out, loader, point, steps, weights};
 
@@ -193,4 +198,43 @@ fn a_resume_is_exact_with_momentum_groups_scale_and_average() {
     let plain = run(&[]);
     assert_eq!(plain.2.last().unwrap().0.loss_scale, 65_536.0 * 8.0);
     assert_eq!(run(&[1, 3, 4, 5, 8, 10]), plain);
+}
+
+/// Where the numbers of each parameter lie.
+fn places<M: Module>(model: &M) -> Vec<*const f32> {
+    struct Visitor(Vec<*const f32>);
+    impl ModuleVisitor for Visitor {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let inside = param.base().inner().try_into_primitive::<Flex>().unwrap();
+            self.0.push(inside.storage::<f32>().as_ptr());
+        }
+    }
+    let mut visitor = Visitor(vec![]);
+    model.visit(&mut visitor);
+    visitor.0
+}
+
+#[test]
+fn weights_are_updated_where_they_lie_after_a_real_backward_pass() {
+    if CpuKernels::current() == Ok(CpuKernels::Composed) {
+        return;
+    }
+    let mut model = autoencoder(0.2, 0.1).train();
+    let mut optimizer = OptimizerState::new(&model, &TrainConfig::default()).unwrap();
+    let (mut before, mut values) = (vec![], weights(&model));
+    for step in 0..3 {
+        let stream = Stream::new(1, "test").substream(step);
+        let inputs = uniform::<3>(stream, [4, 14, 2], -1.0, 1.0, &Device::default());
+        let batch = PretrainBatch { inputs, lengths: &[14, 9, 14, 3], indices: &[0, 1, 2, 3] };
+        let loss = model.pretrain_loss(&batch, stream, Some(stream));
+        let gradients = Gradients::take(&model, loss.value.backward());
+        let SquaredNorm::Known(squared_norm) = gradients.squared_norm() else { unreachable!() };
+        let by = UpdateBy { learning_rate: 0.1, clip: Clip::Norm(1.0), scale: 1.0, squared_norm };
+        assert!(optimizer.step(&mut model, &gradients, by));
+        let (after, new_values) = (places(&model), weights(&model));
+        // The first step may have to give a parameter memory of its own.
+        assert!(step == 0 || after == before, "step {step}");
+        assert_ne!(new_values, values);
+        (before, values) = (after, new_values);
+    }
 }
