@@ -82,7 +82,7 @@ pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
-pub use linear::linear;
+pub use linear::{linear, linear_in};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use norm::layer_norm;
 pub use optimizer::{
