@@ -18,7 +18,7 @@ const TANH_ERROR: f64 = 4e-7;
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn exp<S: Simd>(x: S::Vector) -> S::Vector {
+pub(super) unsafe fn exp<S: Simd>(x: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
     unsafe {
         let x = S::clamp(x, -87.0, 87.0);
