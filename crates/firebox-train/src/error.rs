@@ -114,6 +114,17 @@ pub enum TrainError {
         /// The last of them, from 1.
         step: u64,
     },
+    /// Every step overflowed, so nothing was learnt.
+    #[error(
+        "the gradients of all {steps} steps overflowed, down to a loss scale of {scale}; lower \
+         `train.loss_scale.dynamic.initial`, or train longer"
+    )]
+    Overflowed {
+        /// Steps.
+        steps: u64,
+        /// The scale after the last one.
+        scale: f64,
+    },
     /// The device failed to compute or to deliver a result.
     #[error("the device failed: {0}")]
     Device(String),

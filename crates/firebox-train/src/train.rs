@@ -79,6 +79,10 @@ where
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
     let Session { model, state, data_time, .. } = session;
+    let Scaler { scale, overflows, .. } = state.scaler;
+    if outcome != Outcome::Interrupted && overflows > 0 && state.updates() == 0 {
+        return Err(TrainError::Overflowed { steps: state.step, scale });
+    }
     let mut summary = Summary {
         outcome,
         key: run.key,

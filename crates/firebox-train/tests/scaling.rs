@@ -213,6 +213,19 @@ fn an_overflow_at_the_floor_is_a_failure() {
 }
 
 #[test]
+fn a_run_of_overflows_alone_is_no_result() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = Storm { steps: (0..100).collect(), size: 2f64.powi(114) };
+    let folder = tempfile::tempdir().unwrap();
+    let dynamic = DynamicScale { initial: 2f64.powi(40), ..DynamicScale::default() };
+    let config = config(LossScale::Dynamic(dynamic));
+    let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::Overflowed { steps: 18, .. }), "{error}");
+    assert!(!folder.path().join("training.json").exists());
+}
+
+#[test]
 fn a_loss_that_is_no_number_is_no_overflow() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };
