@@ -186,8 +186,15 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 6] =
-    ["split", "labels", "model", "train.schedule", "train.optimizer", "train.checkpoint.keep"];
+const CHOICES: [&str; 7] = [
+    "split",
+    "labels",
+    "model",
+    "train.schedule",
+    "train.optimizer",
+    "train.loss_scale",
+    "train.checkpoint.keep",
+];
 
 /// Drops what an earlier layer chose where `path` goes into another choice of the same table.
 fn without_other_choice(figment: Figment, path: &str) -> Figment {
