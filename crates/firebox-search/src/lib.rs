@@ -4,8 +4,15 @@
 //! parameters, its intermediate values and its outcome. Nothing here trains a model, reads a
 //! pipeline file or knows what a parameter means.
 
+mod decimal;
+mod direction;
+mod pruner;
+mod sampler;
 mod space;
 mod trial;
 
+pub use direction::Direction;
+pub use pruner::Pruner;
+pub use sampler::{Sampler, SamplerContext};
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use trial::{Trial, TrialState};
