@@ -9,10 +9,14 @@ mod direction;
 mod pruner;
 mod sampler;
 mod space;
+mod storage;
+mod study;
 mod trial;
 
 pub use direction::Direction;
 pub use pruner::Pruner;
 pub use sampler::{Sampler, SamplerContext};
 pub use space::{Choice, Distribution, DistributionError, Value};
+pub use storage::{GRACE, JournalLock, Storage, StorageError};
+pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};
 pub use trial::{Trial, TrialState};
