@@ -6,6 +6,8 @@
 
 mod decimal;
 mod direction;
+#[cfg(test)]
+mod golden;
 mod pruner;
 mod sampler;
 mod space;
@@ -15,7 +17,9 @@ mod trial;
 
 pub use direction::Direction;
 pub use pruner::Pruner;
-pub use sampler::{Sampler, SamplerContext};
+pub use sampler::{
+    GridError, GridSampler, QuasiRandomSampler, RandomSampler, Sampler, SamplerContext, Sequence,
+};
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
 pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};

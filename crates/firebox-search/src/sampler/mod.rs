@@ -1,6 +1,20 @@
 //! Where the parameters of the next trial come from.
 
+mod grid;
+mod halton;
+mod mersenne;
+mod quasi;
+mod random;
+mod sobol;
+#[cfg(test)]
+pub(crate) mod testing;
+mod unit;
+
 use std::collections::BTreeMap;
+
+pub use grid::{GridError, GridSampler};
+pub use quasi::{QuasiRandomSampler, Sequence};
+pub use random::RandomSampler;
 
 use crate::direction::Direction;
 use crate::space::Distribution;
