@@ -38,6 +38,7 @@ pub(super) struct FileLock {
     journal: PathBuf,
     path: PathBuf,
     owner: PathBuf,
+    draft: PathBuf,
     kind: JournalLock,
     grace: Duration,
 }
@@ -60,7 +61,9 @@ impl FileLock {
             PathBuf::from(name)
         };
         let (path, owner) = (beside(".lock"), beside(".owner"));
-        Self { journal: journal.to_path_buf(), path, owner, kind, grace }
+        // Only the owner of this machine makes one.
+        let draft = beside(&format!(".lock-{}", machine()));
+        Self { journal: journal.to_path_buf(), path, owner, draft, kind, grace }
     }
 
     /// Waits for the lock.
@@ -78,8 +81,10 @@ impl FileLock {
         };
         let mut pause = Duration::from_millis(1);
         let mut seen: Option<(String, Instant)> = None;
+        // Who held the lock last must be known before this process writes itself down.
+        let last = written(&mut owner);
         loop {
-            match self.create() {
+            match self.create(&mut owner) {
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(file("create", &self.path)(error)),
@@ -90,7 +95,7 @@ impl FileLock {
                 _ => {
                     seen = Some((now.clone(), Instant::now()));
                     // The owner's own lock is ours now: it is dead, or it would hold it.
-                    written(&mut owner).is_some_and(|text| text == now)
+                    last.as_ref().is_some_and(|last| *last == now)
                 }
             };
             if left && identity(&self.path).as_deref() == Some(&now) {
@@ -100,25 +105,51 @@ impl FileLock {
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
-        if let Some(now) = identity(&self.path) {
-            // A failure costs the next one a wait for the grace period, no more.
-            let _ = owner.set_len(0).and_then(|()| owner.rewind());
-            let _ = owner.write_all(now.as_bytes());
-        }
         Ok(Held { path: self.path.clone(), owner, contended, released: false })
     }
 
-    fn create(&self) -> std::io::Result<()> {
-        match self.kind {
-            #[cfg(unix)]
-            JournalLock::Link => std::os::unix::fs::symlink(&self.journal, &self.path),
-            #[cfg(windows)]
-            JournalLock::Link => std::os::windows::fs::symlink_file(&self.journal, &self.path),
-            JournalLock::Open => {
-                OpenOptions::new().write(true).create_new(true).open(&self.path).map(drop)
+    /// Makes the lock elsewhere, writes it down as this process's, and puts it into its place if there
+    /// is none: a process that is killed at any moment leaves a lock that is known to be its own.
+    fn create(&self, owner: &mut File) -> std::io::Result<()> {
+        if self.path.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let draft = &self.draft;
+        let _ = std::fs::remove_file(draft);
+        self.create_at(draft)?;
+        write_down(owner, identity(draft));
+        let linked = std::fs::hard_link(draft, &self.path);
+        let _ = std::fs::remove_file(draft);
+        match linked {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            // A file system without hard links.
+            Err(_) => {
+                self.create_at(&self.path)?;
+                write_down(owner, identity(&self.path));
+                Ok(())
             }
         }
     }
+
+    fn create_at(&self, path: &Path) -> std::io::Result<()> {
+        match self.kind {
+            #[cfg(unix)]
+            JournalLock::Link => std::os::unix::fs::symlink(&self.journal, path),
+            #[cfg(windows)]
+            JournalLock::Link => std::os::windows::fs::symlink_file(&self.journal, path),
+            JournalLock::Open => {
+                OpenOptions::new().write(true).create_new(true).open(path).map(drop)
+            }
+        }
+    }
+}
+
+/// Keeps who holds the lock. A failure costs the next one a wait for the grace period, no more.
+fn write_down(owner: &mut File, identity: Option<String>) {
+    let text = identity.unwrap_or_default();
+    let _ = owner.rewind().and_then(|()| owner.write_all(text.as_bytes()));
+    let _ = owner.set_len(text.len() as u64);
 }
 
 impl Held {
@@ -227,7 +258,7 @@ mod tests {
         drop(lock.acquire().unwrap());
         assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
         // Optuna's process writes no owner.
-        lock.create().unwrap();
+        lock.create_at(&lock.path).unwrap();
         let start = Instant::now();
         drop(lock.acquire().unwrap());
         assert!(start.elapsed() > Duration::from_millis(300));

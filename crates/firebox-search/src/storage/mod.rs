@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod json;
 mod lock;
+mod memory;
 mod operation;
 mod record;
 mod redis;
@@ -73,6 +74,15 @@ impl Storage {
     pub fn redis(url: &str, patience: Duration) -> Result<Self, StorageError> {
         let backend = redis::RedisBackend::open(url, patience)?;
         Self::with(backend.server().to_owned(), Box::new(backend))
+    }
+
+    /// A journal of this process alone, which ends with it.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn memory() -> Result<Self, StorageError> {
+        Self::with("memory".to_owned(), Box::<memory::MemoryBackend>::default())
     }
 
     fn with(address: String, backend: Box<dyn Backend>) -> Result<Self, StorageError> {

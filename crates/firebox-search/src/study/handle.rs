@@ -380,7 +380,7 @@ impl<'study> TrialHandle<'study> {
             }
             other => other,
         };
-        let (study, retries, id) = (self.study.id, self.study.retries, self.id);
+        let (study, id) = (self.study.id, self.id);
         let told = self.change(|_, trial| {
             let state = |state, values| {
                 vec![Operation::State { trial: id, state, values, time: time::now() }]
@@ -395,7 +395,7 @@ impl<'study> TrialHandle<'study> {
                 }
                 Ended::Failed(reason) => retry::fail(id, reason),
                 Ended::Interrupted => {
-                    retry::fail_and_retry(study, id, trial, "its worker was stopped", retries)
+                    retry::fail_and_retry(study, id, trial, "its worker was stopped", u64::MAX)
                 }
             })
         });

@@ -409,3 +409,6 @@ impl Study {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
