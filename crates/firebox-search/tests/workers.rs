@@ -19,7 +19,7 @@ fn eight_workers_that_are_killed_at_random() {
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("study.log").display().to_string();
     drop(Study::create(&open(&address), "branin", &[Direction::Minimize], options()).unwrap());
-    let wanted = 8 * seconds;
+    let wanted = 20 * seconds;
     let start = || -> Child {
         let mut command = Command::new(worker());
         command.args([&address, "branin", &wanted.to_string(), "30"]).stdout(Stdio::null());
@@ -30,7 +30,7 @@ fn eight_workers_that_are_killed_at_random() {
         (Instant::now(), 0, firebox_core::Stream::new(1, "kill").draws());
     while workers.iter_mut().any(|worker| worker.try_wait().unwrap().is_none()) {
         assert!(begin.elapsed() < Duration::from_secs(4 * seconds + 60), "the workers never end");
-        std::thread::sleep(Duration::from_millis((draws.uniform() * 500.0) as u64));
+        std::thread::sleep(Duration::from_millis((draws.uniform() * 400.0) as u64));
         if begin.elapsed() > Duration::from_secs(2 * seconds) {
             continue;
         }
