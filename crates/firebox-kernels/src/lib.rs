@@ -73,6 +73,7 @@ mod init;
 mod linear;
 mod lstm;
 mod norm;
+mod optimizer;
 
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
@@ -81,6 +82,10 @@ pub use dropout::{dropout, relu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
-pub use linear::linear;
+pub use linear::{linear, linear_in};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use norm::layer_norm;
+pub use optimizer::{
+    Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
+    update_parameters,
+};

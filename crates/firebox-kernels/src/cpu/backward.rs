@@ -459,7 +459,7 @@ unsafe fn product_tile<S: Simd, C: Compute, const M: usize, const N: usize>(at: 
                     *a = at.a.add(block * at.a_block + m * GATES / C::PAIR);
                 }
                 let b = at.panel.add(block * GATES / C::PAIR * N * BLOCK + lane);
-                accumulate::<S, C, M, N, 1>(&mut acc, a, b, GATES / C::PAIR);
+                accumulate::<S, C, M, N>(&mut acc, a, 1, b, GATES / C::PAIR);
             }
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {

@@ -342,8 +342,8 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
         }
         let mut acc = [bias; M];
         let inputs = at.panel.add(GATES);
-        accumulate::<S, C, M, 4, 1>(&mut acc, at.x, inputs, at.channels);
-        accumulate::<S, C, M, 4, 1>(&mut acc, at.h, inputs.add(at.channels * GATES), at.units);
+        accumulate::<S, C, M, 4>(&mut acc, at.x, 1, inputs, at.channels);
+        accumulate::<S, C, M, 4>(&mut acc, at.h, 1, inputs.add(at.channels * GATES), at.units);
         for (m, columns) in acc.into_iter().enumerate() {
             let cell = at.cell.add(m * BLOCK);
             let (kept, c, h) = K::step::<S>(columns, S::load(cell));

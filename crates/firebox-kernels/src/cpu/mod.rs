@@ -24,7 +24,9 @@ mod norm;
 mod pack;
 mod plan;
 mod pool;
+mod product;
 mod simd;
+mod sweep;
 
 use rayon::prelude::*;
 
@@ -35,6 +37,8 @@ pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
+pub(crate) use product::{Matrix, Products, Start};
+pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
 /// widest vector. Layouts do not depend on the kind of vector that is used.
@@ -107,6 +111,20 @@ impl<'a> Shared<'a> {
     fn new(slice: &'a mut [f32]) -> Self {
         let (start, len) = (slice.as_mut_ptr(), slice.len());
         Self { start, len, slice: std::marker::PhantomData }
+    }
+
+    /// Memory that need not hold numbers yet.
+    ///
+    /// # Safety
+    /// It is valid for `len` numbers, and nobody else uses it as long as this lives.
+    unsafe fn from_raw(start: *mut f32, len: usize) -> Self {
+        Self { start, len, slice: std::marker::PhantomData }
+    }
+
+    /// Where `count` numbers begin, some of which belong to the caller.
+    fn pointer(&self, at: usize, count: usize) -> *mut f32 {
+        assert!(at + count <= self.len, "{count} numbers at {at} of {}", self.len);
+        self.start.wrapping_add(at)
     }
 
     /// The part of the slice that belongs to the caller.

@@ -1,9 +1,13 @@
 //! Times whole training steps of the reference workloads, through the loop that training runs.
 //!
 //! Models, sizes and losses are those of the peer's script for PyTorch, and so are the keys of the
-//! result, so that both can be read together. Accuracy is not measured here.
+//! result, so that both can be read together. Each workload has a file of its own. Accuracy is not
+//! measured here.
 
-use std::ops::Range;
+mod lstm_forecast;
+mod lstm_mae;
+mod noise;
+
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
@@ -11,19 +15,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::{Device, Tensor};
 use firebox_core::{Event, Key, Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, relu_dropout};
-use firebox_loader::{Batch, TrainSource};
-use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader};
-use firebox_models::{BiLstmMaeConfig, Loss, MaskRule};
+use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
+use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, Objective, Pretraining, Run, Schedule, Streams,
-    TrainConfig,
+    CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams, TrainConfig,
 };
 use serde::Serialize;
 
+use self::noise::Noise;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -34,7 +34,7 @@ pub enum Workload {
     /// of the steps hidden one by one.
     LstmMae,
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
-    /// and 1 channel. Not in the zoo yet: the model is in this file.
+    /// and 1 channel. Not in the zoo yet: the model is beside this file.
     LstmForecast,
 }
 
@@ -129,20 +129,8 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
     }
     let kernels = device.arithmetic()?;
     let (times, losses) = match config.workload {
-        Workload::LstmMae => {
-            let model = BiLstmMaeConfig {
-                mask: MaskRule::Random { probability: 0.15 },
-                latent_weight: 0.0,
-                ..BiLstmMaeConfig::default()
-            };
-            let model = model.init(Stream::new(1337, "weights"), 4, &device.device)?;
-            let noise = Noise::new(batch, config, [105, 4]);
-            time(model.in_precision(config.precision), &Pretraining, noise, config, device)?
-        }
-        Workload::LstmForecast => {
-            let model = Forecaster::init(config.precision, &device.device);
-            time(model, &Forecasting, Noise::new(batch, config, [105, 4]), config, device)?
-        }
+        Workload::LstmMae => lstm_mae::run(batch, config, device)?,
+        Workload::LstmForecast => lstm_forecast::run(batch, config, device)?,
     };
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -255,91 +243,6 @@ fn evaluate<M: Module, O: Objective<M>>(
     Ok((times, losses))
 }
 
-/// The model of [`Workload::LstmForecast`].
-#[derive(Module, Debug)]
-struct Forecaster {
-    lower: Lstm,
-    upper: Lstm,
-    hidden: Linear,
-    output: Linear,
-}
-
-impl Forecaster {
-    fn init(precision: Precision, device: &Device) -> Self {
-        let stream = |index| Stream::new(1337, "weights").substream(index);
-        let lstm = |index, input, hidden| {
-            let lstm = LstmConfig::new(input, hidden).init(stream(index), device);
-            lstm.in_precision(precision)
-        };
-        Self {
-            lower: lstm(0, 1, 128),
-            upper: lstm(1, 128, 64),
-            hidden: init_linear(stream(2), 64 + 12, 32, device),
-            output: init_linear(stream(3), 32, 3, device),
-        }
-    }
-}
-
-/// Three values of a later step from a sequence and static features, all cut out of the noise as
-/// the peer cuts them.
-struct Forecasting;
-
-impl Objective<Forecaster> for Forecasting {
-    fn loss(&self, model: &Forecaster, batch: &Batch, streams: Streams) -> Loss {
-        let [samples, _, _] = batch.inputs.dims();
-        let part = |steps: Range<usize>, channels: Range<usize>| {
-            batch.inputs.clone().slice([0..samples, steps, channels])
-        };
-        let (below, _) = model.lower.forward(part(0..24, 0..1), None, None, None);
-        let (_, last) = model.upper.forward(below, None, None, None);
-        let static_features = part(24..36, 1..2).reshape([samples, 12]);
-        let features = Tensor::cat(vec![last.hidden.reshape([samples, 64]), static_features], 1);
-        let hidden = relu_dropout(model.hidden.forward(features), 0.2, streams.dropout);
-        let error = model.output.forward(hidden) - part(40..41, 0..3).reshape([samples, 3]);
-        Loss { value: error.square().mean(), weight: 3.0 * samples as f64, parts: vec![] }
-    }
-}
-
-/// Normal noise: one batch that comes again at every step.
-#[derive(Debug)]
-struct Noise {
-    values: Vec<f32>,
-    shape: [usize; 2],
-    batch: usize,
-    steps: usize,
-}
-
-impl Noise {
-    fn new(batch: usize, config: &BenchConfig, shape: [usize; 2]) -> Self {
-        let mut draws = Stream::new(1337, "noise").draws();
-        let count = batch * shape[0] * shape[1];
-        let values = (0..count).map(|_| draws.normal() as f32).collect();
-        Self { values, shape, batch, steps: (config.steps + config.warmup) as usize }
-    }
-}
-
-impl Source for Noise {
-    fn len(&self) -> usize {
-        self.batch * self.steps
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.shape
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let count = self.shape[0] * self.shape[1];
-        out[..count].copy_from_slice(&self.values[index % self.batch * count..][..count]);
-        Ok(Sample { length: self.shape[0] as u32, label: None })
-    }
-
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-}
-
-impl TrainSource for Noise {}
-
 /// The largest resident memory that Linux has seen of this process.
 fn peak_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -350,6 +253,8 @@ fn peak_mib() -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
 
     #[test]
