@@ -8,15 +8,21 @@ mod decimal;
 mod direction;
 #[cfg(test)]
 mod golden;
+mod hypervolume;
+mod normal;
+mod pareto;
 mod pruner;
 mod sampler;
 mod space;
 mod trial;
 
 pub use direction::Direction;
+pub use hypervolume::{HypervolumeError, hypervolume};
+pub use pareto::pareto_front;
 pub use pruner::Pruner;
 pub use sampler::{
     GridError, GridSampler, QuasiRandomSampler, RandomSampler, Sampler, SamplerContext, Sequence,
+    TpeConfig, TpeError, TpeSampler,
 };
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use trial::{Trial, TrialState};
