@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 /// The cases of one file by name.
 pub(crate) fn read(name: &str) -> BTreeMap<String, Json> {
     let text = match name {
+        "pruners" => include_str!("../tests/golden/pruners.json"),
         "quasi" => include_str!("../tests/golden/quasi.json"),
         "parzen" => include_str!("../tests/golden/parzen.json"),
         "tpe" => include_str!("../tests/golden/tpe.json"),

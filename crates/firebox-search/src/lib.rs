@@ -19,7 +19,10 @@ mod trial;
 pub use direction::Direction;
 pub use hypervolume::{HypervolumeError, hypervolume};
 pub use pareto::pareto_front;
-pub use pruner::Pruner;
+pub use pruner::{
+    HyperbandPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner, Pruner, PrunerError,
+    Schedule, SuccessiveHalvingPruner, ThresholdPruner,
+};
 pub use sampler::{
     GridError, GridSampler, QuasiRandomSampler, RandomSampler, Sampler, SamplerContext, Sequence,
     TpeConfig, TpeError, TpeSampler,

@@ -286,6 +286,58 @@ def tpe():
     write("tpe", {name: [case] for name, case in cases.items()})
 
 
+def curve(draws, steps):
+    """A falling training curve with noise, sometimes with gaps, repeats, infinities and values that are no numbers."""
+    end, speed, stride = draws.one(), 0.1 + draws.one(), 1 if draws.one() < 0.7 else 1 + draws.below(4)
+    points = []
+    for step in range(draws.below(3), steps, stride):
+        value = round(end + math.exp(-speed * step) + 0.2 * draws.one(), 2)
+        odd = draws.one()
+        points.append((step, math.nan if odd < 0.02 else math.inf if odd < 0.03 else value))
+    return points
+
+
+def pruners():
+    """Decisions of Optuna's pruners on trials of which four run at a time."""
+    from optuna.pruners import (HyperbandPruner, MedianPruner, PatientPruner, PercentilePruner,
+                                SuccessiveHalvingPruner, ThresholdPruner)
+    from optuna.trial import TrialState
+    setups = [
+        ("median", MedianPruner(), 1), ("median_late", MedianPruner(3, 4, 3, n_min_trials=2), -1),
+        ("percentile", PercentilePruner(25.0, 2, 1), 1), ("percentile_odd", PercentilePruner(61.8, 1), -1),
+        ("halving", SuccessiveHalvingPruner(), 1), ("halving_fixed", SuccessiveHalvingPruner(2, 2, 1), -1),
+        ("halving_bootstrap", SuccessiveHalvingPruner(1, 3, 0, 2), 1),
+        ("hyperband", HyperbandPruner(), 1), ("hyperband_fixed", HyperbandPruner(1, 27, 2, 1), -1),
+        ("patient", PatientPruner(None, 2, 0.01), 1), ("patient_median", PatientPruner(MedianPruner(2), 1), -1),
+        ("threshold", ThresholdPruner(0.2, 1.5, 2, 2), 1),
+    ]
+    cases = {}
+    for seed, (name, pruner, sign) in enumerate(setups):
+        draws = Draws(seed + 100)
+        study = optuna.create_study(
+            study_name="curves", direction="minimize" if sign > 0 else "maximize", pruner=pruner)
+        running, events = [], []
+        for _ in range(500):
+            if len(running) < 4:
+                running.append((study.ask(), [(s, sign * v) for s, v in curve(draws, 30)]))
+            trial, points = running[draws.below(4) % len(running)]
+            if points:
+                step, value = points.pop(0)
+                trial.report(value, step)
+                pruned = trial.should_prune()
+                events.append([trial.number, step, value, pruned])
+                state = TrialState.PRUNED if pruned else None
+            else:
+                events.append([trial.number])
+                state = TrialState.COMPLETE
+            if state is not None:
+                study.tell(trial, 0.0 if state == TrialState.COMPLETE else None, state=state)
+                running = [pair for pair in running if pair[0] is not trial]
+        rungs = [t.system_attrs for t in study.trials]
+        cases[name] = [{"maximize": sign < 0, "events": events, "attributes": rungs if any(rungs) else []}]
+    write("pruners", cases)
+
+
 if __name__ == "__main__":
     # NumPy's default sort leaves equal numbers in an order that depends on the processor.
     argsort = np.argsort
@@ -294,3 +346,4 @@ if __name__ == "__main__":
     parzen()
     volumes()
     tpe()
+    pruners()
