@@ -37,6 +37,9 @@ mod decimal;
 mod direction;
 #[cfg(test)]
 mod golden;
+mod hypervolume;
+mod normal;
+mod pareto;
 mod pruner;
 mod sampler;
 mod space;
@@ -45,9 +48,15 @@ mod study;
 mod trial;
 
 pub use direction::Direction;
-pub use pruner::Pruner;
+pub use hypervolume::{HypervolumeError, hypervolume};
+pub use pareto::pareto_front;
+pub use pruner::{
+    HyperbandPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner, Pruner, PrunerError,
+    Schedule, SuccessiveHalvingPruner, ThresholdPruner,
+};
 pub use sampler::{
     GridError, GridSampler, QuasiRandomSampler, RandomSampler, Sampler, SamplerContext, Sequence,
+    TpeConfig, TpeError, TpeSampler,
 };
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use storage::{GRACE, JournalLock, Storage, StorageError};

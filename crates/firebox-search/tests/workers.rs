@@ -11,10 +11,11 @@ use firebox_search::{Budget, Direction, Storage, Study, StudyError, TrialHandle}
 use peer::{Redis, assert_each_ended_once, open, options, worker};
 
 /// Eight workers on one study; one is killed every so often and another takes its place, until all
-/// trials are done. `FIREBOX_KILL_SECONDS` makes it go on for longer than a test should.
+/// trials are done. `FIREBOX_TEST_KILL_SECONDS` makes it go on for longer than a test should.
 #[test]
 fn eight_workers_that_are_killed_at_random() {
-    let seconds = std::env::var("FIREBOX_KILL_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds =
+        std::env::var("FIREBOX_TEST_KILL_SECONDS").ok().and_then(|text| text.parse().ok());
     let seconds: u64 = seconds.unwrap_or(10);
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("study.log").display().to_string();

@@ -8,6 +8,7 @@ mod random;
 mod sobol;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tpe;
 mod unit;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 pub use grid::{GridError, GridSampler};
 pub use quasi::{QuasiRandomSampler, Sequence};
 pub use random::RandomSampler;
+pub use tpe::{TpeConfig, TpeError, TpeSampler};
 
 use crate::direction::Direction;
 use crate::space::Distribution;

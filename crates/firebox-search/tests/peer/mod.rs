@@ -12,16 +12,18 @@ use firebox_search::{
 };
 use serde_json::{Value, json};
 
-/// A Python that has Optuna: `FIREBOX_PYTHON`, or `python3`. `None`, and a line that counts the test
+/// A Python that has Optuna: `FIREBOX_TEST_PYTHON`, or `python3`. `None`, and a line that counts the test
 /// as skipped, if there is none.
 pub(crate) fn optuna() -> Option<Command> {
-    let python = std::env::var_os("FIREBOX_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = std::env::var_os("FIREBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
     let check = Command::new(&python)
         .args(["-c", "import optuna, redis; assert int(optuna.__version__.split('.')[0]) >= 5"])
         .stderr(Stdio::null())
         .status();
     if !check.is_ok_and(|status| status.success()) {
-        println!("skipped: no Python with optuna 5 and redis from PyPI; set FIREBOX_PYTHON to one");
+        println!(
+            "skipped: no Python with optuna 5 and redis from PyPI; set FIREBOX_TEST_PYTHON to one"
+        );
         return None;
     }
     let mut command = Command::new(python);
