@@ -14,6 +14,7 @@ mod optimize;
 mod retry;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,15 +42,18 @@ pub struct Options {
     pub pruner: Option<Box<dyn Pruner>>,
     /// Time between two signs of life of a running trial. After three without one it is tried again.
     pub heartbeat: Duration,
-    /// How often a trial is tried again whose worker died or was stopped.
+    /// How often a trial is tried again whose worker died. One that was stopped does not count.
     pub retries: u64,
+    /// Once it is true, this worker begins no more trials and waits for none.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Options {
     /// With a sampler, without a pruner, with a sign of life every 10 seconds and 3 retries.
     pub fn new(sampler: impl Sampler + 'static) -> Self {
         let heartbeat = Duration::from_secs(10);
-        Self { sampler: Box::new(sampler), pruner: None, heartbeat, retries: 3 }
+        let stop = Arc::default();
+        Self { sampler: Box::new(sampler), pruner: None, heartbeat, retries: 3, stop }
     }
 }
 
@@ -62,6 +66,7 @@ pub struct Study {
     sampler: Mutex<Box<dyn Sampler>>,
     pruner: Option<Box<dyn Pruner>>,
     retries: u64,
+    stop: Arc<AtomicBool>,
     heart: Heart,
     watch: Mutex<Watch>,
 }
@@ -105,7 +110,7 @@ impl Study {
             let (known, name) = (storage.studies()?, name.to_owned());
             return Err(StudyError::Missing { storage: storage.address().to_owned(), name, known });
         };
-        let Options { sampler, pruner, heartbeat, retries } = options;
+        let Options { sampler, pruner, heartbeat, retries, stop } = options;
         Ok(Self {
             storage: Arc::clone(storage),
             id,
@@ -114,6 +119,7 @@ impl Study {
             sampler: Mutex::new(sampler),
             pruner,
             retries,
+            stop,
             heart: Heart::new(heartbeat),
             watch: Mutex::default(),
         })

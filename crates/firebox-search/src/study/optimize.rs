@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Ended, Study, StudyError, TrialHandle};
@@ -43,7 +44,8 @@ impl Study {
     ) -> Result<(), StudyError> {
         let start = Instant::now();
         loop {
-            if budget.time.is_some_and(|time| start.elapsed() >= time) {
+            let late = budget.time.is_some_and(|time| start.elapsed() >= time);
+            if late || self.stop.load(Ordering::SeqCst) {
                 return Ok(());
             }
             let mut trial = match self.ask_within(budget)? {

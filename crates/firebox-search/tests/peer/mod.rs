@@ -181,18 +181,15 @@ impl Drop for Redis {
     }
 }
 
-/// The worker of `examples/shared_study.rs`, built with the tests or now.
+/// The worker of `examples/shared_study.rs`, brought up to date.
 pub(crate) fn worker() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = ["build", "--release", "--quiet", "--workspace", "--example", "shared_study"];
+    let status = Command::new(cargo).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.unwrap().success());
     let tests = std::env::current_exe().unwrap();
-    let program = tests.ancestors().nth(2).unwrap().join("examples/shared_study");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let build = ["build", "--release", "--quiet", "--example", "shared_study"];
-        let status =
-            Command::new(cargo).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(status.unwrap().success());
-    }
-    program
+    let target = tests.ancestors().nth(3).unwrap();
+    target.join("release/examples/shared_study")
 }
 
 /// Branin's function, as the worker and the script compute it.
