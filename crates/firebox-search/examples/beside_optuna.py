@@ -10,6 +10,7 @@ The curves are validation losses of small networks, one for each combination of 
 import json
 import math
 import pathlib
+import random
 import sys
 import time
 import warnings
@@ -107,6 +108,20 @@ def search():
             results["steps"] = spent
         seconds[objective.__name__] = (time.perf_counter() - start) / SEEDS / trials
         print(f"{objective.__name__}: {1e3 * seconds[objective.__name__]:.3f} ms a trial")
+    for count, repeats in ((100, 50), (1000, 20), (10000, 3)):
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+        uniform = optuna.distributions.FloatDistribution(0.0, 1.0)
+        space = {f"x{i}": uniform for i in range(6)}
+        draws = random.Random(0)
+        study.add_trials([
+            optuna.trial.create_trial(
+                params={n: draws.random() for n in space}, distributions=space, value=draws.random())
+            for _ in range(count)])
+        study.ask(space)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            study.ask(space)
+        print(f"a proposal after {count} trials: {(time.perf_counter() - start) / repeats * 1e3:.2f} ms")
     lines = ",\n".join(f'"{name}": {json.dumps(values)}' for name, values in results.items())
     (GOLDEN / "beside_optuna.json").write_text("{\n" + lines + "\n}\n")
 

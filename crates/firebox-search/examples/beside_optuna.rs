@@ -9,7 +9,8 @@ mod problems;
 use std::error::Error;
 use std::time::Instant;
 
-use problems::{optuna, problems, quartiles, rank_sum, search};
+use firebox_search::{Direction, Sampler, SamplerContext, TpeConfig, TpeSampler};
+use problems::{optuna, problems, quartiles, random_trial, rank_sum, search};
 
 const SEEDS: u64 = 30;
 
@@ -37,5 +38,24 @@ fn main() -> Result<(), Box<dyn Error>> {
             row("steps", found.iter().map(|found| found.steps).collect());
         }
     }
+    println!("\n| proposal after | Firebox |\n|---|---|");
+    for (count, repeats) in [(100, 50), (1000, 20), (10_000, 5)] {
+        println!("| {count} trials | {:.2} ms |", proposal(count, repeats)? * 1e3);
+    }
     Ok(())
+}
+
+/// Seconds for the six parameters of a trial after `count` others.
+fn proposal(count: u64, repeats: u64) -> Result<f64, Box<dyn Error>> {
+    let problem = problems()?.remove(1);
+    let directions = [Direction::Minimize];
+    let trials: Vec<_> = (0..count).map(|number| random_trial(&problem, number)).collect();
+    let mut sampler = TpeSampler::new(TpeConfig::default(), 0)?;
+    let start = Instant::now();
+    for repeat in 0..repeats {
+        let number = count + repeat;
+        let context = SamplerContext { trials: &trials, directions: &directions, number };
+        std::hint::black_box(sampler.sample(&context, &problem.space));
+    }
+    Ok(start.elapsed().as_secs_f64() / repeats as f64)
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 use firebox_search::{
-    Direction, Distribution, MedianPruner, Pruner, Sampler, SamplerContext, TpeConfig, TpeError,
-    TpeSampler, Trial, TrialState,
+    Direction, Distribution, MedianPruner, Pruner, RandomSampler, Sampler, SamplerContext,
+    TpeConfig, TpeError, TpeSampler, Trial, TrialState,
 };
 
 /// Values of the parameters by name.
@@ -103,6 +103,35 @@ fn rosenbrock(values: &Values) -> f64 {
     x.windows(2).map(|x| 100.0 * (x[1] - x[0] * x[0]).powi(2) + (1.0 - x[0]).powi(2)).sum()
 }
 
+/// A complete trial with parameters at random.
+#[allow(dead_code, reason = "only the example times proposals")]
+pub(crate) fn random_trial(problem: &Problem, number: u64) -> Trial {
+    let context = SamplerContext { trials: &[], directions: &[Direction::Minimize], number };
+    let values = RandomSampler::new(0).sample(&context, &problem.space);
+    let value = (problem.objective)(&values).pop();
+    let mut trial = running(problem, number, values);
+    trial.state = TrialState::Complete;
+    trial.values = value.map(|value| vec![value]);
+    trial
+}
+
+fn running(problem: &Problem, number: u64, values: Values) -> Trial {
+    let parameters =
+        values.into_iter().map(|(name, v)| (name.clone(), (problem.space[&name].clone(), v)));
+    Trial {
+        number,
+        state: TrialState::Running,
+        values: None,
+        parameters: parameters.collect(),
+        intermediate: BTreeMap::new(),
+        constraints: None,
+        user_attributes: BTreeMap::new(),
+        system_attributes: BTreeMap::new(),
+        started: Some(number as f64),
+        ended: Some(number as f64 + 0.5),
+    }
+}
+
 /// One study with Optuna's default settings.
 pub(crate) fn search(problem: &Problem, seed: u64) -> Result<Found, TpeError> {
     let mut sampler = TpeSampler::new(TpeConfig::default(), seed)?;
@@ -113,20 +142,7 @@ pub(crate) fn search(problem: &Problem, seed: u64) -> Result<Found, TpeError> {
         let context = SamplerContext { trials: &trials, directions: &directions, number };
         let values = sampler.sample(&context, &problem.space);
         let reports = (problem.objective)(&values);
-        let parameters =
-            values.into_iter().map(|(name, v)| (name.clone(), (problem.space[&name].clone(), v)));
-        let mut trial = Trial {
-            number,
-            state: TrialState::Running,
-            values: None,
-            parameters: parameters.collect(),
-            intermediate: BTreeMap::new(),
-            constraints: None,
-            user_attributes: BTreeMap::new(),
-            system_attributes: BTreeMap::new(),
-            started: Some(number as f64),
-            ended: Some(number as f64 + 0.5),
-        };
+        let mut trial = running(problem, number, values);
         // A function without steps reports nothing.
         for (step, value) in (0..).zip(&reports).take_while(|_| reports.len() > 1) {
             trial.intermediate.insert(step, *value);
