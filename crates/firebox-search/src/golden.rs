@@ -9,6 +9,7 @@ pub(crate) fn read(name: &str) -> BTreeMap<String, Json> {
     let text = match name {
         "pruners" => include_str!("../tests/golden/pruners.json"),
         "quasi" => include_str!("../tests/golden/quasi.json"),
+        "fanova" => include_str!("../tests/golden/fanova.json"),
         "parzen" => include_str!("../tests/golden/parzen.json"),
         "tpe" => include_str!("../tests/golden/tpe.json"),
         "volumes" => include_str!("../tests/golden/volumes.json"),

@@ -26,7 +26,7 @@ pub struct HypervolumeError {
 pub fn hypervolume(points: &[Vec<f64>], reference: &[f64]) -> Result<f64, HypervolumeError> {
     for (point, row) in points.iter().enumerate() {
         for (objective, limit) in reference.iter().enumerate() {
-            if row.get(objective).is_none_or(|value| !(value <= limit)) {
+            if !row.get(objective).is_some_and(|value| value <= limit) {
                 return Err(HypervolumeError { point, objective });
             }
         }
@@ -109,8 +109,9 @@ fn greedy(points: &[&[f64]], count: usize, reference: &[f64]) -> Vec<usize> {
     let mut chosen_volume = 0.0;
     while chosen.len() < count {
         let best = left.iter().copied().fold(None, |best: Option<usize>, place| match best {
-            Some(known) if !(adds[place] > adds[known]) => Some(known),
-            _ => Some(place),
+            Some(known) if adds[place] > adds[known] => Some(place),
+            None => Some(place),
+            known => known,
         });
         let Some(best) = best else { break };
         chosen_volume += adds[best];

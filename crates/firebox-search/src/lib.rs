@@ -2,7 +2,11 @@
 //!
 //! A [`Study`] runs a function again and again with parameters that a [`Sampler`] proposes. A
 //! [`Distribution`] says which values a parameter may take; a [`Trial`] is one attempt with its
-//! parameters, its intermediate values and its outcome. A [`Pruner`] gives hopeless trials up early.
+//! parameters, its intermediate values and its outcome. A [`Pruner`] says which trials to give up, an
+//! [`EarlyStop`] when to end. All of them are functions of a seed, the trial's number and the past
+//! trials: a study goes on after a restart as if nothing had happened, and workers need to share
+//! nothing but the trials. Their decisions are those of Optuna 5.0.0. Afterwards [`importances`],
+//! [`pareto_front`] and [`hypervolume`] sum up what was found.
 //!
 //! The [`Storage`] keeps studies in a file or on a Redis server, in the format of Optuna's
 //! `JournalStorage`: Optuna loads, continues and extends a study of this crate, also while it runs,
@@ -38,17 +42,20 @@ mod direction;
 #[cfg(test)]
 mod golden;
 mod hypervolume;
+mod importance;
 mod normal;
 mod pareto;
 mod pruner;
 mod sampler;
 mod space;
+mod stop;
 mod storage;
 mod study;
 mod trial;
 
 pub use direction::Direction;
 pub use hypervolume::{HypervolumeError, hypervolume};
+pub use importance::{FanovaConfig, importances};
 pub use pareto::pareto_front;
 pub use pruner::{
     HyperbandPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner, Pruner, PrunerError,
@@ -59,6 +66,7 @@ pub use sampler::{
     TpeConfig, TpeError, TpeSampler,
 };
 pub use space::{Choice, Distribution, DistributionError, Value};
+pub use stop::EarlyStop;
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
 pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};
 pub use trial::{Trial, TrialState};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use firebox_search::{
-    Choice, HyperbandPruner, MedianPruner, PercentilePruner, SuccessiveHalvingPruner,
+    Choice, EarlyStop, HyperbandPruner, MedianPruner, PercentilePruner, SuccessiveHalvingPruner,
     ThresholdPruner, TpeConfig,
 };
 use serde::{Deserialize, Serialize};
@@ -24,9 +24,9 @@ pub struct SearchConfig {
     /// Seconds after which a worker begins no more trials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-    /// Trials without a better value after which no more are begun.
+    /// Ends the search when the best value has not improved for some trials.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub patience: Option<u64>,
+    pub early_stop: Option<EarlyStop>,
     /// Trials that one worker runs at once.
     pub concurrent: usize,
     /// Best trials whose checkpoints are kept; the others' are removed when they end.
@@ -55,7 +55,7 @@ impl Default for SearchConfig {
             storage: None,
             trials: 20,
             timeout: None,
-            patience: None,
+            early_stop: None,
             concurrent: 1,
             keep: 3,
             heartbeat: 10.0,

@@ -171,7 +171,7 @@ impl Search {
         let budget = Budget {
             trials: Some(self.search.trials),
             time: self.search.timeout.map(Duration::from_secs_f64),
-            patience: self.search.patience,
+            early_stop: self.search.early_stop.clone(),
         };
         std::thread::scope(|scope| {
             let worker =

@@ -26,7 +26,7 @@ impl PatientPruner {
         patience: usize,
         min_delta: f64,
     ) -> Result<Self, PrunerError> {
-        if !(min_delta >= 0.0) {
+        if min_delta.is_nan() || min_delta < 0.0 {
             return Err(PrunerError::MinDelta(min_delta));
         }
         Ok(Self { wrapped, patience, min_delta })

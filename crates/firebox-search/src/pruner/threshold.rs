@@ -40,7 +40,7 @@ impl ThresholdPruner {
             return Err(PrunerError::NoThreshold);
         }
         let (lower, upper) = (lower.unwrap_or(f64::NEG_INFINITY), upper.unwrap_or(f64::INFINITY));
-        if !(lower <= upper) {
+        if lower.is_nan() || upper.is_nan() || lower > upper {
             return Err(PrunerError::Thresholds { lower, upper });
         }
         if self.interval_steps == 0 {

@@ -29,6 +29,7 @@ use crate::direction::Direction;
 use crate::pruner::Pruner;
 use crate::sampler::{Sampler, SamplerContext};
 use crate::space::{Choice, Distribution};
+use crate::stop::EarlyStop;
 use crate::storage::{Operation, Storage, StudyRecord, incompatible, time};
 use crate::trial::{Trial, TrialState};
 use heart::{HEARTBEAT, Heart, Watch};
@@ -287,13 +288,8 @@ impl Study {
         let sampler = || self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = self.storage.change::<_, StudyError>(|replay| {
             let Some(study) = replay.study(self.id) else { return Ok((vec![], Err(true))) };
-            let stale = match (budget.patience, self.directions.as_slice()) {
-                (Some(patience), [direction]) => {
-                    best::since_improvement(&study.trials, *direction) >= patience
-                }
-                _ => false,
-            };
-            if stale {
+            let over = |rule: &EarlyStop| rule.is_over(&study.trials, &self.directions);
+            if budget.early_stop.as_ref().is_some_and(over) {
                 return Ok((vec![], Err(true)));
             }
             let room = budget.trials.is_none_or(|most| retry::begun(study) < most);

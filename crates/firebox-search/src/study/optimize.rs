@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Ended, Study, StudyError, TrialHandle};
+use crate::stop::EarlyStop;
 
 /// When to begin no more trials. Everything left out is unlimited.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Budget {
     /// Trials of the study in all, of all workers. A trial that is tried again counts once.
     pub trials: Option<u64>,
     /// Time since this worker began. A trial that runs by then is not stopped.
     pub time: Option<Duration>,
-    /// Trials that end after the last improvement of the best value; for one objective.
-    pub patience: Option<u64>,
+    /// When the best value has not improved for long.
+    pub early_stop: Option<EarlyStop>,
 }
 
 /// What became of asking for a trial.

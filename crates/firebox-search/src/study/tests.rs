@@ -209,7 +209,8 @@ fn the_front_of_several_objectives_holds_what_nothing_beats() {
 #[test]
 fn budgets_end_a_search() {
     let study = minimize();
-    let patience = Budget { patience: Some(4), ..trials(100) };
+    let early_stop = Some(EarlyStop { patience: 4, min_delta: 0.0 });
+    let patience = Budget { early_stop, ..trials(100) };
     study
         .optimize(&patience, |trial| {
             Ok::<_, StudyError>(vec![if trial.number() == 3 { 0.0 } else { 1.0 }])

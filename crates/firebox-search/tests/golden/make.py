@@ -338,6 +338,45 @@ def pruners():
     write("pruners", cases)
 
 
+def fanova():
+    """Trees, their variances, and importances of whole studies."""
+    from optuna._transform import _SearchSpaceTransform
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+    from optuna.importance._fanova._tree import _FanovaTree
+    from optuna.trial import create_trial
+    from sklearn.tree import DecisionTreeRegressor
+
+    transform = _SearchSpaceTransform(SPACE, transform_log=False, transform_step=False)
+    external = lambda point: {n: SPACE[n].to_external_repr(v) for n, v in point.items()}
+    cases = {"trees": [], "studies": []}
+    for seed, depth in ((1, 3), (2, 64)):
+        draws = Draws(seed)
+        rows = np.array([transform.transform(external(random_point(draws))) for _ in range(40)])
+        targets = np.array([draws.one() * 3 + row[0] + 5 for row in rows])
+        weights = np.array([draws.below(3) for _ in rows])
+        tree = DecisionTreeRegressor(max_depth=depth, random_state=0).fit(rows, targets, sample_weight=weights)
+        raw, analysed = tree.tree_, _FanovaTree(tree.tree_, transform.bounds)
+        cases["trees"].append({
+            "rows": rows, "targets": targets, "weights": weights, "depth": depth, "bounds": transform.bounds,
+            "tree": {"feature": raw.feature, "threshold": raw.threshold, "left": raw.children_left,
+                     "right": raw.children_right, "value": raw.value[:, 0, 0]},
+            "variance": analysed.variance,
+            "marginals": [{"columns": c, "variance": analysed.get_marginal_variance(np.array(c))}
+                          for c in [*map(list, transform.column_to_encoded_columns), [0, 5], [5, 6, 1]]],
+        })
+    for seed, count in ((5, 40), (6, 150)):
+        draws = Draws(seed)
+        study, trials = optuna.create_study(), []
+        for _ in range(count):
+            point = random_point(draws)
+            value = (math.log10(point["rate"]) + 3) ** 2 + (point["kind"] == 1) + 0.3 * abs(point["mix"]) + 0.2 * draws.one()
+            study.add_trial(create_trial(params=external(point), distributions=SPACE, value=value))
+            trials.append({"params": point, "value": value})
+        runs = [get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=s)) for s in range(10)]
+        cases["studies"].append({"trials": trials, "importances": {n: [r[n] for r in runs] for n in SPACE}})
+    write("fanova", cases)
+
+
 if __name__ == "__main__":
     # NumPy's default sort leaves equal numbers in an order that depends on the processor.
     argsort = np.argsort
@@ -347,3 +386,4 @@ if __name__ == "__main__":
     volumes()
     tpe()
     pruners()
+    fanova()
