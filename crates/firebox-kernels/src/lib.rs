@@ -62,11 +62,13 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod attention;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
 mod device;
 mod dropout;
+mod gelu;
 mod gru;
 mod import;
 mod init;
@@ -75,10 +77,12 @@ mod lstm;
 mod norm;
 mod optimizer;
 
+pub use attention::{Attention, attention, self_attention};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
+pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};

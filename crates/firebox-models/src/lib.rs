@@ -41,15 +41,20 @@
 //! # Ok::<(), firebox_models::ModelError>(())
 //! ```
 
+mod bert;
 mod bilstm_mae;
 mod encoder;
+mod encoder_layer;
 mod error;
 mod mask;
 mod parameters;
 mod pretrain;
+mod transformer;
 
+pub use bert::{Bert, BertConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
+pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
 pub use error::{Mismatch, ModelError};
 pub use mask::{MaskRule, StepMask};
 pub use parameters::{
@@ -57,3 +62,4 @@ pub use parameters::{
     read_parameters, write_parameters,
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
+pub use transformer::{Transformer, TransformerConfig};

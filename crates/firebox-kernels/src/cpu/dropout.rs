@@ -59,7 +59,10 @@ pub(crate) fn relu_backward(mask: Option<Mask>, y: &[f32], d: &mut [f32]) {
     });
 }
 
-dispatch!(fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32]));
+dispatch!(
+    /// Multiplies by the mask from its word `4 * first_block` on.
+    pub(super) fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32])
+);
 
 /// # Safety
 /// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.

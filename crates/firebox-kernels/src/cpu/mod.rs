@@ -11,12 +11,15 @@
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
 
+mod attention;
 mod backward;
 mod block;
 mod cell;
 mod compute;
 mod dropout;
 mod forward;
+mod gates;
+mod gelu;
 mod kernels;
 mod linear;
 mod math;
@@ -28,11 +31,18 @@ mod product;
 mod simd;
 mod sweep;
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
+pub(crate) use attention::{
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
+    Operands, Place, ProbabilityMask, attention, attention_backward,
+};
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use forward::{Inputs, Saved, forward};
+pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
@@ -85,6 +95,21 @@ pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
     rayon::iter::repeat_n(0.0, count).collect_into_vec(&mut zeros);
     zeros
+}
+
+/// So many numbers in memory that is written once: `write` puts them there.
+///
+/// # Safety
+/// `write` writes each of them.
+unsafe fn written<R>(
+    count: usize,
+    write: impl FnOnce(&mut [MaybeUninit<f32>]) -> R,
+) -> (Vec<f32>, R) {
+    let mut numbers = Vec::with_capacity(count);
+    let result = write(&mut numbers.spare_capacity_mut()[..count]);
+    // SAFETY: there is room for them, and the caller vouches that they were written.
+    unsafe { numbers.set_len(count) };
+    (numbers, result)
 }
 
 /// The same numbers in memory of their own, copied by all threads.

@@ -28,7 +28,6 @@ impl Noise {
 
     /// Tokens from 0 to below `vocabulary`, as numbers in windows of `[time, 1]`. Every integer up
     /// to 2^24 is exact in f32.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the workload bert-base"))]
     pub(super) fn tokens(
         batch: usize,
         config: &BenchConfig,
@@ -42,7 +41,6 @@ impl Noise {
     }
 
     /// The same with a label from 0 to below `classes` for each sample.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the workloads with classes"))]
     pub(super) fn with_labels(self, classes: usize) -> Self {
         let labels = integers("labels", classes, self.batch).map(|label| label as u32).collect();
         let classes = (0..classes).map(|class| class.to_string()).collect();
