@@ -78,6 +78,18 @@ impl Prepared {
         Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed })
     }
 
+    /// A pipeline whose settings were checked before.
+    pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
+        Self { name: name.to_owned(), config, resumed: None }
+    }
+
+    /// The keys of its results, and the folder of its run.
+    pub(crate) fn place(&self, device: &ChosenDevice) -> Result<(Keys, PathBuf), PipelineError> {
+        let keys = self.keys(device)?;
+        let path = self.run_path(&keys);
+        Ok((keys, path))
+    }
+
     /// The settings.
     pub fn config(&self) -> &PipelineConfig {
         &self.config
@@ -154,7 +166,7 @@ impl Prepared {
 }
 
 /// What no single component can check by itself.
-fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
+pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let setting = |message: String| Err(PipelineError::Setting(message));
     if config.run.precision == Precision::Tf32 {
         return setting(format!(
@@ -263,6 +275,11 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
     config.run.directory = absolute(&config.run.directory)?;
     config.run.cache = absolute(&config.run.cache)?;
+    if let Some(storage) = config.search.as_mut().and_then(|search| search.storage.as_mut())
+        && !storage.contains("://")
+    {
+        *storage = absolute(Path::new(storage))?.display().to_string();
+    }
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
     for path in paths(&mut config) {
@@ -284,9 +301,26 @@ fn same_settings(
     file: &Path,
     theirs: &PipelineConfig,
 ) -> Result<(), PipelineError> {
+    match first_difference(ours, theirs)? {
+        Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
+            "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
+             leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",
+            file.display(),
+            run.display(),
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The first key whose values differ, with both values. Where results lie does not matter, nor how a
+/// file is named.
+pub(crate) fn first_difference(
+    ours: &PipelineConfig,
+    theirs: &PipelineConfig,
+) -> Result<Option<(String, String, String)>, PipelineError> {
     let value = |config: &PipelineConfig| -> Result<serde_json::Value, PipelineError> {
         let mut config = absolute(config.clone())?;
-        // Where results lie does not matter: those of the run stay where they are.
+        // Those of the run stay where they are.
         config.run.directory.clear();
         config.run.cache.clear();
         // One file may have been named in two ways.
@@ -300,15 +334,7 @@ fn same_settings(
             PipelineError::Setting(format!("the settings cannot be compared: {error}"))
         })
     };
-    match difference("", &value(ours)?, &value(theirs)?) {
-        Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
-            "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
-             leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",
-            file.display(),
-            run.display(),
-        ))),
-        None => Ok(()),
-    }
+    Ok(difference("", &value(ours)?, &value(theirs)?))
 }
 
 /// The first key whose values differ, with both values.

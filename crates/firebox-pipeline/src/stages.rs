@@ -101,19 +101,9 @@ pub(crate) fn run(
     if let Some(said) = conclusion(path, keys.evaluation) {
         return Ok(already_done(&said, keys, path, listener));
     }
-    let folder = RunFolder::open(path)?;
-    folder.unfinish()?;
-    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
-    let mut reasons = reasons(prepared.config(), device)?;
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
-    let log = folder.events()?;
+    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
     let both = Both { listener, log: &log };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    both.on(&Event::RunStarted {
-        run: name.clone(),
-        device: device.description.clone(),
-        resumed_at_step: steps_whole(path),
-    });
+    let name = started_event(device, path, &both);
     let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
     let finish = |outcome: &str| {
         both.on(&Event::RunFinished {
@@ -168,6 +158,81 @@ pub(crate) fn run(
         verdict: said.verdict,
         remade,
     })
+}
+
+/// Everything up to the end of training, for a search: what the training says of itself, or `None` if
+/// it was stopped. A run that was trained before is not trained again.
+pub(crate) fn train_only(
+    prepared: &Prepared,
+    device: &ChosenDevice,
+    keys: &Keys,
+    path: &Path,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<Option<firebox_train::Summary>, PipelineError> {
+    if let Some(summary) = trained_before(path, keys) {
+        return Ok(Some(summary));
+    }
+    let started = Instant::now();
+    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
+    let both = Both { listener, log: &log };
+    let name = started_event(device, path, &both);
+    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let mut remade = 0;
+    let windows = run.windows(&mut remade)?;
+    if windows.parts.validation.is_empty() {
+        return Err(PipelineError::Setting(
+            "there are no validation windows, so no trial has a value\n  choose a split with a validation part".to_owned(),
+        ));
+    }
+    reasons.extend(split_reasons(prepared.config(), &windows));
+    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    let shards = run.augment(&windows, &mut remade)?;
+    let trained = run.train(&windows, shards, path, &mut remade)?;
+    let summary = match trained {
+        Training::Complete(_) => trained_before(path, keys),
+        Training::Interrupted { .. } => None,
+    };
+    both.on(&Event::RunFinished {
+        run: name,
+        outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
+        seconds: started.elapsed().as_secs_f64(),
+    });
+    Ok(summary)
+}
+
+/// What a run's training said when it ended.
+fn trained_before(path: &Path, keys: &Keys) -> Option<firebox_train::Summary> {
+    let text = std::fs::read(path.join(firebox_train::SUMMARY_FILE)).ok()?;
+    let summary: firebox_train::Summary = serde_json::from_slice(&text).ok()?;
+    (summary.key == keys.training).then_some(summary)
+}
+
+/// Takes the folder of a run, and writes down what it is begun as.
+fn begin(
+    prepared: &Prepared,
+    device: &ChosenDevice,
+    keys: &Keys,
+    path: &Path,
+) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
+    let folder = RunFolder::open(path)?;
+    folder.unfinish()?;
+    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
+    let reasons = reasons(prepared.config(), device)?;
+    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    let log = folder.events()?;
+    Ok((folder, reasons, log))
+}
+
+/// Says that a run begins or goes on, and returns its name.
+fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn Listener) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    listener.on(&Event::RunStarted {
+        run: name.clone(),
+        device: device.description.clone(),
+        resumed_at_step: steps_whole(path),
+    });
+    name
 }
 
 /// Says that no stage has anything to do: what the run left is whole, and needs nothing that it was
