@@ -8,7 +8,7 @@ use firebox_models::{CnnBiLstm, CnnBiLstmConfig, Loss};
 use firebox_train::{Objective, Streams};
 
 use super::labels::cross_entropy;
-use super::{BenchConfig, Noise, Measured, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
