@@ -57,6 +57,7 @@ mod pruner;
 mod sampler;
 mod space;
 mod stop;
+mod summary;
 mod trial;
 
 pub use direction::Direction;
@@ -73,4 +74,5 @@ pub use sampler::{
 };
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use stop::EarlyStop;
+pub use summary::{Savings, best_trial, savings};
 pub use trial::{Trial, TrialState};
