@@ -211,6 +211,7 @@ impl Search {
         let best = study.best_trials()?.into_iter().next();
         let mut finished = None;
         let mut pipeline = None;
+        let mut configuration = String::new();
         if let Some(best) = &best {
             let config = self.config_of(best)?;
             let prepared = Prepared::of(&self.name, config);
@@ -221,13 +222,23 @@ impl Search {
                 self.name,
                 value_text(best)
             );
-            std::fs::write(&path, head + &prepared.resolved(&[])?).map_err(at(&path))?;
+            configuration = head + &prepared.resolved(&[])?;
+            std::fs::write(&path, &configuration).map_err(at(&path))?;
             pipeline = Some(path);
             if !self.is_stopped() {
                 finished = Some(prepared.run(device, &self.stop, listener)?);
             }
         }
-        let page = page::write(&folder, &study, &trials)?;
+        let about = page::About {
+            study: &study,
+            trials: &trials,
+            space: &self.space,
+            storage: self.storage.address(),
+            sampler: self.search.sampler.name(),
+            pruner: self.search.pruner.name(),
+            configuration,
+        };
+        let page = page::write(&folder, &about)?;
         Ok(Searched {
             complete: count(TrialState::Complete),
             pruned: count(TrialState::Pruned),
