@@ -7,6 +7,8 @@ mod markdown;
 mod pictures;
 mod plot;
 mod sections;
+mod study;
+mod study_charts;
 mod tables;
 mod write;
 
@@ -14,6 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
+pub use study::{
+    Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,
+};
 pub use write::WrittenReport;
 
 /// Everything that a report shows. A part that is empty is left out, or said to be missing.

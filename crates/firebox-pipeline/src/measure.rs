@@ -155,11 +155,15 @@ pub(crate) fn report(
         let said = format!("{}; times are summed over them", attempts.count);
         report.facts.push(Fact::new("attempts", said));
     }
-    report.created = time::OffsetDateTime::now_utc()
-        .format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default();
+    report.created = now();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// This moment, as text.
+pub(crate) fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
 }
 
 /// What the events of several attempts do not say by themselves: the time of all of them together,
