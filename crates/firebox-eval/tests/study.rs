@@ -41,7 +41,8 @@ fn trial(number: u64) -> StudyTrial {
         reports: (0..steps).map(report).collect(),
         started: Some(started),
         ended: Some(started + f64::from(steps)),
-        reason: (outcome == StudyOutcome::Failed).then(|| "the loss is no number at step 8".to_owned()),
+        reason: (outcome == StudyOutcome::Failed)
+            .then(|| "the loss is no number at step 8".to_owned()),
     }
 }
 
@@ -90,7 +91,9 @@ fn a_page_has_every_picture() {
     assert!(
         page.contains("36 complete, 18 pruned, 3 failed") || page.contains("complete, 18 pruned")
     );
-    assert!(page.contains("saved about 7 min 00 s") && page.contains("the loss is no number at step 8"));
+    assert!(
+        page.contains("saved about 7 min 00 s") && page.contains("the loss is no number at step 8")
+    );
     assert!(!page.contains("Nothing to draw"));
     if let Some(folder) = std::env::var_os("FIREBOX_TEST_PAGES") {
         study(60).write(std::path::Path::new(&folder)).unwrap();
