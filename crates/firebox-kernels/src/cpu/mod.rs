@@ -33,8 +33,8 @@ mod sweep;
 use rayon::prelude::*;
 
 pub(crate) use attention::{
-    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
-    Operands, Place, ProbabilityMask, attention, attention_backward,
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
+    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, attention, attention_backward,
 };
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
