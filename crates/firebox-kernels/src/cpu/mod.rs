@@ -18,6 +18,7 @@ mod cell;
 mod compute;
 mod dropout;
 mod forward;
+mod gates;
 mod gelu;
 mod kernels;
 mod linear;
@@ -29,6 +30,8 @@ mod pool;
 mod product;
 mod simd;
 mod sweep;
+
+use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
@@ -92,6 +95,21 @@ pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
     rayon::iter::repeat_n(0.0, count).collect_into_vec(&mut zeros);
     zeros
+}
+
+/// So many numbers in memory that is written once: `write` puts them there.
+///
+/// # Safety
+/// `write` writes each of them.
+unsafe fn written<R>(
+    count: usize,
+    write: impl FnOnce(&mut [MaybeUninit<f32>]) -> R,
+) -> (Vec<f32>, R) {
+    let mut numbers = Vec::with_capacity(count);
+    let result = write(&mut numbers.spare_capacity_mut()[..count]);
+    // SAFETY: there is room for them, and the caller vouches that they were written.
+    unsafe { numbers.set_len(count) };
+    (numbers, result)
 }
 
 /// The same numbers in memory of their own, copied by all threads.
