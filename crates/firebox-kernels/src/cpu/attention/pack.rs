@@ -6,7 +6,7 @@
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
-use super::super::simd::Simd;
+use super::super::simd::{Simd, pair};
 use super::lanes::Lanes;
 
 /// Copies rows of `size` numbers, `distance` apart in `from`, times `factor`.
@@ -50,8 +50,8 @@ unsafe fn words_along_rows<S: Simd, C: Compute>(rows: &[f32], words: &mut [f32])
     match C::PAIR {
         1 => words[..rows.len()].copy_from_slice(rows),
         _ => {
-            for (word, pair) in words.iter_mut().zip(rows.as_chunks::<2>().0) {
-                *word = C::word(2, 0, |index| pair[index]);
+            for (word, numbers) in words.iter_mut().zip(rows.as_chunks::<2>().0) {
+                *word = pair(numbers[0], numbers[1]);
             }
         }
     }
@@ -133,10 +133,17 @@ unsafe fn transposed_words<S: Lanes, C: Compute>(
     assert!(words.len() >= height * lanes, "{} words", words.len());
     rows[count * padded..].fill(0.0);
     if C::PAIR == 2 {
-        // The words of a row in the front of its place.
+        // The words of a row in the front of its place, a block at a time, each read before it is written.
         for row in rows.chunks_exact_mut(padded) {
-            for at in 0..padded / 2 {
-                row[at] = C::word(2, 0, |index| row[2 * at + index]);
+            for at in (0..padded / 2).step_by(BLOCK) {
+                let count = BLOCK.min(padded / 2 - at);
+                let (mut numbers, mut words) = ([[0.0; 2]; BLOCK], [0.0; BLOCK]);
+                numbers.as_flattened_mut()[..2 * count]
+                    .copy_from_slice(&row[2 * at..][..2 * count]);
+                for (word, [low, high]) in words.iter_mut().zip(numbers) {
+                    *word = pair(low, high);
+                }
+                row[at..][..count].copy_from_slice(&words[..count]);
             }
         }
     }
