@@ -8,6 +8,11 @@
 //! operations without its waste on a CPU. [`dropout()`] and the initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
 //! and gives the same numbers on every device.
 //!
+//! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
+//! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu`],
+//! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
+//! of a Transformer, each as one pass.
+//!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,

@@ -2,8 +2,9 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`] and [`Mlp`] (no encoder: it has no steps) classify. Those that learn without labels are also [`Pretrain`]: they hide steps
-//! from themselves and score how well these are restored.
+//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
+//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
 //! that the caller gives, never from Burn's global generator. Parameters are exchanged with the

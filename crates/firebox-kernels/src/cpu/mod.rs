@@ -42,8 +42,8 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 pub(crate) use attention::{
-    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
-    Operands, Place, ProbabilityMask, attention, attention_backward,
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
+    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, attention, attention_backward,
 };
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use batch_norm::{
