@@ -81,7 +81,7 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Stage, StepPoint,
-    Table, WrittenReport,
+    Advice, CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Machine, Measure, Reason,
+    Report, Stage, StepPoint, Table, WrittenReport,
 };
 pub use verdict::{Outcome, Verdict, verdict};

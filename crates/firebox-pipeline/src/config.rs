@@ -9,6 +9,7 @@ use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
 use firebox_models::BiLstmMaeConfig;
+use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,8 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// What is measured beside training, and which trackers are told.
+    pub monitor: MonitorConfig,
 }
 
 /// A chain of stages.

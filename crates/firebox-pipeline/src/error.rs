@@ -41,6 +41,9 @@ pub enum PipelineError {
     /// Settings of training.
     #[error(transparent)]
     TrainSettings(#[from] firebox_train::ConfigError),
+    /// Settings of the monitor.
+    #[error(transparent)]
+    Monitor(#[from] firebox_monitor::ConfigError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
@@ -85,6 +88,7 @@ impl PipelineError {
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
+            | Self::Monitor(_)
             | Self::Setting(_)
             | Self::NoRun(..) => true,
             // Values, budgets and settings that are known to be impossible only once the data is read.

@@ -151,9 +151,9 @@ fn missing_beside(layer: String, path: &str, name: &str) -> ConfigError {
 }
 
 /// The tables and keys of a pipeline file.
-const TOP: [&str; 11] = [
+const TOP: [&str; 12] = [
     "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
-    "evaluate",
+    "evaluate", "monitor",
 ];
 
 /// A variable that begins like a setting and is none was meant to be one.

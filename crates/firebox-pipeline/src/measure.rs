@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::Labels;
 use firebox_eval::{
-    EmbeddingView, Evaluation, Fact, MaskedSample, Reason, Report, Sources, Table, embed,
-    evaluate_encoder, reconstruct,
+    EmbeddingView, Evaluation, Fact, Machine, MaskedSample, Measure, Reason, Report, Sources,
+    Table, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
+use firebox_monitor::Usage;
 use firebox_train::CHECKPOINT_FOLDER;
 
 use crate::error::{PipelineError, at};
@@ -128,7 +129,12 @@ pub(crate) fn report(
     let Measured { evaluation, masked, embedding } = measured;
     let verdict = firebox_eval::verdict(evaluation.as_ref(), masked.reconstruction.as_ref());
     let mut report = Report::new(prepared.name(), "", verdict);
-    let attempts = replay(path, &mut |event| report.record(event))?;
+    let mut usage = Usage::default();
+    let attempts = replay(path, &mut |event| {
+        report.record(event);
+        usage.record(event);
+    })?;
+    report.machine = machine(&usage, &run.device.backend);
     settle(&mut report, &attempts, path);
     report.judge(evaluation, masked.reconstruction);
     if report.evaluation.is_none() && run.config.labels != Labels::None {
@@ -160,6 +166,26 @@ pub(crate) fn report(
         .unwrap_or_default();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// What the machine did, and how well it was used.
+fn machine(usage: &Usage, backend: &str) -> Machine {
+    let on_gpu = backend != "cpu";
+    let note = match usage.utilisation(on_gpu) {
+        Some(utilisation) => Some(utilisation.sentence),
+        None if on_gpu => Some(
+            "How busy the GPU was is not known: no driver that can be asked told of it.".to_owned(),
+        ),
+        None => None,
+    };
+    let measures = usage.measures().into_iter().map(|measure| Measure {
+        name: measure.name,
+        unit: measure.unit.to_owned(),
+        training_mean: measure.training_mean,
+        training_peak: measure.training_peak,
+        peak: measure.peak,
+    });
+    Machine { notes: note.into_iter().collect(), measures: measures.collect() }
 }
 
 /// What the events of several attempts do not say by themselves: the time of all of them together,

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
+use firebox_monitor::MonitorConfig;
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -207,6 +208,7 @@ fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
+    config.monitor.validate()?;
     Ok(())
 }
 
@@ -280,6 +282,8 @@ fn same_settings(
         // Where results lie does not matter: those of the run stay where they are.
         config.run.directory.clear();
         config.run.cache.clear();
+        // Who watches does not matter either.
+        config.monitor = MonitorConfig::default();
         // One file may have been named in two ways.
         for path in paths(&mut config) {
             if let Ok(known) = path.canonicalize() {
@@ -342,5 +346,8 @@ mod tests {
             "{text}"
         );
         same_settings(Path::new("r"), &base, Path::new("p.toml"), &base).unwrap();
+        let mut watched = base.clone();
+        watched.monitor.period = 5.0;
+        same_settings(Path::new("r"), &base, Path::new("p.toml"), &watched).unwrap();
     }
 }

@@ -14,6 +14,7 @@ use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
+use firebox_monitor::sampled;
 use firebox_train::{Data, Pretraining};
 
 use crate::config::ModelConfig;
@@ -21,7 +22,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::keys::Keys;
-use crate::measure;
+use crate::measure::{self, Measured};
 use crate::{PipelineConfig, Prepared};
 
 /// What a pipeline left.
@@ -121,43 +122,26 @@ pub(crate) fn run(
             seconds: started.elapsed().as_secs_f64(),
         });
     };
-    let mut remade = 0;
-    let mut made = 0;
-    let windows = run.windows(&mut remade)?;
-    reasons.extend(split_reasons(prepared.config(), &windows));
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
-    let shards = run.augment(&windows, &mut remade)?;
-    let trained = run.train(&windows, shards, path, &mut remade)?;
-    let interrupted = |step| {
-        finish("interrupted");
-        Ok(Finished {
-            run: path.to_path_buf(),
-            report: path.join("report.html"),
-            outcome: Outcome::Interrupted { step },
-            trained: String::new(),
-            verdict: String::new(),
-            remade,
-        })
+    // The sampler ends before the report, which tells of its samples.
+    let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
+    let made = sampled(period, gpu, &both, || run.make(prepared, &folder, &mut reasons, path))?;
+    let Made { windows, measured, trained, outcome, remade } = match made {
+        Making::Complete(made) => *made,
+        Making::Interrupted { step, remade } => {
+            finish("interrupted");
+            return Ok(Finished {
+                run: path.to_path_buf(),
+                report: path.join("report.html"),
+                outcome: Outcome::Interrupted { step },
+                trained: String::new(),
+                verdict: String::new(),
+                remade,
+            });
+        }
     };
-    let Trained { model, summary, outcome, step } = match trained {
-        Training::Complete(trained) => *trained,
-        Training::Interrupted { step } => return interrupted(step),
-    };
-    let measured = run.stage("evaluate", Some(keys.evaluation), &mut made, || {
-        let measured = measure::measure(&run, &windows, &model)?;
-        let detail = measured.detail();
-        Ok((measured, false, detail))
-    });
-    let measured = match measured {
-        Ok(measured) => measured,
-        // Whatever the evaluation says that it was stopped by, it was stopped.
-        Err(_) if stop.load(Ordering::SeqCst) => return interrupted(step),
-        Err(error) => return Err(error),
-    };
-    remade += made;
     finish(&outcome);
     let report = measure::report(&run, prepared, &windows, measured, &reasons, path)?;
-    let said = Conclusion { trained: summary, verdict: report.verdict };
+    let said = Conclusion { trained, verdict: report.verdict };
     folder.finish(keys.evaluation, &said)?;
     Ok(Finished {
         run: path.to_path_buf(),
@@ -167,6 +151,21 @@ pub(crate) fn run(
         verdict: said.verdict,
         remade,
     })
+}
+
+/// What the stages before the report made.
+enum Making {
+    Complete(Box<Made>),
+    Interrupted { step: u64, remade: usize },
+}
+
+struct Made {
+    windows: Windows,
+    measured: Measured,
+    /// One line on what was trained.
+    trained: String,
+    outcome: String,
+    remade: usize,
 }
 
 /// Says that no stage has anything to do: what the run left is whole, and needs nothing that it was
@@ -303,6 +302,42 @@ struct Trained {
 }
 
 impl Run<'_> {
+    /// Everything that the report is made of.
+    fn make(
+        &self,
+        prepared: &Prepared,
+        folder: &RunFolder,
+        reasons: &mut Vec<Reason>,
+        path: &Path,
+    ) -> Result<Making, PipelineError> {
+        let (mut remade, mut evaluated) = (0, 0);
+        let windows = self.windows(&mut remade)?;
+        reasons.extend(split_reasons(self.config, &windows));
+        folder.write(PIPELINE, prepared.resolved(reasons)?.as_bytes())?;
+        let shards = self.augment(&windows, &mut remade)?;
+        let Trained { model, summary, outcome, step } =
+            match self.train(&windows, shards, path, &mut remade)? {
+                Training::Complete(trained) => *trained,
+                Training::Interrupted { step } => return Ok(Making::Interrupted { step, remade }),
+            };
+        let measured = self.stage("evaluate", Some(self.keys.evaluation), &mut evaluated, || {
+            let measured = measure::measure(self, &windows, &model)?;
+            let detail = measured.detail();
+            Ok((measured, false, detail))
+        });
+        let measured = match measured {
+            Ok(measured) => measured,
+            // Whatever the evaluation says that it was stopped by, it was stopped.
+            Err(_) if self.stop.load(Ordering::SeqCst) => {
+                return Ok(Making::Interrupted { step, remade });
+            }
+            Err(error) => return Err(error),
+        };
+        let remade = remade + evaluated;
+        let made = Made { windows, measured, trained: summary, outcome, remade };
+        Ok(Making::Complete(Box::new(made)))
+    }
+
     /// Runs a stage between its two events. `work` returns its result, whether that was reused, and
     /// a line on it.
     pub(crate) fn stage<T>(

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write as _};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How events are shown.
@@ -102,7 +102,16 @@ impl Terminal {
             }
             Event::Warning { message } => self.line(&format!("warning: {message}")),
             Event::RunFinished { .. } => self.close(),
-            Event::Step { .. } | Event::Checkpoint { .. } => {}
+            Event::Asked { request, step } => {
+                let done = match request {
+                    Request::Pause => "paused",
+                    Request::GoOn => "going on",
+                    Request::Save => "saving, as asked,",
+                    Request::StopAfterEpoch => "stopping after this epoch, as asked",
+                };
+                self.line(&format!("  {done} after step {step}"));
+            }
+            Event::Step { .. } | Event::Checkpoint { .. } | Event::Machine(_) => {}
         }
     }
 }

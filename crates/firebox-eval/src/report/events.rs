@@ -68,7 +68,10 @@ impl Report {
                 self.outcome.clone_from(outcome);
                 self.seconds = *seconds;
             }
-            Event::StageStarted { .. } | Event::Progress { .. } => {}
+            Event::StageStarted { .. }
+            | Event::Progress { .. }
+            | Event::Machine(_)
+            | Event::Asked { .. } => {}
         }
     }
 
