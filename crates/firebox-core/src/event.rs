@@ -95,6 +95,13 @@ pub enum Event {
         /// Size on disk.
         bytes: u64,
     },
+    /// A trained model was measured.
+    Scored {
+        /// What, such as `test/accuracy`.
+        name: String,
+        /// Its value; shares from 0 to 1.
+        value: f64,
+    },
     /// What the machine did since the sample before.
     Machine(MachineSample),
     /// The training loop does what a person asked of it.

@@ -90,6 +90,12 @@ pub struct ConfigError {
 }
 
 impl MonitorConfig {
+    /// Every path among the settings.
+    pub fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let folder = self.tensorboard.iter_mut().map(|tensorboard| &mut tensorboard.folder);
+        folder.filter(|folder| !folder.as_os_str().is_empty())
+    }
+
     /// Checks what the types cannot.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! [`sampled`] sends an [`Event::Machine`](firebox_core::Event::Machine) each second while some work
 //! goes on; [`Usage`] makes averages, peaks and a judgement of the utilisation out of the events of
-//! a run.
+//! a run; [`Trackers`] pass them on to TensorBoard, MLflow and Prometheus.
 //!
 //! Everything here listens. Nothing changes a result, holds training up, or ends it: what goes wrong
 //! is said once.
@@ -30,14 +30,20 @@
 //! println!("{}", utilisation.sentence);
 //! ```
 
+mod advice;
 mod config;
 mod gpu;
 mod linux;
 mod machine;
 mod sampler;
+#[cfg(test)]
+mod testing;
 mod text;
+mod track;
 mod usage;
 
+pub use advice::{Advice, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use sampler::sampled;
+pub use track::{TrackedRun, Trackers};
 pub use usage::{Measure, Usage, Utilisation};

@@ -210,7 +210,7 @@ impl Usage {
     }
 
     /// Share of this process's hardware threads that others kept busy while training.
-    fn others(&self) -> f64 {
+    pub(crate) fn others(&self) -> f64 {
         let mean = |name| self.in_training.get(name).map(Gauge::mean);
         match (mean(OTHERS), mean(CPU), mean(CPU_SHARE)) {
             (Some(others), Some(own), Some(share)) if share > 0.0 => {

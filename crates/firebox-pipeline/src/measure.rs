@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::Labels;
 use firebox_eval::{
-    EmbeddingView, Evaluation, Fact, Machine, MaskedSample, Measure, Reason, Report, Sources,
-    Table, embed, evaluate_encoder, reconstruct,
+    Advice, EmbeddingView, Evaluation, Fact, Fill, Head, Machine, MaskedSample, Measure, Metric,
+    Reason, Report, Sources, Subject, Table, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
 use firebox_monitor::Usage;
-use firebox_train::CHECKPOINT_FOLDER;
+use firebox_train::{CHECKPOINT_FOLDER, Optimizer};
 
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
@@ -37,6 +37,27 @@ impl Measured {
         let labelled = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.windows[2]);
         let masked = self.masked.reconstruction.as_ref().map_or(0, |errors| errors.windows);
         format!("{labelled} labelled and {masked} masked test windows")
+    }
+
+    /// What trackers compare runs by.
+    pub(crate) fn scores(&self) -> Vec<(&'static str, f64)> {
+        let own = self
+            .evaluation
+            .as_ref()
+            .and_then(|evaluation| evaluation.score(Subject::PreTrained, Some(Head::Logistic)));
+        let mut scores = Vec::new();
+        if let Some(own) = own {
+            let all = [
+                ("test/accuracy", Metric::Accuracy),
+                ("test/balanced_accuracy", Metric::BalancedAccuracy),
+                ("test/macro_f1", Metric::MacroF1),
+            ];
+            scores.extend(all.map(|(name, metric)| (name, own.metric(metric).value)));
+        }
+        let model = self.masked.reconstruction.iter().flat_map(|errors| &errors.scores);
+        let model = model.filter(|score| score.fill == Fill::Model);
+        scores.extend(model.map(|m| ("test/reconstruction_error", m.mean_squared_error.value)));
+        scores
     }
 }
 
@@ -135,6 +156,7 @@ pub(crate) fn report(
         usage.record(event);
     })?;
     report.machine = machine(&usage, &run.device.backend);
+    report.advice = advice(&usage, run);
     settle(&mut report, &attempts, path);
     report.judge(evaluation, masked.reconstruction);
     if report.evaluation.is_none() && run.config.labels != Labels::None {
@@ -186,6 +208,25 @@ fn machine(usage: &Usage, backend: &str) -> Machine {
         peak: measure.peak,
     });
     Machine { notes: note.into_iter().collect(), measures: measures.collect() }
+}
+
+/// What stood out, and the settings that would change it.
+fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
+    let PipelineConfig { loader, train, .. } = run.config;
+    let Optimizer::AdamW(optimizer) = &train.optimizer;
+    let settings = firebox_monitor::Settings {
+        on_gpu: run.device.backend != "cpu",
+        batch_size: loader.batch_size,
+        workers: loader.workers,
+        prefetch: loader.prefetch,
+        learning_rate: optimizer.learning_rate,
+        clip: train.clip,
+        epochs: train.epochs,
+        early_stopping: train.early_stopping.is_some(),
+        resume_every: train.checkpoint.resume_every,
+    };
+    let found = firebox_monitor::advice(usage, &settings).into_iter();
+    found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
 }
 
 /// What the events of several attempts do not say by themselves: the time of all of them together,

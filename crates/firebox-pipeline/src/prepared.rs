@@ -139,9 +139,14 @@ impl Prepared {
         self.resumed.clone().unwrap_or_else(|| self.config.run.directory.join(name))
     }
 
+    /// The settings with paths that mean the same from any folder.
+    pub(crate) fn absolute(&self) -> Result<PipelineConfig, PipelineError> {
+        absolute(self.config.clone())
+    }
+
     /// The settings as a pipeline file that means the same from any folder.
     pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
-        let config = absolute(self.config.clone())?;
+        let config = self.absolute()?;
         let text = toml::to_string(&config).map_err(|error| {
             PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
         })?;
@@ -258,6 +263,13 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     config.run.cache = absolute(&config.run.cache)?;
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
+    for path in config.monitor.paths() {
+        *path = absolute(path)?;
+    }
+    if let Some(mlflow) = config.monitor.mlflow.as_mut().filter(|mlflow| !mlflow.to.contains("://"))
+    {
+        mlflow.to = absolute(Path::new(mlflow.to.trim()))?.display().to_string();
+    }
     for path in paths(&mut config) {
         *path = absolute(path)?;
     }

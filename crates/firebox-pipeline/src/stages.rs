@@ -14,7 +14,7 @@ use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
-use firebox_monitor::sampled;
+use firebox_monitor::{TrackedRun, Trackers, sampled};
 use firebox_train::{Data, Pretraining};
 
 use crate::config::ModelConfig;
@@ -76,16 +76,34 @@ pub(crate) struct Windows {
     _hold: Hold,
 }
 
-/// Sends events to the user's listener and to the log of the run.
-struct Both<'a> {
+/// Sends events to the user's listener, to the log of the run, and to the trackers.
+struct Everyone<'a> {
     listener: &'a dyn Listener,
     log: &'a EventLog,
+    trackers: &'a Trackers,
 }
 
-impl Listener for Both<'_> {
+impl Everyone<'_> {
+    /// Ends the trackers, and says what is to be said of them.
+    fn close(&self) {
+        self.say(self.trackers.close());
+    }
+
+    fn say(&self, warnings: Vec<String>) {
+        for message in warnings {
+            let event = Event::Warning { message };
+            self.log.on(&event);
+            self.listener.on(&event);
+        }
+    }
+}
+
+impl Listener for Everyone<'_> {
     fn on(&self, event: &Event) {
         self.log.on(event);
         self.listener.on(event);
+        self.trackers.on(event);
+        self.say(self.trackers.warnings());
     }
 }
 
@@ -107,24 +125,32 @@ pub(crate) fn run(
     let mut reasons = reasons(prepared.config(), device)?;
     folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let log = folder.events()?;
-    let both = Both { listener, log: &log };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    both.on(&Event::RunStarted {
+    let absolute = prepared.absolute()?;
+    let tracked = TrackedRun {
+        name: name.clone(),
+        folder: path.to_path_buf(),
+        settings: serde_json::to_value(&absolute).unwrap_or_default(),
+    };
+    let trackers = Trackers::start(&absolute.monitor, &tracked);
+    let all = Everyone { listener, log: &log, trackers: &trackers };
+    all.on(&Event::RunStarted {
         run: name.clone(),
         device: device.description.clone(),
         resumed_at_step: steps_whole(path),
     });
-    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let run = Run { config: prepared.config(), device, keys, listener: &all, stop };
     let finish = |outcome: &str| {
-        both.on(&Event::RunFinished {
+        all.on(&Event::RunFinished {
             run: name.clone(),
             outcome: outcome.to_owned(),
             seconds: started.elapsed().as_secs_f64(),
         });
+        all.close();
     };
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
-    let made = sampled(period, gpu, &both, || run.make(prepared, &folder, &mut reasons, path))?;
+    let made = sampled(period, gpu, &all, || run.make(prepared, &folder, &mut reasons, path))?;
     let Made { windows, measured, trained, outcome, remade } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step, remade } => {
@@ -333,6 +359,9 @@ impl Run<'_> {
             }
             Err(error) => return Err(error),
         };
+        for (name, value) in measured.scores() {
+            self.listener.on(&Event::Scored { name: name.to_owned(), value });
+        }
         let remade = remade + evaluated;
         let made = Made { windows, measured, trained: summary, outcome, remade };
         Ok(Making::Complete(Box::new(made)))

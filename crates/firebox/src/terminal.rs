@@ -111,7 +111,10 @@ impl Terminal {
                 };
                 self.line(&format!("  {done} after step {step}"));
             }
-            Event::Step { .. } | Event::Checkpoint { .. } | Event::Machine(_) => {}
+            Event::Step { .. }
+            | Event::Checkpoint { .. }
+            | Event::Scored { .. }
+            | Event::Machine(_) => {}
         }
     }
 }

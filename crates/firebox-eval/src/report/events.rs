@@ -70,6 +70,7 @@ impl Report {
             }
             Event::StageStarted { .. }
             | Event::Progress { .. }
+            | Event::Scored { .. }
             | Event::Machine(_)
             | Event::Asked { .. } => {}
         }
