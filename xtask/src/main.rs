@@ -19,7 +19,7 @@ Usage: cargo xtask COMMAND
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
 binary. All other flags of `pipeline` go to `firebox run`: --set KEY=VALUE, --resume RUN,
---device NAME, --log json. See `cargo xtask pipeline pretrain --help`.
+--device NAME, --log json, --profile warmup=5,active=10. See `cargo xtask pipeline pretrain --help`.
 ";
 
 const BACKENDS: [&str; 6] = ["cpu", "vulkan", "metal", "wgpu", "cuda", "rocm"];
@@ -65,7 +65,8 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         } else if argument.starts_with('-') || file.is_some() {
             flags.push(argument.clone());
             // The values of flags are not pipeline names.
-            if ["--set", "--resume", "--device", "--log"].contains(&argument.as_str()) {
+            if ["--set", "--resume", "--device", "--log", "--profile"].contains(&argument.as_str())
+            {
                 flags.extend(rest.next().cloned());
             }
         } else {

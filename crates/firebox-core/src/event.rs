@@ -1,6 +1,6 @@
 //! What happens in a run, as values: the terminal, the log and the report all read these.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Key, MachineSample, Request};
 
@@ -52,11 +52,14 @@ pub enum Event {
         step: u64,
         /// Epoch, from 1.
         epoch: u64,
-        /// Training loss of this step.
+        /// Training loss of this step. What was not finite is `null` as JSON, and NaN when it is
+        /// read again; so are the other losses and norms.
+        #[serde(deserialize_with = "number")]
         loss: f64,
         /// Learning rate of this step.
         learning_rate: f64,
         /// Global gradient norm before clipping.
+        #[serde(deserialize_with = "number")]
         gradient_norm: f64,
         /// Samples in the step.
         samples: u64,
@@ -74,12 +77,13 @@ pub enum Event {
         /// Steps taken so far.
         step: u64,
         /// Mean training loss over the epoch.
+        #[serde(deserialize_with = "number")]
         train_loss: f64,
         /// Validation loss.
         validation_loss: Option<f64>,
         /// Whether it is the best validation loss so far.
         best: bool,
-        /// Wall-clock time, validation included.
+        /// Wall-clock time, validation included, pauses left out.
         seconds: f64,
     },
     /// A checkpoint is complete on disk.
@@ -127,6 +131,10 @@ pub enum Event {
     },
 }
 
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
 /// Receives events, from any thread, in the order in which each thread sends them.
 pub trait Listener: Send + Sync {
     /// Takes an event. It must not block: training waits for it.
@@ -150,6 +158,27 @@ impl Listener for Silent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_was_not_finite_reads_back() {
+        let event = Event::Step {
+            step: 1,
+            epoch: 1,
+            loss: f64::NAN,
+            learning_rate: 0.1,
+            gradient_norm: f64::INFINITY,
+            samples: 1,
+            milliseconds: 1.0,
+            data_milliseconds: 0.0,
+            skipped: true,
+        };
+        let text = serde_json::to_string(&event).unwrap();
+        let read = serde_json::from_str(&text).unwrap();
+        let Event::Step { loss, gradient_norm, skipped: true, .. } = read else {
+            panic!("{read:?}")
+        };
+        assert!(loss.is_nan() && gradient_norm.is_nan());
+    }
 
     #[test]
     fn an_event_is_one_flat_json_object() {

@@ -60,6 +60,8 @@ pub struct Report {
     pub machine: Machine,
     /// What stood out in what was measured, and the setting that would change it.
     pub advice: Vec<Advice>,
+    /// Where the time of some steps went, if they were profiled.
+    pub profile: Option<Table>,
     /// What was found in the data and what was done about it, and how it was split.
     pub data: Vec<Table>,
     /// The resolved configuration, as it was written beside the run.
@@ -248,6 +250,7 @@ impl Report {
             checkpoints_removed: 0,
             machine: Machine::default(),
             advice: vec![],
+            profile: None,
             data: vec![],
             configuration: String::new(),
             reasons: vec![],

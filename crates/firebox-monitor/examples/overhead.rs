@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use firebox_core::{Event, Listener};
 use firebox_monitor::{
-    MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig, TrackedRun, Trackers, sampled,
+    MlflowConfig, MonitorConfig, ProfileConfig, Profiler, PrometheusConfig, TensorBoardConfig,
+    TrackedRun, Trackers, sampled,
 };
 
 /// Processor time of every thread of this process, seconds.
@@ -23,7 +24,18 @@ fn processor_seconds() -> f64 {
     all.sum::<f64>() / 1e9
 }
 
+/// Nanoseconds that a span costs.
+fn span_nanoseconds() -> f64 {
+    const SPANS: u32 = 1_000_000;
+    let start = Instant::now();
+    for number in 0..SPANS {
+        tracing::info_span!("forward", number).in_scope(|| std::hint::black_box(number));
+    }
+    start.elapsed().as_secs_f64() * 1e9 / f64::from(SPANS)
+}
+
 fn main() {
+    println!("a span without a profile: {:.1} ns", span_nanoseconds());
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<f64>().unwrap());
     let step_milliseconds = arguments.next().unwrap_or(70.0);
     let seconds = arguments.next().unwrap_or(20.0);
@@ -68,6 +80,9 @@ fn main() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(said.is_empty(), "{said:?}");
     let share = |seconds: f64| 100.0 * seconds / (steps as f64 * step_milliseconds / 1e3);
+    let profiler = Profiler::start(ProfileConfig { warmup: 0, active: u64::MAX }).unwrap();
+    println!("a span beside the profiled steps: {:.1} ns", span_nanoseconds());
+    drop(profiler);
     println!("{steps} steps of {step_milliseconds} ms, sampler and three trackers on");
     println!(
         "on the training loop: {:.1} µs a step, {:.4} % of it",

@@ -32,18 +32,26 @@
 
 mod advice;
 mod config;
+mod control;
 mod gpu;
 mod linux;
 mod machine;
+mod profile;
 mod sampler;
 #[cfg(test)]
 mod testing;
 mod text;
 mod track;
 mod usage;
+#[cfg(unix)]
+mod watch;
 
 pub use advice::{Advice, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
+pub use control::{ask, obeying};
+pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
 pub use track::{TrackedRun, Trackers};
 pub use usage::{Measure, Usage, Utilisation};
+#[cfg(unix)]
+pub use watch::{WatchError, watch, watch_once};

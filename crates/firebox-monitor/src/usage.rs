@@ -1,7 +1,7 @@
 //! What the events of a run tell of its time and of its machine: averages and peaks, and whether
 //! the device was busy.
 
-use firebox_core::{Event, MachineSample};
+use firebox_core::{Event, MachineSample, Request};
 
 use crate::text::percent;
 
@@ -15,6 +15,8 @@ const NOTABLE: f64 = 0.05;
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     training: bool,
+    /// Standing still because a person asked for it, which says nothing about the device.
+    paused: bool,
     in_training: Gauges,
     in_all: Gauges,
     pub(crate) steps: Vec<StepTime>,
@@ -90,7 +92,7 @@ impl Usage {
     pub fn record(&mut self, event: &Event) {
         match event {
             Event::RunStarted { resumed_at_step, .. } => {
-                self.training = false;
+                (self.training, self.paused) = (false, false);
                 if let Some(step) = resumed_at_step {
                     self.forget_after(*step);
                 }
@@ -115,6 +117,8 @@ impl Usage {
             Event::Checkpoint { step, blocked_milliseconds, .. } => {
                 self.saves.push((*step, *blocked_milliseconds));
             }
+            Event::Asked { request: Request::Pause, .. } => self.paused = true,
+            Event::Asked { request: Request::GoOn, .. } => self.paused = false,
             Event::Machine(sample) => self.sample(sample),
             _ => {}
         }
@@ -133,7 +137,7 @@ impl Usage {
                 self.gpu_memory = self.gpu_memory.max(used as f64 / all.max(1) as f64);
             }
         }
-        if self.training {
+        if self.training && !self.paused {
             self.in_training.see(sample);
         }
         self.in_all.see(sample);
@@ -392,6 +396,9 @@ mod tests {
             sample(1.0, 4.0, 0.0, None),
             started("train"),
             sample(3.0, 1.0, 0.0, None),
+            Event::Asked { request: Request::Pause, step: 1 },
+            sample(9.0, 0.0, 0.0, None),
+            Event::Asked { request: Request::GoOn, step: 1 },
             sample(1.0, 3.0, 0.0, None),
         ]);
         let measures = usage.measures();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
-use firebox_core::{Event, Key, Precision, Stream};
+use firebox_core::{Event, Key, Precision, Requests, Stream};
 use firebox_kernels::{Lstm, LstmConfig, init_linear, relu_dropout};
 use firebox_loader::{Batch, TrainSource};
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader};
@@ -224,6 +224,7 @@ fn train<M: Module, O: Objective<M>>(
         seed: 1337,
         resume: false,
         stop: &AtomicBool::new(false),
+        requests: &Requests::new(),
         listener: &listener,
     };
     firebox_train::train(

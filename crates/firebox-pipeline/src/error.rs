@@ -70,8 +70,8 @@ pub enum PipelineError {
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
-    /// A run to go on with that is not there.
-    #[error("there is no run {0} to go on with: a run folder has a file pipeline.toml{1}")]
+    /// A run that was named and is not there.
+    #[error("there is no run {0}: a run folder has a file pipeline.toml{1}")]
     NoRun(PathBuf, String),
 }
 

@@ -145,6 +145,7 @@ pub(crate) fn report(
     windows: &Windows,
     measured: Measured,
     reasons: &[Reason],
+    profile: Option<Table>,
     path: &Path,
 ) -> Result<Reported, PipelineError> {
     let Measured { evaluation, masked, embedding } = measured;
@@ -171,6 +172,7 @@ pub(crate) fn report(
     report.configuration =
         std::fs::read_to_string(path.join(PIPELINE)).map_err(at(&path.join(PIPELINE)))?;
     report.reasons = reasons.to_vec();
+    report.profile = profile;
     report.curves.clip_norm = run.config.train.clip;
     report.facts = vec![
         Fact::new("training windows", windows.parts.train.len().to_string()),
@@ -255,7 +257,7 @@ fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
     }
 }
 
-fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+pub(crate) fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
     let columns = columns.iter().map(|column| (*column).to_owned()).collect();
     Table { title: title.to_owned(), note, columns, rows }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
-use firebox_monitor::MonitorConfig;
+use firebox_monitor::{MonitorConfig, ProfileConfig};
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -38,6 +38,7 @@ pub struct Prepared {
     name: String,
     config: PipelineConfig,
     resumed: Option<PathBuf>,
+    profile: Option<ProfileConfig>,
 }
 
 impl Prepared {
@@ -55,7 +56,7 @@ impl Prepared {
         let (file, resumed) = match source {
             Source::File(file) => (file.clone(), None),
             Source::Resume { run, file } => {
-                let folder = find_run(run, file.as_deref())?;
+                let folder = find_beside(run, file.as_deref())?;
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
@@ -75,7 +76,19 @@ impl Prepared {
             }),
             None => stem(&file),
         };
-        Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed })
+        Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed, profile: None })
+    }
+
+    /// Profiles these steps of the training, if it takes them.
+    #[must_use]
+    pub fn profiled(mut self, profile: Option<ProfileConfig>) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The steps to profile.
+    pub(crate) fn profile(&self) -> Option<ProfileConfig> {
+        self.profile
     }
 
     /// The settings.
@@ -235,7 +248,16 @@ fn newest_runs(runs: &Path) -> Vec<String> {
 }
 
 /// The folder of a run that was named by its path or by its name.
-fn find_run(run: &Path, file: Option<&Path>) -> Result<PathBuf, PipelineError> {
+///
+/// # Errors
+///
+/// When there is no such run; the message names those that there are.
+pub fn find_run(run: &Path) -> Result<PathBuf, PipelineError> {
+    find_beside(run, None)
+}
+
+/// The same, where the runs folder may also lie beside a pipeline file.
+fn find_beside(run: &Path, file: Option<&Path>) -> Result<PathBuf, PipelineError> {
     let runs = PipelineConfig::default().run.directory;
     let beside = file.and_then(Path::parent).map(|folder| folder.join(&runs).join(run));
     let places: Vec<PathBuf> =

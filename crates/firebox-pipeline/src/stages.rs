@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
-    Event, Key, Labels, Listener, Normaliser, Split, SplitRule, StepLabels, Stream, split,
+    Event, Key, Labels, Listener, Normaliser, Requests, Split, SplitRule, StepLabels, Stream, split,
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
-use firebox_monitor::{TrackedRun, Trackers, sampled};
+use firebox_monitor::{TrackedRun, Trackers, obeying, sampled};
 use firebox_train::{Data, Pretraining};
 
 use crate::config::ModelConfig;
@@ -23,6 +23,7 @@ use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::keys::Keys;
 use crate::measure::{self, Measured};
+use crate::profile::Profiling;
 use crate::{PipelineConfig, Prepared};
 
 /// What a pipeline left.
@@ -61,6 +62,8 @@ pub(crate) struct Run<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) listener: &'a dyn Listener,
     pub(crate) stop: &'a Arc<AtomicBool>,
+    /// What is asked of the training through the run's folder.
+    pub(crate) requests: &'a Requests,
 }
 
 /// The data, ready to be read in windows.
@@ -117,6 +120,10 @@ pub(crate) fn run(
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
     if let Some(said) = conclusion(path, keys.evaluation) {
+        if prepared.profile().is_some() {
+            let message = "nothing was profiled: the finished run is there, and no step is taken";
+            listener.on(&Event::Warning { message: message.to_owned() });
+        }
         return Ok(already_done(&said, keys, path, listener));
     }
     let folder = RunFolder::open(path)?;
@@ -139,7 +146,9 @@ pub(crate) fn run(
         device: device.description.clone(),
         resumed_at_step: steps_whole(path),
     });
-    let run = Run { config: prepared.config(), device, keys, listener: &all, stop };
+    let requests = Requests::new();
+    let run =
+        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
     let finish = |outcome: &str| {
         all.on(&Event::RunFinished {
             run: name.clone(),
@@ -150,7 +159,12 @@ pub(crate) fn run(
     };
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
-    let made = sampled(period, gpu, &all, || run.make(prepared, &folder, &mut reasons, path))?;
+    let profiling = Profiling::start(prepared.profile(), &all);
+    let made = sampled(period, gpu, &all, || {
+        let work = || run.make(prepared, &folder, &mut reasons, path);
+        obeying(path, &requests, &all, work)
+    })?;
+    let profile = profiling.end(&folder, &all)?;
     let Made { windows, measured, trained, outcome, remade } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step, remade } => {
@@ -166,7 +180,7 @@ pub(crate) fn run(
         }
     };
     finish(&outcome);
-    let report = measure::report(&run, prepared, &windows, measured, &reasons, path)?;
+    let report = measure::report(&run, prepared, &windows, measured, &reasons, profile, path)?;
     let said = Conclusion { trained, verdict: report.verdict };
     folder.finish(keys.evaluation, &said)?;
     Ok(Finished {
@@ -558,6 +572,7 @@ impl Run<'_> {
                     seed: self.config.run.seed,
                     resume: true,
                     stop: self.stop,
+                    requests: self.requests,
                     listener: self.listener,
                 },
             )?;

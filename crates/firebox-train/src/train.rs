@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use firebox_core::{Event, Stream};
+use firebox_core::{Event, Request, Stream};
 use firebox_loader::{HeldOutLoader, Position};
 use firebox_models::Loss;
+use tracing::info_span;
 
 use crate::TrainError;
 use crate::adamw::AdamW;
@@ -100,6 +101,9 @@ where
     read_back(model, summary, run.folder)
 }
 
+/// Time between two looks whether a pause is over.
+const PAUSED: Duration = Duration::from_millis(20);
+
 /// A run in progress.
 struct Session<'a, M> {
     config: &'a TrainConfig,
@@ -113,6 +117,8 @@ struct Session<'a, M> {
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
+    /// A person asked that it be interrupted when this epoch is closed.
+    ends_with_epoch: bool,
 }
 
 /// What one optimizer step computed.
@@ -148,7 +154,7 @@ impl<M: Module> Session<'_, M> {
             if closed && (self.state.step >= total || self.stops_early()) {
                 break;
             }
-            let epoch_start = Instant::now();
+            let mut epoch_start = Instant::now();
             if !epoch_ended {
                 // A stop that came during the last save is heeded before any more work.
                 if run.stop.load(Ordering::Relaxed) {
@@ -157,10 +163,12 @@ impl<M: Module> Session<'_, M> {
                 let mut loader = data.train.epoch(self.state.position);
                 while self.state.position.batch < batches && self.state.step < total {
                     let start = Instant::now();
+                    let span = info_span!("step", number = self.state.step + 1).entered();
                     let group = config.accumulate.min(batches - self.state.position.batch);
                     let step = self.compute(objective, &mut loader, group)?;
                     let rate = self.learning_rate(self.state.step, total, per_epoch);
                     self.apply(step, rate, start)?;
+                    drop(span);
                     let done = self.state.step;
                     run.listener.on(&Event::Progress {
                         stage: "train".to_owned(),
@@ -173,6 +181,7 @@ impl<M: Module> Session<'_, M> {
                     if !closing && self.save_is_due() {
                         self.save(saver, Kind::Step, None)?;
                     }
+                    epoch_start += self.answer(saver)?;
                     if !closing && run.stop.load(Ordering::Relaxed) {
                         return self.interrupt(saver);
                     }
@@ -197,6 +206,9 @@ impl<M: Module> Session<'_, M> {
             if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
                 self.save(saver, Kind::Epoch, watched)?;
             }
+            if self.ends_with_epoch && !finished {
+                return self.interrupt(saver);
+            }
         }
         Ok(if self.state.step >= total { Outcome::Finished } else { Outcome::StoppedEarly })
     }
@@ -213,14 +225,16 @@ impl<M: Module> Session<'_, M> {
         let (mut gradients, mut losses) = (Gradients::default(), vec![]);
         let (mut samples, mut wait) = (0, Duration::ZERO);
         for micro in 0..group {
-            let batch =
-                loader.next().ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
+            let next = info_span!("wait for data").in_scope(|| loader.next());
+            let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
             wait += batch.wait;
             let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
-            let loss = objective.loss(&self.model, &batch, streams);
+            let forward = info_span!("forward", samples = batch.indices.len() as u64);
+            let loss = forward.in_scope(|| objective.loss(&self.model, &batch, streams));
             // A batch with nothing to learn from has no gradient.
             if loss.weight > 0.0 {
+                let _backward = info_span!("backward").entered();
                 let taken = Gradients::take(&self.model, loss.value.backward());
                 let factor = if group > 1 { loss.weight } else { 1.0 };
                 gradients = gradients.plus(taken.scale(factor));
@@ -232,7 +246,9 @@ impl<M: Module> Session<'_, M> {
         if group > 1 && weight > 0.0 {
             gradients = gradients.scale(1.0 / weight);
         }
-        let (loss, parts, norm) = read(&losses, weight, &gradients)?;
+        // On a GPU, the host waits here for all that it has asked for above.
+        let read_back = info_span!("read back");
+        let (loss, parts, norm) = read_back.in_scope(|| read(&losses, weight, &gradients))?;
         Ok(Step { loss, parts, gradients, norm, weight, samples, batches: group, wait })
     }
 
@@ -248,6 +264,7 @@ impl<M: Module> Session<'_, M> {
         if finite {
             self.state.counts.non_finite_in_a_row = 0;
             self.state.running.add(loss, weight);
+            let _optimizer = info_span!("optimizer").entered();
             let gradients = match self.config.clip {
                 Some(limit) => gradients.clip(norm, limit),
                 None => gradients,
@@ -314,6 +331,7 @@ impl<M: Module> Session<'_, M> {
         objective: &O,
         loader: &HeldOutLoader,
     ) -> Result<Option<f64>, TrainError> {
+        let _validation = info_span!("validation").entered();
         let model = self.model.valid();
         // Not a function of the step: every epoch hides the same steps of the same samples.
         let samples = Stream::new(self.run.seed, "validation masks");
@@ -393,6 +411,38 @@ impl<M: Module> Session<'_, M> {
             .any(|n| step.is_multiple_of(n))
     }
 
+    /// Does what a person asked, between two steps, and returns the time that it stood still.
+    fn answer(&mut self, saver: &mut Saver<'_>) -> Result<Duration, TrainError> {
+        let (requests, step) = (self.run.requests, self.state.step);
+        let listener = self.run.listener;
+        let tell = |request| listener.on(&Event::Asked { request, step });
+        if requests.take_stop_after_epoch() {
+            self.ends_with_epoch = true;
+            tell(Request::StopAfterEpoch);
+        }
+        let mut paused: Option<Instant> = None;
+        loop {
+            if requests.take_save() {
+                tell(Request::Save);
+                // As after an interruption: a rollback goes back to the same steps, asked or not.
+                if self.saved != Some((step, self.state.closed_at)) {
+                    self.save(saver, Kind::Interrupt, None)?;
+                }
+            }
+            if !requests.is_paused() || self.run.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            paused.get_or_insert_with(|| {
+                tell(Request::Pause);
+                Instant::now()
+            });
+            std::thread::sleep(PAUSED);
+        }
+        let Some(since) = paused else { return Ok(Duration::ZERO) };
+        tell(Request::GoOn);
+        Ok(since.elapsed())
+    }
+
     /// Saves after an interruption, and waits until it is on disk.
     fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
         saver.wait()?;
@@ -410,6 +460,7 @@ impl<M: Module> Session<'_, M> {
         score: Option<f64>,
     ) -> Result<(), TrainError> {
         let since = Instant::now();
+        let _checkpoint = info_span!("checkpoint").entered();
         saver.wait()?;
         let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer)?);
         if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
@@ -493,6 +544,7 @@ impl<'a, M: Module> Session<'a, M> {
             log,
             safe: None,
             data_time: Duration::ZERO,
+            ends_with_epoch: false,
         };
         if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
             session.safe = session.safe_snapshot(&folder)?;

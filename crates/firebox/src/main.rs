@@ -9,6 +9,8 @@ mod device;
 mod error;
 mod output;
 mod terminal;
+#[cfg(unix)]
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_core::Precision;
+use firebox_pipeline::monitor::ProfileConfig;
 use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
 
 use crate::output::{OutputError, say};
@@ -63,6 +66,9 @@ enum Command {
     Devices,
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
+    /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
+    #[cfg(unix)]
+    Watch(watch::WatchFlags),
 }
 
 #[derive(Args)]
@@ -123,6 +129,14 @@ struct RunFlags {
     /// How events are shown.
     #[arg(long, value_enum, default_value_t)]
     log: LogFormat,
+    /// Profile some training steps: a timeline in the run's folder, a table in the report.
+    #[arg(
+        long,
+        value_name = "warmup=5,active=10",
+        num_args = 0..=1,
+        default_missing_value = "warmup=5,active=10"
+    )]
+    profile: Option<ProfileConfig>,
 }
 
 #[derive(Args)]
@@ -166,6 +180,8 @@ fn main() -> ExitCode {
         }
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
+        #[cfg(unix)]
+        Command::Watch(flags) => watch::run(&flags),
     };
     result.unwrap_or_else(|error| {
         error::render(&error, log);
@@ -180,6 +196,7 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         (None, None) => anyhow::bail!("name a pipeline file, or a run with --resume"),
     };
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
+    let prepared = prepared.profiled(flags.profile);
     let device = device::choose(&prepared.config().run.device)?;
     let stop = stop_on_signal(flags.log)?;
     let terminal = Terminal::new(flags.log);

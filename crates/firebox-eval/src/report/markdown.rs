@@ -43,6 +43,9 @@ impl Report {
             });
             write_table(out, &tables::machine(self), false);
         });
+        section(&mut out, "Profile", |out| {
+            self.profile.iter().for_each(|table| write_table(out, table, false));
+        });
         section(&mut out, "Data", |out| {
             self.data.iter().for_each(|table| write_table(out, table, true));
         });

@@ -25,6 +25,7 @@ pub(super) fn all(report: &Report) -> Vec<Section> {
         ("training", "Training", training(report)),
         ("advice", "Advice", table(&tables::advice(report), false)),
         ("machine", "Machine", machine(report)),
+        ("profile", "Profile", report.profile.iter().map(|one| table(one, false)).collect()),
         ("data", "Data", report.data.iter().map(|data| table(data, true)).collect()),
         ("stages", "Stages", stages(report)),
         ("configuration", "Configuration", configuration(report)),
