@@ -81,7 +81,7 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Machine, Measure, Reason,
-    Report, Stage, StepPoint, Table, WrittenReport,
+    Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
+    Machine, Measure, Reason, Report, SideBySide, Stage, StepPoint, Table, WrittenReport,
 };
 pub use verdict::{Outcome, Verdict, verdict};

@@ -1,6 +1,7 @@
 //! A report as plain data. The pages made of it are in the modules below; nothing here draws.
 
 mod charts;
+mod compare;
 mod events;
 mod html;
 mod markdown;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
+pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
 pub use write::WrittenReport;
 
 /// Everything that a report shows. A part that is empty is left out, or said to be missing.

@@ -29,7 +29,8 @@ fn span_nanoseconds() -> f64 {
     const SPANS: u32 = 1_000_000;
     let start = Instant::now();
     for number in 0..SPANS {
-        tracing::info_span!("forward", number).in_scope(|| std::hint::black_box(number));
+        tracing::info_span!(target: "firebox", "forward", number)
+            .in_scope(|| std::hint::black_box(number));
     }
     start.elapsed().as_secs_f64() * 1e9 / f64::from(SPANS)
 }

@@ -3,7 +3,7 @@
 
 use firebox_core::{Event, MachineSample, Request};
 
-use crate::text::percent;
+use crate::text::{percent, significant};
 
 /// Share of the time from which a device counts as well used: reference systems R1 and R2 both call
 /// more than 85 % good.
@@ -156,6 +156,28 @@ impl Usage {
             }
         });
         measures.collect()
+    }
+
+    /// Where the time of training went, by name and as text.
+    pub fn timings(&self) -> Vec<(String, String)> {
+        let shares = self.shares();
+        if self.steps.is_empty() {
+            return vec![];
+        }
+        let steps = self.steps.len() as f64;
+        let mean = self.steps.iter().map(|step| step.milliseconds).sum::<f64>() / steps;
+        let mut times: Vec<f64> = self.steps.iter().map(|step| step.milliseconds).collect();
+        times.sort_by(f64::total_cmp);
+        let mut timings = vec![
+            ("step, median", format!("{} ms", significant(times[times.len() / 2]))),
+            ("step, mean", format!("{} ms", significant(mean))),
+            ("waiting for data", percent(shares.data)),
+            ("standing still for checkpoints", percent(shares.saves)),
+            ("validation", percent(shares.validation)),
+        ];
+        let busy = self.training_mean(CPU_SHARE).map(percent);
+        timings.extend(busy.map(|busy| ("processor busy while training", busy)));
+        timings.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
 
     /// How busy the device was while training: the busiest GPU, or the processor.

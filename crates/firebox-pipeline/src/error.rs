@@ -94,7 +94,10 @@ impl PipelineError {
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
             Self::Train(error) => matches!(error, TrainError::Budget { .. }),
-            Self::Eval(error) => matches!(error, EvalError::Setting { .. }),
+            Self::Eval(error) => matches!(
+                error,
+                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+            ),
             Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }
     }

@@ -37,6 +37,7 @@
 //! ```
 
 mod bench;
+mod compare;
 mod config;
 mod device;
 mod error;
@@ -52,6 +53,7 @@ mod stages;
 use std::path::{Path, PathBuf};
 
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
+pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;

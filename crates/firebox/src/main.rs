@@ -66,9 +66,21 @@ enum Command {
     Devices,
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
+    /// Put several runs on one page: curves, scores, settings that differ, times.
+    Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
     #[cfg(unix)]
     Watch(watch::WatchFlags),
+}
+
+#[derive(Args)]
+struct CompareFlags {
+    /// The runs: their folders, or their names within the runs folder.
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The page to write.
+    #[arg(long, default_value = "comparison.html", value_name = "FILE")]
+    output: PathBuf,
 }
 
 #[derive(Args)]
@@ -180,6 +192,7 @@ fn main() -> ExitCode {
         }
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
+        Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
     };
@@ -306,6 +319,12 @@ fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
             say(format_args!("peak resident memory {peak:.0} MiB"))?;
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
+    firebox_pipeline::compare(&flags.runs, &flags.output)?;
+    say(format_args!("comparison {}", flags.output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

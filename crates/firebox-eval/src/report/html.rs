@@ -8,6 +8,8 @@ use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
 use crate::{Head, Outcome, Subject};
 
+/// How the footer of every page begins.
+pub(super) const MADE_BY: &str = "Made by Firebox";
 const STYLE: &str = include_str!("style.css");
 
 /// A part of the page that the table of contents names.
@@ -17,37 +19,42 @@ pub(super) struct Section {
     pub(super) body: String,
 }
 
+/// A page of its own: its head, a table of contents, its sections, and what the footer adds.
+pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) -> String {
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+        escape(title)
+    );
+    out.push_str(
+        "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n<div class=\"page\">\n",
+    );
+    out.push_str(head);
+    out.push_str("<nav aria-label=\"Contents\"><ul>");
+    for section in sections {
+        let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
+    }
+    out.push_str("</ul></nav>\n<main id=\"content\">\n");
+    for Section { id, title, body } in sections {
+        let _ = write!(
+            out,
+            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
+        );
+    }
+    out.push_str("</main>\n");
+    let _ = write!(
+        out,
+        "<footer>{MADE_BY} {}. This page loads nothing from a network; {footer}.</footer>\n</div>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    out
+}
+
 impl Report {
     /// The page, as `report.html` holds it.
     pub fn html(&self) -> String {
-        let sections = sections::all(self);
-        let mut out = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-            escape(&self.title),
-            escape(label(self.verdict.outcome))
-        );
-        out.push_str(
-            "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n<div class=\"page\">\n",
-        );
-        out.push_str(&self.head());
-        out.push_str("<nav aria-label=\"Contents\"><ul>");
-        for section in &sections {
-            let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
-        }
-        out.push_str("</ul></nav>\n<main id=\"content\">\n");
-        for Section { id, title, body } in &sections {
-            let _ = write!(
-                out,
-                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
-            );
-        }
-        out.push_str("</main>\n");
-        let _ = write!(
-            out,
-            "<footer>Made by Firebox {}. This page loads nothing from a network; all figures are in <code>scores.json</code> beside it.</footer>\n</div>\n</body>\n</html>\n",
-            env!("CARGO_PKG_VERSION")
-        );
-        out
+        let title = format!("{}: {}", self.title, label(self.verdict.outcome));
+        let footer = "all figures are in <code>scores.json</code> beside it";
+        page(&title, &self.head(), &sections::all(self), footer)
     }
 
     fn head(&self) -> String {

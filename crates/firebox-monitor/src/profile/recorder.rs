@@ -118,7 +118,7 @@ impl Recorder {
         let mut state = self.state();
         state.steps += 1;
         let ProfileConfig { warmup, active } = state.config;
-        let recording = state.steps > warmup && state.steps <= warmup + active;
+        let recording = state.steps > warmup && state.steps <= warmup.saturating_add(active);
         if recording && !self.recording.load(Ordering::Relaxed) {
             state.begun = Instant::now();
         }
@@ -128,7 +128,8 @@ impl Recorder {
     /// The span of a step ends: after the last one, recording ends with it.
     fn step_ended(&self) {
         let state = self.state();
-        if state.steps >= state.config.warmup + state.config.active {
+        let ProfileConfig { warmup, active } = state.config;
+        if state.steps >= warmup.saturating_add(active) {
             self.recording.store(false, Ordering::SeqCst);
         }
     }
