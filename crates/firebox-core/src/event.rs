@@ -52,8 +52,7 @@ pub enum Event {
         step: u64,
         /// Epoch, from 1.
         epoch: u64,
-        /// Training loss of this step. What was not finite is `null` as JSON, and NaN when it is
-        /// read again; so are the other losses and norms.
+        /// Training loss of this step.
         #[serde(deserialize_with = "number")]
         loss: f64,
         /// Learning rate of this step.
@@ -69,6 +68,17 @@ pub enum Event {
         data_milliseconds: f64,
         /// The loss or a gradient was not finite, and the weights were left alone.
         skipped: bool,
+    },
+    /// The loss scale of half precision changed.
+    LossScale {
+        /// Steps taken so far.
+        step: u64,
+        /// The scale until then.
+        before: f64,
+        /// The scale from now on.
+        scale: f64,
+        /// Steps skipped so far because a gradient had overflown.
+        overflows: u64,
     },
     /// An epoch ends.
     Epoch {
@@ -131,6 +141,7 @@ pub enum Event {
     },
 }
 
+/// JSON has no number for what is not finite: it is written as `null`, and read as NaN.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -160,24 +171,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_was_not_finite_reads_back() {
+    fn a_step_that_was_not_finite_is_read_back() {
+        let (loss, gradient_norm) = (f64::NAN, f64::INFINITY);
         let event = Event::Step {
-            step: 1,
+            step: 3,
             epoch: 1,
-            loss: f64::NAN,
+            loss,
             learning_rate: 0.1,
-            gradient_norm: f64::INFINITY,
-            samples: 1,
+            gradient_norm,
+            samples: 4,
             milliseconds: 1.0,
-            data_milliseconds: 0.0,
+            data_milliseconds: 0.5,
             skipped: true,
         };
         let text = serde_json::to_string(&event).unwrap();
-        let read = serde_json::from_str(&text).unwrap();
-        let Event::Step { loss, gradient_norm, skipped: true, .. } = read else {
-            panic!("{read:?}")
-        };
-        assert!(loss.is_nan() && gradient_norm.is_nan());
+        match serde_json::from_str(&text).unwrap() {
+            Event::Step { step, loss, gradient_norm, skipped, .. } => {
+                assert!(step == 3 && loss.is_nan() && gradient_norm.is_nan() && skipped);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -82,6 +82,7 @@ pub use reconstruction::{
 };
 pub use report::{
     Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
-    Machine, Measure, Reason, Report, SideBySide, Stage, StepPoint, Table, WrittenReport,
+    Machine, Measure, Reason, Report, ScaleChange, SideBySide, Stage, StepPoint, Table,
+    WrittenReport,
 };
 pub use verdict::{Outcome, Verdict, verdict};

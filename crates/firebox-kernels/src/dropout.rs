@@ -41,7 +41,7 @@ pub fn dropout<const D: usize>(
 }
 
 #[track_caller]
-fn check(probability: f64) {
+pub(crate) fn check(probability: f64) {
     assert!(
         (0.0..=1.0).contains(&probability),
         "dropout probability {probability} is not between 0 and 1"
@@ -90,7 +90,10 @@ pub fn relu_dropout<const D: usize>(
 }
 
 /// Changes a tensor's values where they are if nobody else holds them, else in a copy.
-fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatTensor<Flex> {
+pub(crate) fn in_place(
+    mut x: FloatTensor<Flex>,
+    change: impl FnOnce(&mut [f32]),
+) -> FloatTensor<Flex> {
     if x.is_contiguous() && x.layout().start_offset() == 0 {
         let count = x.shape().num_elements();
         if let Some(values) = x.try_storage_mut::<f32>()
@@ -107,7 +110,7 @@ fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatT
 }
 
 /// The factor of the elements that are kept; those that are dropped have the factor 0.
-fn scale(probability: f64) -> f32 {
+pub(crate) fn scale(probability: f64) -> f32 {
     (1.0 / (1.0 - probability)) as f32
 }
 

@@ -62,25 +62,49 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod attention;
+mod batch_norm;
+mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
 mod device;
 mod dropout;
+mod embedding;
+mod gelu;
 mod gru;
 mod import;
 mod init;
 mod linear;
+mod loss;
 mod lstm;
+mod max_pool;
+mod noise;
 mod norm;
+mod optimizer;
 
+pub use attention::{Attention, attention, self_attention};
+pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
+pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
+pub use embedding::embedding;
+pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
-pub use linear::linear;
+pub use linear::{linear, linear_in};
+pub use loss::{
+    BinaryCrossEntropy, CrossEntropy, LossError, MeanLoss, binary_cross_entropy, cross_entropy,
+    huber, squared_error,
+};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
+pub use max_pool::max_pool1d;
+pub use noise::GaussianNoise;
 pub use norm::layer_norm;
+pub use optimizer::{
+    Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
+    update_parameters,
+};

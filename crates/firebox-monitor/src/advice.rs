@@ -24,8 +24,12 @@ pub struct Settings {
     pub workers: usize,
     /// Batches made ahead.
     pub prefetch: usize,
+    /// Key of the peak learning rate.
+    pub rate_key: &'static str,
     /// Peak learning rate.
     pub learning_rate: f64,
+    /// Steps without an overflow after which a dynamic loss scale rises.
+    pub scale_interval: Option<u64>,
     /// Norm that gradients are clipped to.
     pub clip: Option<f64>,
     /// Epochs that were asked for.
@@ -43,6 +47,10 @@ const WAITING: f64 = 0.05;
 const FULL: f64 = 0.9;
 /// Page faults a second from which a disk is being used as memory: each takes about 0.1 ms.
 const THRASHING: f64 = 100.0;
+/// Share of steps that a loss scale may lose to overflows: half precision finds its scale by them.
+const OVERFLOWS: f64 = 0.01;
+/// Overflows that any run may need to find its scale.
+const FIRST_OVERFLOWS: u64 = 10;
 /// How much the training loss may rise above its lowest epoch.
 const DIVERGED: f64 = 1.5;
 /// Share of the epochs after the best one from which they were spent for nothing.
@@ -63,6 +71,7 @@ pub fn advice(usage: &Usage, settings: &Settings) -> Vec<Advice> {
         thrashing(usage, settings),
         gpu_memory(usage, settings),
         skipped(usage, settings),
+        overflows(usage, settings),
         divergence(usage, settings),
         plateau(usage, settings),
         still_falling(usage, settings),
@@ -71,12 +80,14 @@ pub fn advice(usage: &Usage, settings: &Settings) -> Vec<Advice> {
     let mut found: Vec<Advice> = found.into_iter().flatten().collect();
     if found.is_empty() {
         let shares = usage.shares();
+        let skipped = usage.steps.iter().filter(|step| step.skipped).count();
         found.push(Advice {
             finding: format!(
-                "nothing stood out: {} of {} of training went by waiting for data, {} standing still for checkpoints, and no step was skipped",
+                "nothing stood out: {} of {} of training went by waiting for data, {} standing still for checkpoints; {skipped} of {} steps were skipped",
                 percent(shares.data),
                 duration(shares.seconds),
-                percent(shares.saves)
+                percent(shares.saves),
+                usage.steps.len()
             ),
             setting: String::new(),
         });
@@ -175,12 +186,30 @@ fn skipped(usage: &Usage, settings: &Settings) -> Option<Advice> {
     let skipped: Vec<u64> =
         usage.steps.iter().filter(|step| step.skipped).map(|step| step.step).collect();
     let first = skipped.first()?;
+    // Those that found the loss scale are another matter.
+    let count = (skipped.len() as u64).saturating_sub(usage.overflows);
+    if count == 0 {
+        return None;
+    }
     some(
         format!(
-            "{} of {all} steps were skipped because a loss or gradient was not finite, the first of them step {first}",
-            skipped.len()
+            "{count} of {all} steps were skipped because a loss or gradient was not finite; the first step that was skipped is {first}"
         ),
         calmer(settings),
+    )
+}
+
+fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
+    let (count, all) = (usage.overflows, usage.steps.len());
+    if count <= FIRST_OVERFLOWS || (count as f64) < OVERFLOWS * all as f64 {
+        return None;
+    }
+    let interval = settings.scale_interval.map_or(String::new(), |interval| {
+        format!("`train.loss_scale.dynamic.interval` from {interval} to {}, ", 2 * interval)
+    });
+    some(
+        format!("{count} of {all} steps were skipped because a gradient overflowed half precision"),
+        interval + &calmer(settings),
     )
 }
 
@@ -191,7 +220,7 @@ fn calmer(settings: &Settings) -> String {
         None => "`train.clip` to 1.0 (it is off)".to_owned(),
     };
     let rate = settings.learning_rate;
-    format!("`train.optimizer.adamw.learning_rate` from {rate} to {}, {clip}", rate / 2.0)
+    format!("`{}` from {rate} to {}, {clip}", settings.rate_key, rate / 2.0)
 }
 
 fn divergence(usage: &Usage, settings: &Settings) -> Option<Advice> {
@@ -242,9 +271,10 @@ fn plateau(usage: &Usage, settings: &Settings) -> Option<Advice> {
             best.epoch
         ),
         format!(
-            "`train.epochs` from {} to {}, or {stop}; a lower `train.optimizer.adamw.learning_rate` than {} may go further",
+            "`train.epochs` from {} to {}, or {stop}; a lower `{}` than {} may go further",
             settings.epochs,
             best.epoch + 2,
+            settings.rate_key,
             settings.learning_rate
         ),
     )
@@ -306,7 +336,9 @@ mod tests {
             batch_size: 64,
             workers: 1,
             prefetch: 2,
+            rate_key: "train.optimizer.adamw.learning_rate",
             learning_rate: 0.001,
+            scale_interval: None,
             clip: Some(1.0),
             epochs: 8,
             early_stopping: true,
@@ -442,6 +474,23 @@ mod tests {
         );
         let level = [step(1, 1.0, 0.0, 1.0), epoch(1, 0.2, 1.0), epoch(2, 0.3, 1.0)];
         check(&level, &settings(), &["nothing stood out"]);
+    }
+
+    #[test]
+    fn overflows_that_find_a_loss_scale_are_no_instability() {
+        let half = Settings { scale_interval: Some(2_000), ..settings() };
+        let run = |overflows: u64| {
+            let mut events: Vec<Event> = (1..=100).map(|n| step(n, 1.0, 0.0, 1.0)).collect();
+            for n in 101..=100 + overflows {
+                events.push(step(n, 1.0, 0.0, f64::INFINITY));
+                let overflows = n - 100;
+                events.push(Event::LossScale { step: n, before: 2.0, scale: 1.0, overflows });
+            }
+            events
+        };
+        check(&run(3), &half, &["nothing stood out"]);
+        let expected = ["20 of 120 steps", "interval` from 2000 to 4000", "from 0.001 to 0.0005"];
+        check(&run(20), &half, &expected);
     }
 
     #[test]

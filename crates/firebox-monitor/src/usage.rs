@@ -23,6 +23,8 @@ pub struct Usage {
     pub(crate) epochs: Vec<EpochTime>,
     /// Step of each checkpoint, and milliseconds that training stood still for it.
     saves: Vec<(u64, f64)>,
+    /// Steps that were skipped because a gradient overflowed half precision.
+    pub(crate) overflows: u64,
     pub(crate) memory: u64,
     /// Peak shares of GPU memory in use.
     pub(crate) gpu_memory: f64,
@@ -117,6 +119,7 @@ impl Usage {
             Event::Checkpoint { step, blocked_milliseconds, .. } => {
                 self.saves.push((*step, *blocked_milliseconds));
             }
+            Event::LossScale { overflows, .. } => self.overflows = *overflows,
             Event::Asked { request: Request::Pause, .. } => self.paused = true,
             Event::Asked { request: Request::GoOn, .. } => self.paused = false,
             Event::Machine(sample) => self.sample(sample),

@@ -64,6 +64,7 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
         })
         .collect();
     timings.extend(usage.timings());
+    timings.push(("device".to_owned(), report.device.clone()));
     Ok(ComparedRun { report, settings: settings(folder)?, timings })
 }
 

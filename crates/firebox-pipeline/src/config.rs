@@ -13,6 +13,8 @@ use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::search::SearchConfig;
+
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -44,6 +46,9 @@ pub struct PipelineConfig {
     pub evaluate: EvalConfig,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
+    /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchConfig>,
 }
 
 /// A chain of stages.

@@ -13,11 +13,11 @@ use firebox_eval::{
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
 use firebox_monitor::Usage;
-use firebox_train::{CHECKPOINT_FOLDER, Optimizer};
+use firebox_train::{CHECKPOINT_FOLDER, LossScale, Optimizer};
 
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
-use crate::stages::{Run, Windows, written};
+use crate::stages::{Run, Windows, training, written};
 use crate::{PipelineConfig, Prepared};
 
 /// Masked windows that the report draws.
@@ -214,14 +214,23 @@ fn machine(usage: &Usage, backend: &str) -> Machine {
 
 /// What stood out, and the settings that would change it.
 fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
-    let PipelineConfig { loader, train, .. } = run.config;
-    let Optimizer::AdamW(optimizer) = &train.optimizer;
+    let (loader, train) = (&run.config.loader, training(run.config));
+    let rate_key = match &train.optimizer {
+        Optimizer::AdamW(_) => "train.optimizer.adamw.learning_rate",
+        Optimizer::Sgd(_) => "train.optimizer.sgd.learning_rate",
+    };
+    let scale_interval = match train.loss_scale {
+        LossScale::Dynamic(dynamic) => Some(dynamic.interval),
+        _ => None,
+    };
     let settings = firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
         batch_size: loader.batch_size,
         workers: loader.workers,
         prefetch: loader.prefetch,
-        learning_rate: optimizer.learning_rate,
+        rate_key,
+        learning_rate: train.optimizer.learning_rate(),
+        scale_interval,
         clip: train.clip,
         epochs: train.epochs,
         early_stopping: train.early_stopping.is_some(),

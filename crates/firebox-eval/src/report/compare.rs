@@ -90,7 +90,7 @@ impl SideBySide {
     }
 
     fn overview(&self) -> Table {
-        let columns = ["run", "outcome", "steps", "best validation loss", "test", "time", "device"];
+        let columns = ["run", "outcome", "steps", "best validation loss", "test", "time"];
         let rows = self.runs.iter().map(|ComparedRun { report, .. }| {
             let steps = report.curves.steps.last().map_or(0, |point| point.step);
             let best = report.best_epoch().map_or_else(
@@ -105,7 +105,7 @@ impl SideBySide {
             let steps = grouped(steps as f64);
             let time = duration(report.seconds);
             let (run, outcome) = (report.run.clone(), outcome.to_owned());
-            vec![run, outcome, steps, best, test, time, report.device.clone()]
+            vec![run, outcome, steps, best, test, time]
         });
         Table {
             title: "Runs".to_owned(),

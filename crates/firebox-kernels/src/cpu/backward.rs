@@ -363,7 +363,7 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
         // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
         unsafe {
             let kept = C::restore::<S>(rows.gates.as_ptr().add(lane));
-            let (d_gates, d_before) = K::gradient::<S>(
+            let (d_gates, d_before) = K::gradient::<S, C>(
                 kept,
                 S::load(rows.cell.as_ptr().add(lane)),
                 S::load(rows.before.as_ptr().add(lane)),
@@ -459,7 +459,7 @@ unsafe fn product_tile<S: Simd, C: Compute, const M: usize, const N: usize>(at: 
                     *a = at.a.add(block * at.a_block + m * GATES / C::PAIR);
                 }
                 let b = at.panel.add(block * GATES / C::PAIR * N * BLOCK + lane);
-                accumulate::<S, C, M, N, 1>(&mut acc, a, b, GATES / C::PAIR);
+                accumulate::<S, C, M, N>(&mut acc, a, 1, b, GATES / C::PAIR);
             }
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {

@@ -40,22 +40,17 @@ impl Buffer {
     }
 }
 
-/// `acc[m][n] += Σ_k a[m][k * STEP] * b[k][n]` over `count` words, where row `k` of the packed
+/// `acc[m][n] += Σ_k a[m][k * step] * b[k][n]` over `count` words, where row `k` of the packed
 /// operand `b` is `N` blocks long.
 ///
 /// # Safety
-/// That of [`Simd`]; each pointer of `a` is valid for `(count - 1) * STEP + 1` numbers and `b` for
+/// That of [`Simd`]; each pointer of `a` is valid for `(count - 1) * step + 1` numbers and `b` for
 /// `count * N * BLOCK`, less the offset of this vector in its block.
 #[inline(always)]
-pub(super) unsafe fn accumulate<
-    S: Simd,
-    C: Compute,
-    const M: usize,
-    const N: usize,
-    const STEP: usize,
->(
+pub(super) unsafe fn accumulate<S: Simd, C: Compute, const M: usize, const N: usize>(
     acc: &mut [[S::Vector; N]; M],
     a: [*const f32; M],
+    step: usize,
     b: *const f32,
     count: usize,
 ) {
@@ -68,7 +63,7 @@ pub(super) unsafe fn accumulate<
                 *column = S::load(row.add(n * BLOCK));
             }
             for m in 0..M {
-                let x = S::splat(*a[m].add(k * STEP));
+                let x = S::splat(*a[m].add(k * step));
                 for n in 0..N {
                     acc[m][n] = C::fma::<S>(x, columns[n], acc[m][n]);
                 }

@@ -24,6 +24,12 @@ pub(super) trait Simd: Copy {
     unsafe fn sub(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     unsafe fn mul(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     unsafe fn div(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `1 / x` within 2^-14; infinite for a number too small for that.
+    #[inline(always)]
+    unsafe fn reciprocal(x: Self::Vector) -> Self::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Self::div(Self::splat(1.0), x) }
+    }
     /// `a * b + c`
     unsafe fn fma(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// `x` between the bounds; NaN stays NaN.
@@ -44,6 +50,10 @@ pub(super) trait Simd: Copy {
     unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector;
     /// The lower and the upper halves of such words.
     unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector);
+    /// Asks for the cache line at this address, which need not be valid, to be brought into the
+    /// core's second cache.
+    #[inline(always)]
+    unsafe fn prefetch(_: *const f32) {}
     /// `c` and the products of both halves of `a` and `b`.
     #[inline(always)]
     unsafe fn dot(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
@@ -259,6 +269,11 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        }
+        #[inline(always)]
         unsafe fn pair(low: __m256, high: __m256) -> __m256 {
             // SAFETY: see above.
             unsafe {
@@ -344,6 +359,11 @@ mod x86 {
             unsafe { _mm512_div_ps(a, b) }
         }
         #[inline(always)]
+        unsafe fn reciprocal(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_rcp14_ps(x) }
+        }
+        #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
             // SAFETY: see above.
             unsafe { _mm512_fmadd_ps(a, b, c) }
@@ -371,6 +391,11 @@ mod x86 {
                 let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(x), bound);
                 _mm512_mask_blend_ps(small, b, a)
             }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         }
         #[inline(always)]
         unsafe fn pair(low: __m512, high: __m512) -> __m512 {

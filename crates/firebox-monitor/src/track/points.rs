@@ -79,6 +79,9 @@ impl Points {
                     ]),
                 ))
             }
+            Event::LossScale { step, scale, .. } => {
+                Some((*step, row(&[("train/loss_scale", *scale)])))
+            }
             Event::Scored { name, value } => Some((self.step, row(&[(name.as_str(), *value)]))),
             Event::Machine(sample) => Some((self.step, machine(sample))),
             _ => None,

@@ -159,7 +159,7 @@ impl Live {
                 self.outcome = Some(outcome);
                 self.stage = None;
             }
-            Event::Checkpoint { .. } | Event::Scored { .. } => {}
+            Event::Checkpoint { .. } | Event::Scored { .. } | Event::LossScale { .. } => {}
         }
     }
 

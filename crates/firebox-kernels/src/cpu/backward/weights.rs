@@ -145,7 +145,7 @@ unsafe fn weights_tile<S: Simd, C: Compute, const M: usize>(
                     *value = S::load(d_weights.add(m * GATES + n * BLOCK + lane));
                 }
             }
-            accumulate::<S, C, M, 4, STRIP>(&mut acc, a, d_gates.add(lane), count);
+            accumulate::<S, C, M, 4>(&mut acc, a, STRIP, d_gates.add(lane), count);
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {
                     S::store(d_weights.add(m * GATES + n * BLOCK + lane), value);

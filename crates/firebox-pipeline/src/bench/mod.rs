@@ -1,9 +1,18 @@
 //! Times whole training steps of the reference workloads, through the loop that training runs.
 //!
 //! Models, sizes and losses are those of the peer's script for PyTorch, and so are the keys of the
-//! result, so that both can be read together. Accuracy is not measured here.
+//! result, so that both can be read together. Each workload has a file of its own. Accuracy is not
+//! measured here.
 
-use std::ops::Range;
+mod bert_base;
+mod cnn_lstm;
+mod labels;
+mod lstm_forecast;
+mod lstm_mae;
+mod mlp;
+mod noise;
+mod transformer;
+
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
@@ -11,19 +20,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::{Device, Tensor};
 use firebox_core::{Event, Key, Precision, Requests, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, relu_dropout};
-use firebox_loader::{Batch, TrainSource};
-use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader};
-use firebox_models::{BiLstmMaeConfig, Loss, MaskRule};
+use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
+use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, Objective, Pretraining, Run, Schedule, Streams,
-    TrainConfig,
+    CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams, TrainConfig,
 };
 use serde::Serialize;
 
+use self::noise::Noise;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -34,14 +39,30 @@ pub enum Workload {
     /// of the steps hidden one by one.
     LstmMae,
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
-    /// and 1 channel. Not in the zoo yet: the model is in this file.
+    /// and 1 channel. Not in the zoo yet: the model is beside this file.
     LstmForecast,
+    /// R3: Transformer of width 128 with 3 layers, windows of 105 steps and 4 channels, 3 classes.
+    Transformer,
+    /// R5: 12 layers of width 768 on 128 tokens, 9 labels from the first token.
+    BertBase,
+    /// R3: a dense network of 128, 96, 64 and 32 units with BatchNorm on whole windows of 105 steps
+    /// and 4 channels.
+    Mlp,
+    /// R4: three convolutions with BatchNorm and a BiLSTM 2 × 256 on sequences of 500 steps and 1,024
+    /// channels.
+    CnnLstm,
 }
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 2] =
-        [(Self::LstmMae, "lstm-mae"), (Self::LstmForecast, "lstm-forecast")];
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::LstmMae, "lstm-mae"),
+        (Self::LstmForecast, "lstm-forecast"),
+        (Self::Transformer, "transformer"),
+        (Self::BertBase, "bert-base"),
+        (Self::Mlp, "mlp"),
+        (Self::CnnLstm, "cnn-lstm"),
+    ];
 
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
@@ -49,8 +70,11 @@ impl Workload {
 
     fn default_batch(self) -> usize {
         match self {
-            Self::LstmMae => 512,
+            Self::LstmMae | Self::Mlp => 512,
             Self::LstmForecast => 128,
+            Self::Transformer => 256,
+            Self::BertBase => 16,
+            Self::CnnLstm => 64,
         }
     }
 }
@@ -107,13 +131,13 @@ pub struct BenchResult {
     pub max_ms: f64,
     /// Samples a second at the median.
     pub samples_per_s: f64,
-    /// Largest resident memory of this process so far, MiB; `None` where it is not known.
+    /// Largest resident memory of this process up to the last step, MiB; `None` where it is not known.
     pub peak_mib: Option<f64>,
     /// Loss of the first step.
     pub first_loss: f64,
     /// Loss of the last step.
     pub last_loss: f64,
-    /// Variant of the recurrent kernels.
+    /// Variant of the kernels.
     pub kernels: String,
 }
 
@@ -128,22 +152,14 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         return Err(PipelineError::Setting(message));
     }
     let kernels = device.arithmetic()?;
-    let (times, losses) = match config.workload {
-        Workload::LstmMae => {
-            let model = BiLstmMaeConfig {
-                mask: MaskRule::Random { probability: 0.15 },
-                latent_weight: 0.0,
-                ..BiLstmMaeConfig::default()
-            };
-            let model = model.init(Stream::new(1337, "weights"), 4, &device.device)?;
-            let noise = Noise::new(batch, config, [105, 4]);
-            time(model.in_precision(config.precision), &Pretraining, noise, config, device)?
-        }
-        Workload::LstmForecast => {
-            let model = Forecaster::init(config.precision, &device.device);
-            time(model, &Forecasting, Noise::new(batch, config, [105, 4]), config, device)?
-        }
-    };
+    let Measured { times, losses, peak_mib } = device.run(|| match config.workload {
+        Workload::LstmMae => lstm_mae::run(batch, config, device),
+        Workload::LstmForecast => lstm_forecast::run(batch, config, device),
+        Workload::Transformer => transformer::run(batch, config, device),
+        Workload::Mlp => mlp::run(batch, config, device),
+        Workload::CnnLstm => cnn_lstm::run(batch, config, device),
+        Workload::BertBase => bert_base::run(batch, config, device),
+    })?;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let median = sorted[sorted.len() / 2];
@@ -166,15 +182,34 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         min_ms: sorted[0],
         max_ms: sorted[sorted.len() - 1],
         samples_per_s: 1e3 * batch as f64 / median,
-        peak_mib: peak_mib(),
+        peak_mib,
         first_loss: losses.first().copied().unwrap_or(f64::NAN),
         last_loss: losses.last().copied().unwrap_or(f64::NAN),
         kernels,
     })
 }
 
-/// Times of the timed steps in milliseconds, and the losses of all steps.
-type Times = (Vec<f64>, Vec<f64>);
+/// What was measured of the steps.
+struct Measured {
+    /// Times in milliseconds, in the end of the timed steps alone.
+    times: Vec<f64>,
+    /// Losses of all steps.
+    losses: Vec<f64>,
+    /// Largest resident memory up to the last step: what is saved after it is no part of a step.
+    peak_mib: Option<f64>,
+}
+
+impl Measured {
+    fn nothing() -> Self {
+        Self { times: vec![], losses: vec![], peak_mib: None }
+    }
+
+    fn step(&mut self, milliseconds: f64, loss: f64) {
+        self.times.push(milliseconds);
+        self.losses.push(loss);
+        self.peak_mib = peak_mib();
+    }
+}
 
 fn time<M: Module, O: Objective<M>>(
     model: M,
@@ -182,10 +217,10 @@ fn time<M: Module, O: Objective<M>>(
     noise: Noise,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let settings = LoaderConfig { batch_size: noise.batch, ..LoaderConfig::default() };
     let skip = config.warmup as usize;
-    let (times, losses) = if config.evaluate {
+    let mut measured = if config.evaluate {
         let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
         evaluate(&model.valid(), objective, &loader)?
     } else {
@@ -193,7 +228,8 @@ fn time<M: Module, O: Objective<M>>(
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         train(model, objective, &loader, folder.path())?
     };
-    Ok((times[skip..].to_vec(), losses))
+    measured.times.drain(..skip);
+    Ok(measured)
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.
@@ -202,13 +238,11 @@ fn train<M: Module, O: Objective<M>>(
     objective: &O,
     loader: &TrainLoader,
     folder: &Path,
-) -> Result<Times, PipelineError> {
-    let steps = Mutex::new((vec![], vec![]));
+) -> Result<Measured, PipelineError> {
+    let steps = Mutex::new(Measured::nothing());
     let listener = |event: &Event| {
         if let Event::Step { milliseconds, loss, .. } = event {
-            let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
-            steps.0.push(*milliseconds);
-            steps.1.push(*loss);
+            steps.lock().unwrap_or_else(PoisonError::into_inner).step(*milliseconds, *loss);
         }
     };
     let config = TrainConfig {
@@ -242,104 +276,19 @@ fn evaluate<M: Module, O: Objective<M>>(
     model: &M,
     objective: &O,
     loader: &HeldOutLoader,
-) -> Result<Times, PipelineError> {
-    let (mut times, mut losses) = (vec![], vec![]);
+) -> Result<Measured, PipelineError> {
+    let mut measured = Measured::nothing();
     let samples = Stream::new(1337, "masks");
     let mut start = Instant::now();
     for batch in loader.batches() {
         let batch: Batch = batch?;
         let Loss { value, .. } = objective.loss(model, &batch, Streams { samples, dropout: None });
-        losses.push(value.into_data().iter::<f64>().next().unwrap_or(f64::NAN));
-        times.push(start.elapsed().as_secs_f64() * 1e3);
+        let loss = value.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        measured.step(start.elapsed().as_secs_f64() * 1e3, loss);
         start = Instant::now();
     }
-    Ok((times, losses))
+    Ok(measured)
 }
-
-/// The model of [`Workload::LstmForecast`].
-#[derive(Module, Debug)]
-struct Forecaster {
-    lower: Lstm,
-    upper: Lstm,
-    hidden: Linear,
-    output: Linear,
-}
-
-impl Forecaster {
-    fn init(precision: Precision, device: &Device) -> Self {
-        let stream = |index| Stream::new(1337, "weights").substream(index);
-        let lstm = |index, input, hidden| {
-            let lstm = LstmConfig::new(input, hidden).init(stream(index), device);
-            lstm.in_precision(precision)
-        };
-        Self {
-            lower: lstm(0, 1, 128),
-            upper: lstm(1, 128, 64),
-            hidden: init_linear(stream(2), 64 + 12, 32, device),
-            output: init_linear(stream(3), 32, 3, device),
-        }
-    }
-}
-
-/// Three values of a later step from a sequence and static features, all cut out of the noise as
-/// the peer cuts them.
-struct Forecasting;
-
-impl Objective<Forecaster> for Forecasting {
-    fn loss(&self, model: &Forecaster, batch: &Batch, streams: Streams) -> Loss {
-        let [samples, _, _] = batch.inputs.dims();
-        let part = |steps: Range<usize>, channels: Range<usize>| {
-            batch.inputs.clone().slice([0..samples, steps, channels])
-        };
-        let (below, _) = model.lower.forward(part(0..24, 0..1), None, None, None);
-        let (_, last) = model.upper.forward(below, None, None, None);
-        let static_features = part(24..36, 1..2).reshape([samples, 12]);
-        let features = Tensor::cat(vec![last.hidden.reshape([samples, 64]), static_features], 1);
-        let hidden = relu_dropout(model.hidden.forward(features), 0.2, streams.dropout);
-        let error = model.output.forward(hidden) - part(40..41, 0..3).reshape([samples, 3]);
-        Loss { value: error.square().mean(), weight: 3.0 * samples as f64, parts: vec![] }
-    }
-}
-
-/// Normal noise: one batch that comes again at every step.
-#[derive(Debug)]
-struct Noise {
-    values: Vec<f32>,
-    shape: [usize; 2],
-    batch: usize,
-    steps: usize,
-}
-
-impl Noise {
-    fn new(batch: usize, config: &BenchConfig, shape: [usize; 2]) -> Self {
-        let mut draws = Stream::new(1337, "noise").draws();
-        let count = batch * shape[0] * shape[1];
-        let values = (0..count).map(|_| draws.normal() as f32).collect();
-        Self { values, shape, batch, steps: (config.steps + config.warmup) as usize }
-    }
-}
-
-impl Source for Noise {
-    fn len(&self) -> usize {
-        self.batch * self.steps
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.shape
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let count = self.shape[0] * self.shape[1];
-        out[..count].copy_from_slice(&self.values[index % self.batch * count..][..count]);
-        Ok(Sample { length: self.shape[0] as u32, label: None })
-    }
-
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-}
-
-impl TrainSource for Noise {}
 
 /// The largest resident memory that Linux has seen of this process.
 fn peak_mib() -> Option<f64> {
@@ -351,6 +300,8 @@ fn peak_mib() -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
 
     #[test]
@@ -366,14 +317,16 @@ mod tests {
             let config = BenchConfig {
                 workload,
                 precision: Precision::Bf16,
-                batch: Some(8),
+                // The model of bert-base takes a second a step whatever the batch.
+                batch: Some(if workload == Workload::BertBase { 1 } else { 8 }),
                 steps: 3,
                 warmup: 1,
                 evaluate,
             };
             let result = bench(&config, &device).unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
-            // Noise has the variance 1, and an untrained model predicts next to nothing.
+            // Noise has the variance 1, and an untrained model predicts next to nothing; the
+            // cross-entropy of chance is ln 3 or ln 5.
             assert!((0.3..2.5).contains(&result.first_loss), "{}", result.first_loss);
             let line = serde_json::to_value(&result).unwrap();
             for key in ["engine", "workload", "mode", "device", "precision", "batch", "step_ms"] {

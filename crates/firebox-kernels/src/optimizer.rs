@@ -1,0 +1,406 @@
+//! Optimizer steps over all parameters of a model at once.
+//!
+//! On Burn's CPU backend in f32, a step is two passes over memory by all threads: one that reads the
+//! gradients and finds their norm ([`squared_norm`]), and one that reads gradients, moments and
+//! weights and writes moments and weights in the memory that they have ([`update_parameters`]).
+//! Unscaling, clipping and decay happen on the way. A tensor that somebody else holds as well is
+//! copied first, so that nobody sees it change. Elsewhere the same formulas are composed of Burn's
+//! operations, one parameter after another.
+//!
+//! All that changes from step to step comes in one plain struct, [`StepState`], which a variant for
+//! another device could read from that device's memory; the rule and the parameters' own numbers are
+//! constants of a run.
+//!
+//! Nothing here knows a module, a schedule or a file.
+
+use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::cpu::{self, CpuKernels};
+use crate::device::{flex, is_flex, own};
+
+type Primitive = FloatTensor<Flex>;
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct StepState {
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Factor that the loss was multiplied with before its gradients were computed; above 0.
+    pub loss_scale: f64,
+    /// Squared L2 norm of all gradients as they are, not yet unscaled. If it is not finite, some
+    /// gradient is not, and an update changes nothing.
+    pub squared_norm: f64,
+    /// Updates that were applied before this one.
+    pub updates: u64,
+}
+
+impl StepState {
+    /// Global L2 norm of the unscaled gradients.
+    pub fn norm(&self) -> f64 {
+        self.squared_norm.sqrt() / self.loss_scale
+    }
+
+    /// Whether some gradient is not finite.
+    pub fn found_infinite(&self) -> bool {
+        !self.squared_norm.is_finite()
+    }
+}
+
+/// What is done to gradients that are too large, after they were unscaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Clip {
+    /// Nothing.
+    #[default]
+    Never,
+    /// All are scaled down together so that their global L2 norm is at most this:
+    /// `torch.nn.utils.clip_grad_norm_`.
+    Norm(f64),
+    /// Each number is brought into the interval from minus this to this:
+    /// `torch.nn.utils.clip_grad_value_`.
+    Value(f64),
+}
+
+/// How parameters follow from gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UpdateRule {
+    /// Adam with decoupled weight decay, as `torch.optim.AdamW` computes it. Source: Loshchilov and
+    /// Hutter, "Decoupled weight decay regularization", 2019.
+    ///
+    /// ```text
+    /// θ ← θ · (1 − lr·λ)
+    /// m ← m + (1 − β₁)·(g − m)          v ← β₂·v + (1 − β₂)·g²
+    /// θ ← θ − lr/(1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
+    /// ```
+    AdamW {
+        /// Decay of the running means of the gradient and of its square.
+        betas: [f64; 2],
+        /// Added to the root of the second moment.
+        eps: f64,
+    },
+    /// Stochastic gradient descent, as `torch.optim.SGD` computes it. Source: Sutskever et al., "On
+    /// the importance of initialization and momentum in deep learning", 2013.
+    ///
+    /// ```text
+    /// g ← g + λ·θ          b ← μ·b + (1 − d)·g, at first b ← g
+    /// θ ← θ − lr·b, or with Nesterov's momentum θ ← θ − lr·(g + μ·b)
+    /// ```
+    Sgd {
+        /// μ; with 0 there is no `b`.
+        momentum: f64,
+        /// d
+        dampening: f64,
+        /// Whether the gradient is taken as if the momentum had been followed already.
+        nesterov: bool,
+    },
+}
+
+impl UpdateRule {
+    /// Running means that are kept of each parameter.
+    pub fn moments(&self) -> usize {
+        match self {
+            Self::AdamW { .. } => 2,
+            Self::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
+        }
+    }
+}
+
+/// A parameter with all that its update needs. All tensors are `[elements]` and in no graph.
+#[derive(Clone, Debug)]
+pub struct ParameterUpdate {
+    /// θ
+    pub parameter: Tensor<1>,
+    /// g, scaled by the loss scale.
+    pub gradient: Tensor<1>,
+    /// As many as the rule keeps: m and v, or b. Zeros at first.
+    pub moments: Vec<Tensor<1>>,
+    /// How many of [`StepState::updates`] passed this parameter by, because it was frozen.
+    pub missed: u64,
+    /// Factor on the learning rate.
+    pub rate: f64,
+    /// λ
+    pub weight_decay: f64,
+}
+
+/// The squared L2 norm of gradients: known at once where the host computes it, else still on the
+/// device.
+#[derive(Clone, Debug)]
+pub enum SquaredNorm {
+    /// In f64; finite exactly if every gradient is.
+    Known(f64),
+    /// One `[1]` for each gradient, to be read and added up. An f32 overflows for gradients above
+    /// 1.8e19, which then count as infinite.
+    Pending(Vec<Tensor<1>>),
+}
+
+/// The squared L2 norm of all gradients together, which also tells whether all are finite.
+///
+/// # Shapes
+/// - gradients: each `[elements]`, in no graph
+pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
+    if let Some(kernels) = kernels_for(gradients.iter().copied()) {
+        let inside: Vec<Primitive> =
+            gradients.iter().map(|g| flex((*g).clone()).to_contiguous()).collect();
+        let slices: Vec<&[f32]> = inside.iter().map(|gradient| gradient.storage()).collect();
+        return SquaredNorm::Known(cpu::squares(kernels, &slices));
+    }
+    /// The CPU backend sums a tensor of more elements than this in an order that depends on its
+    /// threads.
+    const AT_ONCE: usize = 1 << 20;
+    let square = |gradient: &&Tensor<1>| {
+        let [size] = gradient.dims();
+        let squares = (*gradient).clone().square();
+        if size <= AT_ONCE {
+            return squares.sum();
+        }
+        let parts = squares.split(AT_ONCE, 0).into_iter().map(|part| part.sum()).collect();
+        Tensor::cat(parts, 0).sum()
+    };
+    SquaredNorm::Pending(gradients.iter().map(square).collect())
+}
+
+/// Updates parameters and moments by their gradients. If a gradient is not finite, all come back as
+/// they are: the caller then counts no update.
+///
+/// # Panics
+/// If the tensors of a parameter differ in size, or are not as many as the rule needs; the message
+/// holds the shapes.
+pub fn update_parameters(
+    rule: &UpdateRule,
+    clip: Clip,
+    state: &StepState,
+    mut updates: Vec<ParameterUpdate>,
+) -> Vec<ParameterUpdate> {
+    if state.found_infinite() {
+        return updates;
+    }
+    updates.iter().for_each(|update| check(rule, update));
+    let prepare = preparation(clip, state);
+    let all =
+        updates.iter().flat_map(|u| [&u.parameter, &u.gradient].into_iter().chain(&u.moments));
+    match kernels_for(all) {
+        Some(kernels) => fused(kernels, rule, prepare, state, &mut updates),
+        None => {
+            for update in &mut updates {
+                composed(rule, prepare, state, update);
+            }
+        }
+    }
+    updates
+}
+
+/// `sums + values · factor`, in the memory of the sums.
+///
+/// # Shapes
+/// - sums and values: as many of each, the n-th of both `[elements of the n-th]`, in no graph
+pub fn add_scaled(sums: Vec<Tensor<1>>, values: &[&Tensor<1>], factor: f64) -> Vec<Tensor<1>> {
+    combine(sums, values, factor, false)
+}
+
+/// `means + (values − means) · share`, in the memory of the means: a step of exponential moving
+/// averages, of `torch.optim.swa_utils`.
+///
+/// # Shapes
+/// - means and values: as many of each, the n-th of both `[elements of the n-th]`, in no graph
+pub fn approach(means: Vec<Tensor<1>>, values: &[&Tensor<1>], share: f64) -> Vec<Tensor<1>> {
+    combine(means, values, share, true)
+}
+
+fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) -> Vec<Tensor<1>> {
+    assert_eq!(to.len(), from.len(), "tensors that are changed and tensors that change them");
+    let Some(kernels) = kernels_for(to.iter().chain(from.iter().copied())) else {
+        let each = to.into_iter().zip(from).map(|(to, from)| match towards {
+            false => to + (*from).clone() * factor,
+            true => to.clone() + ((*from).clone() - to) * factor,
+        });
+        return each.collect();
+    };
+    let mut to: Vec<Primitive> = to.into_iter().map(|to| own(flex(to))).collect();
+    let from: Vec<Primitive> =
+        from.iter().map(|from| flex((*from).clone()).to_contiguous()).collect();
+    let work = to.iter_mut().zip(&from).map(|(to, from)| {
+        let (to, from) = (to.storage_mut::<f32>(), from.storage::<f32>());
+        assert_eq!(to.len(), from.len(), "a tensor and what changes it");
+        cpu::AddWork { to, from, factor: factor as f32, towards }
+    });
+    cpu::sweep(kernels, work.collect());
+    to.into_iter().map(Tensor::from_primitive::<Flex>).collect()
+}
+
+/// The variant that takes all of these tensors, if there is one.
+fn kernels_for<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<CpuKernels> {
+    let kernels = CpuKernels::fused()?;
+    tensors.all(|tensor| is_flex(tensor) && !tensor.is_autodiff()).then_some(kernels)
+}
+
+fn check(rule: &UpdateRule, update: &ParameterUpdate) {
+    let ([parameter], [gradient]) = (update.parameter.dims(), update.gradient.dims());
+    let moments: Vec<usize> = update.moments.iter().map(|moment| moment.dims()[0]).collect();
+    assert!(
+        gradient == parameter && moments == vec![parameter; rule.moments()],
+        "a parameter of {parameter} elements has a gradient of {gradient} and moments of \
+         {moments:?}: all must have as many elements, and the rule keeps {} moments",
+        rule.moments()
+    );
+}
+
+fn preparation(clip: Clip, state: &StepState) -> cpu::Prepare {
+    let unscale = 1.0 / state.loss_scale;
+    let (factor, limit) = match clip {
+        Clip::Never => (unscale, f64::INFINITY),
+        Clip::Norm(limit) => {
+            let shrink = limit / (state.norm() + 1e-6);
+            (if shrink < 1.0 { unscale * shrink } else { unscale }, f64::INFINITY)
+        }
+        Clip::Value(limit) => (unscale, limit),
+    };
+    cpu::Prepare { factor: factor as f32, limit: limit as f32 }
+}
+
+/// The `t` of a parameter's update, from 1.
+fn count(state: &StepState, update: &ParameterUpdate) -> i32 {
+    let count = (state.updates + 1).saturating_sub(update.missed).max(1);
+    count.min(i32::MAX as u64) as i32
+}
+
+/// Numbers of one parameter's step, computed in f64.
+fn adamw_numbers(
+    [beta1, beta2]: [f64; 2],
+    eps: f64,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    update: &ParameterUpdate,
+) -> cpu::AdamW {
+    let (t, rate) = (count(state, update), state.learning_rate * update.rate);
+    cpu::AdamW {
+        prepare,
+        keep: (1.0 - rate * update.weight_decay) as f32,
+        first: (1.0 - beta1) as f32,
+        second: [beta2 as f32, (1.0 - beta2) as f32],
+        correction: (1.0 - beta2.powi(t)).sqrt() as f32,
+        eps: eps as f32,
+        step_size: (rate / (1.0 - beta1.powi(t))) as f32,
+    }
+}
+
+fn sgd_numbers(
+    [momentum, dampening]: [f64; 2],
+    nesterov: bool,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    update: &ParameterUpdate,
+) -> cpu::Sgd {
+    let take = if count(state, update) == 1 { 1.0 } else { 1.0 - dampening };
+    cpu::Sgd {
+        prepare,
+        decay: update.weight_decay as f32,
+        momentum: momentum as f32,
+        take: take as f32,
+        nesterov,
+        rate: (state.learning_rate * update.rate) as f32,
+    }
+}
+
+/// The insides of one parameter's tensors.
+struct Inside {
+    parameter: Primitive,
+    gradient: Primitive,
+    moments: Vec<Primitive>,
+}
+
+fn fused(
+    kernels: CpuKernels,
+    rule: &UpdateRule,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    updates: &mut [ParameterUpdate],
+) {
+    let placeholder = Tensor::<1>::from_primitive::<Flex>(Primitive::from_data(TensorData::new(
+        Vec::<f32>::new(),
+        [0],
+    )));
+    let mut insides: Vec<Inside> = updates
+        .iter_mut()
+        .map(|update| Inside {
+            parameter: own(flex(std::mem::replace(&mut update.parameter, placeholder.clone()))),
+            gradient: flex(update.gradient.clone()).to_contiguous(),
+            moments: update.moments.drain(..).map(|moment| own(flex(moment))).collect(),
+        })
+        .collect();
+    match *rule {
+        UpdateRule::AdamW { betas, eps } => {
+            let work = insides.iter_mut().zip(updates.iter()).filter_map(|(inside, update)| {
+                let [first, second] = inside.moments.as_mut_slice() else { return None };
+                Some(cpu::AdamWWork {
+                    weights: inside.parameter.storage_mut(),
+                    gradient: inside.gradient.storage(),
+                    first: first.storage_mut(),
+                    second: second.storage_mut(),
+                    step: adamw_numbers(betas, eps, prepare, state, update),
+                })
+            });
+            cpu::sweep(kernels, work.collect());
+        }
+        UpdateRule::Sgd { momentum, dampening, nesterov } => {
+            let work = insides.iter_mut().zip(updates.iter()).map(|(inside, update)| {
+                let moment = inside.moments.first_mut();
+                cpu::SgdWork {
+                    weights: inside.parameter.storage_mut(),
+                    gradient: inside.gradient.storage(),
+                    momentum: moment.map_or(&mut [], |moment| moment.storage_mut()),
+                    step: sgd_numbers([momentum, dampening], nesterov, prepare, state, update),
+                }
+            });
+            cpu::sweep(kernels, work.collect());
+        }
+    }
+    for (update, inside) in updates.iter_mut().zip(insides) {
+        update.parameter = Tensor::from_primitive::<Flex>(inside.parameter);
+        update.moments = inside.moments.into_iter().map(Tensor::from_primitive::<Flex>).collect();
+    }
+}
+
+fn composed(
+    rule: &UpdateRule,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    update: &mut ParameterUpdate,
+) {
+    let mut gradient = update.gradient.clone();
+    if prepare.factor != 1.0 {
+        gradient = gradient * prepare.factor;
+    }
+    if prepare.limit.is_finite() {
+        gradient = gradient.clamp(-prepare.limit, prepare.limit);
+    }
+    let parameter = update.parameter.clone();
+    match (*rule, update.moments.as_slice()) {
+        (UpdateRule::AdamW { betas, eps }, [first, second]) => {
+            let step = adamw_numbers(betas, eps, prepare, state, update);
+            let [beta, rest] = step.second;
+            let first = first.clone() + (gradient.clone() - first.clone()) * step.first;
+            let second = second.clone() * beta + gradient.square() * rest;
+            let denominator = second.clone().sqrt() / step.correction + step.eps;
+            update.parameter = parameter * step.keep - first.clone() / denominator * step.step_size;
+            update.moments = vec![first, second];
+        }
+        (UpdateRule::Sgd { momentum, dampening, nesterov }, moments) => {
+            let step = sgd_numbers([momentum, dampening], nesterov, prepare, state, update);
+            let gradient = gradient + parameter.clone() * step.decay;
+            let direction = match moments.first() {
+                None => gradient,
+                Some(before) => {
+                    let after = before.clone() * step.momentum + gradient.clone() * step.take;
+                    update.moments = vec![after.clone()];
+                    if nesterov { gradient + after * step.momentum } else { after }
+                }
+            };
+            update.parameter = parameter - direction * step.rate;
+        }
+        (UpdateRule::AdamW { .. }, moments) => {
+            unreachable!("AdamW keeps two moments, and {} were given", moments.len())
+        }
+    }
+}
