@@ -12,7 +12,9 @@ machine. It prints every line that it read, then a table for LOG.md.
 import argparse, json, statistics, subprocess, sys
 
 CASES = ["lstm-mae:f32:512", "lstm-mae:f32:64", "lstm-mae:bf16:512", "lstm-mae:bf16:64",
-         "lstm-mae:f32:512:eval", "lstm-mae:bf16:512:eval", "lstm-forecast:f32:128"]
+         "lstm-mae:f32:512:eval", "lstm-mae:bf16:512:eval", "lstm-forecast:f32:128",
+         "transformer:f32:256", "transformer:bf16:256", "transformer:f32:256:eval", "transformer:bf16:256:eval",
+         "bert-base:f32:16", "bert-base:bf16:16", "bert-base:f32:16:eval", "bert-base:bf16:16:eval"]
 
 
 def run(command):
@@ -27,7 +29,8 @@ def run(command):
 def measure(case, firebox, torch_steps, rounds, device):
     workload, precision, batch, *rest = case.split(":")
     mode = ["--eval"] if rest else []
-    short = 100 if workload == "lstm-forecast" else 12 if int(batch) < 512 else 6
+    few = {"lstm-forecast": 100, "transformer": 6, "bert-base": 4}
+    short = few.get(workload, 12 if int(batch) < 512 else 6)
     size = ["--batch", batch, "--steps", str(short), "--warmup", str(max(3, short // 5)), "--device", device]
     ours = [firebox, "bench", "--json", "--workload", workload, "--precision", precision, *size, *mode]
     theirs = [sys.executable, torch_steps, "--workload", workload, "--precision", precision.replace("f32", "fp32").replace("bfp32", "bf16"), *size, *mode]

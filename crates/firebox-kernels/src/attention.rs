@@ -15,8 +15,8 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 
 use crate::cpu::{
-    self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, CpuKernels, Operand,
-    Operands, Place, ProbabilityMask,
+    self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, CpuKernels,
+    GradientLayout, Operand, Operands, Place, ProbabilityMask,
 };
 use crate::device::{flex, flex_in_graph, is_flex};
 
@@ -301,16 +301,28 @@ where
 struct Attended;
 
 impl<const N: usize> Tape<N> {
-    /// Gradients in `buffers`, where `places` says.
-    fn gradients(&self, d: &Primitive, buffers: &mut [&mut [f32]], places: [(usize, Place); 3]) {
-        let Call { rules, sizes, lengths, .. } = &self.call;
+    /// Gradients of the inputs.
+    fn gradients(&self, d: &Primitive) -> Vec<Vec<f32>> {
+        let Call { rules, sizes, lengths, packed } = &self.call;
         let output = AttentionOutput {
             out: operand(&self.out),
             normalisers: &self.normalisers,
             d_out: operand(d),
         };
         let operands = self.call.operands(&self.inputs);
-        cpu::attention_backward(rules, sizes, lengths, &operands, output, buffers, places);
+        let layout = if *packed { GradientLayout::Packed } else { GradientLayout::Apart };
+        cpu::attention_backward(rules, sizes, lengths, &operands, output, layout)
+    }
+}
+
+fn backward<const N: usize>(ops: Ops<Tape<N>, N>, grads: &mut Gradients) {
+    let d = readable(grads.consume::<Flex>(&ops.node));
+    let all = ops.state.gradients(&d);
+    for ((parent, values), input) in ops.parents.into_iter().zip(all).zip(&ops.state.inputs) {
+        if let Some(parent) = parent {
+            let gradient = Primitive::from_data(TensorData::new(values, input.shape()));
+            grads.register::<Flex>(parent.id, gradient);
+        }
     }
 }
 
@@ -318,15 +330,7 @@ impl Backward<Flex, 1> for Attended {
     type State = Tape<1>;
 
     fn backward(self, ops: Ops<Tape<1>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = readable(grads.consume::<Flex>(&ops.node));
-        let [Some(parent)] = ops.parents else { return };
-        let shape = ops.state.inputs[0].shape();
-        let width = shape[2] / 3;
-        let mut all = cpu::zeros(shape.num_elements());
-        let places = [0, 1, 2]
-            .map(|index| (0, Place { offset: index * width, ..Place::dense(shape[1], shape[2]) }));
-        ops.state.gradients(&d, &mut [&mut all], places);
-        grads.register::<Flex>(parent.id, Primitive::from_data(TensorData::new(all, shape)));
+        backward(ops, grads);
     }
 }
 
@@ -334,18 +338,6 @@ impl Backward<Flex, 3> for Attended {
     type State = Tape<3>;
 
     fn backward(self, ops: Ops<Tape<3>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = readable(grads.consume::<Flex>(&ops.node));
-        let shapes = ops.state.inputs.each_ref().map(TensorMetadata::shape);
-        let mut all = shapes.each_ref().map(|shape| cpu::zeros(shape.num_elements()));
-        let [q, k, v] = &mut all;
-        let [queries, keys, _] = shapes.each_ref().map(|shape| Place::dense(shape[1], shape[2]));
-        let places = [(0, queries), (1, keys), (2, keys)];
-        ops.state.gradients(&d, &mut [q, k, v], places);
-        for ((parent, values), shape) in ops.parents.into_iter().zip(all).zip(shapes) {
-            if let Some(parent) = parent {
-                let gradient = Primitive::from_data(TensorData::new(values, shape));
-                grads.register::<Flex>(parent.id, gradient);
-            }
-        }
+        backward(ops, grads);
     }
 }

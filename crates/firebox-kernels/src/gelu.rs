@@ -41,16 +41,13 @@ pub fn gelu_dropout<const D: usize>(
     };
     let mask = mask(probability, stream);
     if !x.is_autodiff() {
-        let y = in_place(flex(x), |x| {
-            cpu::gelu_in_place(kernels, mask, x);
-        });
+        let y = in_place(flex(x), |x| cpu::gelu_in_place(kernels, mask, x));
         return Tensor::from_primitive::<Flex>(y);
     }
     let (x, guard) = flex_in_graph(x).into_parts();
     let x = x.to_contiguous();
     let prepared = Bent.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
-    let mut y = cpu::zeros(x.shape().num_elements());
-    cpu::gelu(kernels, mask, x.storage::<f32>(), &mut y);
+    let y = cpu::gelu(kernels, mask, x.storage::<f32>());
     let y = Primitive::from_data(TensorData::new(y, x.shape()));
     Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
         OpsKind::Tracked(prepared) => prepared.finish((kernels, mask, x), y),
@@ -133,8 +130,7 @@ impl Backward<Flex, 2> for Summed {
                 None => d.clone(),
                 Some(mask) => {
                     let d = d.to_contiguous();
-                    let mut dy = cpu::zeros(d.shape().num_elements());
-                    cpu::dropout_of(kernels, mask, d.storage::<f32>(), &mut dy);
+                    let dy = cpu::dropout_of(kernels, mask, d.storage::<f32>());
                     Primitive::from_data(TensorData::new(dy, d.shape()))
                 }
             };

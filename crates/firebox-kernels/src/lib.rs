@@ -8,6 +8,16 @@
 //! operations without its waste on a CPU. [`dropout()`] and the initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
 //! and gives the same numbers on every device.
 //!
+//! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
+//! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu`],
+//! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
+//! of a Transformer, each as one pass.
+//!
+//! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
+//! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
+//! gradient costs what was used of it, and optimizer steps over all parameters at once
+//! ([`squared_norm`], [`update_parameters`]).
+//!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
@@ -63,31 +73,46 @@
 //! ```
 
 mod attention;
+mod batch_norm;
+mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
 mod device;
 mod dropout;
+mod embedding;
 mod gelu;
 mod gru;
 mod import;
 mod init;
 mod linear;
+mod loss;
 mod lstm;
+mod max_pool;
+mod noise;
 mod norm;
 mod optimizer;
 
 pub use attention::{Attention, attention, self_attention};
+pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
+pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
+pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
+pub use loss::{
+    BinaryCrossEntropy, CrossEntropy, LossError, MeanLoss, binary_cross_entropy, cross_entropy,
+    huber, squared_error,
+};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
+pub use max_pool::max_pool1d;
+pub use noise::GaussianNoise;
 pub use norm::layer_norm;
 pub use optimizer::{
     Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,

@@ -14,7 +14,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{init_linear, linear_in, normal};
+use firebox_kernels::{embedding, init_linear, linear_in, normal};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder_layer::Layers;
@@ -150,7 +150,7 @@ impl Bert {
         let [_, time] = tokens.dims();
         let [_, positions, _] = self.position.dims();
         assert!(time <= positions, "texts of {time} tokens for a model with {positions} positions");
-        let x = self.embed.forward(tokens) + self.position.val().narrow(1, 0, time);
+        let x = embedding(&self.embed, tokens, None) + self.position.val().narrow(1, 0, time);
         self.encoder.forward(x, lengths, dropout)
     }
 

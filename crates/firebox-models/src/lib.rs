@@ -1,9 +1,10 @@
 //! Sequence encoders for Burn: the Firebox model zoo.
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
-//! Every one is an [`Encoder`]: it turns a padded batch of windows into a vector per step and an
-//! embedding per window. Those that learn without labels are also [`Pretrain`]: they hide steps
-//! from themselves and score how well these are restored.
+//! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
+//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
+//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
 //! that the caller gives, never from Burn's global generator. Parameters are exchanged with the
@@ -43,20 +44,24 @@
 
 mod bert;
 mod bilstm_mae;
+mod cnn_bilstm;
 mod encoder;
 mod encoder_layer;
 mod error;
 mod mask;
+mod mlp;
 mod parameters;
 mod pretrain;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
+pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
 pub use error::{Mismatch, ModelError};
 pub use mask::{MaskRule, StepMask};
+pub use mlp::{Mlp, MlpConfig};
 pub use parameters::{
     Layout, MapParameter, Parameter, Path, compare_parameters, layouts, map_parameters,
     read_parameters, write_parameters,

@@ -31,6 +31,16 @@ impl ChosenDevice {
         })
     }
 
+    /// Runs work on a thread of rayon's pool if this is a processor: what it spreads over the pool then
+    /// starts without waking a thread first, which takes a fifth of a step of two milliseconds.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        // A pool of one thread must be left to others: the work may wait for one that needs it.
+        match self.backend.as_str() {
+            "cpu" if rayon::current_num_threads() > 1 => rayon::scope(|_| work()),
+            _ => work(),
+        }
+    }
+
     /// Which of the kernels for processors run, if this is one.
     ///
     /// # Errors

@@ -111,7 +111,9 @@ impl PipelineError {
             },
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
-            Self::Train(error) => matches!(error, TrainError::Budget { .. }),
+            Self::Train(error) => {
+                matches!(error, TrainError::Budget { .. } | TrainError::Group(_))
+            }
             Self::Eval(error) => matches!(error, EvalError::Setting { .. }),
             Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }

@@ -189,12 +189,13 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 8] = [
+const CHOICES: [&str; 9] = [
     "split",
     "labels",
     "model",
     "train.schedule",
     "train.optimizer",
+    "train.loss_scale",
     "train.checkpoint.keep",
     "search.sampler",
     "search.pruner",

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
+use firebox_train::LossScale;
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -167,11 +168,19 @@ impl Prepared {
 /// What no single component can check by itself.
 pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let setting = |message: String| Err(PipelineError::Setting(message));
-    if !matches!(config.run.precision, Precision::F32 | Precision::Bf16) {
+    if config.run.precision == Precision::Tf32 {
         return setting(format!(
-            "`run.precision` is {}, and this version trains in f32, or in bf16 with f32 weights, states and sums\n  set run.precision = \"f32\" or \"bf16\"",
+            "`run.precision` is {}, and this version trains in f32, or in bf16 or f16 with f32 weights, states and sums\n  set run.precision = \"f32\", \"bf16\" or \"f16\"",
             config.run.precision
         ));
+    }
+    let f16 = config.run.precision == Precision::F16;
+    if f16 && config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
+        return setting(
+            "`run.precision` is f16 and `train.loss_scale` is off: gradients below 6e-8 would vanish\n  \
+             leave `train.loss_scale` out, which scales dynamically, or set train.allow_unscaled_f16 = true"
+                .to_owned(),
+        );
     }
     if let Some(rule) = config.split
         && config.data.test.is_some()
@@ -355,6 +364,21 @@ fn difference(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f16_without_a_loss_scale_names_the_way_out() {
+        let mut config = PipelineConfig::default();
+        config.run.precision = Precision::F16;
+        check(&config).unwrap();
+        config.train.loss_scale = LossScale::Off;
+        let text = check(&config).unwrap_err().to_string();
+        assert!(text.contains("gradients below 6e-8 would vanish"), "{text}");
+        config.train.allow_unscaled_f16 = true;
+        check(&config).unwrap();
+        config.train.loss_scale = LossScale::Static(0.0);
+        let text = check(&config).unwrap_err().to_string();
+        assert!(text.contains("`train.loss_scale.static` is 0; it must be above 0"), "{text}");
+    }
 
     #[test]
     fn the_first_setting_that_differs_is_named() {

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
-    Event, Key, Labels, Listener, Normaliser, Split, SplitRule, StepLabels, Stream, split,
+    Event, Key, Labels, Listener, Normaliser, Precision, Split, SplitRule, StepLabels, Stream,
+    split,
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
-use firebox_train::{Data, Pretraining};
+use firebox_train::{Data, LossScale, Pretraining, TrainConfig};
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -263,6 +264,13 @@ fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn List
     }
 }
 
+/// The settings of training, with the loss scale that the precision asks for.
+fn training(config: &PipelineConfig) -> TrainConfig {
+    let f16 = config.run.precision == Precision::F16;
+    let loss_scale = config.train.loss_scale.resolve(f16);
+    TrainConfig { loss_scale, ..config.train.clone() }
+}
+
 /// Values that were not written but derived, each with its reason.
 fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>, PipelineError> {
     let reason = |key: &str, value: String, reason: &str| Reason {
@@ -270,14 +278,22 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
         value,
         reason: reason.to_owned(),
     };
+    let precision = match (config.run.precision, device.backend.as_str()) {
+        (Precision::F16, "cpu") => {
+            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slow"
+        }
+        _ => "as written; weights, states and sums are f32 whatever it is",
+    };
     let mut reasons = vec![
         reason("run.device", device.backend.clone(), &device.reason),
-        reason(
-            "run.precision",
-            config.run.precision.to_string(),
-            "as written; weights, states and sums are f32 whatever it is",
-        ),
+        reason("run.precision", config.run.precision.to_string(), precision),
     ];
+    if let (LossScale::Auto, LossScale::Dynamic(scale)) =
+        (config.train.loss_scale, training(config).loss_scale)
+    {
+        let value = format!("dynamic from {}", scale.initial);
+        reasons.push(reason("train.loss_scale", value, "f16 needs it: small gradients vanish"));
+    }
     if let Some(kernels) = device.cpu_kernels()? {
         let why =
             "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
@@ -548,20 +564,19 @@ impl Run<'_> {
                 Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
             };
             let channels = windows.ingested.set.channels().len();
-            let trained = firebox_train::train(
-                self.untrained(self.config.run.seed, channels)?,
-                &Pretraining,
-                Data { train: &loader, validation: validation.as_ref() },
-                &self.config.train,
-                &firebox_train::Run {
-                    folder: path,
-                    key: self.keys.training,
-                    seed: self.config.run.seed,
-                    resume: true,
-                    stop: self.stop,
-                    listener: self.listener,
-                },
-            )?;
+            let model = self.untrained(self.config.run.seed, channels)?;
+            let run = firebox_train::Run {
+                folder: path,
+                key: self.keys.training,
+                seed: self.config.run.seed,
+                resume: true,
+                stop: self.stop,
+                listener: self.listener,
+            };
+            let data = Data { train: &loader, validation: validation.as_ref() };
+            let config = training(self.config);
+            let train = || firebox_train::train(model, &Pretraining, data, &config, &run);
+            let trained = self.device.run(train)?;
             let summary = &trained.summary;
             let best = summary.best.map_or(String::new(), |best| {
                 format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)

@@ -1,9 +1,17 @@
 //! The `[train]` table: what a person decides about training. What follows from it is computed in
 //! the loop.
 
+use firebox_kernels::Clip;
 use serde::{Deserialize, Serialize};
 
+use crate::average::AverageConfig;
+use crate::groups::{self, LayerDecay, ParameterGroup};
+use crate::scaler::LossScale;
 use crate::schedule::Schedule;
+
+mod optimizer;
+
+pub use optimizer::{AdamWConfig, Decay, Optimizer, SgdConfig};
 
 /// Settings of a training run. Every default is that of reference system R1 unless it says
 /// otherwise.
@@ -21,6 +29,22 @@ pub struct TrainConfig {
     /// Largest global L2 norm of the gradient; larger ones are scaled down to it. `false`: never.
     #[serde(with = "crate::off")]
     pub clip: Option<f64>,
+    /// Largest magnitude of each number of the gradient, above 0; larger ones are cut off. In place
+    /// of `clip`, not beside it. `false`: any. Both act on gradients without their loss scale.
+    #[serde(with = "crate::off")]
+    pub clip_value: Option<f64>,
+    /// Parameters with settings of their own.
+    pub groups: Vec<ParameterGroup>,
+    /// Layers nearer to the input learn more slowly. `false`: all learn alike.
+    #[serde(with = "crate::off")]
+    pub layer_decay: Option<LayerDecay>,
+    /// A moving average of the weights. `false`: none.
+    #[serde(with = "crate::off")]
+    pub average: Option<AverageConfig>,
+    /// Factor on the loss by which small gradients survive f16.
+    pub loss_scale: LossScale,
+    /// Whether f16 may do without a loss scale, so that gradients below 6e-8 vanish.
+    pub allow_unscaled_f16: bool,
     /// Batches whose gradients are averaged into one optimizer step, weighted by the elements that
     /// each batch's loss is a mean of; at least 1. The last step of an epoch takes what is left.
     pub accumulate: u64,
@@ -46,6 +70,12 @@ impl Default for TrainConfig {
             optimizer: Optimizer::default(),
             schedule: Schedule::default(),
             clip: Some(1.0),
+            clip_value: None,
+            groups: vec![],
+            layer_decay: None,
+            average: None,
+            loss_scale: LossScale::default(),
+            allow_unscaled_f16: false,
             accumulate: 1,
             early_stopping: Some(EarlyStopping::default()),
             validate_every: 1,
@@ -54,61 +84,6 @@ impl Default for TrainConfig {
             checkpoint: CheckpointConfig::default(),
         }
     }
-}
-
-/// The optimizer: `[train.optimizer.adamw]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub enum Optimizer {
-    /// Adam with decoupled weight decay, as `torch.optim.AdamW` computes it.
-    #[serde(rename = "adamw")]
-    AdamW(AdamWConfig),
-}
-
-impl Default for Optimizer {
-    fn default() -> Self {
-        Self::AdamW(AdamWConfig::default())
-    }
-}
-
-/// Settings of AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct AdamWConfig {
-    /// Peak learning rate, above 0; the schedule scales it.
-    pub learning_rate: f64,
-    /// Decay of the running means of the gradient and of its square, each `0 ≤ β < 1`. PyTorch's
-    /// default.
-    pub betas: [f64; 2],
-    /// Added to the root of the second moment, above 0. PyTorch's default.
-    pub eps: f64,
-    /// Share of each weight, times the learning rate, that is taken away at each step; 0 or more.
-    pub weight_decay: f64,
-    /// Which parameters decay.
-    pub decay: Decay,
-}
-
-impl Default for AdamWConfig {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-3,
-            betas: [0.9, 0.999],
-            eps: 1e-8,
-            weight_decay: 1e-4,
-            decay: Decay::All,
-        }
-    }
-}
-
-/// Which parameters weight decay acts on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Decay {
-    /// Every parameter, as PyTorch does when it is given all of them in one group.
-    #[default]
-    All,
-    /// Only parameters of two or more axes: no biases, no norms, no tokens.
-    Matrices,
 }
 
 /// Ends training when the watched loss has not fallen for a while. The watched loss is the
@@ -221,7 +196,6 @@ impl TrainConfig {
     /// # Errors
     /// The first setting that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let Optimizer::AdamW(adamw) = &self.optimizer;
         let keep = match self.checkpoint.keep {
             Keep::Best(n) | Keep::Last(n) | Keep::EverySteps(n) => n,
             Keep::BestOnly | Keep::EveryEpoch | Keep::FinalOnly => 1,
@@ -240,24 +214,24 @@ impl TrainConfig {
         ] {
             check(key, count, |count| count >= 1, "at least 1")?;
         }
-        for (key, value) in [
-            ("optimizer.adamw.learning_rate", adamw.learning_rate),
-            ("optimizer.adamw.eps", adamw.eps),
-            ("clip", self.clip.unwrap_or(1.0)),
-        ] {
+        for (key, value) in
+            [("clip", self.clip.unwrap_or(1.0)), ("clip_value", self.clip_value.unwrap_or(1.0))]
+        {
             check(key, value, |v| v > 0.0 && v.is_finite(), "above 0 and finite")?;
         }
         let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
-        for (key, value) in [
-            ("optimizer.adamw.weight_decay", adamw.weight_decay),
-            ("early_stopping.min_delta", min_delta),
-        ] {
-            check(key, value, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
+        let (key, allowed) = ("early_stopping.min_delta", "0 or more and finite");
+        check(key, min_delta, |v| v >= 0.0 && v.is_finite(), allowed)?;
+        if let (Some(norm), Some(value)) = (self.clip, self.clip_value) {
+            let found = format!("{value} beside a `train.clip` of {norm}");
+            let allowed = "false, or `train.clip` be false";
+            return Err(ConfigError { key: "clip_value", found, allowed });
         }
-        for beta in adamw.betas {
-            let inside = |v| (0.0..1.0).contains(&v);
-            check("optimizer.adamw.betas", beta, inside, "at least 0 and below 1")?;
-        }
+        let share = self.average.map_or(0.5, |average| average.decay);
+        check("average.decay", share, |v| (0.0..1.0).contains(&v), "at least 0 and below 1")?;
+        self.optimizer.validate()?;
+        groups::validate(self)?;
+        self.loss_scale.validate()?;
         self.schedule.validate()
     }
 
@@ -274,8 +248,16 @@ impl TrainConfig {
 
     /// The peak learning rate.
     pub fn learning_rate(&self) -> f64 {
-        let Optimizer::AdamW(adamw) = &self.optimizer;
-        adamw.learning_rate
+        self.optimizer.learning_rate()
+    }
+
+    /// What is done to gradients that are too large.
+    pub fn clipping(&self) -> Clip {
+        match (self.clip, self.clip_value) {
+            (Some(norm), _) => Clip::Norm(norm),
+            (None, Some(value)) => Clip::Value(value),
+            (None, None) => Clip::Never,
+        }
     }
 }
 
@@ -335,8 +317,19 @@ mod tests {
         check(r#"{"optimizer": {"adamw": {"betas": [0.9, 1.0]}}}"#, "betas` is 1");
         check(r#"{"checkpoint": {"keep": {"last": 0}}}"#, "checkpoint.keep");
         check(r#"{"early_stopping": {"min_delta": -0.1}}"#, "min_delta` is -0.1");
+        check(
+            r#"{"clip_value": 2}"#,
+            "2 beside a `train.clip` of 1; it must be false, or `train.clip`",
+        );
+        check(r#"{"average": {"decay": 1}}"#, "average.decay` is 1");
+        check(r#"{"optimizer": {"sgd": {"momentum": 1}}}"#, "sgd.momentum` is 1");
+        check(r#"{"optimizer": {"sgd": {"momentum": 0, "nesterov": true}}}"#, "nesterov` is true");
         check(r#"{"schedule": {"cosine": {"minimum": -1}}}"#, "schedule.cosine.minimum");
         assert_eq!(TrainConfig::default().validate(), Ok(()));
+        let adamw = AdamWConfig { learning_rate: f64::INFINITY, ..AdamWConfig::default() };
+        let config = TrainConfig { optimizer: Optimizer::AdamW(adamw), ..TrainConfig::default() };
+        let message = config.validate().unwrap_err().to_string();
+        assert!(message.contains("learning_rate` is inf; it must be above 0"), "{message}");
     }
 
     #[test]

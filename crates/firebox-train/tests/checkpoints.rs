@@ -255,3 +255,19 @@ fn weights_of_another_model_are_refused_by_name() {
     let text = load_weights(&folder.path().join("text"), &mut model).unwrap_err();
     assert!(std::error::Error::source(&text).unwrap().to_string().contains("safetensors"));
 }
+
+#[test]
+fn the_first_version_is_read_and_a_later_one_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    interrupted(folder.path());
+    let path = step_folder(folder.path(), 8);
+    let manifest = path.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let load = |version: &str| {
+        fs::write(&manifest, text.replace("\"version\": 2", version)).unwrap();
+        load_weights(&path, &mut autoencoder(0.2, 0.1))
+    };
+    load("\"version\": 1").unwrap();
+    let message = load("\"version\": 3").unwrap_err().to_string();
+    assert!(message.contains("it is of version 3, this reads 1 to 2"), "{message}");
+}

@@ -70,7 +70,7 @@ enum Command {
 
 #[derive(Args)]
 struct BenchFlags {
-    /// The workload: lstm-mae, lstm-forecast.
+    /// The workload: lstm-mae, lstm-forecast, mlp, cnn-lstm.
     #[arg(long, default_value = "lstm-mae")]
     workload: Workload,
     /// Type of the operands of products: f32, bf16.

@@ -129,8 +129,7 @@ impl StudyReport {
             ("warnings", "Warnings", self.warning_list()),
             ("history", "History", self.history()),
             ("parameters", "Parameters", self.parameter_charts()),
-            ("curves", "Curves", curves(self)),
-            ("timeline", "Timeline", timeline(self)),
+            ("time", "On the way", self.over_time()),
             ("trials", "Trials", table(&self.trial_table(), false)),
             ("configuration", "Best configuration", self.best_configuration()),
         ];
@@ -271,6 +270,14 @@ impl StudyReport {
         }
         let shares = if self.objectives.len() > 1 { importances(self) } else { String::new() };
         format!("{shares}{}<div class=\"grid\">{}</div>\n", parallel(self), slices(self))
+    }
+
+    fn over_time(&self) -> String {
+        let (curves, timeline) = (curves(self), timeline(self));
+        if curves.is_empty() && timeline.is_empty() {
+            return String::new();
+        }
+        format!("<div class=\"grid\">{curves}{timeline}</div>\n")
     }
 
     fn best_configuration(&self) -> String {

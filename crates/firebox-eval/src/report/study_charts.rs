@@ -137,13 +137,15 @@ fn by_importance(study: &StudyReport) -> Vec<usize> {
 /// Each complete trial as a line through its value and its parameters.
 pub(super) fn parallel(study: &StudyReport) -> String {
     const AXIS: f64 = 132.0;
+    /// So wide that texts have the size of those in the smaller pictures.
+    const PAGE: f64 = 960.0;
     const FLOOR: f64 = 250.0;
     let ranked = study.ranked();
     let Some(y_range) = range(ranked.iter().map(|(_, value)| *value)) else {
         return nothing("Parallel coordinates");
     };
     let order = by_importance(study);
-    let width = (AXIS * (order.len() + 1) as f64).max(WIDTH);
+    let width = (AXIS * (order.len() + 1) as f64).max(PAGE);
     let step = width / (order.len() + 1) as f64;
     let at = |axis: usize| step * (axis as f64 + 0.5);
     let y = Scale::fitting(y_range, FLOOR, 30.0);

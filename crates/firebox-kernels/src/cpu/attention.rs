@@ -18,10 +18,12 @@ mod pack;
 mod products;
 mod softmax;
 
+use std::mem::MaybeUninit;
+
 use firebox_core::Stream;
 
 use super::{BLOCK, CpuKernels, Shared};
-pub(crate) use backward::{AttentionOutput, attention_backward};
+pub(crate) use backward::{AttentionOutput, GradientLayout, attention_backward};
 pub(crate) use forward::attention;
 use softmax::{Draws, Tile};
 
@@ -182,8 +184,9 @@ impl<'a> Task<'a> {
         })
     }
 
-    fn target<'b>(&self, shared: &'b Shared<'b>, place: Place) -> Target<'b> {
-        Target { shared, place, sample: self.sample, head: self.head, size: self.sizes.size }
+    fn target<'b>(&self, shared: &'b Shared<'b>, place: Place, rows: usize) -> Target<'b> {
+        let (sample, head, size) = (self.sample, self.head, self.sizes.size);
+        Target { shared, place, sample, head, size, rows }
     }
 
     fn dropout_scale(&self) -> f32 {
@@ -214,41 +217,93 @@ impl Block {
     }
 }
 
-/// Rows of one sample and head that are written to, each once.
+/// Rows of one sample and head that are written to, each once, in memory that need not hold numbers
+/// yet.
 struct Target<'a> {
     shared: &'a Shared<'a>,
     place: Place,
     sample: usize,
     head: usize,
     size: usize,
+    /// All rows, padding among them.
+    rows: usize,
 }
 
 impl Target<'_> {
     /// Writes rows from `first` on: those of `from`, `[rows, padded]`, times `factor`.
-    fn rows(&self, first: usize, from: &[f32], factor: f32) {
+    fn write(&self, first: usize, from: &[f32], factor: f32) {
         let padded = self.size.next_multiple_of(BLOCK);
         for (row, from) in from.chunks_exact(padded).enumerate() {
-            let to = self.row(first + row);
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = from * factor);
+            for (to, from) in self.row(first + row).iter_mut().zip(from) {
+                to.write(from * factor);
+            }
         }
     }
 
-    /// Writes rows from `first` on: columns of `from`, `[size, lanes]`, each times its factor.
-    fn columns(&self, first: usize, from: &[f32], lanes: usize, factors: &[f32]) {
-        for (column, factor) in factors.iter().enumerate() {
-            let to = self.row(first + column);
-            for (number, to) in to.iter_mut().enumerate() {
-                *to = from[number * lanes + column] * factor;
+    /// Writes rows from `first` on: columns of `from`, `[padded, lanes]`, each times its factor.
+    /// `room` is for 16 rows.
+    fn write_columns(
+        &self,
+        kernels: CpuKernels,
+        first: usize,
+        from: &[f32],
+        lanes: usize,
+        factors: &[f32],
+        room: &mut [f32],
+    ) {
+        let padded = self.size.next_multiple_of(BLOCK);
+        let room = &mut room[..BLOCK * padded];
+        for (block, factors) in factors.chunks(BLOCK).enumerate() {
+            pack::transpose_back(kernels, from, lanes, block * BLOCK, room);
+            for (index, (factor, from)) in factors.iter().zip(room.chunks_exact(padded)).enumerate()
+            {
+                for (to, from) in self.row(first + block * BLOCK + index).iter_mut().zip(from) {
+                    to.write(from * factor);
+                }
+            }
+        }
+    }
+
+    /// Writes zeros from row `first` on.
+    fn clear(&self, first: usize) {
+        for row in first..self.rows {
+            for to in self.row(row) {
+                to.write(0.0);
             }
         }
     }
 
     #[allow(clippy::mut_from_ref)]
-    fn row(&self, row: usize) -> &mut [f32] {
+    fn row(&self, row: usize) -> &mut [MaybeUninit<f32>] {
         let at = self.place.at(self.sample, row, self.head, self.size);
-        // SAFETY: no two tasks have the same sample and head, and a task holds one row at a time;
-        // places of different results do not overlap.
-        unsafe { self.shared.part(at, self.size) }
+        let pointer = self.shared.pointer(at, self.size).cast();
+        // SAFETY: `pointer` is valid for so many numbers, whatever they are. No two tasks have the same
+        // sample and head, a task holds one row at a time, and places of different results do not
+        // overlap.
+        unsafe { std::slice::from_raw_parts_mut(pointer, self.size) }
+    }
+}
+
+/// Memory that tasks fill.
+struct Unfilled(Vec<f32>);
+
+impl Unfilled {
+    fn new(count: usize) -> Self {
+        Self(Vec::with_capacity(count))
+    }
+
+    fn shared(&mut self, count: usize) -> Shared<'_> {
+        assert!(self.0.capacity() >= count, "{count} numbers");
+        // SAFETY: there is room for `count` numbers, and `self` is borrowed as long as the result lives.
+        unsafe { Shared::from_raw(self.0.as_mut_ptr(), count) }
+    }
+
+    /// # Safety
+    /// So many numbers have been written.
+    unsafe fn filled(mut self, count: usize) -> Vec<f32> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.set_len(count) };
+        self.0
     }
 }
 

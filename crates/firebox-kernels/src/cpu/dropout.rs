@@ -59,6 +59,12 @@ pub(crate) fn relu_backward(mask: Option<Mask>, y: &[f32], d: &mut [f32]) {
     });
 }
 
+/// `y *= mask` for a part of a tensor whose first element has this index, a multiple of four.
+pub(super) fn multiply_part_of(kernels: CpuKernels, mask: Mask, first: u64, y: &mut [f32]) {
+    debug_assert_eq!(first % 4, 0, "a block has four words");
+    multiply(kernels, mask, first / 4, y);
+}
+
 dispatch!(
     /// Multiplies by the mask from its word `4 * first_block` on.
     pub(super) fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32])

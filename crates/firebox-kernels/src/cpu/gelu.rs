@@ -24,28 +24,35 @@ fn for_parts(y: &mut [f32], change: impl Fn(usize, &mut [f32]) + Sync) {
     });
 }
 
-/// `y = x · Φ(x) · mask`, with Φ the distribution function of the normal distribution.
-pub(crate) fn gelu(kernels: CpuKernels, mask: Option<Mask>, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "a number for each");
-    for_parts(y, |first, y| {
-        forward(kernels, &x[first..][..y.len()], y);
-        if let Some(mask) = mask {
-            multiply(kernels, mask, first as u64 / 4, y);
+/// The same for a copy of `x`, each part of which is changed while it is in the first cache.
+fn copy_parts(x: &[f32], change: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let mut copy = Vec::with_capacity(x.len());
+    let room = &mut copy.spare_capacity_mut()[..x.len()];
+    room.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).enumerate().for_each(|(task, (y, x))| {
+        for (part, (y, x)) in y.chunks_mut(PART).zip(x.chunks(PART)).enumerate() {
+            change(task * TASK + part * PART, y.write_copy_of_slice(x));
         }
     });
+    // SAFETY: each number was copied.
+    unsafe { copy.set_len(x.len()) };
+    copy
+}
+
+/// `x · Φ(x) · mask`, with Φ the distribution function of the normal distribution.
+pub(crate) fn gelu(kernels: CpuKernels, mask: Option<Mask>, x: &[f32]) -> Vec<f32> {
+    copy_parts(x, |first, y| gelu_part(kernels, mask, first, y))
 }
 
 /// [`gelu`] in the place of `x`.
 pub(crate) fn gelu_in_place(kernels: CpuKernels, mask: Option<Mask>, x: &mut [f32]) {
-    for_parts(x, |first, x| {
-        let mut before = [0.0; PART];
-        let before = &mut before[..x.len()];
-        before.copy_from_slice(x);
-        forward(kernels, before, x);
-        if let Some(mask) = mask {
-            multiply(kernels, mask, first as u64 / 4, x);
-        }
-    });
+    for_parts(x, |first, x| gelu_part(kernels, mask, first, x));
+}
+
+fn gelu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32]) {
+    forward(kernels, x);
+    if let Some(mask) = mask {
+        multiply(kernels, mask, first as u64 / 4, x);
+    }
 }
 
 /// `d *= mask · (Φ(x) + x · φ(x))`, with φ the density of the normal distribution.
@@ -70,13 +77,9 @@ pub(crate) fn dropout_add(kernels: CpuKernels, mask: Option<Mask>, x: &[f32], y:
     });
 }
 
-/// `y = x · mask`
-pub(crate) fn dropout_of(kernels: CpuKernels, mask: Mask, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "a number for each");
-    for_parts(y, |first, y| {
-        y.copy_from_slice(&x[first..][..y.len()]);
-        multiply(kernels, mask, first as u64 / 4, y);
-    });
+/// `x · mask`
+pub(crate) fn dropout_of(kernels: CpuKernels, mask: Mask, x: &[f32]) -> Vec<f32> {
+    copy_parts(x, |first, y| multiply(kernels, mask, first as u64 / 4, y))
 }
 
 /// Φ(x)
@@ -118,32 +121,34 @@ unsafe fn slope<S: Simd>(x: S::Vector) -> S::Vector {
     }
 }
 
-dispatch!(fn forward = forward_part(x: &[f32], y: &mut [f32]));
+dispatch!(fn forward = forward_part(x: &mut [f32]));
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn forward_part<S: Simd>(x: &[f32], y: &mut [f32]) {
-    let (x_vectors, x_rest) = x.as_chunks::<BLOCK>();
-    let (y_vectors, y_rest) = y.as_chunks_mut::<BLOCK>();
-    for (x, y) in x_vectors.iter().zip(y_vectors) {
-        // SAFETY: a block is a whole number of vectors.
-        unsafe { value_of_block::<S>(x, y) };
+unsafe fn forward_part<S: Simd>(x: &mut [f32]) {
+    let (blocks, rest) = x.as_chunks_mut::<BLOCK>();
+    for block in blocks {
+        // SAFETY: the caller's promise is the same.
+        unsafe { value_of_block::<S>(block) };
     }
-    let (mut padded, mut result) = ([0.0; BLOCK], [0.0; BLOCK]);
-    padded[..x_rest.len()].copy_from_slice(x_rest);
+    let mut padded = [0.0; BLOCK];
+    padded[..rest.len()].copy_from_slice(rest);
     // SAFETY: as above.
-    unsafe { value_of_block::<S>(&padded, &mut result) };
-    y_rest.copy_from_slice(&result[..y_rest.len()]);
+    unsafe { value_of_block::<S>(&mut padded) };
+    rest.copy_from_slice(&padded[..rest.len()]);
 }
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn value_of_block<S: Simd>(x: &[f32; BLOCK], y: &mut [f32; BLOCK]) {
+unsafe fn value_of_block<S: Simd>(x: &mut [f32; BLOCK]) {
     for at in (0..BLOCK).step_by(S::LANES) {
         // SAFETY: a block is a whole number of vectors.
-        unsafe { S::store(y.as_mut_ptr().add(at), value::<S>(S::load(x.as_ptr().add(at)))) };
+        unsafe {
+            let at = x.as_mut_ptr().add(at);
+            S::store(at, value::<S>(S::load(at)));
+        }
     }
 }
 

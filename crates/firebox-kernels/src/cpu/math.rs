@@ -1,21 +1,16 @@
-//! Vectorised exponential, logistic function, hyperbolic tangent and error function.
+//! Vectorised exponential and error function. Those of recurrent cells are in `gates.rs`.
 //!
 //! Largest relative error against float64, over all finite inputs whose result is a normal number:
-//! `EXP_ERROR`, `SIGMOID_ERROR`, `TANH_ERROR` and `ERF_ERROR`. The tests below sweep them for every kind
-//! of vector.
+//! `EXP_ERROR`, `EXP2_ERROR` and `ERF_ERROR`. The tests below sweep them for every kind of vector.
 
 use super::simd::Simd;
 
-/// Bound on the relative error of [`sigmoid`] where its result is above 1.7e-38; below that the
-/// result is 1.6e-38.
-#[cfg(test)]
-const SIGMOID_ERROR: f64 = 4e-7;
-/// Bound on the relative error of [`tanh`].
-#[cfg(test)]
-const TANH_ERROR: f64 = 4e-7;
 /// Bound on the relative error of [`exp`] between -87 and 87.
 #[cfg(test)]
 const EXP_ERROR: f64 = 3e-7;
+/// Bound on the relative error of [`exp2`] between -126 and 126.
+#[cfg(test)]
+const EXP2_ERROR: f64 = 3e-7;
 /// Bound on the relative error of [`erf`] where its result is above 1e-36 either way.
 #[cfg(test)]
 const ERF_ERROR: f64 = 4e-7;
@@ -44,39 +39,24 @@ pub(super) unsafe fn exp<S: Simd>(x: S::Vector) -> S::Vector {
     }
 }
 
-/// `1 / (1 + e^-x)`
+/// `2^x`, for `x` cut to ±126. Polynomial of Cephes' `exp2f` (Moshier).
 ///
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn sigmoid<S: Simd>(x: S::Vector) -> S::Vector {
+pub(super) unsafe fn exp2<S: Simd>(x: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
     unsafe {
-        let one = S::splat(1.0);
-        S::div(one, S::add(one, exp::<S>(S::sub(S::splat(0.0), x))))
-    }
-}
-
-/// The hyperbolic tangent: Cephes' `tanhf` polynomial near zero, where the exponential would lose
-/// all digits, and `1 - 2 / (e^2x + 1)` elsewhere.
-///
-/// # Safety
-/// That of [`Simd`].
-#[inline(always)]
-pub(super) unsafe fn tanh<S: Simd>(x: S::Vector) -> S::Vector {
-    // SAFETY: the caller's promise is the one that `Simd` asks for.
-    unsafe {
-        let z = S::mul(x, x);
-        let mut p = S::splat(-5.704_988_7e-3);
-        p = S::fma(p, z, S::splat(2.063_909e-2));
-        p = S::fma(p, z, S::splat(-5.373_971_6e-2));
-        p = S::fma(p, z, S::splat(1.333_144_2e-1));
-        p = S::fma(p, z, S::splat(-3.333_328e-1));
-        let near = S::fma(S::mul(p, z), x, x);
-        let one = S::splat(1.0);
-        let e = exp::<S>(S::add(x, x));
-        let far = S::sub(one, S::div(S::splat(2.0), S::add(one, e)));
-        S::where_small(x, 0.625, near, far)
+        let x = S::clamp(x, -126.0, 126.0);
+        let n = S::round(x);
+        let r = S::sub(x, n);
+        let mut p = S::splat(1.535_336_2e-4);
+        p = S::fma(p, r, S::splat(1.339_887_5e-3));
+        p = S::fma(p, r, S::splat(9.618_437e-3));
+        p = S::fma(p, r, S::splat(5.550_332_5e-2));
+        p = S::fma(p, r, S::splat(2.402_264_8e-1));
+        p = S::fma(p, r, S::splat(6.931_472e-1));
+        S::scale(S::fma(p, r, S::splat(1.0)), n)
     }
 }
 
@@ -112,24 +92,23 @@ mod tests {
     use super::super::{CpuKernels, simd};
     use super::*;
 
-    /// Logistic function, tangent, exponential and error function.
-    type Values = [Vec<f32>; 4];
+    /// Exponentials and error function.
+    type Values = [Vec<f32>; 3];
 
     /// All functions over all of `x`, whose length must be a multiple of 16.
     #[inline(always)]
     unsafe fn evaluate<S: Simd>(x: &[f32]) -> Values {
-        let [mut s, mut t, mut e, mut f] = [(); 4].map(|()| vec![0.0; x.len()]);
+        let [mut e, mut two, mut f] = [(); 3].map(|()| vec![0.0; x.len()]);
         for at in (0..x.len()).step_by(S::LANES) {
             // SAFETY: `at + LANES` is within all three, the lengths being multiples of 16.
             unsafe {
                 let v = S::load(x.as_ptr().add(at));
-                S::store(s.as_mut_ptr().add(at), sigmoid::<S>(v));
-                S::store(t.as_mut_ptr().add(at), tanh::<S>(v));
                 S::store(e.as_mut_ptr().add(at), exp::<S>(v));
+                S::store(two.as_mut_ptr().add(at), exp2::<S>(v));
                 S::store(f.as_mut_ptr().add(at), erf::<S>(v));
             }
         }
-        [s, t, e, f]
+        [e, two, f]
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -188,7 +167,15 @@ mod tests {
         x.extend((-200_000..200_000).map(|i| i as f32 * 1e-4));
         x.resize(x.len().next_multiple_of(16), 0.0);
         for kernels in CpuKernels::available().into_iter().skip(1) {
-            let [s, t, e, f] = run(kernels, &x);
+            let [e, two, f] = run(kernels, &x);
+            for (x, two) in x.iter().zip(two) {
+                let exact = f64::from(*x).exp2();
+                let error = (f64::from(two) - exact).abs();
+                assert!(
+                    error <= EXP2_ERROR * exact || x.abs() > 126.0,
+                    "{kernels:?}: exp2({x:e}) = {two:e}, not {exact:e}"
+                );
+            }
             for ((x, e), f) in x.iter().zip(e).zip(f) {
                 let exact = f64::from(*x).exp();
                 let error = (f64::from(e) - exact).abs();
@@ -203,20 +190,6 @@ mod tests {
                     "{kernels:?}: erf({x:e}) = {f:e}, not {exact:e}"
                 );
             }
-            for ((x, s), t) in x.iter().zip(s).zip(t) {
-                let exact = 1.0 / (1.0 + (-f64::from(*x)).exp());
-                let error = (f64::from(s) - exact).abs();
-                assert!(
-                    error <= SIGMOID_ERROR * exact || (exact < 1.7e-38 && s < 1.7e-38),
-                    "{kernels:?}: sigmoid({x:e}) = {s:e}, not {exact:e}"
-                );
-                let exact = f64::from(*x).tanh();
-                let error = (f64::from(t) - exact).abs();
-                assert!(
-                    error <= TANH_ERROR * exact.abs() || exact.abs() < 1.2e-38,
-                    "{kernels:?}: tanh({x:e}) = {t:e}, not {exact:e}"
-                );
-            }
         }
     }
 
@@ -224,11 +197,13 @@ mod tests {
     fn limits_and_nan() {
         let x: Vec<f32> = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0].repeat(4);
         for kernels in CpuKernels::available().into_iter().skip(1) {
-            let [s, t, e, f] = run(kernels, &x);
+            let [e, two, f] = run(kernels, &x);
+            assert!(
+                two[0] > 1e37 && two[1] < 1.7e-38 && two[2].is_nan() && two[3] == 1.0,
+                "{two:?}"
+            );
             assert!(e[0] > 1e37 && e[1] < 1.7e-38 && e[2].is_nan() && e[3] == 1.0, "{e:?}");
             assert!(f[0] == 1.0 && f[1] == -1.0 && f[2].is_nan() && f[3] == 0.0, "{f:?}");
-            assert!(s[0] == 1.0 && s[1] < 1.7e-38 && s[2].is_nan() && s[3] == 0.5, "{s:?}");
-            assert!(t[0] == 1.0 && t[1] == -1.0 && t[2].is_nan() && t[3] == 0.0, "{t:?}");
         }
     }
 }

@@ -13,16 +13,22 @@
 
 mod attention;
 mod backward;
+mod batch_norm;
 mod block;
 mod cell;
 mod compute;
+mod conv;
 mod dropout;
+mod embedding;
 mod forward;
 mod gates;
 mod gelu;
 mod kernels;
 mod linear;
+mod loss;
 mod math;
+mod max_pool;
+mod noise;
 mod norm;
 mod pack;
 mod plan;
@@ -36,18 +42,26 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 pub(crate) use attention::{
-    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
-    Operands, Place, ProbabilityMask, attention, attention_backward,
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
+    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, attention, attention_backward,
 };
 pub(crate) use backward::{OutputGradients, backward};
+pub(crate) use batch_norm::{
+    Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
+};
+pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
+pub(crate) use embedding::{clear, gather, scatter};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
+pub(crate) use loss::{CrossEntropy, Element, Row, cross_entropy, elements, scale};
+pub(crate) use max_pool::MaxPool;
+pub(crate) use noise::{Noise, add_noise};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
-pub(crate) use product::{Matrix, Products, Start};
+pub(crate) use product::Products;
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
@@ -90,6 +104,15 @@ impl Arithmetic {
     }
 }
 
+/// Runs tasks on all threads, or one after the other where all of them together touch so few numbers
+/// that waking threads would take longer. Tasks must not depend on each other.
+fn each_task(tasks: usize, numbers: usize, run: impl Fn(usize) + Sync) {
+    if tasks < 2 || numbers < 1 << 15 {
+        return (0..tasks).for_each(run);
+    }
+    (0..tasks).into_par_iter().with_max_len(1).for_each(&run);
+}
+
 /// So many zeros, written by all threads: a single one takes 5 ms for 50 MB.
 pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
@@ -120,20 +143,20 @@ pub(crate) fn copy(values: &[f32]) -> Vec<f32> {
 }
 
 /// A slice that several threads write to, each its own elements.
-struct Shared<'a> {
-    start: *mut f32,
+struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    slice: std::marker::PhantomData<&'a mut [f32]>,
+    slice: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: only `write` and `add` touch the elements; their callers promise that no two threads
-// touch the same ones.
-unsafe impl Send for Shared<'_> {}
+// SAFETY: only `part` gives access to the elements; its callers promise that no two threads touch
+// the same ones.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
-    fn new(slice: &'a mut [f32]) -> Self {
+impl<'a, T> Shared<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
         let (start, len) = (slice.as_mut_ptr(), slice.len());
         Self { start, len, slice: std::marker::PhantomData }
     }
@@ -142,12 +165,12 @@ impl<'a> Shared<'a> {
     ///
     /// # Safety
     /// It is valid for `len` numbers, and nobody else uses it as long as this lives.
-    unsafe fn from_raw(start: *mut f32, len: usize) -> Self {
+    unsafe fn from_raw(start: *mut T, len: usize) -> Self {
         Self { start, len, slice: std::marker::PhantomData }
     }
 
     /// Where `count` numbers begin, some of which belong to the caller.
-    fn pointer(&self, at: usize, count: usize) -> *mut f32 {
+    fn pointer(&self, at: usize, count: usize) -> *mut T {
         assert!(at + count <= self.len, "{count} numbers at {at} of {}", self.len);
         self.start.wrapping_add(at)
     }
@@ -158,7 +181,7 @@ impl<'a> Shared<'a> {
     /// No other part that is alive may overlap this one.
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    unsafe fn part(&self, at: usize, count: usize) -> &mut [f32] {
+    unsafe fn part(&self, at: usize, count: usize) -> &mut [T] {
         assert!(at + count <= self.len, "a part of {count} at {at} of {} numbers", self.len);
         // SAFETY: inside the slice, by the assertion; not shared, by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), count) }

@@ -46,7 +46,7 @@ pub(super) trait Simd: Copy {
         b: Self::Vector,
     ) -> Self::Vector;
     /// In each lane a word of two bf16, `low` in its lower half, rounded to nearest even; NaN stays
-    /// NaN.
+    /// NaN, and denormals may become zero.
     unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector;
     /// The lower and the upper halves of such words.
     unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector);
@@ -293,6 +293,12 @@ mod x86 {
         }
     }
 
+    /// Halves of words from sixteen lower halves and sixteen upper ones.
+    static INTERLEAVED: [u16; 32] = [
+        0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12,
+        28, 13, 29, 14, 30, 15, 31,
+    ];
+
     /// AVX-512 (the F subset): 32 registers of sixteen numbers. With `DOT`, also AVX-512-BF16.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512<const DOT: bool>;
@@ -399,8 +405,15 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn pair(low: __m512, high: __m512) -> __m512 {
-            // SAFETY: see above.
+            // SAFETY: see above; the instruction is used with `DOT` alone.
             unsafe {
+                if DOT {
+                    // The same rounding, but denormals become zero, as which `dot` reads them anyway.
+                    let both = _mm512_cvtne2ps_pbh(high, low);
+                    let both = std::mem::transmute::<__m512bh, __m512i>(both);
+                    let order = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
+                    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
+                }
                 let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let high = _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32));
                 _mm512_castsi512_ps(_mm512_or_si512(high, _mm512_srli_epi32::<16>(low)))

@@ -5,8 +5,11 @@
 //! measured here.
 
 mod bert_base;
+mod cnn_lstm;
+mod labels;
 mod lstm_forecast;
 mod lstm_mae;
+mod mlp;
 mod noise;
 mod transformer;
 
@@ -42,15 +45,23 @@ pub enum Workload {
     Transformer,
     /// R5: 12 layers of width 768 on 128 tokens, 9 labels from the first token.
     BertBase,
+    /// R3: a dense network of 128, 96, 64 and 32 units with BatchNorm on whole windows of 105 steps
+    /// and 4 channels.
+    Mlp,
+    /// R4: three convolutions with BatchNorm and a BiLSTM 2 × 256 on sequences of 500 steps and 1,024
+    /// channels.
+    CnnLstm,
 }
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::LstmMae, "lstm-mae"),
         (Self::LstmForecast, "lstm-forecast"),
         (Self::Transformer, "transformer"),
         (Self::BertBase, "bert-base"),
+        (Self::Mlp, "mlp"),
+        (Self::CnnLstm, "cnn-lstm"),
     ];
 
     fn name(self) -> &'static str {
@@ -59,10 +70,11 @@ impl Workload {
 
     fn default_batch(self) -> usize {
         match self {
-            Self::LstmMae => 512,
+            Self::LstmMae | Self::Mlp => 512,
             Self::LstmForecast => 128,
             Self::Transformer => 256,
             Self::BertBase => 16,
+            Self::CnnLstm => 64,
         }
     }
 }
@@ -140,12 +152,14 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         return Err(PipelineError::Setting(message));
     }
     let kernels = device.arithmetic()?;
-    let Measured { times, losses, peak_mib } = match config.workload {
-        Workload::LstmMae => lstm_mae::run(batch, config, device)?,
-        Workload::LstmForecast => lstm_forecast::run(batch, config, device)?,
-        Workload::Transformer => transformer::run(batch, config, device)?,
-        Workload::BertBase => bert_base::run(batch, config, device)?,
-    };
+    let Measured { times, losses, peak_mib } = device.run(|| match config.workload {
+        Workload::LstmMae => lstm_mae::run(batch, config, device),
+        Workload::LstmForecast => lstm_forecast::run(batch, config, device),
+        Workload::Transformer => transformer::run(batch, config, device),
+        Workload::Mlp => mlp::run(batch, config, device),
+        Workload::CnnLstm => cnn_lstm::run(batch, config, device),
+        Workload::BertBase => bert_base::run(batch, config, device),
+    })?;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let median = sorted[sorted.len() / 2];
@@ -310,7 +324,8 @@ mod tests {
             };
             let result = bench(&config, &device).unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
-            // Noise has the variance 1, and an untrained model predicts next to nothing.
+            // Noise has the variance 1, and an untrained model predicts next to nothing; the
+            // cross-entropy of chance is ln 3 or ln 5.
             assert!((0.3..2.5).contains(&result.first_loss), "{}", result.first_loss);
             let line = serde_json::to_value(&result).unwrap();
             for key in ["engine", "workload", "mode", "device", "precision", "batch", "step_ms"] {

@@ -1,15 +1,17 @@
-//! Gradients of attention.
+//! Gradients of attention. Scores are in units of ln 2, as in the forward pass.
+
+use std::f32::consts::{LN_2, LOG2_E};
 
 use rayon::prelude::*;
 
+use super::super::BLOCK;
 use super::super::compute::{Bf16, Compute, F32};
 use super::super::pool::Lent;
-use super::super::{BLOCK, Shared};
 use super::products::{Product, product};
 use super::softmax::{Known, Tile, gradient};
 use super::{
     AttentionLengths, AttentionRules, AttentionSizes, Block, Cutter, KEYS_BACKWARD, Normalisers,
-    Operand, Operands, Place, QUERIES, Target, Task, pack,
+    Operand, Operands, Place, QUERIES, Target, Task, Unfilled, pack,
 };
 
 /// What the forward pass left, and the gradient that arrives.
@@ -21,24 +23,51 @@ pub(crate) struct AttentionOutput<'a> {
     pub(crate) d_out: Operand<'a>,
 }
 
-/// Gradients of queries, keys and values with the parts `buffers[i]` of `places[i]`, which name one
-/// of `buffers`. What is padding is left as it is.
+/// Where the gradients of queries, keys and values go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GradientLayout {
+    /// Each into a slice of its own, `[batch, rows, heads · size]`.
+    Apart,
+    /// All into one, `[batch, rows, 3 · heads · size]`, side by side.
+    Packed,
+}
+
+/// Gradients of queries, keys and values, one slice each or one in all.
 pub(crate) fn attention_backward(
     rules: &AttentionRules,
     sizes: &AttentionSizes,
     lengths: &AttentionLengths,
     operands: &Operands<'_>,
     output: AttentionOutput<'_>,
-    buffers: &mut [&mut [f32]],
-    places: [(usize, Place); 3],
-) {
-    let shared: Vec<_> = buffers.iter_mut().map(|buffer| Shared::new(buffer)).collect();
+    layout: GradientLayout,
+) -> Vec<Vec<f32>> {
+    let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
+    let width = heads * size;
+    let (counts, places) = match layout {
+        GradientLayout::Apart => {
+            let place = |rows| Place::dense(rows, width);
+            let places = [(0, place(queries)), (1, place(keys)), (2, place(keys))];
+            (vec![batch * queries * width, batch * keys * width, batch * keys * width], places)
+        }
+        GradientLayout::Packed => {
+            assert_eq!(queries, keys, "rows that hold queries, keys and values");
+            let place = |index| Place { offset: index * width, ..Place::dense(keys, 3 * width) };
+            (vec![batch * keys * 3 * width], [0, 1, 2].map(|index| (0, place(index))))
+        }
+    };
+    let mut buffers: Vec<_> = counts.iter().map(|count| Unfilled::new(*count)).collect();
+    let shared: Vec<_> =
+        buffers.iter_mut().zip(&counts).map(|(buffer, count)| buffer.shared(*count)).collect();
     let room = room(sizes);
     (0..sizes.batch * sizes.heads).into_par_iter().for_each_init(
         || Lent::take(room),
         |buffer, index| {
             let task = Task::new(index, rules, sizes, lengths, operands);
-            let targets = places.map(|(buffer, place)| task.target(&shared[buffer], place));
+            let target = |index: usize, rows| {
+                let (buffer, place) = places[index];
+                task.target(&shared[buffer], place, rows)
+            };
+            let targets = [target(0, queries), target(1, keys), target(2, keys)];
             let at = index * sizes.queries;
             let normalisers = &output.normalisers[at..at + sizes.queries];
             match rules.bf16 {
@@ -47,13 +76,18 @@ pub(crate) fn attention_backward(
             }
         },
     );
+    drop(shared);
+    let filled = buffers.into_iter().zip(counts);
+    // SAFETY: every task has written all rows of its sample and head in all three gradients, and there
+    // is a task for each; together their places are all of the buffers.
+    filled.map(|(buffer, count)| unsafe { buffer.filled(count) }).collect()
 }
 
 /// Numbers of memory that a task needs.
 fn room(sizes: &AttentionSizes) -> usize {
     let padded = sizes.size.next_multiple_of(BLOCK);
     let keys = sizes.keys.max(QUERIES) + 1;
-    (6 * keys + 8 * QUERIES) * padded + 3 * KEYS_BACKWARD * QUERIES + 16 * BLOCK
+    (6 * keys + 10 * QUERIES) * padded + 3 * KEYS_BACKWARD * QUERIES + 16 * BLOCK
 }
 
 fn run<C: Compute>(
@@ -65,11 +99,14 @@ fn run<C: Compute>(
 ) {
     let (keys, padded) = (task.keys, task.padded());
     if task.queries == 0 || keys == 0 {
-        return;
+        return [dq, dk, dv].into_iter().for_each(|target| target.clear(0));
     }
+    dq.clear(task.queries);
+    dk.clear(keys);
+    dv.clear(keys);
     let (kernels, operands) = (task.rules.kernels, task.operands);
     let mut buffer = Cutter(buffer);
-    let plain = buffer.cut(keys * padded);
+    let plain = buffer.cut(keys.max(BLOCK) * padded);
     let mut packed = Packed {
         keys: buffer.cut(keys * padded / C::PAIR),
         keys_across: buffer.cut(keys.div_ceil(C::PAIR) * padded),
@@ -77,9 +114,9 @@ fn run<C: Compute>(
         d_keys: buffer.cut(keys * padded),
         d_values: buffer.cut(keys * padded),
         rows: [(); 3].map(|()| buffer.cut(QUERIES * padded)),
-        queries: buffer.cut(padded / C::PAIR * QUERIES),
+        queries: buffer.cut(pack::transposed_rows::<C>(padded) * QUERIES),
         queries_across: buffer.cut(QUERIES * padded),
-        d_out: buffer.cut(padded / C::PAIR * QUERIES),
+        d_out: buffer.cut(pack::transposed_rows::<C>(padded) * QUERIES),
         d_out_across: buffer.cut(QUERIES * padded),
         d_queries: buffer.cut(padded * QUERIES),
         scores: buffer.cut(KEYS_BACKWARD * QUERIES),
@@ -87,10 +124,11 @@ fn run<C: Compute>(
         by_key: buffer.cut(KEYS_BACKWARD * QUERIES),
     };
     task.gather(operands.k, 0, keys, 1.0, plain);
-    pack::along_rows::<C>(kernels, plain, packed.keys);
-    pack::across_rows::<C>(kernels, plain, padded, 1, packed.keys_across);
+    let rows = &plain[..keys * padded];
+    pack::along_rows::<C>(kernels, rows, packed.keys);
+    pack::across_rows::<C>(kernels, rows, padded, 1, packed.keys_across);
     task.gather(operands.v, 0, keys, 1.0, plain);
-    pack::along_rows::<C>(kernels, plain, packed.values);
+    pack::along_rows::<C>(kernels, &plain[..keys * padded], packed.values);
     packed.d_keys.fill(0.0);
     packed.d_values.fill(0.0);
     for block in Block::all(task.queries) {
@@ -101,10 +139,12 @@ fn run<C: Compute>(
             first += tile.keys;
         }
         let factors = [task.rules.scale; QUERIES];
-        dq.columns(block.first, packed.d_queries, block.lanes(), &factors[..block.count]);
+        let (first, lanes, factors) = (block.first, block.lanes(), &factors[..block.count]);
+        dq.write_columns(kernels, first, packed.d_queries, lanes, factors, plain);
     }
-    dk.rows(0, packed.d_keys, 1.0);
-    dv.rows(0, packed.d_values, task.dropout_scale());
+    // The queries that this was summed up from are larger by what makes units of ln 2.
+    dk.write(0, packed.d_keys, LN_2);
+    dv.write(0, packed.d_values, task.dropout_scale());
 }
 
 /// The operands of one task, and its results so far.
@@ -126,7 +166,7 @@ struct Packed<'a> {
     /// `[words of queries, padded]`
     queries_across: &'a mut [f32],
     d_out_across: &'a mut [f32],
-    /// `[size, lanes]`
+    /// `[padded, lanes]`
     d_queries: &'a mut [f32],
     /// `[keys of a tile, lanes]`
     scores: &'a mut [f32],
@@ -149,14 +189,12 @@ impl Packed<'_> {
         normalisers: &[[f32; 2]],
     ) -> Known {
         let (kernels, padded, lanes) = (task.rules.kernels, task.padded(), block.lanes());
-        let scale = task.rules.scale;
+        let scale = task.rules.scale * LOG2_E;
         let from = [(task.operands.q, scale), (output.out, 1.0), (output.d_out, 1.0)];
         for (rows, (from, factor)) in self.rows.iter_mut().zip(from) {
             task.gather(from, block.first, block.count, factor, rows);
         }
         let [queries, out, d_out] = self.rows.each_ref().map(|rows| &rows[..block.count * padded]);
-        pack::transpose::<C>(kernels, queries, padded, lanes, self.queries);
-        pack::transpose::<C>(kernels, d_out, padded, lanes, self.d_out);
         let words = query_words::<C>(block.blocks()) * padded;
         for (rows, across) in
             [(queries, &mut *self.queries_across), (d_out, &mut *self.d_out_across)]
@@ -175,6 +213,12 @@ impl Packed<'_> {
             (known.max[query], known.inverse[query]) = (*max, *inverse);
         }
         pack::negative_dots(kernels, out, d_out, padded, &mut known.dot);
+        // Last, because rows become words in their places.
+        let [queries, _, d_out] = &mut self.rows;
+        for (rows, columns) in [(queries, &mut self.queries), (d_out, &mut self.d_out)] {
+            let rows = &mut rows[..lanes * padded];
+            pack::transpose::<C>(kernels, rows, block.count, lanes, columns);
+        }
         self.d_queries.fill(0.0);
         known
     }

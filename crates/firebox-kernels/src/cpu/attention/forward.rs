@@ -1,15 +1,17 @@
-//! Attention forward.
+//! Attention forward. Scores are in units of ln 2, so that exponentials are powers of two.
+
+use std::f32::consts::LOG2_E;
 
 use rayon::prelude::*;
 
+use super::super::BLOCK;
 use super::super::compute::{Bf16, Compute, F32};
 use super::super::pool::Lent;
-use super::super::{BLOCK, Shared, zeros};
 use super::products::{Product, product};
 use super::softmax::{Rows, softmax};
 use super::{
     AttentionLengths, AttentionRules, AttentionSizes, Block, Cutter, KEYS_FORWARD, Normalisers,
-    Operands, Place, QUERIES, Target, Task, pack,
+    Operands, Place, QUERIES, Target, Task, Unfilled, pack,
 };
 
 /// Attention: `[batch, queries, heads · size]` from queries, keys and values.
@@ -20,23 +22,25 @@ pub(crate) fn attention(
     operands: &Operands<'_>,
 ) -> (Vec<f32>, Normalisers) {
     let AttentionSizes { batch, queries, heads, size, .. } = *sizes;
-    let mut out = zeros(batch * queries * heads * size);
+    let count = batch * queries * heads * size;
+    let mut out = Unfilled::new(count);
     let mut normalisers = vec![[0.0; 2]; batch * heads * queries];
     let place = Place::dense(queries, heads * size);
-    let shared = Shared::new(&mut out);
+    let shared = out.shared(count);
     let room = room(sizes);
     normalisers.par_chunks_mut(queries.max(1)).enumerate().for_each_init(
         || Lent::take(room),
         |buffer, (index, normalisers)| {
             let task = Task::new(index, rules, sizes, lengths, operands);
-            let out = task.target(&shared, place);
+            let out = task.target(&shared, place, queries);
             match rules.bf16 {
                 true => run::<Bf16>(&task, buffer.get_mut(), &out, normalisers),
                 false => run::<F32>(&task, buffer.get_mut(), &out, normalisers),
             }
         },
     );
-    (out, normalisers)
+    // SAFETY: every task has written all rows of its sample and head, and there is a task for each.
+    (unsafe { out.filled(count) }, normalisers)
 }
 
 /// Numbers of memory that a task needs.
@@ -54,15 +58,16 @@ fn run<C: Compute>(
 ) {
     let (keys, padded) = (task.keys, task.padded());
     if task.queries == 0 || keys == 0 {
-        return;
+        return out.clear(0);
     }
+    out.clear(task.queries);
     let (kernels, operands) = (task.rules.kernels, task.operands);
     let mut buffer = Cutter(buffer);
     let plain = buffer.cut(keys.max(QUERIES) * padded);
     let mut packed = Packed {
         keys: buffer.cut(keys * padded / C::PAIR),
         values: buffer.cut(keys.div_ceil(C::PAIR) * padded),
-        queries: buffer.cut(padded / C::PAIR * QUERIES),
+        queries: buffer.cut(pack::transposed_rows::<C>(padded) * QUERIES),
         scores: buffer.cut(KEYS_FORWARD * QUERIES),
         sums: buffer.cut(padded * QUERIES),
     };
@@ -71,9 +76,9 @@ fn run<C: Compute>(
     task.gather(operands.v, 0, keys, 1.0, plain);
     pack::across_rows::<C>(kernels, &plain[..keys * padded], padded, 1, packed.values);
     for block in Block::all(task.queries) {
-        task.gather(operands.q, block.first, block.count, task.rules.scale, plain);
-        let rows = &plain[..block.count * padded];
-        pack::transpose::<C>(kernels, rows, padded, block.lanes(), packed.queries);
+        task.gather(operands.q, block.first, block.count, task.rules.scale * LOG2_E, plain);
+        let rows = &mut plain[..block.lanes() * padded];
+        pack::transpose::<C>(kernels, rows, block.count, block.lanes(), packed.queries);
         let rows = packed.walk::<C>(task, &block);
         let mut factors = [0.0; QUERIES];
         for query in 0..block.count {
@@ -81,7 +86,8 @@ fn run<C: Compute>(
             normalisers[block.first + query] = [rows.max[query], inverse];
             factors[query] = task.dropout_scale() * inverse;
         }
-        out.columns(block.first, packed.sums, block.lanes(), &factors[..block.count]);
+        let (first, lanes, factors) = (block.first, block.lanes(), &factors[..block.count]);
+        out.write_columns(kernels, first, packed.sums, lanes, factors, plain);
     }
 }
 
@@ -95,7 +101,7 @@ struct Packed<'a> {
     queries: &'a mut [f32],
     /// `[keys of a tile, lanes]`
     scores: &'a mut [f32],
-    /// `[size, lanes]`: values weighted by exponentials.
+    /// `[padded, lanes]`: values weighted by exponentials.
     sums: &'a mut [f32],
 }
 

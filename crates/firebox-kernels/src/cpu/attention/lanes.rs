@@ -2,6 +2,7 @@
 
 use firebox_core::Stream;
 
+use super::super::BLOCK;
 use super::super::simd::{Portable, Simd};
 
 /// More instructions on vectors.
@@ -18,6 +19,9 @@ pub(super) trait Lanes: Simd {
     unsafe fn keep_low(x: Self::Vector, words: Self::Vector, threshold: u16) -> Self::Vector;
     /// The same by the upper 16 bits.
     unsafe fn keep_high(x: Self::Vector, words: Self::Vector, threshold: u16) -> Self::Vector;
+    /// Transposes 16 rows of 16 numbers; `from_row` and `to_row` are the distances between rows, and
+    /// the pointers are valid for all of them.
+    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize);
 }
 
 impl Lanes for Portable {
@@ -51,6 +55,15 @@ impl Lanes for Portable {
         }
         x
     }
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        for row in 0..BLOCK {
+            for column in 0..BLOCK {
+                // SAFETY: the caller vouches for 16 rows of 16 numbers on both sides.
+                unsafe { *to.add(column * to_row + row) = *from.add(row * from_row + column) };
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -59,6 +72,7 @@ mod x86 {
 
     use firebox_core::Stream;
 
+    use super::super::super::BLOCK;
     use super::super::super::simd::{Avx2, Avx512};
     use super::Lanes;
 
@@ -129,6 +143,41 @@ mod x86 {
                 _mm256_and_ps(x, _mm256_castsi256_ps(kept))
             }
         }
+        #[inline(always)]
+        unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+            for tile in 0..4 {
+                let (row, column) = (tile / 2 * 8, tile % 2 * 8);
+                // SAFETY: see above; eight rows and columns from there are within the 16.
+                unsafe {
+                    let from = from.add(row * from_row + column);
+                    let to = to.add(column * to_row + row);
+                    let mut a = [_mm256_setzero_ps(); 8];
+                    for (index, a) in a.iter_mut().enumerate() {
+                        *a = _mm256_loadu_ps(from.add(index * from_row));
+                    }
+                    let mut b = a;
+                    for pair in 0..4 {
+                        b[2 * pair] = _mm256_unpacklo_ps(a[2 * pair], a[2 * pair + 1]);
+                        b[2 * pair + 1] = _mm256_unpackhi_ps(a[2 * pair], a[2 * pair + 1]);
+                    }
+                    // Of four rows each: in either half column `index` or, in the upper, 4 further.
+                    for four in 0..2 {
+                        let b = &b[4 * four..];
+                        a[4 * four] = _mm256_shuffle_ps::<0x44>(b[0], b[2]);
+                        a[4 * four + 1] = _mm256_shuffle_ps::<0xee>(b[0], b[2]);
+                        a[4 * four + 2] = _mm256_shuffle_ps::<0x44>(b[1], b[3]);
+                        a[4 * four + 3] = _mm256_shuffle_ps::<0xee>(b[1], b[3]);
+                    }
+                    for index in 0..4 {
+                        let (low, high) = (a[index], a[4 + index]);
+                        let first = _mm256_permute2f128_ps::<0x20>(low, high);
+                        let second = _mm256_permute2f128_ps::<0x31>(low, high);
+                        _mm256_storeu_ps(to.add(index * to_row), first);
+                        _mm256_storeu_ps(to.add((4 + index) * to_row), second);
+                    }
+                }
+            }
+        }
     }
 
     // SAFETY, for every block below: the caller vouches for AVX-512F.
@@ -195,6 +244,44 @@ mod x86 {
                 let threshold = _mm512_set1_epi32((u32::from(threshold) << 16) as i32);
                 let kept = _mm512_cmpge_epu32_mask(_mm512_castps_si512(words), threshold);
                 _mm512_maskz_mov_ps(kept, x)
+            }
+        }
+        #[inline(always)]
+        unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+            // SAFETY: see above.
+            unsafe {
+                let mut a = [_mm512_setzero_ps(); BLOCK];
+                for (index, a) in a.iter_mut().enumerate() {
+                    *a = _mm512_loadu_ps(from.add(index * from_row));
+                }
+                let mut b = a;
+                for pair in 0..8 {
+                    b[2 * pair] = _mm512_unpacklo_ps(a[2 * pair], a[2 * pair + 1]);
+                    b[2 * pair + 1] = _mm512_unpackhi_ps(a[2 * pair], a[2 * pair + 1]);
+                }
+                // Of four rows each: in quarter `q` column `4 q + index`.
+                for four in 0..4 {
+                    let b = &b[4 * four..];
+                    a[4 * four] = _mm512_shuffle_ps::<0x44>(b[0], b[2]);
+                    a[4 * four + 1] = _mm512_shuffle_ps::<0xee>(b[0], b[2]);
+                    a[4 * four + 2] = _mm512_shuffle_ps::<0x44>(b[1], b[3]);
+                    a[4 * four + 3] = _mm512_shuffle_ps::<0xee>(b[1], b[3]);
+                }
+                for index in 0..4 {
+                    let even_low = _mm512_shuffle_f32x4::<0x88>(a[index], a[4 + index]);
+                    let odd_low = _mm512_shuffle_f32x4::<0xdd>(a[index], a[4 + index]);
+                    let even_high = _mm512_shuffle_f32x4::<0x88>(a[8 + index], a[12 + index]);
+                    let odd_high = _mm512_shuffle_f32x4::<0xdd>(a[8 + index], a[12 + index]);
+                    let quarters = [
+                        _mm512_shuffle_f32x4::<0x88>(even_low, even_high),
+                        _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high),
+                        _mm512_shuffle_f32x4::<0xdd>(even_low, even_high),
+                        _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high),
+                    ];
+                    for (quarter, column) in quarters.iter().enumerate() {
+                        _mm512_storeu_ps(to.add((4 * quarter + index) * to_row), *column);
+                    }
+                }
             }
         }
     }

@@ -6,7 +6,8 @@
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
-use super::super::simd::Simd;
+use super::super::simd::{Simd, pair};
+use super::lanes::Lanes;
 
 /// Copies rows of `size` numbers, `distance` apart in `from`, times `factor`.
 pub(super) fn gather(from: &[f32], distance: usize, size: usize, factor: f32, to: &mut [f32]) {
@@ -14,8 +15,25 @@ pub(super) fn gather(from: &[f32], distance: usize, size: usize, factor: f32, to
     for (row, to) in to.chunks_exact_mut(padded).enumerate() {
         let (values, rest) = to.split_at_mut(size);
         let from = &from[row * distance..][..size];
+        fetch(from.as_ptr().wrapping_add(size), size);
         values.iter_mut().zip(from).for_each(|(to, from)| *to = from * factor);
         rest.fill(0.0);
+    }
+}
+
+/// Asks for numbers to be brought into the second cache: those of the next head, which this thread
+/// will most likely read next, while this one is computed.
+#[inline(always)]
+fn fetch(from: *const f32, count: usize) {
+    for at in (0..count).step_by(BLOCK) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which no address can make fail.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(at).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = from.wrapping_add(at);
     }
 }
 
@@ -32,8 +50,8 @@ unsafe fn words_along_rows<S: Simd, C: Compute>(rows: &[f32], words: &mut [f32])
     match C::PAIR {
         1 => words[..rows.len()].copy_from_slice(rows),
         _ => {
-            for (word, pair) in words.iter_mut().zip(rows.as_chunks::<2>().0) {
-                *word = C::word(2, 0, |index| pair[index]);
+            for (word, numbers) in words.iter_mut().zip(rows.as_chunks::<2>().0) {
+                *word = pair(numbers[0], numbers[1]);
             }
         }
     }
@@ -83,12 +101,18 @@ unsafe fn words_across_rows<S: Simd, C: Compute>(
     }
 }
 
+/// Rows of words that [`transpose`] writes.
+pub(super) fn transposed_rows<C: Compute>(padded: usize) -> usize {
+    (padded / C::PAIR).next_multiple_of(BLOCK)
+}
+
 dispatch!(
-    /// Rows as columns, as words for a sum over the numbers of a row: `[words(padded), lanes]` from at
-    /// most `lanes` rows; columns beyond the last row are zero.
+    /// Rows as columns, as words for a sum over the numbers of a row: `[words(padded), lanes]`, and
+    /// rows of any numbers up to [`transposed_rows`]. The rows after the first `count` become columns
+    /// of zeros.
     pub(super) fn transpose<C: Compute> = transposed_words(
-        rows: &[f32],
-        padded: usize,
+        rows: &mut [f32],
+        count: usize,
         lanes: usize,
         words: &mut [f32]
     )
@@ -97,23 +121,66 @@ dispatch!(
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn transposed_words<S: Simd, C: Compute>(
-    rows: &[f32],
-    padded: usize,
+unsafe fn transposed_words<S: Lanes, C: Compute>(
+    rows: &mut [f32],
+    count: usize,
     lanes: usize,
     words: &mut [f32],
 ) {
-    let height = padded / C::PAIR;
-    let words = &mut words[..height * lanes];
-    if rows.len() < lanes * padded {
-        words.fill(0.0);
+    let padded = rows.len() / lanes;
+    assert!(padded.is_multiple_of(BLOCK) && lanes.is_multiple_of(BLOCK), "{padded} × {lanes}");
+    let height = transposed_rows::<C>(padded);
+    assert!(words.len() >= height * lanes, "{} words", words.len());
+    rows[count * padded..].fill(0.0);
+    if C::PAIR == 2 {
+        // The words of a row in the front of its place, a block at a time, each read before it is written.
+        for row in rows.chunks_exact_mut(padded) {
+            for at in (0..padded / 2).step_by(BLOCK) {
+                let count = BLOCK.min(padded / 2 - at);
+                let (mut numbers, mut words) = ([[0.0; 2]; BLOCK], [0.0; BLOCK]);
+                numbers.as_flattened_mut()[..2 * count]
+                    .copy_from_slice(&row[2 * at..][..2 * count]);
+                for (word, [low, high]) in words.iter_mut().zip(numbers) {
+                    *word = pair(low, high);
+                }
+                row[at..][..count].copy_from_slice(&words[..count]);
+            }
+        }
     }
-    for (column, row) in rows.chunks_exact(padded).enumerate() {
-        for (word, numbers) in row.chunks_exact(C::PAIR).enumerate() {
-            words[word * lanes + column] = match C::PAIR {
-                1 => numbers[0],
-                _ => C::word(2, 0, |index| numbers[index]),
-            };
+    for column in (0..lanes).step_by(BLOCK) {
+        for number in (0..height).step_by(BLOCK) {
+            // SAFETY: 16 rows of 16 numbers from there are within `rows` and `words`, as `height` is
+            // not larger than `padded`.
+            unsafe {
+                let from = rows.as_ptr().add(column * padded + number);
+                S::transpose(from, padded, words.as_mut_ptr().add(number * lanes + column), lanes);
+            }
+        }
+    }
+}
+
+dispatch!(
+    /// Transposes 16 columns from `column` on: `[numbers, lanes]` to `[16, numbers]`.
+    pub(super) fn transpose_back = transposed_columns(
+        from: &[f32],
+        lanes: usize,
+        column: usize,
+        to: &mut [f32]
+    )
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn transposed_columns<S: Lanes>(from: &[f32], lanes: usize, column: usize, to: &mut [f32]) {
+    let numbers = to.len() / BLOCK;
+    assert!(numbers.is_multiple_of(BLOCK) && column + BLOCK <= lanes, "{numbers} × {lanes}");
+    assert!(from.len() >= numbers * lanes, "{} numbers", from.len());
+    for number in (0..numbers).step_by(BLOCK) {
+        // SAFETY: 16 rows of 16 numbers from there are within `from` and `to`.
+        unsafe {
+            let from = from.as_ptr().add(number * lanes + column);
+            S::transpose(from, lanes, to.as_mut_ptr().add(number), numbers);
         }
     }
 }

@@ -8,7 +8,7 @@ use firebox_core::Stream;
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
-use super::super::math::exp;
+use super::super::math::exp2;
 use super::super::simd::Simd;
 use super::lanes::Lanes;
 use super::{GROUP, QUERIES};
@@ -46,7 +46,7 @@ impl Tile {
 pub(super) struct Rows {
     /// The largest score so far.
     pub(super) max: [f32; QUERIES],
-    /// The sum of `e^(score - max)` so far.
+    /// The sum of `2^(score - max)` so far.
     pub(super) sum: [f32; QUERIES],
     /// What earlier sums of this query are multiplied by because the maximum grew.
     pub(super) factor: [f32; QUERIES],
@@ -90,7 +90,7 @@ unsafe fn positions<S: Simd>(first: usize, sub: usize) -> S::Vector {
 }
 
 dispatch!(
-    /// Turns the scores of a tile into `e^(score - max)`, dropped where that is drawn, as words for a
+    /// Turns the scores of a tile into `2^(score - max)`, dropped where that is drawn, as words for a
     /// sum over keys: `[words(keys), lanes]` in the place of `[keys, lanes]`.
     pub(super) fn softmax<C: Compute> = softmax_columns(tile: Tile, scores: &mut [f32], rows: &mut Rows)
 );
@@ -141,7 +141,7 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
         }
         // At the first tile nothing has been summed, and infinity minus infinity is NaN.
         let factor =
-            if tile.first_key == 0 { S::splat(1.0) } else { exp::<S>(S::sub(before, max)) };
+            if tile.first_key == 0 { S::splat(1.0) } else { exp2::<S>(S::sub(before, max)) };
         let mut sum = S::mul(S::load(rows.sum.as_ptr().add(column)), factor);
         let zero = S::splat(0.0);
         let mut group = 0;
@@ -163,7 +163,7 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
                         break;
                     }
                     let score = S::load(at.add((key + half) * lanes));
-                    *p = exp::<S>(S::sub(score, max));
+                    *p = exp2::<S>(S::sub(score, max));
                     if tile.diagonal {
                         *p = where_seen::<S>(tile.first_key + key + half, queries, *p, zero);
                     }
@@ -194,7 +194,7 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
 pub(super) struct Known {
     /// The largest score.
     pub(super) max: [f32; QUERIES],
-    /// One over the sum of `e^(score - max)`.
+    /// One over the sum of `2^(score - max)`.
     pub(super) inverse: [f32; QUERIES],
     /// Minus the product of the output and its gradient.
     pub(super) dot: [f32; QUERIES],
@@ -303,7 +303,7 @@ unsafe fn gradient_of<S: Lanes, C: Compute, const DROP: bool>(
                     }
                     let at = key * lanes + column;
                     let score = S::load(columns.scores.add(at));
-                    let mut p = S::mul(exp::<S>(S::sub(score, max)), inverse);
+                    let mut p = S::mul(exp2::<S>(S::sub(score, max)), inverse);
                     if tile.diagonal {
                         p = where_seen::<S>(tile.first_key + key, queries, p, nothing);
                     }

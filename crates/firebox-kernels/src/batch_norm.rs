@@ -1,0 +1,308 @@
+//! Batch normalisation as one operation, forward and backward, with what often follows it, and the
+//! module with its running statistics.
+
+mod running;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_core::Stream;
+
+use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistics, Steps};
+use crate::device::{flex, flex_in_graph, is_flex};
+use crate::dropout::{check, scale};
+use crate::{dropout, max_pool1d};
+
+pub use running::RunningStatistic;
+
+type Primitive = FloatTensor<Flex>;
+
+/// Settings of a [`BatchNorm`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNormConfig {
+    /// Channels, the width of the last axis.
+    pub channels: usize,
+    /// What is added to the variance.
+    pub epsilon: f64,
+    /// Share of a batch's statistics in the running ones, between 0 and 1.
+    pub momentum: f64,
+}
+
+impl BatchNormConfig {
+    /// A normalisation of so many channels.
+    pub fn new(channels: usize) -> Self {
+        Self { channels, epsilon: 1e-5, momentum: 0.1 }
+    }
+
+    /// The module with scale 1, shift 0, running mean 0 and running variance 1.
+    pub fn init(&self, device: &Device) -> BatchNorm {
+        let Self { channels, epsilon, momentum } = *self;
+        BatchNorm {
+            gamma: Param::from_tensor(Tensor::ones([channels], device)),
+            beta: Param::from_tensor(Tensor::zeros([channels], device)),
+            running_mean: RunningStatistic::new(Tensor::zeros([channels], device)),
+            running_var: RunningStatistic::new(Tensor::ones([channels], device)),
+            epsilon,
+            momentum,
+        }
+    }
+}
+
+/// Normalises each channel to mean 0 and variance 1 over all samples and steps, then scales and shifts
+/// it. Source: Ioffe and Szegedy, 2015.
+///
+/// In training, that is while the scale wants a gradient, mean and (biased) variance are those of the
+/// batch, and the running ones move towards them, the variance towards the unbiased one, as in
+/// PyTorch; otherwise the running ones are used. A batch of one row has the variance 0.
+///
+/// Unlike burn-nn's module of that name, the running statistics are saved with the parameters, named
+/// `running_mean` and `running_var`, are complete after every forward pass, and belong to this module
+/// and its clones until one of them is changed by [`Module::map`]. Optimizers have no gradient for
+/// them and leave them alone.
+#[derive(Module, Debug)]
+pub struct BatchNorm {
+    /// Scale, `[channel]`; PyTorch's `weight`.
+    pub gamma: Param<Tensor<1>>,
+    /// Shift, `[channel]`; PyTorch's `bias`.
+    pub beta: Param<Tensor<1>>,
+    /// Mean of past batches, `[channel]`.
+    pub running_mean: RunningStatistic,
+    /// Unbiased variance of past batches, `[channel]`.
+    pub running_var: RunningStatistic,
+    epsilon: f64,
+    momentum: f64,
+}
+
+/// What follows a normalisation in the same pass over memory, in the order of the fields.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormEpilogue {
+    /// Whether negative values become zero.
+    pub rectify: bool,
+    /// The maximum of so many neighbouring steps, at least 1: [`max_pool1d`](crate::max_pool1d) with
+    /// this kernel and stride.
+    pub pool: usize,
+    /// Probability of dropout.
+    pub dropout: f64,
+}
+
+impl NormEpilogue {
+    const NONE: Self = Self { rectify: false, pool: 1, dropout: 0.0 };
+}
+
+impl BatchNorm {
+    /// Normalises.
+    ///
+    /// # Shapes
+    /// - x and the result: `[batch, time, channel]`
+    ///
+    /// # Panics
+    /// If `x` has another number of channels; the message holds both.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.forward_with(x, NormEpilogue::NONE, None)
+    }
+
+    /// [`forward`](Self::forward) followed by rectifier, maximum and dropout, on Burn's CPU backend in
+    /// f32 in one pass over memory (two in training, the first for the statistics). Without a stream
+    /// there is no dropout.
+    ///
+    /// # Shapes
+    /// - x: `[batch, time, channel]`
+    /// - the result: `[batch, time / pool, channel]`
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), and if `pool` is zero or `dropout` not in `[0, 1]`.
+    pub fn forward_with(
+        &self,
+        x: Tensor<3>,
+        epilogue: NormEpilogue,
+        stream: Option<Stream>,
+    ) -> Tensor<3> {
+        let (shape, [channels]) = (x.dims(), self.gamma.dims());
+        assert!(
+            shape[2] == channels && epilogue.pool > 0,
+            "batch normalisation of {shape:?} ([batch, time, channel]) by {channels} channels, with \
+             a maximum of {} steps: the channels must be the same, the steps at least 1",
+            epilogue.pool
+        );
+        check(epilogue.dropout);
+        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let on_cpu = is_flex(&x) && is_flex(&gamma) && is_flex(&beta);
+        let [samples, time, width] = shape;
+        let some = samples * width * (time / epilogue.pool) > 0;
+        match CpuKernels::fused().filter(|_| on_cpu && some) {
+            Some(kernels) => self.fused(kernels, x, epilogue, stream),
+            None => self.composed(x, epilogue, stream),
+        }
+    }
+
+    /// Whether the statistics of the batch are used.
+    fn is_training(&self) -> bool {
+        self.gamma.is_require_grad()
+    }
+
+    /// Moves the running statistics towards the mean and the biased variance of a batch of so many
+    /// rows.
+    fn update(&self, mean: Tensor<1>, variance: Tensor<1>, rows: usize) {
+        let unbiased = rows as f64 / (rows.max(2) - 1) as f64;
+        let moved = |running: Tensor<1>, batch: Tensor<1>| {
+            running * (1.0 - self.momentum) + batch * self.momentum
+        };
+        self.running_mean.change(|running| moved(running, mean));
+        self.running_var.change(|running| moved(running, variance * unbiased));
+    }
+
+    fn composed(&self, x: Tensor<3>, epilogue: NormEpilogue, stream: Option<Stream>) -> Tensor<3> {
+        let [samples, time, width] = x.dims();
+        let rows = x.reshape([samples * time, width]);
+        let (mean, variance) = if self.is_training() && samples * time > 0 {
+            let mean = rows.clone().mean_dim(0);
+            let variance = (rows.clone() - mean.clone()).square().mean_dim(0);
+            let plain = |x: &Tensor<2>| x.clone().detach().inner().reshape([width]);
+            self.update(plain(&mean), plain(&variance), samples * time);
+            (mean, variance)
+        } else {
+            let row = |statistic: &RunningStatistic| statistic.value().reshape([1, width]);
+            (row(&self.running_mean), row(&self.running_var))
+        };
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|p| p.val().reshape([1, width]));
+        let y = (rows - mean) / (variance + self.epsilon).sqrt() * gamma + beta;
+        let y = y.reshape([samples, time, width]);
+        let y = if epilogue.rectify { burn::tensor::activation::relu(y) } else { y };
+        let y = match epilogue.pool {
+            1 => y,
+            pool => max_pool1d(y, pool, pool, 0),
+        };
+        dropout(y, epilogue.dropout, stream)
+    }
+
+    fn fused(
+        &self,
+        kernels: CpuKernels,
+        x: Tensor<3>,
+        epilogue: NormEpilogue,
+        stream: Option<Stream>,
+    ) -> Tensor<3> {
+        let [samples, time, width] = x.dims();
+        let NormEpilogue { rectify, pool, dropout } = epilogue;
+        let mask = stream.filter(|_| dropout > 0.0);
+        let mask = mask.map(|stream| Mask::new(dropout, scale(dropout), stream));
+        let op = Op {
+            kernels,
+            steps: Steps { samples, time, width },
+            epilogue: Epilogue { rectify, pool, mask },
+            from_batch: self.is_training(),
+        };
+        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let tracked = x.is_autodiff() || gamma.is_autodiff() || beta.is_autodiff();
+        if !tracked {
+            let affine = self.affine(op, &flex(gamma), &flex(beta), None);
+            let x = flex(x).to_contiguous();
+            return Tensor::from_primitive::<Flex>(op.run(&x, &affine));
+        }
+        let (x, x_guard) = flex_in_graph(x).into_parts();
+        let [(gamma, gamma_guard), (beta, beta_guard)] =
+            [flex_in_graph(gamma), flex_in_graph(beta)].map(|tensor| tensor.into_parts());
+        let x = x.to_contiguous();
+        let prepared = Normal
+            .prepare::<NoCheckpointing>([x_guard, gamma_guard, beta_guard])
+            .compute_bound()
+            .stateful();
+        let affine = self.affine(op, &gamma, &beta, Some(&x));
+        let y = op.run(&x, &affine);
+        Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+            OpsKind::Tracked(prepared) => prepared.finish(Tape { op, x, affine }, y),
+            OpsKind::UnTracked(prepared) => prepared.finish(y),
+        })
+    }
+
+    /// The normalisation by the statistics of the batch, which the running ones then take in, or by
+    /// the running ones.
+    fn affine(
+        &self,
+        op: Op,
+        gamma: &Primitive,
+        beta: &Primitive,
+        batch: Option<&Primitive>,
+    ) -> Affine {
+        let statistics = match batch.filter(|_| op.from_batch) {
+            Some(x) => {
+                let statistics = cpu::statistics(op.kernels, x.storage::<f32>(), op.steps.width);
+                let device = Device::flex();
+                let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &device);
+                let [mean, variance] = [&statistics.mean, &statistics.variance].map(|v| tensor(v));
+                self.update(mean, variance, op.steps.samples * op.steps.time);
+                statistics
+            }
+            None => {
+                let [mean, variance] = [&self.running_mean, &self.running_var]
+                    .map(|statistic| statistic.value().into_data().iter::<f32>().collect());
+                Statistics { mean, variance }
+            }
+        };
+        let (gamma, beta) = (gamma.to_contiguous(), beta.to_contiguous());
+        Affine::new(statistics, gamma.storage::<f32>(), beta.storage::<f32>(), self.epsilon)
+    }
+}
+
+/// What the CPU kernels compute.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    kernels: CpuKernels,
+    steps: Steps,
+    epilogue: Epilogue,
+    from_batch: bool,
+}
+
+impl Op {
+    fn run(&self, x: &Primitive, affine: &Affine) -> Primitive {
+        let Self { kernels, steps, epilogue, .. } = *self;
+        let y = cpu::normalise(kernels, steps, x.storage::<f32>(), affine, epilogue);
+        let Steps { samples, time, width } = steps;
+        Primitive::from_data(TensorData::new(y, [samples, time / epilogue.pool, width]))
+    }
+}
+
+/// What the gradients are computed from.
+#[derive(Clone, Debug)]
+struct Tape {
+    op: Op,
+    x: Primitive,
+    affine: Affine,
+}
+
+#[derive(Debug)]
+struct Normal;
+
+impl Backward<Flex, 3> for Normal {
+    type State = Tape;
+
+    fn backward(self, ops: Ops<Tape, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let Tape { op, x, affine } = ops.state;
+        let Op { kernels, steps, epilogue, from_batch } = op;
+        let Steps { samples, time, width } = steps;
+        let [to_x, to_gamma, to_beta] = ops.parents;
+        let of = Normalised { x: x.storage::<f32>(), affine: &affine, epilogue, from_batch };
+        let d = d.storage::<f32>();
+        let gradients = cpu::batch_norm_backward(kernels, steps, of, d, to_x.is_some());
+        if let (Some(parent), Some(dx)) = (to_x, gradients.x) {
+            let dx = Primitive::from_data(TensorData::new(dx, [samples, time, width]));
+            grads.register::<Flex>(parent.id, dx);
+        }
+        for (parent, values) in [(to_gamma, gradients.gamma), (to_beta, gradients.beta)] {
+            if let Some(parent) = parent {
+                let values = Primitive::from_data(TensorData::new(values, [width]));
+                grads.register::<Flex>(parent.id, values);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+mod tests;

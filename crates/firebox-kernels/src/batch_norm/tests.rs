@@ -1,0 +1,325 @@
+//! Batch normalisation against float64 and against its parts one by one; the running statistics.
+
+use super::*;
+
+fn noise(seed: u64, count: usize, scale: f64, mean: f64) -> Vec<f32> {
+    let mut draws = Stream::new(seed, "batch norm").draws();
+    (0..count).map(|_| (mean + scale * draws.normal()) as f32).collect()
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+#[track_caller]
+fn close(name: &str, actual: &[f32], expected: &[f64], bound: f64) {
+    assert_eq!(actual.len(), expected.len(), "{name}");
+    let error: f64 = actual.iter().zip(expected).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
+    let norm: f64 = expected.iter().map(|e| e * e).sum();
+    let error = (error / norm.max(1e-300)).sqrt();
+    assert!(error < bound, "{name} is off by {error:.2e}");
+}
+
+#[derive(Clone)]
+struct Case {
+    shape: [usize; 3],
+    x: Vec<f32>,
+    gamma: Vec<f32>,
+    beta: Vec<f32>,
+    dy: Vec<f32>,
+    epilogue: NormEpilogue,
+}
+
+/// `[y, dx, dgamma, dbeta]` of the loss `Σ dy · y`, then mean and unbiased variance.
+type Results = [Vec<f64>; 6];
+
+impl Case {
+    fn new(shape: [usize; 3], scale: f64, mean: f64, epilogue: NormEpilogue) -> Self {
+        let [samples, time, width] = shape;
+        Self {
+            shape,
+            x: noise(1, samples * time * width, scale, mean),
+            gamma: noise(2, width, 0.5, 1.0),
+            beta: noise(3, width, 1.0, 0.0),
+            dy: noise(4, samples * (time / epilogue.pool) * width, 1.0, 0.1),
+            epilogue,
+        }
+    }
+
+    /// By the definition, channel by channel, without dropout.
+    fn reference(&self) -> Results {
+        let [samples, time, width] = self.shape;
+        let pool = self.epilogue.pool;
+        let out = time / pool;
+        let rows = samples * time;
+        let [mut y, mut dx] = [vec![0.0; self.dy.len()], vec![0.0; self.x.len()]];
+        let [mut dgamma, mut dbeta, mut means, mut variances] = std::array::from_fn(|_| vec![]);
+        for channel in 0..width {
+            let x: Vec<f64> = (0..rows).map(|r| f64::from(self.x[r * width + channel])).collect();
+            let mean = x.iter().sum::<f64>() / rows as f64;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / rows as f64;
+            let deviation = (variance + 1e-5).sqrt();
+            let (gamma, beta) = (f64::from(self.gamma[channel]), f64::from(self.beta[channel]));
+            let n: Vec<f64> = x.iter().map(|x| (x - mean) / deviation).collect();
+            let mut dz = vec![0.0; rows];
+            for sample in 0..samples {
+                for step in 0..out {
+                    let window = (0..pool).map(|tap| sample * time + step * pool + tap);
+                    let z = |row: usize| n[row] * gamma + beta;
+                    let best = window.reduce(|a, b| if z(b) > z(a) { b } else { a });
+                    let best = best.expect("a step");
+                    let at = (sample * out + step) * width + channel;
+                    let cut = self.epilogue.rectify && z(best) <= 0.0;
+                    y[at] = if cut { 0.0 } else { z(best) };
+                    dz[best] = if cut { 0.0 } else { f64::from(self.dy[at]) };
+                }
+            }
+            let plain = dz.iter().sum::<f64>();
+            let weighted = dz.iter().zip(&n).map(|(d, n)| d * n).sum::<f64>();
+            for row in 0..rows {
+                let centred = dz[row] - (plain + n[row] * weighted) / rows as f64;
+                dx[row * width + channel] = centred * gamma / deviation;
+            }
+            dgamma.push(weighted);
+            dbeta.push(plain);
+            means.push(mean);
+            variances.push(variance * rows as f64 / (rows.max(2) - 1) as f64);
+        }
+        [y, dx, dgamma, dbeta, means, variances]
+    }
+
+    fn module(&self, device: &Device) -> BatchNorm {
+        let mut module = BatchNormConfig::new(self.shape[2]).init(device);
+        let tensor = |values: &[f32]| Tensor::<1>::from_data(values, device);
+        module.gamma = Param::from_tensor(tensor(&self.gamma));
+        module.beta = Param::from_tensor(tensor(&self.beta));
+        module
+    }
+
+    fn run(&self, module: &BatchNorm, stream: Option<Stream>) -> [Vec<f32>; 4] {
+        let [samples, time, width] = self.shape;
+        let device = Device::flex().autodiff();
+        let x = TensorData::new(self.x.clone(), self.shape);
+        let x = Tensor::<3>::from_data(x, &device).require_grad();
+        let y = module.forward_with(x.clone(), self.epilogue, stream);
+        assert_eq!(y.dims(), [samples, time / self.epilogue.pool, width]);
+        let dy = TensorData::new(self.dy.clone(), y.dims());
+        let grads = (y.clone() * Tensor::from_data(dy, &device)).sum().backward();
+        let of = |p: &Param<Tensor<1>>| p.val().grad(&grads).map_or(vec![], values);
+        let dx = values(x.grad(&grads).expect("tracked"));
+        [values(y), dx, of(&module.gamma), of(&module.beta)]
+    }
+
+    #[track_caller]
+    fn check(&self, bound: f64) {
+        let expected = self.reference();
+        for kernels in CpuKernels::available() {
+            // Burn's mean over rows is less exact.
+            let bound = if kernels == CpuKernels::Composed { 10.0 * bound } else { bound };
+            kernels.force(|| {
+                let module = self.module(&Device::flex().autodiff());
+                let results = self.run(&module, None);
+                for ((name, ours), exact) in
+                    ["y", "dx", "dgamma", "dbeta"].into_iter().zip(&results).zip(&expected)
+                {
+                    close(&format!("{kernels:?}: {name}"), ours, exact, bound);
+                }
+                let tenth = |exact: &[f64], start: f64| -> Vec<f64> {
+                    exact.iter().map(|exact| 0.9 * start + 0.1 * exact).collect()
+                };
+                let running = [&module.running_mean, &module.running_var];
+                let [mean, variance] = running.map(|statistic| values(statistic.value()));
+                close("running mean", &mean, &tenth(&expected[4], 0.0), bound.max(1e-6));
+                close("running variance", &variance, &tenth(&expected[5], 1.0), bound);
+            });
+        }
+    }
+}
+
+const RELU: NormEpilogue = NormEpilogue { rectify: true, pool: 1, dropout: 0.0 };
+
+#[test]
+fn agrees_with_float64() {
+    let none = NormEpilogue::NONE;
+    for (shape, epilogue) in [
+        ([3, 1, 1], none),
+        ([5, 7, 3], none),
+        ([300, 1, 17], RELU),
+        ([2, 9, 16], NormEpilogue { pool: 2, ..RELU }),
+        ([40, 31, 33], NormEpilogue { pool: 2, ..RELU }),
+        ([3, 700, 5], NormEpilogue { pool: 3, ..none }),
+        ([9, 130, 64], NormEpilogue { pool: 2, ..RELU }),
+    ] {
+        Case::new(shape, 1.0, 0.3, epilogue).check(1e-5);
+    }
+    // Values that lie far from zero keep what f32 leaves of them.
+    Case::new([30, 20, 9], 1.0, 100.0, none).check(1e-4);
+    Case::new([30, 20, 9], 1e-3, 0.0, none).check(1e-5);
+}
+
+/// The gradients of the reference itself, by central differences.
+#[test]
+fn the_reference_has_the_gradients_of_its_result() {
+    let case = Case::new([3, 5, 2], 1.0, 0.3, NormEpilogue { pool: 2, ..RELU });
+    let [_, dx, dgamma, dbeta, ..] = case.reference();
+    let loss = |case: &Case| -> f64 {
+        let [y, ..] = case.reference();
+        y.iter().zip(&case.dy).map(|(y, d)| y * f64::from(*d)).sum()
+    };
+    let step = 1.0 / 1024.0;
+    let slope = |change: &dyn Fn(&mut Case, f32)| {
+        let (mut up, mut down) = (case.clone(), case.clone());
+        change(&mut up, step);
+        change(&mut down, -step);
+        (loss(&up) - loss(&down)) / (2.0 * f64::from(step))
+    };
+    // Steps that f32 rounds are not quite as long as they should be.
+    for (at, d) in dx.iter().enumerate() {
+        assert!((slope(&|case, h| case.x[at] += h) - d).abs() < 2e-3, "x {at}");
+    }
+    for (at, d) in dgamma.iter().enumerate() {
+        assert!((slope(&|case, h| case.gamma[at] += h) - d).abs() < 2e-3, "gamma {at}");
+    }
+    for (at, d) in dbeta.iter().enumerate() {
+        assert!((slope(&|case, h| case.beta[at] += h) - d).abs() < 2e-3, "beta {at}");
+    }
+}
+
+#[test]
+fn with_dropout_it_is_the_same_as_its_parts_one_by_one() {
+    let stream = Some(Stream::new(5, "dropout"));
+    for (shape, pool) in [([7, 33, 9], 2), ([70, 6, 17], 1), ([5, 61, 3], 4)] {
+        for rectify in [false, true] {
+            let epilogue = NormEpilogue { rectify, pool, dropout: 0.3 };
+            let case = Case::new(shape, 1.0, 0.3, epilogue);
+            let module = || case.module(&Device::flex().autodiff());
+            let apart = CpuKernels::Composed.force(|| case.run(&module(), stream));
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                let together = kernels.force(|| case.run(&module(), stream));
+                for (ours, theirs) in together.iter().zip(&apart) {
+                    let theirs: Vec<f64> = theirs.iter().map(|x| f64::from(*x)).collect();
+                    close(&format!("{kernels:?} {shape:?}"), ours, &theirs, 1e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn after_training_the_running_statistics_are_used() {
+    let case = Case::new([6, 11, 5], 1.0, 0.3, NormEpilogue { pool: 2, ..RELU });
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let trained = case.module(&Device::flex().autodiff());
+            case.run(&trained, None);
+            let mean: Vec<f32> = values(trained.running_mean.value());
+            let valid = trained.clone().valid();
+            let x = TensorData::new(case.x.clone(), case.shape);
+            let x = Tensor::<3>::from_data(x, &Device::flex());
+            let y = values(valid.forward(x.clone()));
+            let variance = values(valid.running_var.value());
+            let expected: Vec<f64> = (0..case.x.len())
+                .map(|at| {
+                    let channel = at % 5;
+                    let f = |x: &[f32], at: usize| f64::from(x[at]);
+                    let deviation = (f(&variance, channel) + 1e-5).sqrt();
+                    (f(&case.x, at) - f(&mean, channel)) / deviation * f(&case.gamma, channel)
+                        + f(&case.beta, channel)
+                })
+                .collect();
+            close("y", &y, &expected, 1e-6);
+            assert_eq!(values(valid.running_mean.value()), mean, "evaluation moves nothing");
+            // Frozen, it is a fixed map with a gradient: dx = dy · gamma / deviation.
+            let frozen = trained.no_grad();
+            let x = Tensor::<3>::from_inner(x).require_grad();
+            let grads = frozen.forward(x.clone()).sum().backward();
+            let dx = values(x.grad(&grads).expect("tracked"));
+            let expected: Vec<f64> = (0..dx.len())
+                .map(|at| {
+                    f64::from(case.gamma[at % 5]) / (f64::from(variance[at % 5]) + 1e-5).sqrt()
+                })
+                .collect();
+            close("dx", &dx, &expected, 1e-6);
+            assert_eq!(values(frozen.running_mean.value()), mean, "nor does a frozen module");
+        });
+    }
+}
+
+#[test]
+fn clones_share_the_running_statistics_until_one_is_mapped() {
+    struct Double;
+    impl burn::module::ModuleMapper for Double {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|value| value * 2.0)
+        }
+    }
+    struct Sum(f32);
+    impl burn::module::ModuleVisitor for Sum {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 += values(param.val()).iter().sum::<f32>();
+        }
+    }
+    let case = Case::new([6, 11, 5], 1.0, 0.3, NormEpilogue::NONE);
+    let first = case.module(&Device::flex().autodiff());
+    let second = first.clone();
+    case.run(&first, None);
+    let mean = values(first.running_mean.value());
+    assert_eq!(values(second.running_mean.value()), mean);
+    let mapped = second.map(&mut Double);
+    assert_eq!(
+        values(mapped.running_mean.value()),
+        mean.iter().map(|m| m * 2.0).collect::<Vec<_>>()
+    );
+    assert_eq!(values(first.running_mean.value()), mean);
+    // A visitor sees the newest values, and four parameters.
+    let mut sum = Sum(0.0);
+    first.visit(&mut sum);
+    let parts = [first.gamma.val(), first.beta.val(), first.running_mean.value()];
+    let expected: f32 = parts.into_iter().chain([first.running_var.value()]).flat_map(values).sum();
+    assert!((sum.0 - expected).abs() < 1e-4, "{} {expected}", sum.0);
+}
+
+#[test]
+fn nan_spoils_its_channel_and_one_row_has_no_variance() {
+    let device = Device::flex().autodiff();
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let mut case = Case::new([4, 6, 20], 1.0, 0.0, NormEpilogue { pool: 2, ..RELU });
+            case.x[3 * 20 + 7] = f32::NAN;
+            let [y, ..] = case.run(&case.module(&device), None);
+            // Burn's maximum promises nothing about NaN.
+            if kernels != CpuKernels::Composed {
+                assert!(y.iter().enumerate().all(|(at, y)| y.is_nan() == (at % 20 == 7)));
+            }
+            let one = Case::new([1, 1, 3], 1.0, 0.0, NormEpilogue::NONE);
+            let [y, dx, ..] = one.run(&one.module(&device), None);
+            assert!(y == one.beta && dx.iter().all(|d| d.abs() < 1e-3), "{y:?} {dx:?}");
+            let none = Tensor::<3>::zeros([0, 4, 3], &device);
+            assert_eq!(one.module(&device).forward(none).dims(), [0, 4, 3]);
+        });
+    }
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let epilogue = NormEpilogue { rectify: true, pool: 2, dropout: 0.2 };
+    let case = Case::new([50, 61, 40], 1.0, 0.0, epilogue);
+    let results = [1, 2, 3].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("a pool").install(|| {
+            let module = case.module(&Device::flex().autodiff());
+            let results = case.run(&module, Some(Stream::new(1, "dropout")));
+            (results, values(module.running_var.value()))
+        })
+    });
+    assert!(results[0] == results[1] && results[0] == results[2]);
+}
+
+#[test]
+#[should_panic(
+    expected = "batch normalisation of [2, 5, 3] ([batch, time, channel]) by 4 channels"
+)]
+fn channels_must_fit() {
+    let device = Device::flex();
+    BatchNormConfig::new(4).init(&device).forward(Tensor::zeros([2, 5, 3], &device));
+}

@@ -1,0 +1,241 @@
+//! Convolution along time as one operation, forward and backward, channels last.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
+use burn::module::Param;
+use burn::nn::PaddingConfig1d;
+use burn::nn::conv::Conv1d;
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, ops::ConvOptions};
+use firebox_core::{Precision, Stream};
+
+use crate::GaussianNoise;
+use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
+use crate::device::{flex, flex_in_graph, is_flex};
+use crate::init::uniform;
+
+type Primitive = FloatTensor<Flex>;
+
+/// A convolution along time of sequences whose channels lie side by side, with the parameters,
+/// stride, padding and dilation of burn-nn's [`Conv1d`], which has the layout of PyTorch's.
+///
+/// On Burn's CPU backend in f32 the matrix of all windows is never made: forward pass, gradient of
+/// the input (only if the input wants one), of the weight and of the bias read `x` and `dy` as they
+/// are. In [`Precision::Bf16`] the operands of all products are rounded to bf16 and summed in f32;
+/// [`Precision::Tf32`] is computed as f32. With `noise`, it is as if that had been added to `x`
+/// before; it is drawn while `x` is read, for the gradient of the weight once more, and never stored.
+/// Grouped convolutions, other types and devices are Burn's own operations.
+///
+/// # Shapes
+/// - x: `[batch, time, channel]`; see [`conv1d_channels_first`] for the other order
+/// - the layer's weight: `[output channel, channel, kernel]`
+/// - the result: `[batch, (time + padding - dilation · (kernel - 1) - 1) / stride + 1, output channel]`,
+///   without a step where the kernel reaches farther than the padded input
+///
+/// # Panics
+/// If `x` has other channels than the weight; the message holds both shapes.
+pub fn conv1d(
+    x: Tensor<3>,
+    layer: &Conv1d,
+    precision: Precision,
+    noise: Option<GaussianNoise>,
+) -> Tensor<3> {
+    let conv = check(x.dims(), layer);
+    let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+    let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
+    let taken = layer.groups == 1 && precision != Precision::F16 && conv.input > 0;
+    let noise = noise.filter(|noise| noise.deviation != 0.0);
+    let shape = [conv.batch, conv.steps(), conv.output];
+    if shape.contains(&0) {
+        return Tensor::zeros(shape, &weight.device());
+    }
+    match CpuKernels::fused().filter(|_| on_cpu && taken) {
+        Some(kernels) => {
+            let arithmetic = ConvArithmetic { kernels, bf16: precision == Precision::Bf16 };
+            fused(
+                Fused { arithmetic, conv, noise: noise.map(GaussianNoise::kernel) },
+                x,
+                weight,
+                bias,
+            )
+        }
+        None => composed(conv, x, weight, bias, layer.groups, precision, noise),
+    }
+}
+
+/// [`conv1d`] of sequences in burn-nn's and PyTorch's order, `[batch, channel, time]`, whose result
+/// is in the same order. Both are transposed on the way: keep channels last where you can.
+///
+/// # Panics
+/// As [`conv1d`].
+pub fn conv1d_channels_first(x: Tensor<3>, layer: &Conv1d, precision: Precision) -> Tensor<3> {
+    conv1d(x.swap_dims(1, 2), layer, precision, None).swap_dims(1, 2)
+}
+
+/// A convolution with stride 1 whose result has as many steps as its input, for an odd `kernel`:
+/// `kernel / 2` zeros on either side. Weight and bias are uniform in ±1/√(`input` · `kernel`), as
+/// PyTorch's `nn.Conv1d` starts.
+pub fn init_conv1d(
+    stream: Stream,
+    input: usize,
+    output: usize,
+    kernel: usize,
+    device: &Device,
+) -> Conv1d {
+    let bound = ((input * kernel).max(1) as f64).sqrt().recip();
+    let weight = uniform(stream.substream(0), [output, input, kernel], -bound, bound, device);
+    let bias = uniform(stream.substream(1), [output], -bound, bound, device);
+    Conv1d {
+        weight: Param::from_tensor(weight),
+        bias: Some(Param::from_tensor(bias)),
+        stride: 1,
+        kernel_size: kernel,
+        dilation: 1,
+        groups: 1,
+        padding: PaddingConfig1d::Explicit(kernel / 2, kernel / 2),
+    }
+}
+
+#[track_caller]
+fn check([batch, time, channels]: [usize; 3], layer: &Conv1d) -> Conv {
+    let [output, input, kernel] = layer.weight.dims();
+    let Conv1d { stride, dilation, groups, .. } = *layer;
+    assert!(
+        channels == input * groups && kernel * stride * dilation > 0,
+        "a convolution of {:?} ([batch, time, channel]) with a weight of {:?} ([output channel, \
+         channel / groups, kernel]), {groups} groups, stride {stride} and dilation {dilation}: the \
+         channels must be the same, and kernel, stride and dilation at least 1",
+        [batch, time, channels],
+        [output, input, kernel]
+    );
+    let padding = match layer.padding {
+        PaddingConfig1d::Valid => [0, 0],
+        PaddingConfig1d::Explicit(before, after) => [before, after],
+        PaddingConfig1d::Same => {
+            let reach =
+                time.div_ceil(stride).saturating_sub(1) * stride + dilation * (kernel - 1) + 1;
+            let all = if time == 0 { 0 } else { reach.saturating_sub(time) };
+            [all / 2, all - all / 2]
+        }
+    };
+    Conv { batch, time, input: channels, output, kernel, stride, padding, dilation }
+}
+
+/// Burn's own operations, channels first.
+fn composed(
+    conv: Conv,
+    x: Tensor<3>,
+    weight: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    groups: usize,
+    precision: Precision,
+    noise: Option<GaussianNoise>,
+) -> Tensor<3> {
+    let x = match noise {
+        Some(noise) => noise.add(x),
+        None => x,
+    };
+    let (x, weight) = (rounded(x.swap_dims(1, 2), precision), rounded(weight, precision));
+    let [before, after] = conv.padding;
+    let mut options = ConvOptions::new([conv.stride], [0], [conv.dilation], groups);
+    options.padding = [(before, after)];
+    burn::tensor::module::conv1d(x, weight, bias, options).swap_dims(1, 2)
+}
+
+/// The operand of a product, rounded to the type it is computed in and back.
+fn rounded(tensor: Tensor<3>, precision: Precision) -> Tensor<3> {
+    let kept = tensor.dtype();
+    let narrow = match precision {
+        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
+        Precision::F16 if kept == DType::F32 => FloatDType::F16,
+        _ => return tensor,
+    };
+    tensor.cast(narrow).cast(kept)
+}
+
+/// What the CPU kernels compute.
+#[derive(Clone, Copy, Debug)]
+struct Fused {
+    arithmetic: ConvArithmetic,
+    conv: Conv,
+    noise: Option<cpu::Noise>,
+}
+
+impl Fused {
+    fn run(&self, x: &Primitive, weight: &Primitive, bias: Option<&Primitive>) -> Primitive {
+        let Self { arithmetic, conv, noise } = *self;
+        let bias = bias.map(|bias| bias.storage::<f32>());
+        let (x, weight) = (x.storage::<f32>(), weight.storage::<f32>());
+        let y = conv.forward(arithmetic, x, noise, weight, bias);
+        Primitive::from_data(TensorData::new(y, [conv.batch, conv.steps(), conv.output]))
+    }
+}
+
+fn fused(op: Fused, x: Tensor<3>, weight: Tensor<3>, bias: Option<Tensor<1>>) -> Tensor<3> {
+    let tracked =
+        x.is_autodiff() || weight.is_autodiff() || bias.as_ref().is_some_and(Tensor::is_autodiff);
+    if !tracked {
+        let bias = bias.map(|bias| flex(bias).to_contiguous());
+        let (x, weight) = (flex(x).to_contiguous(), flex(weight).to_contiguous());
+        return Tensor::from_primitive::<Flex>(op.run(&x, &weight, bias.as_ref()));
+    }
+    let shifted = bias.is_some();
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([op.conv.output], &weight.device()));
+    let (x, x_guard) = flex_in_graph(x).into_parts();
+    let (weight, weight_guard) = flex_in_graph(weight).into_parts();
+    let (bias, bias_guard) = flex_in_graph(bias).into_parts();
+    let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_contiguous());
+    let prepared = Convolved
+        .prepare::<NoCheckpointing>([x_guard, weight_guard, bias_guard])
+        .compute_bound()
+        .stateful();
+    let y = op.run(&x, &weight, shifted.then_some(&bias));
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish(Tape { op, x, weight }, y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+/// What the gradients are computed from.
+#[derive(Clone, Debug)]
+struct Tape {
+    op: Fused,
+    x: Primitive,
+    weight: Primitive,
+}
+
+#[derive(Debug)]
+struct Convolved;
+
+impl Backward<Flex, 3> for Convolved {
+    type State = Tape;
+
+    fn backward(self, ops: Ops<Tape, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let d = d.storage::<f32>();
+        let Tape { op, x, weight } = ops.state;
+        let Fused { arithmetic, conv, noise } = op;
+        let [to_x, to_weight, to_bias] = ops.parents;
+        if let Some(parent) = to_x {
+            let dx = conv.input_gradient(arithmetic, weight.storage::<f32>(), d);
+            let dx = TensorData::new(dx, [conv.batch, conv.time, conv.input]);
+            grads.register::<Flex>(parent.id, Primitive::from_data(dx));
+        }
+        if let Some(parent) = to_weight {
+            let d_weight = conv.weight_gradient(arithmetic, x.storage::<f32>(), noise, d);
+            let d_weight = TensorData::new(d_weight, [conv.output, conv.input, conv.kernel]);
+            grads.register::<Flex>(parent.id, Primitive::from_data(d_weight));
+        }
+        if let Some(parent) = to_bias {
+            let d_bias = TensorData::new(conv.bias_gradient(d), [conv.output]);
+            grads.register::<Flex>(parent.id, Primitive::from_data(d_bias));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+mod tests;

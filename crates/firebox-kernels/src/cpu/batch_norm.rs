@@ -1,0 +1,446 @@
+//! Batch normalisation over all rows of a tensor, with what often follows it in the same pass:
+//! rectifier, maximum of neighbouring steps, dropout.
+//!
+//! Sums over rows are taken over a fixed number of rows first, then over these sums in their order in
+//! f64, whatever the number of threads.
+
+use super::dropout::{Mask, multiply_part_of};
+use super::kernels::dispatch;
+use super::pool::Lent;
+use super::simd::Simd;
+use super::{CpuKernels, Shared, each_task, zeros};
+
+/// Rows whose statistics are taken at once, and rows that f32 sums of gradients run over.
+const ROWS: usize = 128;
+/// Output rows that a task aims at.
+const TASK_ROWS: usize = 256;
+
+/// `[samples, time, width]`
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps {
+    pub(crate) samples: usize,
+    pub(crate) time: usize,
+    pub(crate) width: usize,
+}
+
+/// What follows the normalisation, in this order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epilogue {
+    /// `max(z, 0)`
+    pub(crate) rectify: bool,
+    /// The maximum of so many neighbouring steps, at least 1; steps left over at the end are dropped.
+    pub(crate) pool: usize,
+    pub(crate) mask: Option<Mask>,
+}
+
+impl Epilogue {
+    /// What a value must be above to pass; NaN, which nothing compares with, if all do.
+    fn floor(self) -> f32 {
+        if self.rectify { 0.0 } else { f32::NAN }
+    }
+}
+
+/// Mean and biased variance of each channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Statistics {
+    pub(crate) mean: Vec<f32>,
+    pub(crate) variance: Vec<f32>,
+}
+
+/// `z = (x - mean) * scale + shift`, by channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Affine {
+    mean: Vec<f32>,
+    /// One over the standard deviation.
+    sharpness: Vec<f32>,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+impl Affine {
+    pub(crate) fn new(statistics: Statistics, gamma: &[f32], beta: &[f32], epsilon: f64) -> Self {
+        let Statistics { mean, variance } = statistics;
+        let sharpness = |variance: &f32| (f64::from(*variance) + epsilon).sqrt().recip() as f32;
+        let sharpness: Vec<f32> = variance.iter().map(sharpness).collect();
+        let scale = sharpness.iter().zip(gamma).map(|(sharpness, gamma)| sharpness * gamma);
+        Self { mean, scale: scale.collect(), sharpness, shift: beta.to_vec() }
+    }
+}
+
+/// The statistics of rows as wide as `width`. Source of the sum of blocks: Chan, Golub and LeVeque,
+/// 1979.
+pub(crate) fn statistics(kernels: CpuKernels, x: &[f32], width: usize) -> Statistics {
+    let blocks = x.len().div_ceil(ROWS * width);
+    let mut sums = vec![0.0; blocks * 2 * width];
+    let shared = Shared::new(&mut sums);
+    each_task(blocks, x.len(), |block| {
+        let rows = &x[block * ROWS * width..x.len().min((block + 1) * ROWS * width)];
+        // SAFETY: the sums of a block are its own.
+        let sums = unsafe { shared.part(block * 2 * width, 2 * width) };
+        moments(kernels, rows, width, sums);
+    });
+    let (mut mean, mut squares) = (vec![0.0_f64; width], vec![0.0_f64; width]);
+    let mut count = 0.0;
+    for (block, sums) in sums.chunks_exact(2 * width).enumerate() {
+        let rows = ROWS.min(x.len() / width - block * ROWS) as f64;
+        let (own_mean, own_squares) = sums.split_at(width);
+        let all = count + rows;
+        for channel in 0..width {
+            let distance = f64::from(own_mean[channel]) - mean[channel];
+            mean[channel] += distance * rows / all;
+            squares[channel] +=
+                f64::from(own_squares[channel]) + distance * distance * count * rows / all;
+        }
+        count = all;
+    }
+    Statistics {
+        mean: mean.into_iter().map(|mean| mean as f32).collect(),
+        variance: squares.into_iter().map(|squares| (squares / count) as f32).collect(),
+    }
+}
+
+dispatch!(fn moments = moments_of(x: &[f32], width: usize, sums: &mut [f32]));
+
+/// The mean of each column, then its squared distances from that, summed.
+///
+/// # Safety
+/// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
+#[inline(always)]
+unsafe fn moments_of<S: Simd>(x: &[f32], width: usize, sums: &mut [f32]) {
+    let (mean, squares) = sums.split_at_mut(width);
+    for row in x.chunks_exact(width) {
+        for (mean, x) in mean.iter_mut().zip(row) {
+            *mean += x;
+        }
+    }
+    let rows = (x.len() / width) as f32;
+    for mean in mean.iter_mut() {
+        *mean /= rows;
+    }
+    for row in x.chunks_exact(width) {
+        for ((squares, mean), x) in squares.iter_mut().zip(mean.iter()).zip(row) {
+            *squares += (x - mean) * (x - mean);
+        }
+    }
+}
+
+/// How the samples are cut into tasks.
+#[derive(Clone, Copy)]
+struct Tasks {
+    steps: Steps,
+    /// Output steps of a sample.
+    out: usize,
+    /// Samples of a task, a multiple of four: so many begin with a whole block of random words.
+    samples: usize,
+}
+
+impl Tasks {
+    fn new(mut steps: Steps, pool: usize) -> Self {
+        // Where no step is left over, samples need not be told apart.
+        if steps.time.is_multiple_of(pool) {
+            steps = Steps { samples: steps.samples * (steps.time / pool), time: pool, ..steps };
+        }
+        let out = steps.time / pool;
+        let samples = (TASK_ROWS / out.max(1)).max(1).next_multiple_of(4);
+        Self { steps, out, samples }
+    }
+
+    fn count(&self) -> usize {
+        self.steps.samples.div_ceil(self.samples)
+    }
+
+    /// First sample of a task and number of its samples.
+    fn range(&self, task: usize) -> (usize, usize) {
+        let first = task * self.samples;
+        (first, self.samples.min(self.steps.samples - first))
+    }
+}
+
+/// `y`, `[samples, time / pool, width]`.
+pub(crate) fn normalise(
+    kernels: CpuKernels,
+    steps: Steps,
+    x: &[f32],
+    affine: &Affine,
+    epilogue: Epilogue,
+) -> Vec<f32> {
+    let tasks = Tasks::new(steps, epilogue.pool);
+    let Steps { time, width, .. } = tasks.steps;
+    let row = tasks.out * width;
+    let mut y = zeros(tasks.steps.samples * row);
+    let shared = Shared::new(&mut y);
+    each_task(tasks.count(), x.len(), |task| {
+        let (first, count) = tasks.range(task);
+        // SAFETY: the samples of a task are its own.
+        let y = unsafe { shared.part(first * row, count * row) };
+        let x = &x[first * time * width..][..count * time * width];
+        apply(kernels, &tasks, x, affine, epilogue, y);
+        if let Some(mask) = epilogue.mask {
+            multiply_part_of(kernels, mask, (first * row) as u64, y);
+        }
+    });
+    y
+}
+
+dispatch!(fn apply = apply_to(
+    tasks: &Tasks,
+    x: &[f32],
+    affine: &Affine,
+    epilogue: Epilogue,
+    y: &mut [f32]
+));
+
+/// Everything but the dropout.
+///
+/// # Safety
+/// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
+#[inline(always)]
+unsafe fn apply_to<S: Simd>(
+    tasks: &Tasks,
+    x: &[f32],
+    affine: &Affine,
+    epilogue: Epilogue,
+    y: &mut [f32],
+) {
+    let Steps { time, width, .. } = tasks.steps;
+    let (mean, scale) = (&affine.mean[..width], &affine.scale[..width]);
+    let shift = &affine.shift[..width];
+    let floor = epilogue.floor();
+    let samples = x.chunks_exact(time * width).zip(y.chunks_exact_mut(tasks.out * width));
+    for (x, y) in samples {
+        for (rows, y) in x.chunks_exact(epilogue.pool * width).zip(y.chunks_exact_mut(width)) {
+            let x = &rows[..width];
+            for at in 0..width {
+                let z = (x[at] - mean[at]) * scale[at] + shift[at];
+                y[at] = if z < floor { floor } else { z };
+            }
+            for x in rows.chunks_exact(width).skip(1) {
+                for at in 0..width {
+                    let z = (x[at] - mean[at]) * scale[at] + shift[at];
+                    // Where either is NaN, so is the maximum.
+                    y[at] = if z > y[at] || z.is_nan() { z } else { y[at] };
+                }
+            }
+        }
+    }
+}
+
+/// Gradients of input (if wanted), scale and shift.
+pub(crate) struct BatchNormGradients {
+    pub(crate) x: Option<Vec<f32>>,
+    pub(crate) gamma: Vec<f32>,
+    pub(crate) beta: Vec<f32>,
+}
+
+/// What a gradient is computed from.
+#[derive(Clone, Copy)]
+pub(crate) struct Normalised<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) affine: &'a Affine,
+    pub(crate) epilogue: Epilogue,
+    /// Whether mean and variance are those of `x`, and have a gradient.
+    pub(crate) from_batch: bool,
+}
+
+/// With `n` the normalised input and `dz` the gradient that reaches it through the epilogue:
+/// `dgamma = Σ dz * n`, `dbeta = Σ dz`, and with means over all rows
+/// `dx = (dz - mean(dz) - n * mean(dz * n)) * gamma / deviation`; without the means where the
+/// statistics are not those of `x`.
+pub(crate) fn batch_norm_backward(
+    kernels: CpuKernels,
+    steps: Steps,
+    of: Normalised<'_>,
+    dy: &[f32],
+    wanted: bool,
+) -> BatchNormGradients {
+    let tasks = Tasks::new(steps, of.epilogue.pool);
+    let Steps { time, width, .. } = tasks.steps;
+    let row = tasks.out * width;
+    let mut dz = zeros(of.x.len());
+    let mut sums = vec![0.0_f64; tasks.count() * 2 * width];
+    let (shared, shared_sums) = (Shared::new(&mut dz), Shared::new(&mut sums));
+    each_task(tasks.count(), of.x.len(), |task| {
+        let (first, count) = tasks.range(task);
+        // SAFETY: the samples and the sums of a task are its own.
+        let (dz, sums) = unsafe {
+            let dz = shared.part(first * time * width, count * time * width);
+            (dz, shared_sums.part(task * 2 * width, 2 * width))
+        };
+        let x = &of.x[first * time * width..][..count * time * width];
+        let own = &dy[first * row..][..count * row];
+        match of.epilogue.mask {
+            None => route(kernels, &tasks, x, of, own, dz, sums),
+            Some(mask) => {
+                let mut kept = Lent::take(own.len());
+                let kept = &mut kept.get_mut()[..own.len()];
+                kept.copy_from_slice(own);
+                multiply_part_of(kernels, mask, (first * row) as u64, kept);
+                route(kernels, &tasks, x, of, kept, dz, sums);
+            }
+        }
+    });
+    let mut total = vec![0.0_f64; 2 * width];
+    for sums in sums.chunks_exact(2 * width) {
+        total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+    }
+    let rows = (of.x.len() / width) as f64;
+    let mean_of = |sums: &[f64]| sums.iter().map(|sum| (sum / rows) as f32).collect::<Vec<_>>();
+    if wanted {
+        let means = match of.from_batch {
+            true => [mean_of(&total[..width]), mean_of(&total[width..])],
+            false => [vec![0.0; width], vec![0.0; width]],
+        };
+        let shared = Shared::new(&mut dz);
+        let chunk = ROWS * width;
+        each_task(of.x.len().div_ceil(chunk), of.x.len(), |task| {
+            let count = chunk.min(of.x.len() - task * chunk);
+            // SAFETY: the rows of a task are its own.
+            let dz = unsafe { shared.part(task * chunk, count) };
+            finish(kernels, &of.x[task * chunk..][..count], of.affine, &means, dz);
+        });
+    }
+    let narrow = |sums: &[f64]| sums.iter().map(|sum| *sum as f32).collect();
+    BatchNormGradients {
+        x: wanted.then_some(dz),
+        beta: narrow(&total[..width]),
+        gamma: narrow(&total[width..]),
+    }
+}
+
+dispatch!(fn route = route_back(
+    tasks: &Tasks,
+    x: &[f32],
+    of: Normalised<'_>,
+    dy: &[f32],
+    dz: &mut [f32],
+    sums: &mut [f64]
+));
+
+/// Gives each gradient to the step that was the maximum, unless the rectifier cut it off, and sums
+/// up `dz` and `dz * n`.
+///
+/// # Safety
+/// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
+#[inline(always)]
+unsafe fn route_back<S: Simd>(
+    tasks: &Tasks,
+    x: &[f32],
+    of: Normalised<'_>,
+    dy: &[f32],
+    dz: &mut [f32],
+    sums: &mut [f64],
+) {
+    let (width, pool) = (tasks.steps.width, of.epilogue.pool);
+    let mut scratch = Lent::take(4 * width);
+    let (best, rest) = scratch.get_mut()[..4 * width].split_at_mut(width);
+    let (chosen, rest) = rest.split_at_mut(width);
+    let (plain, weighted) = rest.split_at_mut(width);
+    plain.fill(0.0);
+    weighted.fill(0.0);
+    let floor = of.epilogue.floor();
+    let mut summed = 0;
+    let sample = tasks.steps.time * width;
+    let samples = x.chunks_exact(sample).zip(dz.chunks_exact_mut(sample));
+    for ((x, dz), dy) in samples.zip(dy.chunks_exact(tasks.out * width)) {
+        dz[tasks.out * pool * width..].fill(0.0);
+        let windows = x.chunks_exact(pool * width).zip(dz.chunks_exact_mut(pool * width));
+        for ((x, dz), dy) in windows.zip(dy.chunks_exact(width)) {
+            choose(x, of.affine, best, chosen);
+            for (tap, (x, dz)) in x.chunks_exact(width).zip(dz.chunks_exact_mut(width)).enumerate()
+            {
+                let rows = Rows { x, dy, best, chosen };
+                add_row(tap as f32, floor, of.affine, rows, dz, plain, weighted);
+            }
+            summed += pool;
+            if summed >= ROWS {
+                flush(plain, weighted, sums);
+                summed = 0;
+            }
+        }
+    }
+    flush(plain, weighted, sums);
+}
+
+/// For each channel the maximum of a window and the step that it comes from: as in PyTorch the first
+/// of equal ones and the last NaN.
+#[inline(always)]
+fn choose(x: &[f32], affine: &Affine, best: &mut [f32], chosen: &mut [f32]) {
+    let width = best.len();
+    let (mean, scale) = (&affine.mean[..width], &affine.scale[..width]);
+    let (shift, chosen) = (&affine.shift[..width], &mut chosen[..width]);
+    best.fill(f32::NEG_INFINITY);
+    chosen.fill(0.0);
+    for (tap, x) in x.chunks_exact(width).enumerate() {
+        for at in 0..width {
+            let z = (x[at] - mean[at]) * scale[at] + shift[at];
+            let better = z > best[at] || z.is_nan();
+            best[at] = if better { z } else { best[at] };
+            chosen[at] = if better { tap as f32 } else { chosen[at] };
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    x: &'a [f32],
+    dy: &'a [f32],
+    best: &'a [f32],
+    chosen: &'a [f32],
+}
+
+/// `dz` of one step of a window, and its part of the sums.
+#[inline(always)]
+fn add_row(
+    tap: f32,
+    floor: f32,
+    affine: &Affine,
+    rows: Rows<'_>,
+    dz: &mut [f32],
+    plain: &mut [f32],
+    weighted: &mut [f32],
+) {
+    let width = dz.len();
+    let (mean, sharpness) = (&affine.mean[..width], &affine.sharpness[..width]);
+    let (x, dy) = (&rows.x[..width], &rows.dy[..width]);
+    let (best, chosen) = (&rows.best[..width], &rows.chosen[..width]);
+    let (plain, weighted) = (&mut plain[..width], &mut weighted[..width]);
+    for at in 0..width {
+        // Not the negation, which would also cut off NaN.
+        let cut = chosen[at] != tap || best[at] <= floor;
+        let d = if cut { 0.0 } else { dy[at] };
+        dz[at] = d;
+        plain[at] += d;
+        weighted[at] += d * ((x[at] - mean[at]) * sharpness[at]);
+    }
+}
+
+#[inline(always)]
+fn flush(plain: &mut [f32], weighted: &mut [f32], sums: &mut [f64]) {
+    for (sum, part) in sums.iter_mut().zip(plain.iter_mut().chain(weighted)) {
+        *sum += f64::from(*part);
+        *part = 0.0;
+    }
+}
+
+dispatch!(fn finish = finish_rows(
+    x: &[f32],
+    affine: &Affine,
+    means: &[Vec<f32>; 2],
+    dz: &mut [f32]
+));
+
+/// # Safety
+/// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
+#[inline(always)]
+unsafe fn finish_rows<S: Simd>(x: &[f32], affine: &Affine, means: &[Vec<f32>; 2], dz: &mut [f32]) {
+    let width = affine.mean.len();
+    let (mean, sharpness) = (&affine.mean[..width], &affine.sharpness[..width]);
+    let (scale, [plain, weighted]) = (&affine.scale[..width], means);
+    let (plain, weighted) = (&plain[..width], &weighted[..width]);
+    for (x, dz) in x.chunks_exact(width).zip(dz.chunks_exact_mut(width)) {
+        for at in 0..width {
+            let normal = (x[at] - mean[at]) * sharpness[at];
+            dz[at] = (dz[at] - plain[at] - normal * weighted[at]) * scale[at];
+        }
+    }
+}

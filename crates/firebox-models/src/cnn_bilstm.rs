@@ -1,0 +1,332 @@
+//! The classifier of reference system R4: convolutions that shorten a sequence of many channels, and
+//! a bidirectional LSTM over what they leave.
+//!
+//! ```text
+//! x [batch, time, channel]
+//!   → three times: Conv1d, kernel 3 → BatchNorm → ReLU → maximum of 2 steps → dropout 0.2,
+//!     with 64, 128, 256 channels
+//!   → LSTM, 2 layers × 2 directions × 256, dropout 0.3 between layers
+//!   → Linear 512 → 512, ReLU, dropout 0.3 = the encoding [batch, time / 8, 512]
+//!   → maximum ‖ mean over time → Linear 1024 → logits [batch, class]
+//! ```
+//!
+//! Convolutions and batch statistics take padding for what it is, steps of zeros, as PyTorch does; the
+//! LSTM and the pooling leave it out. This file knows no loss and no optimizer.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::nn::conv::Conv1d;
+use burn::tensor::{Device, Tensor};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{
+    BatchNorm, BatchNormConfig, GaussianNoise, Lstm, LstmConfig, NormEpilogue, conv1d, init_conv1d,
+    init_linear, linear_in, relu_dropout,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{Encoder, ModelError, pool_mean_max, valid_steps};
+
+/// Settings of a [`CnnBiLstm`]: the `[model.cnn-bilstm]` table. Every default is R4's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CnnBiLstmConfig {
+    /// Channels of each convolution; each halves the number of steps.
+    pub convolutions: Vec<usize>,
+    /// Steps under a convolution's kernel, an odd number.
+    pub kernel: usize,
+    /// Probability of dropout after each convolution, `0 ≤ p < 1`.
+    pub convolution_dropout: f64,
+    /// Hidden units of each LSTM layer and direction.
+    pub hidden: usize,
+    /// LSTM layers.
+    pub layers: usize,
+    /// Units of the linear layer after the LSTM.
+    pub head: usize,
+    /// Probability of dropout between LSTM layers and after the linear layer, `0 ≤ p < 1`.
+    pub dropout: f64,
+}
+
+impl Default for CnnBiLstmConfig {
+    fn default() -> Self {
+        Self {
+            convolutions: vec![64, 128, 256],
+            kernel: 3,
+            convolution_dropout: 0.2,
+            hidden: 256,
+            layers: 2,
+            head: 512,
+            dropout: 0.3,
+        }
+    }
+}
+
+impl CnnBiLstmConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        let refuse = |key, found, allowed| Err(ModelError::Setting { key, found, allowed });
+        for (key, size) in [("hidden", self.hidden), ("layers", self.layers), ("head", self.head)] {
+            if size == 0 {
+                return refuse(key, "0".to_owned(), "at least 1");
+            }
+        }
+        if self.convolutions.is_empty() || self.convolutions.contains(&0) {
+            let found = format!("{:?}", self.convolutions);
+            return refuse("convolutions", found, "a list of sizes of at least 1");
+        }
+        if self.kernel.is_multiple_of(2) {
+            return refuse("kernel", self.kernel.to_string(), "an odd number");
+        }
+        for (key, probability) in
+            [("convolution_dropout", self.convolution_dropout), ("dropout", self.dropout)]
+        {
+            if !(0.0..1.0).contains(&probability) {
+                return refuse(key, probability.to_string(), "at least 0 and below 1");
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the model with weights drawn from `stream` as PyTorch draws them.
+    ///
+    /// # Errors
+    /// If a setting is out of its range, or there is no channel or no class.
+    pub fn init(
+        &self,
+        stream: Stream,
+        channels: usize,
+        classes: usize,
+        device: &Device,
+    ) -> Result<CnnBiLstm, ModelError> {
+        self.validate()?;
+        for (key, size) in [("channels", channels), ("classes", classes)] {
+            if size == 0 {
+                let found = "0".to_owned();
+                return Err(ModelError::Setting { key, found, allowed: "at least 1" });
+            }
+        }
+        let mut blocks = vec![];
+        let mut width = channels;
+        for (index, output) in self.convolutions.iter().enumerate() {
+            let own = stream.substream(0).substream(index as u64);
+            blocks.push(Block {
+                conv: init_conv1d(own, width, *output, self.kernel, device),
+                norm: BatchNormConfig::new(*output).init(device),
+            });
+            width = *output;
+        }
+        let lstm = LstmConfig {
+            input: width,
+            hidden: self.hidden,
+            layers: self.layers,
+            bidirectional: true,
+            dropout: self.dropout,
+        };
+        Ok(CnnBiLstm {
+            blocks,
+            lstm: lstm.init(stream.substream(1), device),
+            head: init_linear(stream.substream(2), 2 * self.hidden, self.head, device),
+            output: init_linear(stream.substream(3), 2 * self.head, classes, device),
+            config: self.clone(),
+            precision: Precision::F32,
+        })
+    }
+}
+
+/// R4's classifier. Parameters are named `blocks.0.conv.weight`, `blocks.0.norm.weight`, …,
+/// `lstm.weight_ih_l0`, …, `head.weight`, `output.weight`.
+#[derive(Module, Debug)]
+pub struct CnnBiLstm {
+    blocks: Vec<Block>,
+    lstm: Lstm,
+    head: Linear,
+    output: Linear,
+    #[module(skip)]
+    config: CnnBiLstmConfig,
+    #[module(skip)]
+    precision: Precision,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    conv: Conv1d,
+    norm: BatchNorm,
+}
+
+impl CnnBiLstm {
+    /// The settings that the model was built with.
+    pub fn config(&self) -> &CnnBiLstmConfig {
+        &self.config
+    }
+
+    /// The same model with the products of its convolutions, its LSTM and its linear layers in this
+    /// type. Everything else stays f32.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { lstm: self.lstm.in_precision(precision), precision, ..self }
+    }
+
+    /// Scores of each class. In training, batch normalisation uses the statistics of this batch.
+    ///
+    /// `lengths` are the valid steps of each sample, `noise` is added to the inputs, and `dropout` is
+    /// the stream that dropout draws from; without one there is none.
+    ///
+    /// # Shapes
+    /// - `inputs`: `[batch, time, channel]`
+    /// - the result: `[batch, class]`
+    pub fn logits(
+        &self,
+        inputs: Tensor<3>,
+        lengths: Option<&[usize]>,
+        noise: Option<GaussianNoise>,
+        dropout: Option<Stream>,
+    ) -> Tensor<2> {
+        let (encoding, lengths) = self.encoding(inputs, lengths, noise, dropout);
+        let pooled = max_and_mean(encoding, lengths.as_deref());
+        linear_in(self.precision, pooled, &self.output)
+    }
+
+    /// `[batch, time / 2^convolutions, head]`, zero after each length, and the lengths that are left.
+    fn encoding(
+        &self,
+        inputs: Tensor<3>,
+        lengths: Option<&[usize]>,
+        noise: Option<GaussianNoise>,
+        dropout: Option<Stream>,
+    ) -> (Tensor<3>, Option<Vec<usize>>) {
+        let stream = |index| dropout.map(|stream: Stream| stream.substream(index));
+        let epilogue =
+            NormEpilogue { rectify: true, pool: 2, dropout: self.config.convolution_dropout };
+        let mut x = inputs;
+        for (index, Block { conv, norm }) in self.blocks.iter().enumerate() {
+            let noise = noise.filter(|_| index == 0);
+            x = norm.forward_with(
+                conv1d(x, conv, self.precision, noise),
+                epilogue,
+                stream(2 + index as u64),
+            );
+        }
+        let [batch, time, _] = x.dims();
+        let shorter = |length: &usize| (*length >> self.blocks.len()).min(time);
+        let lengths: Option<Vec<usize>> = lengths.map(|all| all.iter().map(shorter).collect());
+        let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
+        let (x, _) = self.lstm.forward(x, lengths.as_deref(), None, stream(0));
+        let [_, _, width] = x.dims();
+        let rows = linear_in(self.precision, x.reshape([batch * time, width]), &self.head);
+        let rows = relu_dropout(rows, self.config.dropout, stream(1));
+        let encoding = rows.reshape([batch, time, self.config.head]);
+        match &lengths {
+            Some(lengths) => {
+                let valid = valid_steps(lengths, time, &encoding.device().without_autodiff());
+                (encoding * valid, Some(lengths.clone()))
+            }
+            None => (encoding, None),
+        }
+    }
+}
+
+/// Maximum ‖ mean over the valid steps, R4's order.
+fn max_and_mean(encoding: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
+    let [_, _, width] = encoding.dims();
+    let pooled = pool_mean_max(encoding, lengths);
+    let half = |from: usize| pooled.clone().slice([0..pooled.dims()[0], from..from + width]);
+    Tensor::cat(vec![half(width), half(0)], 1)
+}
+
+impl Encoder for CnnBiLstm {
+    /// There are fewer steps than in the input: half after each convolution.
+    fn encode(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        self.encoding(input, lengths, None, dropout).0
+    }
+
+    /// Maximum ‖ mean, what R4 classifies by.
+    fn embed(&self, input: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
+        let (encoding, lengths) = self.encoding(input, lengths, None, None);
+        max_and_mean(encoding, lengths.as_deref())
+    }
+
+    fn embedding_width(&self) -> usize {
+        2 * self.config.head
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    fn small() -> CnnBiLstm {
+        let config = CnnBiLstmConfig {
+            convolutions: vec![4, 6],
+            hidden: 5,
+            head: 7,
+            ..CnnBiLstmConfig::default()
+        };
+        config.init(Stream::new(1, "weights"), 3, 2, &Device::default()).unwrap()
+    }
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_into_vec().unwrap()
+    }
+
+    #[test]
+    fn parameters_are_counted_as_in_the_reference_system() {
+        let model = CnnBiLstmConfig::default();
+        let model = model.init(Stream::new(1, "weights"), 1024, 5, &Device::default()).unwrap();
+        let convolutions = 3 * (1024 * 64 + 64 * 128 + 128 * 256) + (64 + 128 + 256);
+        let lstm = 2 * (1024 * (256 + 256 + 2) + 1024 * (512 + 256 + 2));
+        let linears = 512 * 512 + 512 + 1024 * 5 + 5;
+        let norms = 2 * (64 + 128 + 256);
+        // PyTorch counts running statistics as buffers.
+        assert_eq!(model.num_params(), convolutions + lstm + linears + 2 * norms);
+        assert_eq!(model.embedding_width(), 1024);
+    }
+
+    #[test]
+    fn padding_of_zeros_changes_nothing_in_evaluation() {
+        let model = small().valid();
+        let device = Device::default();
+        let mut draws = Stream::new(2, "windows").draws();
+        // Zeros within, too, so that a convolution at the end sees the same with and without padding.
+        let data: Vec<f32> = (0..2 * 16 * 3)
+            .map(|at| if at / 3 % 16 < 8 { draws.normal() as f32 } else { 0.0 })
+            .collect();
+        let long = Tensor::<3>::from_data(TensorData::new(data, [2, 16, 3]), &device);
+        let short = long.clone().slice([0..2, 0..12, 0..3]);
+        let lengths = [8, 8];
+        let a = values(model.embed(long.clone(), Some(&lengths)));
+        let b = values(model.embed(short, Some(&lengths)));
+        for (a, b) in a.iter().zip(b) {
+            assert!((a - b).abs() < 1e-6, "{a} {b}");
+        }
+        let encoding = model.encode(long.clone(), Some(&[8, 0]), None);
+        assert_eq!(encoding.dims(), [2, 4, 7]);
+        let encoding = values(encoding);
+        assert!(encoding[2 * 7..].iter().all(|x| *x == 0.0), "zero after each length");
+        assert!(encoding[..2 * 7].iter().any(|x| *x != 0.0));
+        let logits = model.logits(long, Some(&[8, 3]), None, None);
+        assert!(values(logits).iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let default = CnnBiLstmConfig::default;
+        for (config, expected) in [
+            (CnnBiLstmConfig { kernel: 4, ..default() }, "`kernel` is 4; it must be an odd number"),
+            (CnnBiLstmConfig { dropout: 1.0, ..default() }, "`dropout` is 1"),
+            (CnnBiLstmConfig { convolutions: vec![], ..default() }, "`convolutions` is []"),
+            (CnnBiLstmConfig { hidden: 0, ..default() }, "`hidden` is 0"),
+        ] {
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Parity with PyTorch: logits, loss, every gradient and the running statistics of the classifiers,
+//! on golden files that `golden_classifiers.py` wrote in float64 with all dropout draws.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use firebox_core::Stream;
+use firebox_models::{
+    CnnBiLstmConfig, Encoder, MlpConfig, Parameter, Path as Place, read_parameters,
+    write_parameters,
+};
+use safetensors::{Dtype, SafeTensors};
+
+struct Golden {
+    floats: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    labels: Vec<usize>,
+}
+
+impl Golden {
+    fn read(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let bytes = std::fs::read(folder.join(name)).unwrap();
+        let (mut floats, mut labels) = (BTreeMap::new(), vec![]);
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            if view.dtype() == Dtype::I64 {
+                let all = view.data().as_chunks::<8>().0.iter();
+                labels = all.map(|bytes| i64::from_le_bytes(*bytes) as usize).collect();
+                continue;
+            }
+            let values = view.data().as_chunks::<4>().0.iter();
+            let values = values.map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            floats.insert(name, (view.shape().to_vec(), values));
+        }
+        Self { floats, labels }
+    }
+
+    fn named(&self, prefix: &str) -> Vec<Parameter> {
+        let with = |(name, (shape, values)): (&String, &(Vec<usize>, Vec<f32>))| {
+            let name = name.strip_prefix(prefix)?.to_owned();
+            Some(Parameter { name, shape: shape.clone(), values: values.clone() })
+        };
+        self.floats.iter().filter_map(with).collect()
+    }
+
+    fn size(&self, name: &str, axis: usize) -> usize {
+        self.floats[&format!("param.{name}")].0[axis]
+    }
+
+    fn inputs(&self, device: &Device) -> Tensor<3> {
+        let (shape, values) = &self.floats["inputs"];
+        Tensor::from_data(TensorData::new(values.clone(), shape.clone()), device)
+    }
+
+    /// ‖found − expected‖ / ‖expected‖
+    fn check(&self, name: &str, found: &[f32]) {
+        let expected = &self.floats[name].1;
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let pairs = found.iter().zip(expected).map(|(a, b)| (f64::from(*a), f64::from(*b)));
+        let error = pairs.clone().map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+        let norm = pairs.map(|(_, b)| b * b).sum::<f64>().sqrt();
+        // A shift before a batch normalisation has no gradient: what both have is rounding.
+        if norm < 1e-12 {
+            return assert!(error < 1e-6, "{name}: {error:.1e}");
+        }
+        assert!(error / norm < 1e-5, "{name}: relative error {:.1e}", error / norm);
+    }
+
+    /// Loss and gradients of logits in training, then the statistics that they left.
+    fn check_training<M: Module>(&self, model: &M, logits: Tensor<2>) {
+        self.check("logits", &values(logits.clone()));
+        let [samples, classes] = logits.dims();
+        let mut chosen = vec![0.0_f32; samples * classes];
+        for (row, label) in chosen.chunks_exact_mut(classes).zip(&self.labels) {
+            row[*label] = -1.0 / samples as f32;
+        }
+        let chosen = TensorData::new(chosen, [samples, classes]);
+        let loss = (log_softmax(logits, 1) * Tensor::from_data(chosen, &Device::default())).sum();
+        self.check("loss", &values(loss.clone()));
+        let recorded = loss.backward();
+        let found = gradients(model, &recorded);
+        assert_eq!(found.len(), self.named("grad.").len());
+        for (name, gradient) in found {
+            self.check(&format!("grad.{name}"), &gradient);
+        }
+        let after = read_parameters(model);
+        let statistics: Vec<_> = after.iter().filter(|p| p.name.contains("running")).collect();
+        assert_eq!(statistics.len(), self.named("after.").len());
+        for statistic in statistics {
+            self.check(&format!("after.{}", statistic.name), &statistic.values);
+        }
+    }
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().unwrap()
+}
+
+/// Gradients by name, in PyTorch's layout, of what has one.
+fn gradients<M: Module>(model: &M, recorded: &Gradients) -> Vec<(String, Vec<f32>)> {
+    struct Visitor<'a>(Place, &'a Gradients, Vec<(String, Vec<f32>)>);
+    impl ModuleVisitor for Visitor<'_> {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = param.val().grad(self.1) {
+                let layout = self.0.layout(gradient.shape().as_slice());
+                self.2.push((layout.name.clone(), layout.to_torch(values(gradient))));
+            }
+        }
+    }
+    let mut visitor = Visitor(Place::default(), recorded, vec![]);
+    model.visit(&mut visitor);
+    visitor.2
+}
+
+fn dropout() -> Option<Stream> {
+    Some(Stream::new(7, "dropout").substream(3))
+}
+
+#[test]
+fn the_dense_classifier_is_pytorchs() {
+    let golden = Golden::read("mlp.safetensors");
+    let device = Device::default();
+    let inputs = golden.inputs(&device);
+    let [_, time, channels] = inputs.dims();
+    let hidden = (0..4).map(|at| golden.size(&format!("layers.{at}.linear.weight"), 0)).collect();
+    let config = MlpConfig { hidden, ..MlpConfig::default() };
+    let classes = golden.size("output.weight", 0);
+    let stream = Stream::new(1, "other");
+    let mut model = config.init(stream, [time, channels], classes, &device).unwrap();
+    write_parameters(&mut model, golden.named("param.")).unwrap();
+    let model = model.train();
+    golden.check_training(&model, model.logits(inputs.clone(), dropout()));
+    golden.check("evaluated", &values(model.valid().logits(inputs, None)));
+}
+
+#[test]
+fn the_convolutional_classifier_is_pytorchs() {
+    let golden = Golden::read("cnn-bilstm.safetensors");
+    let device = Device::default();
+    let inputs = golden.inputs(&device);
+    let [_, time, channels] = inputs.dims();
+    let width = |at: usize| golden.size(&format!("blocks.{at}.conv.weight"), 0);
+    let config = CnnBiLstmConfig {
+        convolutions: (0..3).map(width).collect(),
+        hidden: golden.size("lstm.weight_hh_l0", 1),
+        head: golden.size("head.weight", 0),
+        ..CnnBiLstmConfig::default()
+    };
+    let classes = golden.size("output.weight", 0);
+    let mut model = config.init(Stream::new(1, "other"), channels, classes, &device).unwrap();
+    write_parameters(&mut model, golden.named("param.")).unwrap();
+    let model = model.train();
+    golden.check_training(&model, model.logits(inputs.clone(), None, None, dropout()));
+    let model = model.valid();
+    let lengths = vec![time; inputs.dims()[0]];
+    let evaluated = model.logits(inputs.clone(), Some(&lengths), None, None);
+    golden.check("evaluated", &values(evaluated));
+    golden.check("embedding", &values(model.embed(inputs, None)));
+}

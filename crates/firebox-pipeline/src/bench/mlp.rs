@@ -1,0 +1,30 @@
+//! R3: the zoo's dense classifier on whole windows.
+
+use firebox_core::Stream;
+use firebox_loader::Batch;
+use firebox_models::{Loss, Mlp, MlpConfig};
+use firebox_train::{Objective, Streams};
+
+use super::labels::cross_entropy;
+use super::{BenchConfig, Measured, Noise, time};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+
+pub(super) fn run(
+    batch: usize,
+    config: &BenchConfig,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    let model = MlpConfig::default();
+    let model = model.init(Stream::new(1337, "weights"), [105, 4], 3, &device.device)?;
+    let noise = Noise::normal(batch, config, [105, 4]).with_labels(3);
+    time(model.in_precision(config.precision), &Classifying, noise, config, device)
+}
+
+struct Classifying;
+
+impl Objective<Mlp> for Classifying {
+    fn loss(&self, model: &Mlp, batch: &Batch, streams: Streams) -> Loss {
+        cross_entropy(model.logits(batch.inputs.clone(), streams.dropout), batch)
+    }
+}

@@ -1,0 +1,118 @@
+//! Running statistics of batch normalisation are state like the weights: saved, restored, brought
+//! back by a rollback, and never trained.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::Device;
+use firebox_core::Stream;
+use firebox_kernels::{BatchNorm, BatchNormConfig, init_linear, linear};
+use firebox_loader::Batch;
+use firebox_models::{Loss, read_parameters};
+use firebox_train::{
+    CheckpointConfig, Data, Keep, NonFinite, Objective, Outcome, Streams, TrainConfig,
+};
+use support::{Plan, SEED, held_out, loader, steps};
+
+#[derive(Module, Debug)]
+struct Normed {
+    norm: BatchNorm,
+    output: Linear,
+}
+
+fn model() -> Normed {
+    let device = Device::default();
+    Normed {
+        norm: BatchNormConfig::new(2).init(&device),
+        output: init_linear(Stream::new(SEED, "weights"), 2, 1, &device),
+    }
+}
+
+/// Draws one output to the mean of the inputs; not a number at one step (from 0), before the
+/// normalisation.
+struct ToMean {
+    broken: Option<u64>,
+}
+
+impl Objective<Normed> for ToMean {
+    fn loss(&self, model: &Normed, batch: &Batch, streams: Streams) -> Loss {
+        let step = |step| Stream::new(SEED, "masks").substream(step);
+        let broken = self.broken.is_some_and(|broken| streams.samples == step(broken));
+        let inputs = batch.inputs.clone() * if broken { f64::NAN } else { 1.0 };
+        let [samples, time, channels] = inputs.dims();
+        let normal = model.norm.forward(inputs).reshape([samples * time, channels]);
+        let target = batch.inputs.clone().mean_dim(2).reshape([samples * time, 1]);
+        let value = (linear(normal, &model.output) - target).square().mean();
+        Loss { value, weight: samples as f64, parts: vec![] }
+    }
+}
+
+fn config(non_finite: NonFinite) -> TrainConfig {
+    TrainConfig {
+        epochs: 2,
+        early_stopping: None,
+        non_finite,
+        checkpoint: CheckpointConfig { keep: Keep::EverySteps(2), ..CheckpointConfig::default() },
+        ..TrainConfig::default()
+    }
+}
+
+fn named(model: &Normed, name: &str) -> Vec<f32> {
+    let all = read_parameters(model);
+    all.into_iter().find(|parameter| parameter.name == name).unwrap().values
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_same_statistics_and_losses() {
+    let (loader, validation) = (loader(24, 4), held_out(9));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = config(NonFinite::Stop);
+    let objective = ToMean { broken: None };
+    let plain = Plan::new(whole.path()).train(model(), &objective, data, &config).unwrap();
+    // In the middle of an epoch, and right before its validation, which reads the statistics.
+    let mut plan = Plan { stop_at: Some(3), ..Plan::new(parts.path()) };
+    for stop in [5, 6] {
+        let stopped = plan.train(model(), &objective, data, &config).unwrap();
+        assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
+        plan = Plan { stop_at: Some(stop), ..Plan::resumed(parts.path()) };
+    }
+    let resumed = Plan::resumed(parts.path()).train(model(), &objective, data, &config).unwrap();
+    assert_eq!(read_parameters(&resumed.model), read_parameters(&plain.model));
+    assert_eq!(steps(parts.path()), steps(whole.path()));
+    assert_eq!(resumed.summary.best, plain.summary.best);
+    for (name, start) in [("norm.running_mean", 0.0), ("norm.running_var", 1.0)] {
+        assert!(named(&plain.model, name).iter().all(|x| x.is_finite() && *x != start), "{name}");
+    }
+}
+
+#[test]
+fn statistics_are_no_targets_of_the_optimizer() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, config) = (Plan::new(folder.path()), config(NonFinite::Stop));
+    let trained = plan.train(model(), &ToMean { broken: None }, data, &config).unwrap();
+    let path = trained.summary.selected_path(folder.path()).join("optimizer.safetensors");
+    let bytes = std::fs::read(path).unwrap();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(text.contains("norm.weight") && !text.contains("running"));
+    // The mean of twelve batches, weighted by the momentum: within what the data allow.
+    let variance = named(&trained.model, "norm.running_var");
+    assert!(variance.iter().all(|x| (0.05..3.0).contains(x)), "{variance:?}");
+}
+
+#[test]
+fn a_rollback_brings_the_statistics_back() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = tempfile::tempdir().unwrap();
+    let objective = ToMean { broken: Some(7) };
+    let config = config(NonFinite::Rollback);
+    let trained = Plan::new(folder.path()).train(model(), &objective, data, &config).unwrap();
+    assert_eq!(trained.summary.counts.rollbacks, 1);
+    assert!(named(&trained.model, "norm.running_mean").iter().all(|x| x.is_finite()));
+}
