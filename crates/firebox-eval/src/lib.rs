@@ -81,8 +81,8 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Saved, ScaleChange, Stage,
-    StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table,
+    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Saved, ScaleChange,
+    Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table,
     WrittenReport, WrittenStudy,
 };
 pub use verdict::{Outcome, Verdict, verdict};
