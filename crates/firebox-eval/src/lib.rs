@@ -81,8 +81,9 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Saved, ScaleChange,
-    Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table,
-    WrittenReport, WrittenStudy,
+    Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
+    Machine, Measure, Reason, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
+    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, WrittenReport,
+    WrittenStudy,
 };
 pub use verdict::{Outcome, Verdict, verdict};

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Event, Key, Silent};
+use firebox_core::{Event, Key, Requests, Silent};
 use firebox_train::{
     CheckpointConfig, CheckpointError, Data, Keep, Outcome, Pretraining, Run, TrainConfig,
     TrainError, checkpoints, load_weights, train,
@@ -222,6 +222,7 @@ fn a_run_belongs_to_one_process_one_key_and_one_seed() {
             seed,
             resume: true,
             stop: &stop,
+            requests: &Requests::new(),
             listener: &Silent,
         };
         let model = autoencoder(0.2, 0.1);

@@ -8,6 +8,8 @@ use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
 use crate::{Head, Outcome, Subject};
 
+/// How the footer of every page begins.
+pub(super) const MADE_BY: &str = "Made by Firebox";
 const STYLE: &str = include_str!("style.css");
 
 /// A part of the page that the table of contents names.
@@ -17,8 +19,8 @@ pub(super) struct Section {
     pub(super) body: String,
 }
 
-/// A whole page: what every report has around its own parts. `figures` is the file with its numbers.
-pub(super) fn page(title: &str, head: &str, sections: &[Section], figures: &str) -> String {
+/// A page of its own: its head, a table of contents, its sections, and what the footer adds.
+pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) -> String {
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
         escape(title)
@@ -41,7 +43,7 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], figures: &str)
     out.push_str("</main>\n");
     let _ = write!(
         out,
-        "<footer>Made by Firebox {}. This page loads nothing from a network; all figures are in <code>{figures}</code> beside it.</footer>\n</div>\n</body>\n</html>\n",
+        "<footer>{MADE_BY} {}. This page loads nothing from a network; {footer}.</footer>\n</div>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION")
     );
     out
@@ -61,7 +63,8 @@ impl Report {
     /// The page, as `report.html` holds it.
     pub fn html(&self) -> String {
         let title = format!("{}: {}", self.title, label(self.verdict.outcome));
-        page(&title, &self.head(), &sections::all(self), "scores.json")
+        let footer = "all figures are in <code>scores.json</code> beside it";
+        page(&title, &self.head(), &sections::all(self), footer)
     }
 
     fn head(&self) -> String {

@@ -138,7 +138,12 @@ impl StudyReport {
             .filter(|(.., body)| !body.is_empty())
             .map(|(id, title, body)| Section { id, title, body })
             .collect();
-        page(&format!("{}: search", self.title), &self.head(), &sections, "study.json")
+        page(
+            &format!("{}: search", self.title),
+            &self.head(),
+            &sections,
+            "all figures are in <code>study.json</code> beside it",
+        )
     }
 
     /// Writes `report.html` and `study.json` into `folder`, each whole or not at all.

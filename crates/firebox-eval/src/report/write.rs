@@ -60,6 +60,8 @@ impl Report {
                 "best_validation_loss": best.map(|(_, loss)| loss),
                 "best_epoch": best.map(|(epoch, _)| epoch.epoch),
             },
+            "machine": self.machine,
+            "advice": self.advice,
             "stages": self.stages,
             "warnings": self.all_warnings(),
         });

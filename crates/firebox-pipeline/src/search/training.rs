@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, Requests};
 
 use crate::Prepared;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
 use crate::keys::Keys;
-use crate::stages::{Both, Run, Training, begin, split_reasons, started_event};
+use crate::stages::{Everyone, Run, Training, begin, split_reasons, started_event, trackers};
 
 /// Everything up to the end of training, for a search: what the training says of itself, or `None` if
 /// it was stopped. A run that was trained before is not trained again.
@@ -29,9 +29,12 @@ pub(super) fn train_only(
     }
     let started = Instant::now();
     let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
-    let both = Both { listener, log: &log };
-    let name = started_event(device, path, &both);
-    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let trackers = trackers(prepared, path)?;
+    let all = Everyone { listener, log: &log, trackers: &trackers };
+    let name = started_event(device, path, &all);
+    let requests = Requests::new();
+    let run =
+        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
     let mut remade = 0;
     let windows = run.windows(&mut remade)?;
     if windows.parts.validation.is_empty() {
@@ -47,11 +50,12 @@ pub(super) fn train_only(
         Training::Complete(_) => trained_before(path, keys),
         Training::Interrupted { .. } => None,
     };
-    both.on(&Event::RunFinished {
+    all.on(&Event::RunFinished {
         run: name,
         outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
         seconds: started.elapsed().as_secs_f64(),
     });
+    all.close();
     Ok(summary)
 }
 
