@@ -5,7 +5,8 @@
 //! trial, a [`Pruner`] says which trials to give up, an [`EarlyStop`] when to end. All of them are
 //! functions of a seed, the trial's number and the past trials: a study goes on after a restart as if
 //! nothing had happened, and workers need to share nothing but the trials. Their decisions are those of
-//! Optuna 5.0.0. Afterwards [`importances`], [`pareto_front`] and [`hypervolume`] sum up what was found.
+//! Optuna 5.0.0. Afterwards [`importances`], [`pareto_front`] and [`hypervolume()`] sum up
+//! what was found.
 //!
 //! Nothing here trains a model, reads a pipeline file or knows what a parameter means.
 //!
