@@ -97,7 +97,11 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     let best = all.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(said(&output).contains(&format!("validation loss of {best:.6}")), "{}", said(&output));
     let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
-    assert!(summary.contains("- complete: 4"), "{summary}");
+    assert!(summary.contains("- complete: 4") && summary.contains("(fANOVA)"), "{summary}");
+    let page = std::fs::read_to_string(folder.join("runs/p.search/report.html")).unwrap();
+    for part in ["History", "Parameters", "Curves", "Timeline", "Best configuration"] {
+        assert!(page.contains(&format!(">{part}</h2>")), "{part}");
+    }
     // The best pipeline is one, and what it trains has the loss of the trial.
     let path = folder.join("runs/p.search/best.toml");
     let text = std::fs::read_to_string(&path).unwrap();

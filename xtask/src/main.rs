@@ -19,8 +19,8 @@ Usage: cargo xtask COMMAND
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
 binary. All other flags of `pipeline` go to `firebox run`: --set KEY=VALUE, --resume RUN,
---device NAME, --log json. See `cargo xtask pipeline pretrain --help`. A file with a table [search]
-is searched: its flags go to `firebox search`, such as --workers N.
+--device NAME, --log json, --profile warmup=5,active=10. See `cargo xtask pipeline pretrain --help`.
+A file with a table [search] is searched: its flags go to `firebox search`, such as --workers N.
 ";
 
 const BACKENDS: [&str; 6] = ["cpu", "vulkan", "metal", "wgpu", "cuda", "rocm"];
@@ -66,8 +66,8 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         } else if argument.starts_with('-') || file.is_some() {
             flags.push(argument.clone());
             // The values of flags are not pipeline names.
-            if ["--set", "--resume", "--device", "--log", "--workers"].contains(&argument.as_str())
-            {
+            let valued = ["--set", "--resume", "--device", "--log", "--profile", "--workers"];
+            if valued.contains(&argument.as_str()) {
                 flags.extend(rest.next().cloned());
             }
         } else {

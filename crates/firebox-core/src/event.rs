@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Key;
+use crate::{Key, MachineSample, Request};
 
 /// Something that happened. Written as one JSON object with the key `event`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub enum Event {
         validation_loss: Option<f64>,
         /// Whether it is the best validation loss so far.
         best: bool,
-        /// Wall-clock time, validation included.
+        /// Wall-clock time, validation included, pauses left out.
         seconds: f64,
     },
     /// A checkpoint is complete on disk.
@@ -108,6 +108,22 @@ pub enum Event {
         save_milliseconds: f64,
         /// Size on disk.
         bytes: u64,
+    },
+    /// A trained model was measured.
+    Scored {
+        /// What, such as `test/accuracy`.
+        name: String,
+        /// Its value; shares from 0 to 1.
+        value: f64,
+    },
+    /// What the machine did since the sample before.
+    Machine(MachineSample),
+    /// The training loop does what a person asked of it.
+    Asked {
+        /// What was asked.
+        request: Request,
+        /// Steps taken so far.
+        step: u64,
     },
     /// Something that the user should know, and that does not end the run.
     Warning {
@@ -183,5 +199,9 @@ mod tests {
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(text, r#"{"event":"stage-started","stage":"ingest"}"#);
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+        let sample = MachineSample { seconds: 1.0, threads: 2, ..MachineSample::default() };
+        let text = serde_json::to_string(&Event::Machine(sample.clone())).unwrap();
+        assert!(text.starts_with(r#"{"event":"machine","seconds":1.0,"#), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), Event::Machine(sample));
     }
 }

@@ -31,8 +31,10 @@
 //! ```
 
 mod augmentation;
+mod control;
 mod event;
 mod key;
+mod machine;
 mod normalise;
 mod precision;
 mod random;
@@ -41,8 +43,10 @@ mod split;
 mod window;
 
 pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
+pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
 pub use key::{Key, KeyBuilder, ParseKeyError};
+pub use machine::{GpuSample, MachineSample};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
 pub use precision::{ParsePrecisionError, Precision};
 pub use random::{Draws, Stream};

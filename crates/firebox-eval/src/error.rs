@@ -119,4 +119,21 @@ pub enum EvalError {
         #[source]
         source: std::io::Error,
     },
+    /// Too few runs to compare, or more than can be told apart.
+    #[error("{found} runs cannot be compared; name 2 to {most} different ones")]
+    Runs {
+        /// Runs that were named.
+        found: usize,
+        /// Runs that colours tell apart.
+        most: usize,
+    },
+    /// A file that a page would replace, and that is none.
+    #[error(
+        "{} is there and no page of Firebox, so it is not replaced\n  name another file with --output",
+        path.display()
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
 }

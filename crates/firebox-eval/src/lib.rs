@@ -8,7 +8,7 @@
 //! [`ReconstructionTally`] does the same for masked steps, beside naive fills.
 //!
 //! [`Report`] is plain data that a run fills; it becomes one HTML page without any network, a
-//! summary in Markdown, and `scores.json`.
+//! summary in Markdown, and `scores.json`. [`StudyReport`] is the same for a search of settings.
 //!
 //! # Example
 //!
@@ -81,7 +81,9 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, ScaleChange, Stage,
-    StepPoint, Table, WrittenReport,
+    Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
+    Machine, Measure, Reason, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
+    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, WrittenReport,
+    WrittenStudy,
 };
 pub use verdict::{Outcome, Verdict, verdict};

@@ -1,12 +1,15 @@
 //! A report as plain data. The pages made of it are in the modules below; nothing here draws.
 
 mod charts;
+mod compare;
 mod events;
 mod html;
 mod markdown;
 mod pictures;
 mod plot;
 mod sections;
+mod study;
+mod study_charts;
 mod tables;
 mod write;
 
@@ -14,6 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
+pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
+pub use study::{
+    Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,
+};
 pub use write::WrittenReport;
 
 /// Everything that a report shows. A part that is empty is left out, or said to be missing.
@@ -56,6 +63,12 @@ pub struct Report {
     pub checkpoints: Vec<CheckpointRow>,
     /// Checkpoints that were completed and removed again.
     pub checkpoints_removed: usize,
+    /// What the machine did.
+    pub machine: Machine,
+    /// What stood out in what was measured, and the setting that would change it.
+    pub advice: Vec<Advice>,
+    /// Where the time of some steps went, if they were profiled.
+    pub profile: Option<Table>,
     /// What was found in the data and what was done about it, and how it was split.
     pub data: Vec<Table>,
     /// The resolved configuration, as it was written beside the run.
@@ -178,6 +191,39 @@ pub struct CheckpointRow {
     pub save_milliseconds: f64,
 }
 
+/// What the machine did while the run went on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Sentences on how well it was used, and on what could not be measured.
+    pub notes: Vec<String>,
+    /// Figures, averaged over time.
+    pub measures: Vec<Measure>,
+}
+
+/// A figure of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// What it is.
+    pub name: String,
+    /// Its unit; `share`, `bytes`, `bytes/s` and `1/s` are written as a person would.
+    pub unit: String,
+    /// Mean while training.
+    pub training_mean: Option<f64>,
+    /// Peak while training.
+    pub training_peak: Option<f64>,
+    /// Peak of the whole run.
+    pub peak: f64,
+}
+
+/// Something that stood out in what was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// What, with its figure.
+    pub finding: String,
+    /// The setting that would change it, and to what; empty where there is nothing to change.
+    pub setting: String,
+}
+
 /// A table as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
@@ -223,6 +269,9 @@ impl Report {
             stages: vec![],
             checkpoints: vec![],
             checkpoints_removed: 0,
+            machine: Machine::default(),
+            advice: vec![],
+            profile: None,
             data: vec![],
             configuration: String::new(),
             reasons: vec![],

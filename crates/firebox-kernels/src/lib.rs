@@ -13,6 +13,11 @@
 //! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
 //! of a Transformer, each as one pass.
 //!
+//! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
+//! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
+//! gradient costs what was used of it, and optimizer steps over all parameters at once
+//! ([`squared_norm`], [`update_parameters`]).
+//!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,

@@ -9,6 +9,7 @@ use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
 use firebox_models::BiLstmMaeConfig;
+use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,8 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// What is measured beside training, and which trackers are told.
+    pub monitor: MonitorConfig,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,

@@ -42,6 +42,9 @@ pub enum PipelineError {
     /// Settings of training.
     #[error(transparent)]
     TrainSettings(#[from] firebox_train::ConfigError),
+    /// Settings of the monitor.
+    #[error(transparent)]
+    Monitor(#[from] firebox_monitor::ConfigError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
@@ -82,8 +85,8 @@ pub enum PipelineError {
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
-    /// A run to go on with that is not there.
-    #[error("there is no run {0} to go on with: a run folder has a file pipeline.toml{1}")]
+    /// A run that was named and is not there.
+    #[error("there is no run {0}: a run folder has a file pipeline.toml{1}")]
     NoRun(PathBuf, String),
 }
 
@@ -100,6 +103,7 @@ impl PipelineError {
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
+            | Self::Monitor(_)
             | Self::Setting(_)
             | Self::NoRun(..)
             | Self::Space { .. } => true,
@@ -114,7 +118,10 @@ impl PipelineError {
             Self::Train(error) => {
                 matches!(error, TrainError::Budget { .. } | TrainError::Group(_))
             }
-            Self::Eval(error) => matches!(error, EvalError::Setting { .. }),
+            Self::Eval(error) => matches!(
+                error,
+                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+            ),
             Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }
     }

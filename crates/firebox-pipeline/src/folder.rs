@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Key, Listener};
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,7 @@ impl RunFolder {
         if file.metadata().map_err(at(&path))?.len() > 0 {
             file.write_all(b"\n").map_err(at(&path))?;
         }
-        Ok(EventLog { file: Mutex::new(file) })
+        Ok(EventLog { open: Mutex::new(Open { file, progress: None }) })
     }
 }
 
@@ -153,9 +153,32 @@ fn checksum(path: &Path) -> std::io::Result<String> {
     Ok(blake3::hash(&std::fs::read(path)?).to_hex().to_string())
 }
 
+/// Time between two lines on how far one stage is.
+const PROGRESS: Duration = Duration::from_secs(1);
+
 /// `events.jsonl`: one event a line with the time it was written, milliseconds since 1970 UTC.
 pub(crate) struct EventLog {
-    file: Mutex<File>,
+    open: Mutex<Open>,
+}
+
+struct Open {
+    file: File,
+    /// The stage whose progress was told last, and when.
+    progress: Option<(String, Instant)>,
+}
+
+impl Open {
+    /// Whether progress of this stage is worth a line: a run that is watched needs to tell how far
+    /// it is, and a log needs no line for each sample.
+    fn tells(&mut self, stage: &str) -> bool {
+        let now = Instant::now();
+        let told = self.progress.as_ref();
+        if told.is_some_and(|(known, at)| known == stage && now - *at < PROGRESS) {
+            return false;
+        }
+        self.progress = Some((stage.to_owned(), now));
+        true
+    }
 }
 
 #[derive(Serialize)]
@@ -167,16 +190,18 @@ struct Line<'a> {
 
 impl Listener for EventLog {
     fn on(&self, event: &Event) {
-        if matches!(event, Event::Progress { .. }) {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+        let Ok(mut open) = self.open.lock() else { return };
+        if let Event::Progress { stage, .. } = event
+            && !open.tells(stage)
+        {
             return;
         }
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
-        let Ok(mut file) = self.file.lock() else { return };
         let Ok(mut line) = serde_json::to_vec(&Line { time, event }) else { return };
         line.push(b'\n');
         // One write a line, without a buffer: a killed run must not lose the steps that a checkpoint
         // has counted. A disk that is full is reported by what must be saved.
-        let _ = file.write_all(&line);
+        let _ = open.file.write_all(&line);
     }
 }
 
@@ -290,6 +315,18 @@ mod tests {
         let mut seen = Vec::new();
         let attempts = replay(folder.path(), &mut |event| seen.push(event.clone())).unwrap();
         assert_eq!((seen, attempts.unreadable), (vec![event.clone(), event], 0));
+    }
+
+    #[test]
+    fn progress_is_told_once_a_second_and_at_a_new_stage() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = RunFolder::open(folder.path()).unwrap().events().unwrap();
+        for stage in ["train", "train", "evaluate", "evaluate"] {
+            let (stage, unit) = (stage.to_owned(), "steps".to_owned());
+            log.on(&Event::Progress { stage, done: 1, total: 2, unit });
+        }
+        let text = std::fs::read_to_string(folder.path().join(EVENTS)).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
     }
 
     #[test]

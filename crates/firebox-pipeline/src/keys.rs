@@ -76,5 +76,6 @@ mod tests {
         assert_ne!(evaluation.evaluation, base.evaluation);
         let threads = keys(|c| c.loader.workers += 3);
         assert_eq!(threads, base);
+        assert_eq!(keys(|c| c.monitor.period = 0.0), base);
     }
 }

@@ -154,9 +154,9 @@ fn missing_beside(layer: String, path: &str, name: &str) -> ConfigError {
 }
 
 /// The tables and keys of a pipeline file.
-const TOP: [&str; 12] = [
+const TOP: [&str; 13] = [
     "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
-    "evaluate", "search",
+    "evaluate", "monitor", "search",
 ];
 
 /// A variable that begins like a setting and is none was meant to be one.

@@ -40,6 +40,7 @@
 //! ```
 
 mod bench;
+mod compare;
 mod config;
 mod device;
 mod error;
@@ -49,18 +50,20 @@ mod layers;
 mod measure;
 mod plan;
 mod prepared;
+mod profile;
 mod search;
 mod stages;
 
 use std::path::{Path, PathBuf};
 
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
+pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};
 pub use plan::{Plan, PlannedStage, StageState};
-pub use prepared::{Prepared, Source};
+pub use prepared::{Prepared, Source, find_run};
 pub use search::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
     Searched, SpaceEntry,
@@ -70,6 +73,13 @@ pub use stages::{Finished, Outcome};
 /// The store that runs share, for those who look after it.
 pub mod cache {
     pub use firebox_cache::{Store, Stored};
+}
+
+/// Looking at runs, and asking them for something.
+pub mod monitor {
+    pub use firebox_monitor::{ProfileConfig, ask};
+    #[cfg(unix)]
+    pub use firebox_monitor::{WatchError, watch, watch_once};
 }
 
 /// Writes the bars of a generated market as CSV and returns their number. A file that is there is

@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::Labels;
 use firebox_eval::{
-    EmbeddingView, Evaluation, Fact, MaskedSample, Reason, Report, Sources, Table, embed,
-    evaluate_encoder, reconstruct,
+    Advice, EmbeddingView, Evaluation, Fact, Fill, Head, Machine, MaskedSample, Measure, Metric,
+    Reason, Report, Sources, Subject, Table, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
-use firebox_train::CHECKPOINT_FOLDER;
+use firebox_monitor::Usage;
+use firebox_train::{CHECKPOINT_FOLDER, LossScale, Optimizer};
 
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
-use crate::stages::{Run, Windows, written};
+use crate::stages::{Run, Windows, training, written};
 use crate::{PipelineConfig, Prepared};
 
 /// Masked windows that the report draws.
@@ -36,6 +37,27 @@ impl Measured {
         let labelled = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.windows[2]);
         let masked = self.masked.reconstruction.as_ref().map_or(0, |errors| errors.windows);
         format!("{labelled} labelled and {masked} masked test windows")
+    }
+
+    /// What trackers compare runs by.
+    pub(crate) fn scores(&self) -> Vec<(&'static str, f64)> {
+        let own = self
+            .evaluation
+            .as_ref()
+            .and_then(|evaluation| evaluation.score(Subject::PreTrained, Some(Head::Logistic)));
+        let mut scores = Vec::new();
+        if let Some(own) = own {
+            let all = [
+                ("test/accuracy", Metric::Accuracy),
+                ("test/balanced_accuracy", Metric::BalancedAccuracy),
+                ("test/macro_f1", Metric::MacroF1),
+            ];
+            scores.extend(all.map(|(name, metric)| (name, own.metric(metric).value)));
+        }
+        let model = self.masked.reconstruction.iter().flat_map(|errors| &errors.scores);
+        let model = model.filter(|score| score.fill == Fill::Model);
+        scores.extend(model.map(|m| ("test/reconstruction_error", m.mean_squared_error.value)));
+        scores
     }
 }
 
@@ -123,12 +145,19 @@ pub(crate) fn report(
     windows: &Windows,
     measured: Measured,
     reasons: &[Reason],
+    profile: Option<Table>,
     path: &Path,
 ) -> Result<Reported, PipelineError> {
     let Measured { evaluation, masked, embedding } = measured;
     let verdict = firebox_eval::verdict(evaluation.as_ref(), masked.reconstruction.as_ref());
     let mut report = Report::new(prepared.name(), "", verdict);
-    let attempts = replay(path, &mut |event| report.record(event))?;
+    let mut usage = Usage::default();
+    let attempts = replay(path, &mut |event| {
+        report.record(event);
+        usage.record(event);
+    })?;
+    report.machine = machine(&usage, &run.device.backend);
+    report.advice = advice(&usage, run);
     settle(&mut report, &attempts, path);
     report.judge(evaluation, masked.reconstruction);
     if report.evaluation.is_none() && run.config.labels != Labels::None {
@@ -143,6 +172,7 @@ pub(crate) fn report(
     report.configuration =
         std::fs::read_to_string(path.join(PIPELINE)).map_err(at(&path.join(PIPELINE)))?;
     report.reasons = reasons.to_vec();
+    report.profile = profile;
     report.curves.clip_norm = run.config.train.clip;
     report.facts = vec![
         Fact::new("training windows", windows.parts.train.len().to_string()),
@@ -155,11 +185,63 @@ pub(crate) fn report(
         let said = format!("{}; times are summed over them", attempts.count);
         report.facts.push(Fact::new("attempts", said));
     }
-    report.created = time::OffsetDateTime::now_utc()
-        .format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_default();
+    report.created = now();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// This moment, as text.
+pub(crate) fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
+}
+
+/// What the machine did, and how well it was used.
+fn machine(usage: &Usage, backend: &str) -> Machine {
+    let on_gpu = backend != "cpu";
+    let note = match usage.utilisation(on_gpu) {
+        Some(utilisation) => Some(utilisation.sentence),
+        None if on_gpu => Some(
+            "How busy the GPU was is not known: no driver that can be asked told of it.".to_owned(),
+        ),
+        None => None,
+    };
+    let measures = usage.measures().into_iter().map(|measure| Measure {
+        name: measure.name,
+        unit: measure.unit.to_owned(),
+        training_mean: measure.training_mean,
+        training_peak: measure.training_peak,
+        peak: measure.peak,
+    });
+    Machine { notes: note.into_iter().collect(), measures: measures.collect() }
+}
+
+/// What stood out, and the settings that would change it.
+fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
+    let (loader, train) = (&run.config.loader, training(run.config));
+    let rate_key = match &train.optimizer {
+        Optimizer::AdamW(_) => "train.optimizer.adamw.learning_rate",
+        Optimizer::Sgd(_) => "train.optimizer.sgd.learning_rate",
+    };
+    let scale_interval = match train.loss_scale {
+        LossScale::Dynamic(dynamic) => Some(dynamic.interval),
+        _ => None,
+    };
+    let settings = firebox_monitor::Settings {
+        on_gpu: run.device.backend != "cpu",
+        batch_size: loader.batch_size,
+        workers: loader.workers,
+        prefetch: loader.prefetch,
+        rate_key,
+        learning_rate: train.optimizer.learning_rate(),
+        scale_interval,
+        clip: train.clip,
+        epochs: train.epochs,
+        early_stopping: train.early_stopping.is_some(),
+        resume_every: train.checkpoint.resume_every,
+    };
+    let found = firebox_monitor::advice(usage, &settings).into_iter();
+    found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
 }
 
 /// What the events of several attempts do not say by themselves: the time of all of them together,
@@ -188,7 +270,7 @@ fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
     }
 }
 
-fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+pub(crate) fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
     let columns = columns.iter().map(|column| (*column).to_owned()).collect();
     Table { title: title.to_owned(), note, columns, rows }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
+use firebox_monitor::{MonitorConfig, ProfileConfig};
 use firebox_train::LossScale;
 
 use crate::config::ModelConfig;
@@ -38,6 +39,7 @@ pub struct Prepared {
     name: String,
     config: PipelineConfig,
     resumed: Option<PathBuf>,
+    profile: Option<ProfileConfig>,
 }
 
 impl Prepared {
@@ -55,7 +57,7 @@ impl Prepared {
         let (file, resumed) = match source {
             Source::File(file) => (file.clone(), None),
             Source::Resume { run, file } => {
-                let folder = find_run(run, file.as_deref())?;
+                let folder = find_beside(run, file.as_deref())?;
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
@@ -75,12 +77,24 @@ impl Prepared {
             }),
             None => stem(&file),
         };
-        Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed })
+        Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed, profile: None })
+    }
+
+    /// Profiles these steps of the training, if it takes them.
+    #[must_use]
+    pub fn profiled(mut self, profile: Option<ProfileConfig>) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The steps to profile.
+    pub(crate) fn profile(&self) -> Option<ProfileConfig> {
+        self.profile
     }
 
     /// A pipeline whose settings were checked before.
     pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
-        Self { name: name.to_owned(), config, resumed: None }
+        Self { name: name.to_owned(), config, resumed: None, profile: None }
     }
 
     /// The keys of its results, and the folder of its run.
@@ -151,9 +165,14 @@ impl Prepared {
         self.resumed.clone().unwrap_or_else(|| self.config.run.directory.join(name))
     }
 
+    /// The settings with paths that mean the same from any folder.
+    pub(crate) fn absolute(&self) -> Result<PipelineConfig, PipelineError> {
+        absolute(self.config.clone())
+    }
+
     /// The settings as a pipeline file that means the same from any folder.
     pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
-        let config = absolute(self.config.clone())?;
+        let config = self.absolute()?;
         let text = toml::to_string(&config).map_err(|error| {
             PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
         })?;
@@ -228,6 +247,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
+    config.monitor.validate()?;
     Ok(())
 }
 
@@ -249,7 +269,16 @@ fn newest_runs(runs: &Path) -> Vec<String> {
 }
 
 /// The folder of a run that was named by its path or by its name.
-fn find_run(run: &Path, file: Option<&Path>) -> Result<PathBuf, PipelineError> {
+///
+/// # Errors
+///
+/// When there is no such run; the message names those that there are.
+pub fn find_run(run: &Path) -> Result<PathBuf, PipelineError> {
+    find_beside(run, None)
+}
+
+/// The same, where the runs folder may also lie beside a pipeline file.
+fn find_beside(run: &Path, file: Option<&Path>) -> Result<PathBuf, PipelineError> {
     let runs = PipelineConfig::default().run.directory;
     let beside = file.and_then(Path::parent).map(|folder| folder.join(&runs).join(run));
     let places: Vec<PathBuf> =
@@ -282,6 +311,13 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     }
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
+    for path in config.monitor.paths() {
+        *path = absolute(path)?;
+    }
+    if let Some(mlflow) = config.monitor.mlflow.as_mut().filter(|mlflow| !mlflow.to.contains("://"))
+    {
+        mlflow.to = absolute(Path::new(mlflow.to.trim()))?.display().to_string();
+    }
     for path in paths(&mut config) {
         *path = absolute(path)?;
     }
@@ -323,6 +359,8 @@ pub(crate) fn first_difference(
         // Those of the run stay where they are.
         config.run.directory.clear();
         config.run.cache.clear();
+        // Who watches does not matter either.
+        config.monitor = MonitorConfig::default();
         // One file may have been named in two ways.
         for path in paths(&mut config) {
             if let Ok(known) = path.canonicalize() {
@@ -392,5 +430,8 @@ mod tests {
             "{text}"
         );
         same_settings(Path::new("r"), &base, Path::new("p.toml"), &base).unwrap();
+        let mut watched = base.clone();
+        watched.monitor.period = 5.0;
+        same_settings(Path::new("r"), &base, Path::new("p.toml"), &watched).unwrap();
     }
 }

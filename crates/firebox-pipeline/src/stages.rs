@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
-    Event, Key, Labels, Listener, Normaliser, Precision, Split, SplitRule, StepLabels, Stream,
-    split,
+    Event, Key, Labels, Listener, Normaliser, Precision, Requests, Split, SplitRule, StepLabels,
+    Stream, split,
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
+use firebox_monitor::{TrackedRun, Trackers, obeying, sampled};
 use firebox_train::{Data, LossScale, Pretraining, TrainConfig};
 
 use crate::config::ModelConfig;
@@ -22,7 +23,8 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::keys::Keys;
-use crate::measure;
+use crate::measure::{self, Measured};
+use crate::profile::Profiling;
 use crate::{PipelineConfig, Prepared};
 
 /// What a pipeline left.
@@ -61,6 +63,8 @@ pub(crate) struct Run<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) listener: &'a dyn Listener,
     pub(crate) stop: &'a Arc<AtomicBool>,
+    /// What is asked of the training through the run's folder.
+    pub(crate) requests: &'a Requests,
 }
 
 /// The data, ready to be read in windows.
@@ -76,16 +80,34 @@ pub(crate) struct Windows {
     _hold: Hold,
 }
 
-/// Sends events to the user's listener and to the log of the run.
-struct Both<'a> {
+/// Sends events to the user's listener, to the log of the run, and to the trackers.
+struct Everyone<'a> {
     listener: &'a dyn Listener,
     log: &'a EventLog,
+    trackers: &'a Trackers,
 }
 
-impl Listener for Both<'_> {
+impl Everyone<'_> {
+    /// Ends the trackers, and says what is to be said of them.
+    fn close(&self) {
+        self.say(self.trackers.close());
+    }
+
+    fn say(&self, warnings: Vec<String>) {
+        for message in warnings {
+            let event = Event::Warning { message };
+            self.log.on(&event);
+            self.listener.on(&event);
+        }
+    }
+}
+
+impl Listener for Everyone<'_> {
     fn on(&self, event: &Event) {
         self.log.on(event);
         self.listener.on(event);
+        self.trackers.on(event);
+        self.say(self.trackers.warnings());
     }
 }
 
@@ -99,56 +121,52 @@ pub(crate) fn run(
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
     if let Some(said) = conclusion(path, keys.evaluation) {
+        if prepared.profile().is_some() {
+            let message = "nothing was profiled: the finished run is there, and no step is taken";
+            listener.on(&Event::Warning { message: message.to_owned() });
+        }
         return Ok(already_done(&said, keys, path, listener));
     }
     let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
-    let both = Both { listener, log: &log };
-    let name = started_event(device, path, &both);
-    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let trackers = trackers(prepared, path)?;
+    let all = Everyone { listener, log: &log, trackers: &trackers };
+    let name = started_event(device, path, &all);
+    let requests = Requests::new();
+    let run =
+        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
     let finish = |outcome: &str| {
-        both.on(&Event::RunFinished {
+        all.on(&Event::RunFinished {
             run: name.clone(),
             outcome: outcome.to_owned(),
             seconds: started.elapsed().as_secs_f64(),
         });
+        all.close();
     };
-    let mut remade = 0;
-    let mut made = 0;
-    let windows = run.windows(&mut remade)?;
-    reasons.extend(split_reasons(prepared.config(), &windows));
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
-    let shards = run.augment(&windows, &mut remade)?;
-    let trained = run.train(&windows, shards, path, &mut remade)?;
-    let interrupted = |step| {
-        finish("interrupted");
-        Ok(Finished {
-            run: path.to_path_buf(),
-            report: path.join("report.html"),
-            outcome: Outcome::Interrupted { step },
-            trained: String::new(),
-            verdict: String::new(),
-            remade,
-        })
+    // The sampler ends before the report, which tells of its samples.
+    let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
+    let profiling = Profiling::start(prepared.profile(), &all);
+    let made = sampled(period, gpu, &all, || {
+        let work = || run.make(prepared, &folder, &mut reasons, path);
+        obeying(path, &requests, &all, work)
+    })?;
+    let profile = profiling.end(&folder, &all)?;
+    let Made { windows, measured, trained, outcome, remade } = match made {
+        Making::Complete(made) => *made,
+        Making::Interrupted { step, remade } => {
+            finish("interrupted");
+            return Ok(Finished {
+                run: path.to_path_buf(),
+                report: path.join("report.html"),
+                outcome: Outcome::Interrupted { step },
+                trained: String::new(),
+                verdict: String::new(),
+                remade,
+            });
+        }
     };
-    let Trained { model, summary, outcome, step } = match trained {
-        Training::Complete(trained) => *trained,
-        Training::Interrupted { step } => return interrupted(step),
-    };
-    let measured = run.stage("evaluate", Some(keys.evaluation), &mut made, || {
-        let measured = measure::measure(&run, &windows, &model)?;
-        let detail = measured.detail();
-        Ok((measured, false, detail))
-    });
-    let measured = match measured {
-        Ok(measured) => measured,
-        // Whatever the evaluation says that it was stopped by, it was stopped.
-        Err(_) if stop.load(Ordering::SeqCst) => return interrupted(step),
-        Err(error) => return Err(error),
-    };
-    remade += made;
     finish(&outcome);
-    let report = measure::report(&run, prepared, &windows, measured, &reasons, path)?;
-    let said = Conclusion { trained: summary, verdict: report.verdict };
+    let report = measure::report(&run, prepared, &windows, measured, &reasons, profile, path)?;
+    let said = Conclusion { trained, verdict: report.verdict };
     folder.finish(keys.evaluation, &said)?;
     Ok(Finished {
         run: path.to_path_buf(),
@@ -158,6 +176,21 @@ pub(crate) fn run(
         verdict: said.verdict,
         remade,
     })
+}
+
+/// What the stages before the report made.
+enum Making {
+    Complete(Box<Made>),
+    Interrupted { step: u64, remade: usize },
+}
+
+struct Made {
+    windows: Windows,
+    measured: Measured,
+    /// One line on what was trained.
+    trained: String,
+    outcome: String,
+    remade: usize,
 }
 
 /// Everything up to the end of training, for a search: what the training says of itself, or `None` if
@@ -175,9 +208,12 @@ pub(crate) fn train_only(
     }
     let started = Instant::now();
     let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
-    let both = Both { listener, log: &log };
-    let name = started_event(device, path, &both);
-    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let trackers = trackers(prepared, path)?;
+    let all = Everyone { listener, log: &log, trackers: &trackers };
+    let name = started_event(device, path, &all);
+    let requests = Requests::new();
+    let run =
+        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
     let mut remade = 0;
     let windows = run.windows(&mut remade)?;
     if windows.parts.validation.is_empty() {
@@ -193,11 +229,12 @@ pub(crate) fn train_only(
         Training::Complete(_) => trained_before(path, keys),
         Training::Interrupted { .. } => None,
     };
-    both.on(&Event::RunFinished {
+    all.on(&Event::RunFinished {
         run: name,
         outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
         seconds: started.elapsed().as_secs_f64(),
     });
+    all.close();
     Ok(summary)
 }
 
@@ -224,9 +261,25 @@ fn begin(
     Ok((folder, reasons, log))
 }
 
+/// Name of a run: that of its folder.
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The trackers that the settings ask for.
+fn trackers(prepared: &Prepared, path: &Path) -> Result<Trackers, PipelineError> {
+    let settings = prepared.absolute()?;
+    let tracked = TrackedRun {
+        name: name_of(path),
+        folder: path.to_path_buf(),
+        settings: serde_json::to_value(&settings).unwrap_or_default(),
+    };
+    Ok(Trackers::start(&settings.monitor, &tracked))
+}
+
 /// Says that a run begins or goes on, and returns its name.
 fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn Listener) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = name_of(path);
     listener.on(&Event::RunStarted {
         run: name.clone(),
         device: device.description.clone(),
@@ -265,7 +318,7 @@ fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn List
 }
 
 /// The settings of training, with the loss scale that the precision asks for.
-fn training(config: &PipelineConfig) -> TrainConfig {
+pub(crate) fn training(config: &PipelineConfig) -> TrainConfig {
     let f16 = config.run.precision == Precision::F16;
     let loss_scale = config.train.loss_scale.resolve(f16);
     TrainConfig { loss_scale, ..config.train.clone() }
@@ -384,6 +437,45 @@ struct Trained {
 }
 
 impl Run<'_> {
+    /// Everything that the report is made of.
+    fn make(
+        &self,
+        prepared: &Prepared,
+        folder: &RunFolder,
+        reasons: &mut Vec<Reason>,
+        path: &Path,
+    ) -> Result<Making, PipelineError> {
+        let (mut remade, mut evaluated) = (0, 0);
+        let windows = self.windows(&mut remade)?;
+        reasons.extend(split_reasons(self.config, &windows));
+        folder.write(PIPELINE, prepared.resolved(reasons)?.as_bytes())?;
+        let shards = self.augment(&windows, &mut remade)?;
+        let Trained { model, summary, outcome, step } =
+            match self.train(&windows, shards, path, &mut remade)? {
+                Training::Complete(trained) => *trained,
+                Training::Interrupted { step } => return Ok(Making::Interrupted { step, remade }),
+            };
+        let measured = self.stage("evaluate", Some(self.keys.evaluation), &mut evaluated, || {
+            let measured = measure::measure(self, &windows, &model)?;
+            let detail = measured.detail();
+            Ok((measured, false, detail))
+        });
+        let measured = match measured {
+            Ok(measured) => measured,
+            // Whatever the evaluation says that it was stopped by, it was stopped.
+            Err(_) if self.stop.load(Ordering::SeqCst) => {
+                return Ok(Making::Interrupted { step, remade });
+            }
+            Err(error) => return Err(error),
+        };
+        for (name, value) in measured.scores() {
+            self.listener.on(&Event::Scored { name: name.to_owned(), value });
+        }
+        let remade = remade + evaluated;
+        let made = Made { windows, measured, trained: summary, outcome, remade };
+        Ok(Making::Complete(Box::new(made)))
+    }
+
     /// Runs a stage between its two events. `work` returns its result, whether that was reused, and
     /// a line on it.
     pub(crate) fn stage<T>(
@@ -571,6 +663,7 @@ impl Run<'_> {
                 seed: self.config.run.seed,
                 resume: true,
                 stop: self.stop,
+                requests: self.requests,
                 listener: self.listener,
             };
             let data = Data { train: &loader, validation: validation.as_ref() };

@@ -51,6 +51,7 @@ mod space;
 mod stop;
 mod storage;
 mod study;
+mod summary;
 mod trial;
 
 pub use direction::Direction;
@@ -69,4 +70,5 @@ pub use space::{Choice, Distribution, DistributionError, Value};
 pub use stop::EarlyStop;
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
 pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};
+pub use summary::{Savings, best_trial, savings};
 pub use trial::{Trial, TrialState};

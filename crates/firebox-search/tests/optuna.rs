@@ -143,8 +143,9 @@ fn interrupted_trials_are_gone_on_with_by_optuna() {
 fn both_at_once(address: &str) {
     drop(Study::create(&open(address), "branin", &[Direction::Minimize], options()).unwrap());
     let extend = || optuna().unwrap().args(["extend", address, "branin", "15"]).spawn().unwrap();
+    let program = worker();
     let work = || {
-        std::process::Command::new(worker()).args([address, "branin", "70", "5"]).spawn().unwrap()
+        std::process::Command::new(&program).args([address, "branin", "70", "5"]).spawn().unwrap()
     };
     let children: Vec<Child> = vec![extend(), work(), extend(), work()];
     for mut child in children {

@@ -21,8 +21,9 @@ fn eight_workers_that_are_killed_at_random() {
     let address = folder.path().join("study.log").display().to_string();
     drop(Study::create(&open(&address), "branin", &[Direction::Minimize], options()).unwrap());
     let wanted = 20 * seconds;
+    let program = worker();
     let start = || -> Child {
-        let mut command = Command::new(worker());
+        let mut command = Command::new(&program);
         command.args([&address, "branin", &wanted.to_string(), "30"]).stdout(Stdio::null());
         command.spawn().unwrap()
     };

@@ -52,6 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             seed: 1,
             resume: false,
             stop: &AtomicBool::new(false),
+            requests: &Requests::new(),
             listener: &listener,
         };
         let data = Data { train: &loader, validation: None };

@@ -51,6 +51,7 @@
 //!         seed: 1337,
 //!         resume: false,
 //!         stop: &AtomicBool::new(false),
+//!         requests: &Requests::new(),
 //!         listener: &Silent,
 //!     },
 //! )?;

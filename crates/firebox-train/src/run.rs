@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Key, Listener};
+use firebox_core::{Key, Listener, Requests};
 use firebox_loader::{HeldOutLoader, TrainLoader};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ pub struct Run<'a> {
     /// Once this is true, training ends after the current step, saves, and returns
     /// [`Outcome::Interrupted`].
     pub stop: &'a AtomicBool,
+    /// What a person asks meanwhile; answered between two steps.
+    pub requests: &'a Requests,
     /// Receives steps, epochs, checkpoints and warnings, some of them from another thread.
     pub listener: &'a dyn Listener,
 }

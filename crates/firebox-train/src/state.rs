@@ -165,5 +165,16 @@ mod tests {
         state.best = Some(Best { step: 3, epoch: 1, loss: f64::MIN_POSITIVE });
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+        // The first version of checkpoints had no scale.
+        let mut first: serde_json::Value = serde_json::from_str(&text).unwrap();
+        first.as_object_mut().unwrap().remove("scaler");
+        assert_eq!(serde_json::from_value::<State>(first).unwrap(), state);
+    }
+
+    #[test]
+    fn the_schedule_goes_by_applied_steps() {
+        let mut state = State::start(Key::builder("test", 1).finish(), 1, Scaler::default());
+        (state.step, state.counts.skipped) = (9, 2);
+        assert_eq!(state.updates(), 7);
     }
 }

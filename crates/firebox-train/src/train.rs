@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use firebox_core::{Event, Stream};
+use firebox_core::{Event, Request, Stream};
 use firebox_kernels::SquaredNorm;
 use firebox_loader::{HeldOutLoader, Position};
 use firebox_models::Loss;
+use tracing::info_span;
 
 use crate::TrainError;
 use crate::average::Average;
@@ -109,6 +110,9 @@ where
     read_back(model, summary, run.folder, config)
 }
 
+/// Time between two looks whether a pause is over.
+const PAUSED: Duration = Duration::from_millis(20);
+
 /// A run in progress.
 struct Session<'a, M> {
     config: &'a TrainConfig,
@@ -123,6 +127,8 @@ struct Session<'a, M> {
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
+    /// A person asked that it be interrupted when this epoch is closed.
+    ends_with_epoch: bool,
 }
 
 /// What one optimizer step computed.
@@ -160,7 +166,7 @@ impl<M: Module> Session<'_, M> {
             if closed && (self.state.step >= total || self.stops_early()) {
                 break;
             }
-            let epoch_start = Instant::now();
+            let mut epoch_start = Instant::now();
             if !epoch_ended {
                 // A stop that came during the last save is heeded before any more work.
                 if run.stop.load(Ordering::Relaxed) {
@@ -170,10 +176,12 @@ impl<M: Module> Session<'_, M> {
                 let mut loader = data.train.epoch(self.state.position);
                 while self.state.position.batch < batches && self.state.step < total {
                     let start = Instant::now();
+                    let span = info_span!("step", number = self.state.step + 1).entered();
                     let group = config.accumulate.min(batches - self.state.position.batch);
                     let step = self.compute(objective, &mut loader, group)?;
                     let rate = self.learning_rate(self.state.updates(), total, per_epoch);
                     self.apply(step, rate, start)?;
+                    drop(span);
                     let done = self.state.step;
                     run.listener.on(&Event::Progress {
                         stage: "train".to_owned(),
@@ -186,6 +194,7 @@ impl<M: Module> Session<'_, M> {
                     if !closing && self.save_is_due() {
                         self.save(saver, Kind::Step, None)?;
                     }
+                    epoch_start += self.answer(saver)?;
                     if !closing && run.stop.load(Ordering::Relaxed) {
                         return self.interrupt(saver);
                     }
@@ -209,6 +218,9 @@ impl<M: Module> Session<'_, M> {
             let finished = self.state.step >= total || self.stops_early();
             if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
                 self.save(saver, Kind::Epoch, watched)?;
+            }
+            if self.ends_with_epoch && !finished {
+                return self.interrupt(saver);
             }
         }
         Ok(if self.state.step >= total { Outcome::Finished } else { Outcome::StoppedEarly })
@@ -235,15 +247,18 @@ impl<M: Module> Session<'_, M> {
         let (mut gradients, mut first, mut losses) = (Gradients::default(), None, vec![]);
         let (mut samples, mut wait) = (0, Duration::ZERO);
         for micro in 0..group {
-            let batch =
-                loader.next().ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
+            let next = info_span!("wait for data").in_scope(|| loader.next());
+            let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
             wait += batch.wait;
             let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
-            let Loss { value, weight, parts } = objective.loss(&self.model, &batch, streams);
+            let forward = info_span!("forward", samples = batch.indices.len() as u64);
+            let Loss { value, weight, parts } =
+                forward.in_scope(|| objective.loss(&self.model, &batch, streams));
             let plain = value.clone().detach().inner();
             // A batch with nothing to learn from has no gradient.
             if weight > 0.0 {
+                let _backward = info_span!("backward").entered();
                 let value = if scale == 1.0 { value } else { value * scale };
                 let taken = Gradients::take(&self.model, value.backward());
                 match first {
@@ -256,7 +271,10 @@ impl<M: Module> Session<'_, M> {
         }
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
         let scale = scale * first.map_or(1.0, |first| weight / first);
-        let (loss, parts, squared_norm) = read(&losses, weight, &gradients)?;
+        // On a GPU, the host waits here for all that it has asked for above.
+        let read_back = info_span!("read back");
+        let (loss, parts, squared_norm) =
+            read_back.in_scope(|| read(&losses, weight, &gradients))?;
         let batches = group;
         Ok(Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait })
     }
@@ -275,6 +293,7 @@ impl<M: Module> Session<'_, M> {
         if finite {
             self.state.counts.non_finite_in_a_row = 0;
             self.state.running.add(loss, weight);
+            let _optimizer = info_span!("optimizer").entered();
             let clip = self.config.clipping();
             let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
             self.optimizer.step(&mut self.model, &gradients, by);
@@ -362,6 +381,7 @@ impl<M: Module> Session<'_, M> {
         objective: &O,
         loader: &HeldOutLoader,
     ) -> Result<Option<f64>, TrainError> {
+        let _validation = info_span!("validation").entered();
         let mut model = self.model.valid();
         if self.config.average.is_some_and(|average| average.evaluate) {
             model = self.average.apply(model);
@@ -444,6 +464,38 @@ impl<M: Module> Session<'_, M> {
             .any(|n| step.is_multiple_of(n))
     }
 
+    /// Does what a person asked, between two steps, and returns the time that it stood still.
+    fn answer(&mut self, saver: &mut Saver<'_>) -> Result<Duration, TrainError> {
+        let (requests, step) = (self.run.requests, self.state.step);
+        let listener = self.run.listener;
+        let tell = |request| listener.on(&Event::Asked { request, step });
+        if requests.take_stop_after_epoch() {
+            self.ends_with_epoch = true;
+            tell(Request::StopAfterEpoch);
+        }
+        let mut paused: Option<Instant> = None;
+        loop {
+            if requests.take_save() {
+                tell(Request::Save);
+                // As after an interruption: a rollback goes back to the same steps, asked or not.
+                if self.saved != Some((step, self.state.closed_at)) {
+                    self.save(saver, Kind::Interrupt, None)?;
+                }
+            }
+            if !requests.is_paused() || self.run.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            paused.get_or_insert_with(|| {
+                tell(Request::Pause);
+                Instant::now()
+            });
+            std::thread::sleep(PAUSED);
+        }
+        let Some(since) = paused else { return Ok(Duration::ZERO) };
+        tell(Request::GoOn);
+        Ok(since.elapsed())
+    }
+
     /// Saves after an interruption, and waits until it is on disk.
     fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
         saver.wait()?;
@@ -461,6 +513,7 @@ impl<M: Module> Session<'_, M> {
         score: Option<f64>,
     ) -> Result<(), TrainError> {
         let since = Instant::now();
+        let _checkpoint = info_span!("checkpoint").entered();
         saver.wait()?;
         let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
         if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
@@ -549,6 +602,7 @@ impl<'a, M: Module> Session<'a, M> {
             log,
             safe: None,
             data_time: Duration::ZERO,
+            ends_with_epoch: false,
         };
         if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
             session.safe = session.safe_snapshot(&folder)?;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Event, Key, Silent};
+use firebox_core::{Event, Key, Requests, Silent};
 use firebox_train::{
     CheckpointConfig, CheckpointError, Data, Keep, Outcome, Pretraining, Run, TrainConfig,
     TrainError, checkpoints, load_weights, train,
@@ -222,6 +222,7 @@ fn a_run_belongs_to_one_process_one_key_and_one_seed() {
             seed,
             resume: true,
             stop: &stop,
+            requests: &Requests::new(),
             listener: &Silent,
         };
         let model = autoencoder(0.2, 0.1);
@@ -254,4 +255,20 @@ fn weights_of_another_model_are_refused_by_name() {
     fs::write(folder.path().join("text"), "no weights").unwrap();
     let text = load_weights(&folder.path().join("text"), &mut model).unwrap_err();
     assert!(std::error::Error::source(&text).unwrap().to_string().contains("safetensors"));
+}
+
+#[test]
+fn the_first_version_is_read_and_a_later_one_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    interrupted(folder.path());
+    let path = step_folder(folder.path(), 8);
+    let manifest = path.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let load = |version: &str| {
+        fs::write(&manifest, text.replace("\"version\": 2", version)).unwrap();
+        load_weights(&path, &mut autoencoder(0.2, 0.1))
+    };
+    load("\"version\": 1").unwrap();
+    let message = load("\"version\": 3").unwrap_err().to_string();
+    assert!(message.contains("it is of version 3, this reads 1 to 2"), "{message}");
 }

@@ -4,9 +4,10 @@
 
 mod support;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use firebox_core::Event;
+use firebox_core::{Event, Request, Requests};
 use firebox_train::{
     AdamWConfig, CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite,
     Optimizer, Outcome, Pretraining, Schedule, TrainConfig, TrainError, checkpoints, load_weights,
@@ -267,4 +268,57 @@ fn writing_in_the_background_changes_no_result() {
         files
     };
     assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_person_may_pause_save_and_stop_after_the_epoch_and_no_step_differs() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    // Six steps an epoch, three epochs; only the end of the run is saved by itself.
+    let keep = CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() };
+    let config = TrainConfig { checkpoint: keep, ..config(1e-2) };
+    let alone = tempfile::tempdir().unwrap();
+    let model = || autoencoder(0.2, 0.1);
+    let expected = Plan::new(alone.path()).train(model(), &Pretraining, data, &config).unwrap();
+
+    let (folder, requests) = (tempfile::tempdir().unwrap(), Requests::new());
+    let (asked, saved) = (Mutex::new(vec![]), Mutex::new(vec![]));
+    let watch = |event: &Event| match event {
+        Event::Step { step: 3, .. } => {
+            requests.ask(Request::Pause);
+            requests.ask(Request::Save);
+        }
+        Event::Step { step: 8, .. } => requests.ask(Request::StopAfterEpoch),
+        Event::Asked { request, step } => {
+            asked.lock().unwrap().push((*request, *step));
+            if *request == Request::Pause {
+                requests.ask(Request::GoOn);
+            }
+        }
+        Event::Checkpoint { step, .. } => saved.lock().unwrap().push(*step),
+        _ => {}
+    };
+    let plan = Plan { requests: &requests, watch: &watch, ..Plan::new(folder.path()) };
+    let stopped = plan.train(model(), &Pretraining, data, &config).unwrap();
+    assert_eq!((stopped.summary.outcome, stopped.summary.steps), (Outcome::Interrupted, 12));
+    let expected_asked =
+        [(Request::Save, 3), (Request::Pause, 3), (Request::GoOn, 3), (Request::StopAfterEpoch, 8)];
+    assert_eq!(*asked.lock().unwrap(), expected_asked);
+    assert_eq!(*saved.lock().unwrap(), [3, 12]);
+
+    let resumed = Plan::resumed(folder.path()).train(model(), &Pretraining, data, &config).unwrap();
+    assert_eq!(resumed.summary.outcome, Outcome::Finished);
+    assert_eq!(weights(&resumed.model), weights(&expected.model));
+    assert_eq!(steps(folder.path()), steps(alone.path()));
+}
+
+#[test]
+fn a_paused_run_can_be_interrupted() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let (folder, requests) = (tempfile::tempdir().unwrap(), Requests::new());
+    requests.ask(Request::Pause);
+    let plan = Plan { requests: &requests, stop_at: Some(1), ..Plan::new(folder.path()) };
+    let stopped = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config(1e-2)).unwrap();
+    assert_eq!((stopped.summary.outcome, stopped.summary.steps), (Outcome::Interrupted, 1));
 }

@@ -10,6 +10,8 @@ mod error;
 mod output;
 mod search;
 mod terminal;
+#[cfg(unix)]
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_core::Precision;
+use firebox_pipeline::monitor::ProfileConfig;
 use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
 
 use crate::output::{OutputError, say};
@@ -66,6 +69,21 @@ enum Command {
     Devices,
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
+    /// Put several runs on one page: curves, scores, settings that differ, times.
+    Compare(CompareFlags),
+    /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
+    #[cfg(unix)]
+    Watch(watch::WatchFlags),
+}
+
+#[derive(Args)]
+struct CompareFlags {
+    /// The runs: their folders, or their names within the runs folder.
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The page to write.
+    #[arg(long, default_value = "comparison.html", value_name = "FILE")]
+    output: PathBuf,
 }
 
 #[derive(Args)]
@@ -126,6 +144,14 @@ struct RunFlags {
     /// How events are shown.
     #[arg(long, value_enum, default_value_t)]
     log: LogFormat,
+    /// Profile some training steps: a timeline in the run's folder, a table in the report.
+    #[arg(
+        long,
+        value_name = "warmup=5,active=10",
+        num_args = 0..=1,
+        default_missing_value = "warmup=5,active=10"
+    )]
+    profile: Option<ProfileConfig>,
 }
 
 #[derive(Args)]
@@ -171,6 +197,9 @@ fn main() -> ExitCode {
         }
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
+        Command::Compare(flags) => compare(&flags),
+        #[cfg(unix)]
+        Command::Watch(flags) => watch::run(&flags),
     };
     result.unwrap_or_else(|error| {
         error::render(&error, log);
@@ -185,6 +214,7 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         (None, None) => anyhow::bail!("name a pipeline file, or a run with --resume"),
     };
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
+    let prepared = prepared.profiled(flags.profile);
     let device = device::choose(&prepared.config().run.device)?;
     let stop = stop_on_signal(flags.log)?;
     let terminal = Terminal::new(flags.log);
@@ -294,6 +324,12 @@ fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
             say(format_args!("peak resident memory {peak:.0} MiB"))?;
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
+    firebox_pipeline::compare(&flags.runs, &flags.output)?;
+    say(format_args!("comparison {}", flags.output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write as _};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How events are shown.
@@ -109,7 +109,19 @@ impl Terminal {
                     "  step {step:>6}  loss scale {before} -> {scale}, as {why} ({overflows} skipped so far)"
                 ));
             }
-            Event::Step { .. } | Event::Checkpoint { .. } => {}
+            Event::Asked { request, step } => {
+                let done = match request {
+                    Request::Pause => "paused",
+                    Request::GoOn => "going on",
+                    Request::Save => "saving, as asked,",
+                    Request::StopAfterEpoch => "stopping after this epoch, as asked",
+                };
+                self.line(&format!("  {done} after step {step}"));
+            }
+            Event::Step { .. }
+            | Event::Checkpoint { .. }
+            | Event::Scored { .. }
+            | Event::Machine(_) => {}
         }
     }
 }

@@ -6,12 +6,12 @@ use super::plot::{Bucket, Scale, buckets, coordinate, escape, path, range};
 use crate::Estimate;
 use crate::text::{grouped, significant};
 
-const WIDTH: f64 = 460.0;
-const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 58.0;
-const RIGHT: f64 = 14.0;
-const TOP: f64 = 10.0;
-const BOTTOM: f64 = 38.0;
+pub(super) const WIDTH: f64 = 460.0;
+pub(super) const HEIGHT: f64 = 250.0;
+pub(super) const LEFT: f64 = 58.0;
+pub(super) const RIGHT: f64 = 14.0;
+pub(super) const TOP: f64 = 10.0;
+pub(super) const BOTTOM: f64 = 38.0;
 /// Points of a curve that a page shows; more are drawn as a mean with its range.
 const MOST_POINTS: usize = 160;
 
@@ -140,7 +140,12 @@ fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> Stri
 }
 
 /// Both axes with grid and ticks. What the vertical one measures, the title says.
-fn axes(x: &Scale, y: &Scale, x_name: &str) -> String {
+pub(super) fn axes(x: &Scale, y: &Scale, x_name: &str) -> String {
+    axes_with(&x.ticks(5), x, y, x_name)
+}
+
+/// The same with given marks of the horizontal axis.
+pub(super) fn axes_with(marks: &[(f64, String)], x: &Scale, y: &Scale, x_name: &str) -> String {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let mut out = String::new();
     for (value, label) in y.ticks(5) {
@@ -153,8 +158,8 @@ fn axes(x: &Scale, y: &Scale, x_name: &str) -> String {
             coordinate(at + 3.5)
         );
     }
-    for (value, label) in x.ticks(5) {
-        let at = coordinate(x.at(value));
+    for (value, label) in marks {
+        let (at, label) = (coordinate(x.at(*value)), escape(label));
         let _ = write!(
             out,
             r#"<path class="axis" d="M{at} {bottom}v4"/><text class="tick" x="{at}" y="{}" text-anchor="middle">{label}</text>"#,
@@ -272,7 +277,7 @@ pub(super) fn figure(
     )
 }
 
-fn nothing(title: &str) -> String {
+pub(super) fn nothing(title: &str) -> String {
     let title = escape(title);
     format!(
         "<figure><figcaption>{title}</figcaption><p class=\"none\">Nothing to draw.</p></figure>\n"

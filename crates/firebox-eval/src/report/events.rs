@@ -72,7 +72,11 @@ impl Report {
                 self.outcome.clone_from(outcome);
                 self.seconds = *seconds;
             }
-            Event::StageStarted { .. } | Event::Progress { .. } => {}
+            Event::StageStarted { .. }
+            | Event::Progress { .. }
+            | Event::Scored { .. }
+            | Event::Machine(_)
+            | Event::Asked { .. } => {}
         }
     }
 

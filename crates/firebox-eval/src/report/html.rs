@@ -8,6 +8,8 @@ use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
 use crate::{Head, Outcome, Subject};
 
+/// How the footer of every page begins.
+pub(super) const MADE_BY: &str = "Made by Firebox";
 const STYLE: &str = include_str!("style.css");
 
 /// A part of the page that the table of contents names.
@@ -17,37 +19,52 @@ pub(super) struct Section {
     pub(super) body: String,
 }
 
+/// A page of its own: its head, a table of contents, its sections, and what the footer adds.
+pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) -> String {
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+        escape(title)
+    );
+    out.push_str(
+        "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n<div class=\"page\">\n",
+    );
+    out.push_str(head);
+    out.push_str("<nav aria-label=\"Contents\"><ul>");
+    for section in sections {
+        let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
+    }
+    out.push_str("</ul></nav>\n<main id=\"content\">\n");
+    for Section { id, title, body } in sections {
+        let _ = write!(
+            out,
+            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
+        );
+    }
+    out.push_str("</main>\n");
+    let _ = write!(
+        out,
+        "<footer>{MADE_BY} {}. This page loads nothing from a network; {footer}.</footer>\n</div>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    out
+}
+
+/// The list of named values below a heading; empty values are left out.
+pub(super) fn facts<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut out = String::from("<dl class=\"facts\">");
+    for (name, value) in facts.filter(|(_, value)| !value.is_empty()) {
+        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
+    }
+    out.push_str("</dl>\n");
+    out
+}
+
 impl Report {
     /// The page, as `report.html` holds it.
     pub fn html(&self) -> String {
-        let sections = sections::all(self);
-        let mut out = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n<title>{}: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-            escape(&self.title),
-            escape(label(self.verdict.outcome))
-        );
-        out.push_str(
-            "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n<div class=\"page\">\n",
-        );
-        out.push_str(&self.head());
-        out.push_str("<nav aria-label=\"Contents\"><ul>");
-        for section in &sections {
-            let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
-        }
-        out.push_str("</ul></nav>\n<main id=\"content\">\n");
-        for Section { id, title, body } in &sections {
-            let _ = write!(
-                out,
-                "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
-            );
-        }
-        out.push_str("</main>\n");
-        let _ = write!(
-            out,
-            "<footer>Made by Firebox {}. This page loads nothing from a network; all figures are in <code>scores.json</code> beside it.</footer>\n</div>\n</body>\n</html>\n",
-            env!("CARGO_PKG_VERSION")
-        );
-        out
+        let title = format!("{}: {}", self.title, label(self.verdict.outcome));
+        let footer = "all figures are in <code>scores.json</code> beside it";
+        page(&title, &self.head(), &sections::all(self), footer)
     }
 
     fn head(&self) -> String {
@@ -57,18 +74,15 @@ impl Report {
             "<header>\n<p class=\"verdict {tone}\"><strong class=\"pill\">{outcome}</strong> <span>{sentence}</span></p>\n<h1>{}</h1>\n",
             escape(&self.title)
         );
-        out.push_str("<dl class=\"facts\">");
         let own = [
             ("Run", self.run.as_str()),
             ("Made", self.created.as_str()),
             ("Outcome", self.outcome.as_str()),
             ("Device", self.device.as_str()),
         ];
-        let facts = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
-        for (name, value) in own.into_iter().chain(facts).filter(|(_, value)| !value.is_empty()) {
-            let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
-        }
-        out.push_str("</dl>\n<div class=\"cards\">\n");
+        let more = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
+        out.push_str(&facts(own.into_iter().chain(more)));
+        out.push_str("<div class=\"cards\">\n");
         for card in
             [self.score_card(), self.reconstruction_card(), self.training_card(), self.time_card()]
         {
@@ -159,7 +173,8 @@ impl Report {
     }
 }
 
-fn card(title: &str, value: &str, notes: &[String], tone: &str) -> String {
+/// A number to see at once.
+pub(super) fn card(title: &str, value: &str, notes: &[String], tone: &str) -> String {
     let notes: String = notes
         .iter()
         .filter(|note| !note.is_empty())

@@ -36,6 +36,16 @@ impl Report {
             write_table(out, &tables::epochs(self), false);
             write_table(out, &tables::checkpoints(self), true);
         });
+        section(&mut out, "Advice", |out| write_table(out, &tables::advice(self), false));
+        section(&mut out, "Machine", |out| {
+            self.machine.notes.iter().for_each(|note| {
+                let _ = write!(out, "{}\n\n", inline(note));
+            });
+            write_table(out, &tables::machine(self), false);
+        });
+        section(&mut out, "Profile", |out| {
+            self.profile.iter().for_each(|table| write_table(out, table, false));
+        });
         section(&mut out, "Data", |out| {
             self.data.iter().for_each(|table| write_table(out, table, true));
         });

@@ -23,6 +23,9 @@ pub(super) fn all(report: &Report) -> Vec<Section> {
         ("embedding", "Embedding", embedding(report)),
         ("reconstruction", "Reconstruction", reconstruction(report)),
         ("training", "Training", training(report)),
+        ("advice", "Advice", table(&tables::advice(report), false)),
+        ("machine", "Machine", machine(report)),
+        ("profile", "Profile", report.profile.iter().map(|one| table(one, false)).collect()),
         ("data", "Data", report.data.iter().map(|data| table(data, true)).collect()),
         ("stages", "Stages", stages(report)),
         ("configuration", "Configuration", configuration(report)),
@@ -190,6 +193,11 @@ fn training(report: &Report) -> String {
     out.push_str(&folded("Epochs", &table(&tables::epochs(report), false)));
     out.push_str(&table(&tables::checkpoints(report), true));
     out
+}
+
+fn machine(report: &Report) -> String {
+    let notes = report.machine.notes.iter().map(|note| format!("<p>{}</p>\n", escape(note)));
+    notes.collect::<String>() + &table(&tables::machine(report), false)
 }
 
 fn stages(report: &Report) -> String {

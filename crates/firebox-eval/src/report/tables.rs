@@ -222,6 +222,40 @@ pub(super) fn checkpoints(report: &Report) -> Table {
     out
 }
 
+/// What the machine did, each figure in its unit.
+pub(super) fn machine(report: &Report) -> Table {
+    let columns = ["figure", "mean while training", "peak while training", "peak of the run"];
+    let mut out = table("Machine", String::new(), columns);
+    for measure in &report.machine.measures {
+        let text = |value: f64| match measure.unit.as_str() {
+            "share" => percent(value),
+            "bytes" => bytes(value.max(0.0) as u64),
+            "bytes/s" => format!("{}/s", bytes(value.max(0.0) as u64)),
+            "1/s" => format!("{} /s", significant(value)),
+            unit => format!("{} {unit}", significant(value)),
+        };
+        let training = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), text);
+        out.rows.push(vec![
+            measure.name.clone(),
+            training(measure.training_mean),
+            training(measure.training_peak),
+            text(measure.peak),
+        ]);
+    }
+    out
+}
+
+/// What stood out, and what would change it.
+pub(super) fn advice(report: &Report) -> Table {
+    let note = "Computed from what this run measured.".to_owned();
+    let mut out = table("Advice", note, ["what was measured", "what would change it"]);
+    for advice in &report.advice {
+        let setting = if advice.setting.is_empty() { "–" } else { &advice.setting };
+        out.rows.push(vec![advice.finding.clone(), setting.to_owned()]);
+    }
+    out
+}
+
 pub(super) fn stages(report: &Report) -> Table {
     let columns = ["stage", "time", "state", "key", "result"];
     let mut out = table("Stages", String::new(), columns);

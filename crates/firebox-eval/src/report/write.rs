@@ -60,6 +60,8 @@ impl Report {
                 "best_validation_loss": best.map(|(_, loss)| loss),
                 "best_epoch": best.map(|(epoch, _)| epoch.epoch),
             },
+            "machine": self.machine,
+            "advice": self.advice,
             "stages": self.stages,
             "warnings": self.all_warnings(),
         });
@@ -71,7 +73,7 @@ impl Report {
 }
 
 /// Writes a sibling temporary, syncs it, and renames it over `path`.
-fn replace(path: &Path, text: &str) -> Result<(), EvalError> {
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), EvalError> {
     let error = |source| EvalError::Write { path: path.to_owned(), source };
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use burn::module::Module;
-use firebox_core::{Event, Key, Precision, Stream};
+use firebox_core::{Event, Key, Precision, Requests, Stream};
 use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_train::{
@@ -258,6 +258,7 @@ fn train<M: Module, O: Objective<M>>(
         seed: 1337,
         resume: false,
         stop: &AtomicBool::new(false),
+        requests: &Requests::new(),
         listener: &listener,
     };
     firebox_train::train(

@@ -135,6 +135,18 @@ pub enum SamplerConfig {
     Grid,
 }
 
+impl SamplerConfig {
+    /// Its name for a reader.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Tpe(_) => "TPE",
+            Self::Random => "random",
+            Self::QuasiRandom => "quasi-random (Sobol)",
+            Self::Grid => "grid",
+        }
+    }
+}
+
 impl Default for SamplerConfig {
     fn default() -> Self {
         Self::Tpe(TpeConfig::default())
@@ -159,6 +171,21 @@ pub enum PrunerConfig {
     Patient(Patient),
     /// Gives up what is out of bounds.
     Threshold(ThresholdPruner),
+}
+
+impl PrunerConfig {
+    /// Its name for a reader.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Median(_) => "median",
+            Self::Percentile(_) => "percentile",
+            Self::SuccessiveHalving(_) => "successive halving",
+            Self::Hyperband(_) => "hyperband",
+            Self::Patient(_) => "patience",
+            Self::Threshold(_) => "threshold",
+        }
+    }
 }
 
 impl Default for PrunerConfig {

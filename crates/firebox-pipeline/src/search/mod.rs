@@ -30,7 +30,7 @@ use crate::error::{PipelineError, at};
 use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
 use trial::Ran;
 
-/// Study attribute with the pipeline that is searched, as TOML.
+/// System attribute of the study with the pipeline that is searched, as TOML.
 const PIPELINE: &str = "firebox:pipeline";
 
 /// Which search is worked on.
@@ -211,6 +211,7 @@ impl Search {
         let best = study.best_trials()?.into_iter().next();
         let mut finished = None;
         let mut pipeline = None;
+        let mut configuration = String::new();
         if let Some(best) = &best {
             let config = self.config_of(best)?;
             let prepared = Prepared::of(&self.name, config);
@@ -221,13 +222,23 @@ impl Search {
                 self.name,
                 value_text(best)
             );
-            std::fs::write(&path, head + &prepared.resolved(&[])?).map_err(at(&path))?;
+            configuration = head + &prepared.resolved(&[])?;
+            std::fs::write(&path, &configuration).map_err(at(&path))?;
             pipeline = Some(path);
             if !self.is_stopped() {
                 finished = Some(prepared.run(device, &self.stop, listener)?);
             }
         }
-        let page = page::write(&folder, &study, &trials)?;
+        let about = page::About {
+            study: &study,
+            trials: &trials,
+            space: &self.space,
+            storage: self.storage.address(),
+            sampler: self.search.sampler.name(),
+            pruner: self.search.pruner.name(),
+            configuration,
+        };
+        let page = page::write(&folder, &about)?;
         Ok(Searched {
             complete: count(TrialState::Complete),
             pruned: count(TrialState::Pruned),
@@ -255,7 +266,7 @@ impl Search {
     fn begin(&self, with_file: bool) -> Result<(), PipelineError> {
         let study = self.study()?;
         study.check_space(&self.space)?;
-        let known = study.attributes()?;
+        let known = study.system_attributes()?;
         let prepared = Prepared::of(&self.name, self.config.clone());
         match known.get(PIPELINE).and_then(|text| text.as_str()) {
             Some(text) if with_file => {
@@ -264,7 +275,7 @@ impl Search {
                 same_search(&self.name, &self.file, &self.config, &theirs)?;
             }
             Some(_) => {}
-            None => study.set_attribute(PIPELINE, &prepared.resolved(&[])?.into())?,
+            None => study.set_system_attribute(PIPELINE, &prepared.resolved(&[])?.into())?,
         }
         study.set_metric_names(&["validation loss"])?;
         Ok(())
@@ -417,7 +428,7 @@ fn find(address: &str, study: Option<&str>) -> Result<(Arc<Storage>, String), Pi
 
 fn stored_pipeline(storage: &Arc<Storage>, name: &str) -> Result<String, PipelineError> {
     let options = Options::new(firebox_search::RandomSampler::new(0));
-    let known = Study::load(storage, name, options)?.attributes()?;
+    let known = Study::load(storage, name, options)?.system_attributes()?;
     let text = known.get(PIPELINE).and_then(|text| text.as_str()).map(str::to_owned);
     text.ok_or_else(|| {
         PipelineError::Setting(format!(

@@ -1,29 +1,98 @@
-//! The study as a page of text: `summary.md` beside the best pipeline.
+//! The study as a page, `report.html`, and as text, `summary.md`, beside the best pipeline.
 
 use std::path::{Path, PathBuf};
 
-use firebox_search::{Study, Trial, TrialState};
+use firebox_eval::{
+    Fact, Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial,
+};
+use firebox_search::{
+    Distribution, FanovaConfig, Space, Study, Trial, TrialState, importances, savings,
+};
 
 use crate::error::{PipelineError, at};
 
-/// Writes the page and returns its path.
-pub(super) fn write(
-    folder: &Path,
-    study: &Study,
-    trials: &[Trial],
-) -> Result<PathBuf, PipelineError> {
+/// Marks of an axis.
+const MARKS: usize = 5;
+
+/// What the page shows.
+pub(super) struct About<'a> {
+    pub(super) study: &'a Study,
+    pub(super) trials: &'a [Trial],
+    pub(super) space: &'a Space,
+    pub(super) storage: &'a str,
+    pub(super) sampler: &'static str,
+    pub(super) pruner: &'static str,
+    /// The best trial as a pipeline file.
+    pub(super) configuration: String,
+}
+
+/// Writes the page and the text, and returns the path of the page.
+pub(super) fn write(folder: &Path, about: &About<'_>) -> Result<PathBuf, PipelineError> {
     let path = folder.join("summary.md");
-    std::fs::write(&path, summary(study.name(), trials)).map_err(at(&path))?;
-    Ok(path)
+    std::fs::write(&path, summary(about.study.name(), about.trials)).map_err(at(&path))?;
+    Ok(report(about)?.write(folder)?.html)
+}
+
+fn report(about: &About<'_>) -> Result<StudyReport, PipelineError> {
+    let About { study, trials, space, storage, sampler, pruner, configuration } = about;
+    let began = trials.iter().filter_map(|trial| trial.started).fold(f64::INFINITY, f64::min);
+    let parameters = space.parameters().iter();
+    let axes: Vec<(&String, &Distribution)> =
+        parameters.map(|(name, parameter)| (name, &parameter.distribution)).collect();
+    let mark = |(name, axis): &(&String, &Distribution)| StudyParameter {
+        name: (*name).clone(),
+        marks: axis.marks(MARKS),
+    };
+    let fact = |name: &str, value: &str| Fact::new(name, value);
+    Ok(StudyReport {
+        title: format!("Search of {}", study.name()),
+        study: study.name().to_owned(),
+        created: crate::measure::now(),
+        facts: vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)],
+        objectives: vec![StudyObjective { name: "validation loss".to_owned(), maximize: false }],
+        parameters: axes.iter().map(mark).collect(),
+        trials: trials.iter().map(|trial| row(trial, began, &axes)).collect(),
+        importances: importances(trials, 0, FanovaConfig::default()),
+        best: study.best_trials()?.iter().map(|trial| trial.number).collect(),
+        saved: savings(trials).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
+        configuration: configuration.clone(),
+        warnings: vec![],
+    })
+}
+
+fn row(trial: &Trial, began: f64, axes: &[(&String, &Distribution)]) -> StudyTrial {
+    let outcome = match trial.state {
+        TrialState::Complete => StudyOutcome::Complete,
+        TrialState::Pruned => StudyOutcome::Pruned,
+        TrialState::Fail => StudyOutcome::Failed,
+        TrialState::Running => StudyOutcome::Running,
+        TrialState::Waiting => StudyOutcome::Waiting,
+    };
+    let values = trial.values.clone().filter(|_| outcome == StudyOutcome::Complete);
+    StudyTrial {
+        number: trial.number,
+        outcome,
+        values: values.unwrap_or_default(),
+        parameters: axes.iter().map(|(name, axis)| place(trial, name, axis)).collect(),
+        // Steps count from 0, and epochs from 1.
+        reports: trial.intermediate.iter().map(|(k, value)| (*k as f64 + 1.0, *value)).collect(),
+        started: trial.started.map(|time| time - began),
+        ended: trial.ended.map(|time| time - began),
+        reason: (outcome == StudyOutcome::Failed).then(|| reason(trial)),
+    }
+}
+
+/// Where a trial's value lies on the axis of the space, and the value as text.
+fn place(trial: &Trial, name: &str, axis: &Distribution) -> Option<(f64, String)> {
+    let (own, internal) = trial.parameters.get(name)?;
+    let value = own.to_value(*internal).ok()?;
+    // The axis may have changed since the trial was begun.
+    let there = axis.to_internal(&value).unwrap_or(*internal);
+    Some((axis.place(there), super::short(value)))
 }
 
 fn summary(name: &str, trials: &[Trial]) -> String {
     let of = |state: TrialState| trials.iter().filter(move |trial| trial.state == state);
-    let mean = |seconds: Vec<f64>| {
-        (!seconds.is_empty()).then(|| seconds.iter().sum::<f64>() / seconds.len() as f64)
-    };
-    let complete = mean(of(TrialState::Complete).filter_map(seconds).collect());
-    let pruned: Vec<f64> = of(TrialState::Pruned).filter_map(seconds).collect();
     let mut text = format!("# Study {name}\n\n");
     for (state, what) in [
         (TrialState::Complete, "complete"),
@@ -37,11 +106,18 @@ fn summary(name: &str, trials: &[Trial]) -> String {
             text.push_str(&format!("- {what}: {count}\n"));
         }
     }
-    if let Some(complete) = complete.filter(|_| !pruned.is_empty()) {
-        let saved: f64 = pruned.iter().map(|seconds| (complete - seconds).max(0.0)).sum();
+    if let Some(saved) = savings(trials) {
         text.push_str(&format!(
-            "- pruning saved about {saved:.0} s: what its trials would have taken, had they lasted the mean {complete:.1} s of the complete ones\n"
+            "- {:.0} % of the trials were given up early, which saved about {:.0} s beside the {:.0} s that were spent\n",
+            100.0 * saved.share, saved.seconds, saved.spent
         ));
+    }
+    let shares = importances(trials, 0, FanovaConfig::default());
+    if shares.iter().any(|(_, share)| *share > 0.0) {
+        text.push_str("\n| key | share of the variance (fANOVA) |\n|---|---|\n");
+        for (name, share) in shares {
+            text.push_str(&format!("| {name} | {:.1} % |\n", 100.0 * share));
+        }
     }
     text.push_str(
         "\n| trial | state | validation loss | seconds | values |\n|---|---|---|---|---|\n",

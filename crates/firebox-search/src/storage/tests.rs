@@ -272,3 +272,29 @@ fn ten_thousand_trials_are_loaded_in_under_a_second() {
     // `firebox-benches` and by hand; this holds a quadratic replay off.
     assert!(seconds < 5.0, "{seconds} s");
 }
+
+/// On a file system in memory, where flushing costs nothing: what is left is the append itself.
+#[test]
+fn an_append_costs_under_a_millisecond_beside_its_flush() {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        println!("skipped: there is no file system in memory at /dev/shm");
+        return;
+    }
+    let folder = tempfile::tempdir_in(memory).unwrap();
+    let storage = open(&folder.path().join("journal.log")).unwrap();
+    append(&storage, vec![begin("s")]);
+    let mut times: Vec<f64> = (0..500)
+        .map(|n| {
+            let start = Instant::now();
+            append(&storage, vec![set(n)]);
+            start.elapsed().as_secs_f64() * 1e3
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!(
+        "append: {:.3} ms (median of 500), {:.3} ms (95th percentile)",
+        times[250], times[475]
+    );
+    assert!(times[250] < 1.0, "{} ms", times[250]);
+}

@@ -173,7 +173,7 @@ impl Study {
     ///
     /// If the journal fails.
     pub fn trials(&self) -> Result<Vec<Trial>, StudyError> {
-        Ok(self.view(|study| study.trials.clone())?)
+        self.view(|study| study.trials.clone())
     }
 
     /// The best trials: with one objective the first best, with several those that no other trial
@@ -186,7 +186,7 @@ impl Study {
         let best = |study: &StudyRecord| {
             best::best(&study.trials, &self.directions).into_iter().cloned().collect()
         };
-        Ok(self.view(best)?)
+        self.view(best)
     }
 
     /// Attributes of the user.
@@ -195,7 +195,7 @@ impl Study {
     ///
     /// If the journal fails.
     pub fn attributes(&self) -> Result<BTreeMap<String, Json>, StudyError> {
-        Ok(self.view(|study| study.user_attributes.clone())?)
+        self.view(|study| study.user_attributes.clone())
     }
 
     /// Sets an attribute of the user.
@@ -212,19 +212,36 @@ impl Study {
         })
     }
 
+    /// Attributes that programs keep for themselves; Optuna's dashboard does not show them.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn system_attributes(&self) -> Result<BTreeMap<String, Json>, StudyError> {
+        self.view(|study| study.system_attributes.clone())
+    }
+
+    /// Sets an attribute that programs keep for themselves.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn set_system_attribute(&self, key: &str, value: &Json) -> Result<(), StudyError> {
+        self.storage.change(|replay| {
+            let had = replay.study(self.id).and_then(|study| study.system_attributes.get(key));
+            let (study, key) = (self.id, key.to_owned());
+            let operation = Operation::StudySystemAttribute { study, key, value: value.clone() };
+            Ok(((had != Some(value)).then_some(operation).into_iter().collect(), ()))
+        })
+    }
+
     /// Names the objectives, as Optuna's `set_metric_names` does; its dashboard shows them.
     ///
     /// # Errors
     ///
     /// If the journal fails.
     pub fn set_metric_names(&self, names: &[&str]) -> Result<(), StudyError> {
-        let (key, value) = ("study:metric_names", Json::from(names.to_vec()));
-        self.storage.change(|replay| {
-            let had = replay.study(self.id).and_then(|study| study.system_attributes.get(key));
-            let (study, key) = (self.id, key.to_owned());
-            let operation = Operation::StudySystemAttribute { study, key, value: value.clone() };
-            Ok(((had != Some(&value)).then_some(operation).into_iter().collect(), ()))
-        })
+        self.set_system_attribute("study:metric_names", &Json::from(names.to_vec()))
     }
 
     /// Puts a trial with these values into the queue; it is taken before any other is begun.
@@ -358,7 +375,7 @@ impl Study {
     /// Whether a trial is under way that may still come back: it runs with signs of life, or waits as
     /// a retry.
     fn others_work(&self) -> Result<bool, StudyError> {
-        Ok(self.view(|study| {
+        self.view(|study| {
             study.open.iter().any(|place| {
                 let trial = &study.trials[*place];
                 match trial.state {
@@ -366,7 +383,7 @@ impl Study {
                     _ => retry::is_retry(trial),
                 }
             })
-        })?)
+        })
     }
 
     /// Values of a space for a trial, and the attributes that the sampler wants to be kept.

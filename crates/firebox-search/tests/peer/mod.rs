@@ -64,6 +64,7 @@ pub(crate) fn assert_read_the_same(address: &str) {
         let directions: Vec<i32> = study.directions().iter().map(direction).collect();
         assert_eq!(theirs["directions"], json!(directions));
         assert_eq!(theirs["user"], json!(study.attributes().unwrap()));
+        assert_eq!(theirs["system"], json!(study.system_attributes().unwrap()));
         let trials = study.trials().unwrap();
         assert_eq!(theirs["trials"].as_array().unwrap().len(), trials.len());
         for (theirs, ours) in theirs["trials"].as_array().unwrap().iter().zip(&trials) {

@@ -138,7 +138,8 @@ pub enum Kind {
     Epoch,
     /// At a step whose number the configuration asks for.
     Step,
-    /// Because the run was interrupted; it is dropped once training has gone on.
+    /// Because the run was interrupted, or a person asked for it; it is dropped once training has
+    /// gone on and saved again.
     Interrupt,
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use firebox_core::{Event, Key, Stream};
+use firebox_core::{Event, Key, Requests, Stream};
 use firebox_loader::{
     Batch, HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource,
 };
@@ -107,19 +107,24 @@ impl Objective<Point> for ToMean {
     }
 }
 
+/// Nobody asks anything.
+static NOTHING: Requests = Requests::new();
+
 /// What a test does to a run.
 pub(crate) struct Plan<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) resume: bool,
     /// Sets the stop flag when this step is reported.
     pub(crate) stop_at: Option<u64>,
+    /// What is asked of the run.
+    pub(crate) requests: &'a Requests,
     /// Is called with every event.
     pub(crate) watch: &'a (dyn Fn(&Event) + Send + Sync),
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(folder: &'a Path) -> Self {
-        Self { folder, resume: false, stop_at: None, watch: &|_| {} }
+        Self { folder, resume: false, stop_at: None, requests: &NOTHING, watch: &|_| {} }
     }
 
     pub(crate) fn resumed(folder: &'a Path) -> Self {
@@ -148,6 +153,7 @@ impl<'a> Plan<'a> {
             seed: SEED,
             resume: self.resume,
             stop: &stop,
+            requests: self.requests,
             listener: &listener,
         };
         train(model, objective, data, config, &run)

@@ -134,13 +134,8 @@ impl TpeSampler {
         parts
     }
 
-    /// The best of the candidates; `draw` gives uniform numbers in [0, 1).
-    fn propose(
-        &self,
-        context: &SamplerContext<'_>,
-        part: &Subspace<'_>,
-        draw: &mut dyn FnMut() -> f64,
-    ) -> Vec<f64> {
+    /// The good and the bad trials.
+    fn split<'a>(&self, context: &SamplerContext<'a>) -> [Vec<&'a Trial>; 2] {
         let counts = |trial: &&Trial| match trial.state {
             TrialState::Complete | TrialState::Pruned => true,
             TrialState::Running => self.config.constant_liar,
@@ -148,13 +143,23 @@ impl TpeSampler {
         };
         let trials: Vec<_> = others(context).filter(counts).collect();
         let finished = trials.iter().filter(|trial| trial.state.is_finished()).count();
-        let (below, above) = split(&trials, context.directions, good_trials(context, finished));
+        split(&trials, context.directions, good_trials(context, finished))
+    }
+
+    /// The best of the candidates; `draw` gives uniform numbers in [0, 1).
+    fn propose(
+        &self,
+        context: &SamplerContext<'_>,
+        [below, above]: &[Vec<&Trial>; 2],
+        part: &Subspace<'_>,
+        draw: &mut dyn FnMut() -> f64,
+    ) -> Vec<f64> {
         let shape = Shape {
             prior_weight: self.config.prior_weight,
             magic_clip: self.config.magic_clip,
             endpoints: self.config.endpoints,
         };
-        let (below, above) = (observations(&below, part), observations(&above, part));
+        let (below, above) = (observations(below, part), observations(above, part));
         let equal = (context.directions.len() > 1).then(|| vec![1.0; below.len()]);
         let below = Parzen::new(&below, part, shape, equal);
         let above = Parzen::new(&above, part, shape, None);
@@ -186,10 +191,11 @@ impl Sampler for TpeSampler {
             .map(|(name, distribution)| (name.clone(), from_unit(distribution, 0.0)))
             .collect();
         let stream = Stream::new(self.seed, "search/tpe").substream(context.number);
+        let trials = self.split(context);
         for part in self.parts(context, &finished, space) {
             let purpose = part.keys().fold(0, |purpose, name| hash(name) ^ (purpose << 1));
             let mut draws = stream.substream(purpose).draws();
-            let point = self.propose(context, &part, &mut || draws.uniform_f64());
+            let point = self.propose(context, &trials, &part, &mut || draws.uniform_f64());
             values.extend(part.keys().map(|name| (*name).to_owned()).zip(point));
         }
         values

@@ -21,7 +21,7 @@ pub(crate) fn split<'a>(
     trials: &[&'a Trial],
     directions: &[Direction],
     count: usize,
-) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
+) -> [Vec<&'a Trial>; 2] {
     let (mut complete, mut pruned) = (Vec::new(), Vec::new());
     let (mut infeasible, mut above) = (Vec::new(), Vec::new());
     for trial in trials {
@@ -41,7 +41,7 @@ pub(crate) fn split<'a>(
     }
     below.sort_by_key(|trial| trial.number);
     above.sort_by_key(|trial| trial.number);
-    (below, above)
+    [below, above]
 }
 
 /// Puts the best `count` complete trials first.

@@ -74,9 +74,10 @@ fn proposals_after_recorded_trials_are_optunas() {
             let finished: Vec<_> = others(&context)
                 .filter(|t| matches!(t.state, TrialState::Complete | TrialState::Pruned))
                 .collect();
+            let split = sampler.split(&context);
             let mut checked = 0;
             for part in sampler.parts(&context, &finished, &space) {
-                let found = sampler.propose(&context, &part, &mut golden::draws(number));
+                let found = sampler.propose(&context, &split, &part, &mut golden::draws(number));
                 for (parameter, found) in part.keys().zip(found) {
                     let expected = proposal["params"][*parameter].as_f64().unwrap();
                     let error = (found - expected).abs() / expected.abs().max(1e-9);
@@ -134,7 +135,7 @@ fn values_that_are_no_numbers_count_as_the_worst() {
         .collect();
     let trials: Vec<_> = trials.iter().collect();
     let check = |direction, expected: &[u64]| {
-        let (below, above) = split(&trials, &[direction], 3);
+        let [below, above] = split(&trials, &[direction], 3);
         assert_eq!(below.iter().map(|t| t.number).collect::<Vec<_>>(), expected);
         assert_eq!(above.len(), 3);
     };

@@ -1,0 +1,61 @@
+//! What the machine did while a run went on, as plain values. Nothing is measured here.
+
+use serde::{Deserialize, Serialize};
+
+/// What this process and its machine did since the sample before. What the system does not tell is
+/// `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineSample {
+    /// Time since the sample before, which all rates are over.
+    pub seconds: f64,
+    /// Hardware threads that this process kept busy: its CPU time over wall-clock time.
+    pub cpu_threads: f64,
+    /// Hardware threads that this process may use.
+    pub threads: u32,
+    /// Hardware threads that all other processes of the machine kept busy.
+    pub other_threads: Option<f64>,
+    /// Resident memory of this process, bytes.
+    pub resident_bytes: u64,
+    /// Memory that this process may use at most: the machine's, or its control group's.
+    pub memory_bytes: u64,
+    /// Memory that is still to be had of it.
+    pub available_bytes: u64,
+    /// Memory that the system's page cache holds.
+    pub page_cache_bytes: Option<u64>,
+    /// Page faults a second that memory served, page cache included.
+    pub minor_faults: Option<f64>,
+    /// Page faults a second that a disk served.
+    pub major_faults: Option<f64>,
+    /// Bytes a second that this process made a disk read.
+    pub disk_read: f64,
+    /// Bytes a second that this process made a disk write.
+    pub disk_written: f64,
+    /// Bytes a second that this process read by calls and no disk served: the page cache did.
+    pub cache_read: Option<f64>,
+    /// The GPUs that the driver shows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuSample>,
+}
+
+/// What a GPU did. What its driver does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSample {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Share of the driver's last sampling period in which a kernel ran, from 0 to 1.
+    pub utilisation: Option<f64>,
+    /// Memory in use by all processes, bytes.
+    pub memory_used_bytes: Option<u64>,
+    /// Memory in all, bytes.
+    pub memory_bytes: Option<u64>,
+    /// Clock of its multiprocessors, MHz.
+    pub clock_mhz: Option<u32>,
+    /// Power, watts.
+    pub power_watts: Option<f64>,
+    /// Temperature, degrees Celsius.
+    pub temperature_celsius: Option<u32>,
+}

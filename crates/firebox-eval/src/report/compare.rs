@@ -1,0 +1,255 @@
+//! Several runs on one page: curves, scores, the settings that differ, and where the time went.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
+use super::html::{MADE_BY, Section, page, table};
+use super::plot::escape;
+use super::tables::with_interval;
+use super::write::replace;
+use super::{Report, StepPoint, Table};
+use crate::text::{count, duration, grouped, percent, significant};
+use crate::{EvalError, Fill, Head, Subject};
+
+/// Runs that colours tell apart.
+pub const MOST_RUNS: usize = 9;
+
+/// A run beside others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComparedRun {
+    /// What its events and its `scores.json` tell.
+    pub report: Report,
+    /// Its settings: names with dots, and values as text.
+    pub settings: BTreeMap<String, String>,
+    /// Times and rates by name.
+    pub timings: Vec<(String, String)>,
+}
+
+/// Several runs on one page, at most [`MOST_RUNS`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SideBySide {
+    runs: Vec<ComparedRun>,
+}
+
+impl SideBySide {
+    /// Puts runs side by side. Runs of one name are numbered.
+    ///
+    /// # Errors
+    ///
+    /// When there are fewer than two runs, or more than can be told apart.
+    pub fn new(mut runs: Vec<ComparedRun>) -> Result<Self, EvalError> {
+        if !(2..=MOST_RUNS).contains(&runs.len()) {
+            return Err(EvalError::Runs { found: runs.len(), most: MOST_RUNS });
+        }
+        for place in 1..runs.len() {
+            let (before, rest) = runs.split_at_mut(place);
+            let own = rest[0].report.run.clone();
+            let same = before.iter().filter(|run| run.report.run == own).count();
+            if same > 0 {
+                rest[0].report.run = format!("{own} ({})", same + 1);
+            }
+        }
+        Ok(Self { runs })
+    }
+
+    /// Writes the page, whole or not at all. It replaces an older page of Firebox, and no other file.
+    ///
+    /// # Errors
+    ///
+    /// When the file is something else, or cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), EvalError> {
+        if path.exists() && !fs::read_to_string(path).is_ok_and(|text| text.contains(MADE_BY)) {
+            return Err(EvalError::NotOurs { path: path.to_owned() });
+        }
+        replace(path, &self.html())
+    }
+
+    /// The page.
+    pub fn html(&self) -> String {
+        let title = format!("Comparison of {}", count(self.runs.len(), "run"));
+        let names: Vec<String> = self.runs.iter().map(|run| run.report.run.clone()).collect();
+        let head = format!(
+            "<header>\n<h1>{title}</h1>\n<p class=\"note\">{}</p>\n</header>\n",
+            escape(&names.join(", "))
+        );
+        let sections = [
+            ("runs", "Runs", table(&self.overview(), false)),
+            ("curves", "Curves", self.curves()),
+            ("scores", "Scores", self.scores()),
+            ("settings", "Settings that differ", table(&self.settings(), false)),
+            ("time", "Time", table(&self.timings(), false)),
+        ];
+        let sections: Vec<Section> = sections
+            .into_iter()
+            .filter(|(.., body)| !body.is_empty())
+            .map(|(id, title, body)| Section { id, title, body })
+            .collect();
+        page(&title, &head, &sections, "each run has a report of its own in its folder")
+    }
+
+    fn overview(&self) -> Table {
+        let columns = ["run", "outcome", "steps", "best validation loss", "test", "time"];
+        let rows = self.runs.iter().map(|ComparedRun { report, .. }| {
+            let steps = report.curves.steps.last().map_or(0, |point| point.step);
+            let best = report.best_epoch().map_or_else(
+                || "–".to_owned(),
+                |(epoch, loss)| format!("{} (epoch {})", significant(loss), epoch.epoch),
+            );
+            let test = own_score(report).map_or_else(
+                || "–".to_owned(),
+                |(name, estimate)| format!("{} {name}", percent(estimate.value)),
+            );
+            let outcome = if report.outcome.is_empty() { "not ended" } else { &report.outcome };
+            let steps = grouped(steps as f64);
+            let time = duration(report.seconds);
+            let (run, outcome) = (report.run.clone(), outcome.to_owned());
+            vec![run, outcome, steps, best, test, time]
+        });
+        Table {
+            title: "Runs".to_owned(),
+            note: String::new(),
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        }
+    }
+
+    fn curves(&self) -> String {
+        type Points = Vec<(f64, f64)>;
+        let chart = |title, value, points: &dyn Fn(&Report) -> Points| {
+            let curves = self.runs.iter().zip(COLOURS);
+            let curves = curves.map(|(ComparedRun { report, .. }, class)| {
+                let points = points(report);
+                Curve { name: &report.run, class, dots: points.len() <= 40, points }
+            });
+            curve_chart(&CurveChart { title, value, curves: curves.collect(), level: None })
+        };
+        let of = |report: &Report, value: fn(&StepPoint) -> f64| -> Points {
+            report.curves.steps.iter().map(|point| (point.step as f64, value(point))).collect()
+        };
+        let charts = [
+            chart("Validation loss", "loss", &|report| {
+                let epochs = report.curves.epochs.iter();
+                epochs.filter_map(|e| Some((e.step as f64, e.validation_loss?))).collect()
+            }),
+            chart("Training loss, mean of each epoch", "loss", &|report| {
+                report.curves.epochs.iter().map(|e| (e.step as f64, e.train_loss)).collect()
+            }),
+            chart("Training loss of each step", "loss", &|report| of(report, |p| p.loss)),
+            chart("Learning rate", "learning rate", &|report| of(report, |p| p.learning_rate)),
+            chart("Gradient norm", "gradient norm", &|report| of(report, |p| p.gradient_norm)),
+        ];
+        format!("<div class=\"grid\">{}</div>\n", charts.concat())
+    }
+
+    fn scores(&self) -> String {
+        let rows = |estimate: &dyn Fn(&Report) -> Option<crate::Estimate>| -> Vec<IntervalRow> {
+            let all = self.runs.iter().map(|run| &run.report);
+            all.filter_map(|report| {
+                let estimate = estimate(report)?;
+                Some(IntervalRow { label: report.run.clone(), estimate, own: false })
+            })
+            .collect()
+        };
+        let metrics: BTreeSet<&str> =
+            self.runs.iter().filter_map(|run| own_score(&run.report)).map(|s| s.0).collect();
+        let mut charts: Vec<String> = metrics
+            .into_iter()
+            .map(|metric| {
+                let of = |report: &Report| own_score(report).filter(|s| s.0 == metric).map(|s| s.1);
+                let title = format!("Test {metric}, linear probe, with its interval");
+                interval_chart(&title, &rows(&of), false, percent)
+            })
+            .collect();
+        let errors = rows(&own_error);
+        if !errors.is_empty() {
+            let title = "Mean squared error on masked steps, with its interval";
+            charts.push(interval_chart(title, &errors, true, significant));
+        }
+        if charts.is_empty() {
+            return "<p>None of these runs has scores yet.</p>\n".to_owned();
+        }
+        let note = "Runs on other data, another split or another mask are not measured on the same windows; the settings below say whether these are.";
+        let charts = charts.concat();
+        format!(
+            "<p class=\"note\">{note}</p><div class=\"grid\">{charts}</div>\n{}",
+            table(&self.score_table(), false)
+        )
+    }
+
+    fn score_table(&self) -> Table {
+        let rows = self.runs.iter().map(|run| {
+            let dash = || "–".to_owned();
+            let score = own_score(&run.report).map_or_else(dash, |s| with_interval(s.1, percent));
+            let error = own_error(&run.report).map_or_else(dash, |e| with_interval(e, significant));
+            vec![run.report.run.clone(), score, error]
+        });
+        Table {
+            title: "Scores".to_owned(),
+            note: String::new(),
+            columns: ["run", "test score", "error on masked steps"].map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// The table of a value for each run, under the names of the runs.
+    fn beside(&self, first: &str, title: &str, note: String, rows: Vec<Vec<String>>) -> Table {
+        let names = self.runs.iter().map(|run| run.report.run.clone());
+        let columns = std::iter::once(first.to_owned()).chain(names).collect();
+        Table { title: title.to_owned(), note, columns, rows }
+    }
+
+    fn settings(&self) -> Table {
+        let names: BTreeSet<&String> =
+            self.runs.iter().flat_map(|run| run.settings.keys()).collect();
+        let row = |name: &&String| -> Option<Vec<String>> {
+            let values = self.runs.iter().map(|run| run.settings.get(*name));
+            let values: Vec<Option<&String>> = values.collect();
+            let differs = values.iter().any(|value| *value != values[0]);
+            let text = |value: Option<&String>| value.map_or("not set", String::as_str).to_owned();
+            let cells = std::iter::once((*name).clone()).chain(values.into_iter().map(text));
+            differs.then(|| cells.collect())
+        };
+        let mut rows: Vec<Vec<String>> = names.iter().filter_map(row).collect();
+        let same = names.len() - rows.len();
+        if rows.is_empty() {
+            let none = std::iter::once("nothing differs".to_owned());
+            rows.push(none.chain(self.runs.iter().map(|_| "–".to_owned())).collect());
+        }
+        let note = format!("{} are the same in all of these runs.", count(same, "setting"));
+        self.beside("setting", "Settings that differ", note, rows)
+    }
+
+    fn timings(&self) -> Table {
+        let mut names: Vec<&String> = vec![];
+        for (name, _) in self.runs.iter().flat_map(|run| &run.timings) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let rows = names.into_iter().map(|name| {
+            let value = |run: &ComparedRun| {
+                let found = run.timings.iter().find(|known| known.0 == *name);
+                found.map_or_else(|| "–".to_owned(), |known| known.1.clone())
+            };
+            std::iter::once(name.clone()).chain(self.runs.iter().map(value)).collect()
+        });
+        let note = "Over all attempts of each run. Times of runs on different machines, or beside other work, do not compare.";
+        self.beside("", "Time", note.to_owned(), rows.collect())
+    }
+}
+
+const COLOURS: [&str; MOST_RUNS] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
+
+/// The score that a run's verdict is about, with the name of its metric.
+fn own_score(report: &Report) -> Option<(&'static str, crate::Estimate)> {
+    let evaluation = report.evaluation.as_ref()?;
+    let score = evaluation.score(Subject::PreTrained, Some(Head::Logistic))?;
+    Some((evaluation.metric.name(), score.metric(evaluation.metric)))
+}
+
+fn own_error(report: &Report) -> Option<crate::Estimate> {
+    let scores = &report.reconstruction.as_ref()?.scores;
+    scores.iter().find(|score| score.fill == Fill::Model).map(|score| score.mean_squared_error)
+}

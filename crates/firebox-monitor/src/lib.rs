@@ -1,0 +1,57 @@
+//! Watches training at negligible cost: what the machine does, and who is told.
+//!
+//! [`sampled`] sends an [`Event::Machine`](firebox_core::Event::Machine) each second while some work
+//! goes on; [`Usage`] makes averages, peaks and a judgement of the utilisation out of the events of
+//! a run; [`Trackers`] pass them on to TensorBoard, MLflow and Prometheus.
+//!
+//! Everything here listens. Nothing changes a result, holds training up, or ends it: what goes wrong
+//! is said once.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Mutex;
+//! use firebox_core::Event;
+//! use firebox_monitor::{Usage, sampled};
+//!
+//! let usage = Mutex::new(Usage::default());
+//! let listener = |event: &Event| usage.lock().unwrap().record(event);
+//! listener(&Event::StageStarted { stage: "train".to_owned() });
+//! let sum: f64 = sampled(0.1, false, &listener, || {
+//!     let start = std::time::Instant::now();
+//!     let mut sum = 0.0;
+//!     while start.elapsed().as_millis() < 250 {
+//!         sum += 1.0f64.sqrt();
+//!     }
+//!     sum
+//! });
+//! assert!(sum > 0.0);
+//! let utilisation = usage.lock().unwrap().utilisation(false).unwrap();
+//! println!("{}", utilisation.sentence);
+//! ```
+
+mod advice;
+mod config;
+mod control;
+mod gpu;
+mod linux;
+mod machine;
+mod profile;
+mod sampler;
+#[cfg(test)]
+mod testing;
+mod text;
+mod track;
+mod usage;
+#[cfg(unix)]
+mod watch;
+
+pub use advice::{Advice, Settings, advice};
+pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
+pub use control::{ask, obeying};
+pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
+pub use sampler::sampled;
+pub use track::{TrackedRun, Trackers};
+pub use usage::{Measure, Usage, Utilisation};
+#[cfg(unix)]
+pub use watch::{WatchError, watch, watch_once};

@@ -1,0 +1,107 @@
+//! Samples the machine from a thread of its own while some work goes on.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::{Builder, scope};
+use std::time::{Duration, Instant};
+
+use firebox_core::{Event, Listener};
+
+use crate::gpu::Gpus;
+use crate::machine::Machine;
+
+/// The shortest time that a last sample is worth taking over.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// Does the work, and meanwhile sends an [`Event::Machine`] to the listener each `period` seconds
+/// and once more at the end. With a period of 0 there are none.
+///
+/// With `gpu`, the run uses a GPU that NVIDIA's library could tell of: its absence is then said
+/// once, as a warning. Nothing else that goes wrong here is seen by the work.
+pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl FnOnce() -> T) -> T {
+    if period <= 0.0 {
+        return work();
+    }
+    let period = Duration::try_from_secs_f64(period).unwrap_or(Duration::from_secs(1));
+    scope(|scope| {
+        let (stop, stopped) = channel::<()>();
+        let thread = Builder::new().name("monitor".to_owned()).spawn_scoped(scope, move || {
+            let gpus = Gpus::find();
+            if let (true, Some(reason)) = (gpu, gpus.absence()) {
+                let message = format!(
+                    "the GPU cannot be watched: NVIDIA's management library says: {reason}; training goes on without its utilisation, memory, clock, power and temperature"
+                );
+                listener.on(&Event::Warning { message });
+            }
+            let mut machine = Machine::new(gpus);
+            let mut before = Instant::now();
+            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                listener.on(&Event::Machine(machine.sample()));
+                before = Instant::now();
+            }
+            if before.elapsed() >= SHORTEST {
+                listener.on(&Event::Machine(machine.sample()));
+            }
+        });
+        if let Err(error) = thread {
+            let message = format!("the machine is not watched: no thread for it: {error}");
+            listener.on(&Event::Warning { message });
+        }
+        // Dropped before the scope waits for the thread, also if the work panics.
+        let _stop = stop;
+        work()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn events(period: f64, work: Duration) -> Vec<Event> {
+        let events = Mutex::new(vec![]);
+        let listener = |event: &Event| events.lock().unwrap().push(event.clone());
+        assert_eq!(
+            sampled(period, false, &listener, || {
+                std::thread::sleep(work);
+                7
+            }),
+            7
+        );
+        events.into_inner().unwrap()
+    }
+
+    #[test]
+    fn samples_come_while_the_work_goes_on_and_once_at_its_end() {
+        let events = events(0.1, Duration::from_millis(480));
+        assert!((2..=6).contains(&events.len()), "{events:?}");
+        let seconds: f64 = events
+            .iter()
+            .map(|event| match event {
+                Event::Machine(sample) => sample.seconds,
+                other => panic!("{other:?}"),
+            })
+            .sum();
+        assert!((0.3..2.0).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_period_of_0_takes_none_and_a_panic_of_the_work_ends_the_thread() {
+        assert_eq!(events(0.0, Duration::from_millis(60)), []);
+        let listener = |_: &Event| ();
+        let panicked = std::panic::catch_unwind(|| {
+            sampled(60.0, false, &listener, || panic!("the work"));
+        });
+        assert!(panicked.is_err());
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_watched_is_said_once() {
+        let events = Mutex::new(vec![]);
+        let listener = |event: &Event| events.lock().unwrap().push(event.clone());
+        sampled(0.1, true, &listener, || std::thread::sleep(Duration::from_millis(350)));
+        let events = events.into_inner().unwrap();
+        let warnings = events.iter().filter(|event| matches!(event, Event::Warning { .. })).count();
+        assert_eq!(warnings, usize::from(Gpus::find().absence().is_some()), "{events:?}");
+    }
+}

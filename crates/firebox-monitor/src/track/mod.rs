@@ -1,0 +1,372 @@
+//! Trackers: each gets the events of a run through a bounded queue, in a thread of its own.
+//!
+//! The training loop only puts an event into a queue. A tracker that fails stops listening and is
+//! said to have failed once; one that cannot keep up loses events, which are counted.
+
+mod histogram;
+mod hparams;
+mod mlflow;
+mod mlflow_files;
+mod mlflow_server;
+mod points;
+mod prometheus;
+mod protobuf;
+mod tensorboard;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use firebox_core::{Event, Listener};
+
+use crate::MonitorConfig;
+
+/// Time between two looks into a queue. Looking instead of being woken costs the training loop
+/// nothing.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time between two moments at which a tracker writes what it has collected.
+const FLUSH: Duration = Duration::from_secs(2);
+/// Time that the end of a run waits for the trackers.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// The run that trackers are told of.
+#[derive(Clone, Debug)]
+pub struct TrackedRun {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its settings with every default.
+    pub settings: serde_json::Value,
+}
+
+/// Why a tracker cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TrackError {
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{address} does not answer: {reason}")]
+    Gone { address: String, reason: String },
+    #[error("{address} refuses: {reason}")]
+    Refused { address: String, reason: String },
+    #[error("port {port} of 127.0.0.1 cannot be listened on: {source}")]
+    Port { port: u16, source: std::io::Error },
+}
+
+/// Names the path in an error of the file system.
+pub(crate) fn at(path: &Path) -> impl Fn(std::io::Error) -> TrackError {
+    let path = path.to_path_buf();
+    move |source| TrackError::Write { path: path.clone(), source }
+}
+
+/// One tracker, in its thread.
+pub(crate) trait Track {
+    /// Takes an event with its time, milliseconds since 1970 UTC.
+    fn take(&mut self, time: u64, event: &Event) -> Result<(), TrackError>;
+
+    /// Puts what was collected where it belongs; called each [`FLUSH`].
+    fn flush(&mut self) -> Result<(), TrackError>;
+
+    /// Called each [`LOOK`], whether there are events or not.
+    fn look(&mut self) {}
+
+    /// Ends the run.
+    fn close(&mut self, time: u64, ending: Ending) -> Result<(), TrackError>;
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With a result.
+    Finished,
+    /// As it was asked to; it can go on.
+    Interrupted,
+    /// With an error.
+    Failed,
+}
+
+/// Every tracker that the settings ask for.
+#[derive(Default)]
+pub struct Trackers {
+    /// Emptied by the end of the run.
+    all: Mutex<Vec<Tracker>>,
+    warnings: Arc<Warnings>,
+}
+
+/// What is to be said once.
+#[derive(Default)]
+struct Warnings {
+    count: AtomicU64,
+    texts: Mutex<Vec<String>>,
+}
+
+impl Warnings {
+    fn add(&self, text: String) {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<String> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return vec![];
+        }
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        self.count.store(0, Ordering::Release);
+        std::mem::take(&mut texts)
+    }
+}
+
+struct Tracker {
+    name: &'static str,
+    queue: SyncSender<(u64, Event)>,
+    lost: AtomicU64,
+    /// Returns whether it failed.
+    thread: JoinHandle<bool>,
+}
+
+impl Trackers {
+    /// Starts the trackers. One that cannot start is said so like one that fails later.
+    pub fn start(config: &MonitorConfig, run: &TrackedRun) -> Self {
+        let trackers = Self::default();
+        if let Some(settings) = config.tensorboard.clone() {
+            let run = run.clone();
+            trackers.add("TensorBoard", config.queue, move || {
+                Ok(Box::new(tensorboard::TensorBoard::open(&settings, run)?))
+            });
+        }
+        if let Some(settings) = config.mlflow.clone() {
+            let run = run.clone();
+            trackers.add("MLflow", config.queue, move || {
+                Ok(Box::new(mlflow::Mlflow::open(&settings, run)?))
+            });
+        }
+        if let Some(settings) = config.prometheus {
+            let run = run.clone();
+            trackers.add("Prometheus", config.queue, move || {
+                Ok(Box::new(prometheus::Prometheus::open(settings, run)?))
+            });
+        }
+        trackers
+    }
+
+    fn add(
+        &self,
+        name: &'static str,
+        queue: usize,
+        open: impl FnOnce() -> Result<Box<dyn Track>, TrackError> + Send + 'static,
+    ) {
+        let (sender, events) = sync_channel(queue);
+        let warnings = Arc::clone(&self.warnings);
+        let body = move || {
+            let mut last = None;
+            let Err(error) = listen(open, &events, &mut last) else { return false };
+            let from =
+                last.map_or("nothing".to_owned(), |step| format!("nothing after step {step}"));
+            warnings.add(format!("{name}: {error}; training goes on, and {from} is tracked there"));
+            true
+        };
+        match Builder::new().name(name.to_owned()).spawn(body) {
+            Ok(thread) => {
+                let lost = AtomicU64::new(0);
+                self.trackers().push(Tracker { name, queue: sender, lost, thread });
+            }
+            Err(error) => {
+                let what = "nothing is tracked there";
+                self.warnings.add(format!("{name}: no thread for it: {error}; {what}"));
+            }
+        }
+    }
+
+    fn trackers(&self) -> MutexGuard<'_, Vec<Tracker>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be said since this was asked before. Costs a memory access if that is nothing.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    /// Ends the trackers, waits a while until they have written what they were told, and returns
+    /// what is to be said of them.
+    pub fn close(&self) -> Vec<String> {
+        let until = Instant::now() + LAST_WORDS;
+        for tracker in self.trackers().drain(..) {
+            if let Some(said) = tracker.close(until) {
+                self.warnings.add(said);
+            }
+        }
+        self.warnings.take()
+    }
+}
+
+impl Tracker {
+    /// Lets it end until a moment, and returns what it has lost, unless it said so itself.
+    fn close(self, until: Instant) -> Option<String> {
+        let Self { name, queue, lost, thread } = self;
+        drop(queue);
+        thread.thread().unpark();
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !thread.is_finished() {
+            let waited = LAST_WORDS.as_secs();
+            return Some(format!(
+                "{name} had not ended {waited} s after the run, so its last points may be missing"
+            ));
+        }
+        match (thread.join(), lost.into_inner()) {
+            (Err(_), _) => {
+                Some(format!("{name} failed by a defect of its own; training was not touched"))
+            }
+            (Ok(true), _) | (Ok(false), 0) => None,
+            (Ok(false), left) => Some(format!(
+                "{name} could not keep up: {left} events are not tracked there; raise `monitor.queue`, or write fewer points with its key `every`"
+            )),
+        }
+    }
+}
+
+impl Drop for Trackers {
+    /// A run that failed ends its trackers too; its error is what is said of it.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Listener for Trackers {
+    fn on(&self, event: &Event) {
+        if matches!(event, Event::Progress { .. }) {
+            return;
+        }
+        let time = now();
+        for tracker in self.trackers().iter() {
+            // A tracker that has failed said so.
+            if let Err(TrySendError::Full(_)) = tracker.queue.try_send((time, event.clone())) {
+                tracker.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970 UTC.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// The life of a tracker: until the run drops the queue, or something cannot be written.
+fn listen(
+    open: impl FnOnce() -> Result<Box<dyn Track>, TrackError>,
+    events: &Receiver<(u64, Event)>,
+    last: &mut Option<u64>,
+) -> Result<(), TrackError> {
+    let mut tracker = open()?;
+    let (mut flushed, mut ending) = (Instant::now(), Ending::Failed);
+    loop {
+        match events.try_recv() {
+            Ok((time, event)) => {
+                tracker.take(time, &event)?;
+                match event {
+                    Event::Step { step, .. } => *last = Some(step),
+                    Event::RunFinished { outcome, .. } if outcome == "interrupted" => {
+                        ending = Ending::Interrupted;
+                    }
+                    Event::RunFinished { .. } => ending = Ending::Finished,
+                    _ => {}
+                }
+            }
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                tracker.look();
+                std::thread::park_timeout(LOOK);
+            }
+        }
+        if flushed.elapsed() >= FLUSH {
+            tracker.flush()?;
+            flushed = Instant::now();
+        }
+    }
+    tracker.close(now(), ending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Broken(u64);
+
+    impl Track for Broken {
+        fn take(&mut self, _: u64, _: &Event) -> Result<(), TrackError> {
+            self.0 += 1;
+            if self.0 > 2 {
+                return Err(at(Path::new("/full/disk"))(std::io::ErrorKind::StorageFull.into()));
+            }
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), TrackError> {
+            Ok(())
+        }
+
+        fn close(&mut self, _: u64, _: Ending) -> Result<(), TrackError> {
+            Ok(())
+        }
+    }
+
+    struct Slow;
+
+    impl Track for Slow {
+        fn take(&mut self, _: u64, _: &Event) -> Result<(), TrackError> {
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), TrackError> {
+            Ok(())
+        }
+
+        fn close(&mut self, _: u64, _: Ending) -> Result<(), TrackError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_tracker_that_fails_is_said_once_with_what_it_lost() {
+        let trackers = Trackers::default();
+        trackers.add("Broken", 8, || Ok(Box::new(Broken(0))));
+        for step in 1..=50 {
+            trackers.on(&crate::testing::step(step, 1.0));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut said = trackers.warnings();
+        said.extend(trackers.close());
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("Broken: cannot write /full/disk"), "{said:?}");
+        assert!(
+            said[0].contains("training goes on, and nothing after step 2 is tracked"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_tracker_that_is_slow_never_holds_the_run_up_and_its_loss_is_counted() {
+        let trackers = Trackers::default();
+        trackers.add("Slow", 4, || Ok(Box::new(Slow)));
+        let start = Instant::now();
+        (1..=1000).for_each(|step| trackers.on(&crate::testing::step(step, 1.0)));
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        let said = trackers.close();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("Slow could not keep up: 99"), "{said:?}");
+    }
+
+    #[test]
+    fn no_tracker_costs_nothing_and_says_nothing() {
+        let run = TrackedRun { name: "r".to_owned(), folder: "r".into(), settings: ().into() };
+        let trackers = Trackers::start(&MonitorConfig::default(), &run);
+        trackers.on(&crate::testing::step(1, 1.0));
+        assert!(trackers.warnings().is_empty() && trackers.close().is_empty());
+    }
+}

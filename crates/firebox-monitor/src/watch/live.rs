@@ -1,0 +1,326 @@
+//! What the dashboard shows, collected from a run's log while it grows.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
+
+use firebox_core::{Event, MachineSample, Request};
+use serde::Deserialize;
+
+/// Steps that rates are averaged over.
+const RECENT: usize = 32;
+/// Time that the rate of progress is measured over, milliseconds.
+const WINDOW: u64 = 60_000;
+/// Samples of the machine that are kept for the line of how busy it was.
+const HISTORY: usize = 240;
+/// Time without news after which a run is not believed to go on, milliseconds.
+const SILENCE: u64 = 10_000;
+
+/// The end of a file that grows.
+pub(crate) struct Tail {
+    path: PathBuf,
+    offset: u64,
+    rest: Vec<u8>,
+}
+
+impl Tail {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, offset: 0, rest: vec![] }
+    }
+
+    /// Whole lines that have come since the last look; `None` if the file was begun anew.
+    pub(crate) fn lines(&mut self) -> std::io::Result<Option<Vec<String>>> {
+        let mut file = File::open(&self.path)?;
+        if file.metadata()?.len() < self.offset {
+            (self.offset, self.rest) = (0, vec![]);
+            return Ok(None);
+        }
+        file.seek(SeekFrom::Start(self.offset))?;
+        self.offset += file.read_to_end(&mut self.rest)? as u64;
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(Some(vec![]));
+        };
+        let whole: Vec<u8> = self.rest.drain(..=end).collect();
+        Ok(Some(String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect()))
+    }
+}
+
+/// How far a stage is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stretch {
+    pub(crate) stage: String,
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+    pub(crate) unit: String,
+}
+
+/// The newest step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Newest {
+    pub(crate) step: u64,
+    pub(crate) epoch: u64,
+    pub(crate) loss: f64,
+    pub(crate) learning_rate: f64,
+    pub(crate) gradient_norm: f64,
+}
+
+/// A run as far as its log tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) run: String,
+    pub(crate) device: String,
+    pub(crate) outcome: Option<String>,
+    pub(crate) stage: Option<String>,
+    pub(crate) stages: Vec<(String, f64, bool)>,
+    pub(crate) progress: Option<Stretch>,
+    pub(crate) losses: Vec<(f64, f64)>,
+    pub(crate) validation: Vec<(f64, f64)>,
+    pub(crate) newest: Newest,
+    /// Epoch and loss of the best validation.
+    pub(crate) best: Option<(u64, f64)>,
+    pub(crate) skipped: usize,
+    pub(crate) machine: Option<MachineSample>,
+    /// Percent that the GPU, or else the processor, was busy.
+    pub(crate) busy: VecDeque<u64>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) paused: bool,
+    /// What was answered last, with its step.
+    pub(crate) answered: Option<(Request, u64)>,
+    /// When something was told last, milliseconds since 1970 UTC.
+    told: u64,
+    /// Samples, milliseconds and milliseconds of waiting of the newest steps.
+    recent: VecDeque<(u64, f64, f64)>,
+    /// When how much of the stage was done.
+    stretch: VecDeque<(u64, u64)>,
+}
+
+#[derive(Deserialize)]
+struct Stamp {
+    time: u64,
+}
+
+impl Live {
+    /// Takes a line of the log. What cannot be read is left out.
+    pub(crate) fn line(&mut self, line: &str) {
+        let (Ok(event), Ok(Stamp { time })) =
+            (serde_json::from_str::<Event>(line), serde_json::from_str::<Stamp>(line))
+        else {
+            return;
+        };
+        self.told = self.told.max(time);
+        self.event(time, event);
+    }
+
+    fn event(&mut self, time: u64, event: Event) {
+        match event {
+            Event::RunStarted { run, device, resumed_at_step } => {
+                self.started(run, device, resumed_at_step);
+            }
+            Event::StageStarted { stage } => {
+                self.stage = Some(stage);
+                self.progress = None;
+                self.stretch.clear();
+            }
+            Event::StageFinished { stage, seconds, reused, .. } => {
+                self.stage = None;
+                self.stages.retain(|known| known.0 != stage);
+                self.stages.push((stage, seconds, reused));
+            }
+            Event::Progress { stage, done, total, unit } => {
+                self.stretch.push_back((time, done));
+                while self.stretch.front().is_some_and(|first| first.0 + WINDOW < time) {
+                    self.stretch.pop_front();
+                }
+                self.progress = Some(Stretch { stage, done, total, unit });
+            }
+            Event::Step { .. } => self.step(&event),
+            Event::Epoch { epoch, step, validation_loss, best, .. } => {
+                if let Some(loss) = validation_loss {
+                    self.validation.push((step as f64, loss));
+                    if best {
+                        self.best = Some((epoch, loss));
+                    }
+                }
+            }
+            Event::Asked { request, step } => {
+                self.answered = Some((request, step));
+                match request {
+                    Request::Pause => self.paused = true,
+                    Request::GoOn => self.paused = false,
+                    _ => {}
+                }
+                // The time of a pause says nothing about the rate.
+                self.stretch.clear();
+            }
+            Event::Machine(sample) => self.sample(sample),
+            Event::Warning { message } => self.warnings.push(message),
+            Event::RunFinished { outcome, .. } => {
+                self.outcome = Some(outcome);
+                self.stage = None;
+            }
+            Event::Checkpoint { .. } | Event::Scored { .. } | Event::LossScale { .. } => {}
+        }
+    }
+
+    fn started(&mut self, run: String, device: String, resumed: Option<u64>) {
+        let step = resumed.unwrap_or(0) as f64;
+        let mut kept = std::mem::take(self);
+        kept.losses.retain(|point| point.0 <= step);
+        kept.validation.retain(|point| point.0 <= step);
+        let (told, best) = (kept.told, kept.best);
+        *self = Self { run, device, told, best, ..Self::default() };
+        (self.losses, self.validation) = (kept.losses, kept.validation);
+    }
+
+    fn step(&mut self, event: &Event) {
+        let &Event::Step {
+            step,
+            epoch,
+            loss,
+            learning_rate,
+            gradient_norm,
+            samples,
+            milliseconds,
+            data_milliseconds,
+            skipped,
+        } = event
+        else {
+            return;
+        };
+        self.newest = Newest { step, epoch, loss, learning_rate, gradient_norm };
+        if skipped {
+            self.skipped += 1;
+        } else if loss.is_finite() {
+            self.losses.push((step as f64, loss));
+        }
+        self.recent.push_back((samples, milliseconds, data_milliseconds));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    fn sample(&mut self, sample: MachineSample) {
+        let gpu = sample.gpus.iter().filter_map(|gpu| gpu.utilisation).max_by(f64::total_cmp);
+        let busy = gpu.unwrap_or(sample.cpu_threads / f64::from(sample.threads.max(1)));
+        self.busy.push_back((100.0 * busy.clamp(0.0, 1.0)).round() as u64);
+        if self.busy.len() > HISTORY {
+            self.busy.pop_front();
+        }
+        self.machine = Some(sample);
+    }
+
+    /// Whether it has ended, or has told nothing for long.
+    pub(crate) fn status(&self, now: u64) -> String {
+        let silence = now.saturating_sub(self.told);
+        match (&self.outcome, &self.stage) {
+            (Some(outcome), _) => outcome.clone(),
+            (None, _) if self.run.is_empty() => "nothing told yet".to_owned(),
+            (None, _) if silence > SILENCE => {
+                let since = crate::text::duration(silence as f64 / 1e3);
+                format!("no news for {since}: killed, or its machine stands still")
+            }
+            (None, _) if self.paused => "paused".to_owned(),
+            (None, Some(stage)) => format!("running: {stage}"),
+            (None, None) => "running".to_owned(),
+        }
+    }
+
+    /// Mean time of a step and of its waiting for data in milliseconds, and samples a second.
+    pub(crate) fn rates(&self) -> Option<(f64, f64, f64)> {
+        let steps = self.recent.len() as f64;
+        let milliseconds: f64 = self.recent.iter().map(|step| step.1).sum();
+        let waiting: f64 = self.recent.iter().map(|step| step.2).sum();
+        let samples: u64 = self.recent.iter().map(|step| step.0).sum();
+        let some = milliseconds > 0.0;
+        some.then(|| (milliseconds / steps, waiting / steps, samples as f64 / milliseconds * 1e3))
+    }
+
+    /// Seconds until the stage is done, at the rate of the last minute.
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let (first, last) = (self.stretch.front()?, self.stretch.back()?);
+        let (seconds, done) = ((last.0 - first.0) as f64 / 1e3, last.1.checked_sub(first.1)?);
+        let left = self.progress.as_ref()?.total.saturating_sub(last.1);
+        (done > 0 && seconds > 0.0).then(|| left as f64 * seconds / done as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn line(time: u64, event: &Event) -> String {
+        let mut value = serde_json::to_value(event).unwrap();
+        value["time"] = time.into();
+        value.to_string()
+    }
+
+    fn started(resumed_at_step: Option<u64>) -> Event {
+        Event::RunStarted { run: "r".to_owned(), device: "cpu".to_owned(), resumed_at_step }
+    }
+
+    fn progress(done: u64) -> Event {
+        let (stage, unit) = ("train".to_owned(), "steps".to_owned());
+        Event::Progress { stage, done, total: 100, unit }
+    }
+
+    #[test]
+    fn lines_are_told_once_they_are_whole_and_a_new_file_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let mut tail = Tail::new(path.clone());
+        assert!(tail.lines().is_err());
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"one\ntw").unwrap();
+        assert_eq!(tail.lines().unwrap().unwrap(), ["one"]);
+        file.write_all(b"o\n").unwrap();
+        assert_eq!(tail.lines().unwrap().unwrap(), ["two"]);
+        assert!(tail.lines().unwrap().unwrap().is_empty());
+        std::fs::write(&path, "x\n").unwrap();
+        assert_eq!(tail.lines().unwrap(), None);
+        assert_eq!(tail.lines().unwrap().unwrap(), ["x"]);
+    }
+
+    #[test]
+    fn time_left_is_that_of_the_last_minute_and_silence_is_noticed() {
+        let mut live = Live::default();
+        assert_eq!(live.status(0), "nothing told yet");
+        live.line(&line(1_000, &started(None)));
+        live.line(&line(1_000, &Event::StageStarted { stage: "train".to_owned() }));
+        for (time, done) in [(1_000, 0), (2_000, 40), (70_000, 50), (80_000, 60)] {
+            live.line(&line(time, &progress(done)));
+        }
+        // Ten in the ten seconds that the last minute still has.
+        assert_eq!(live.seconds_left(), Some(40.0));
+        assert_eq!(live.status(81_000), "running: train");
+        assert!(live.status(100_000).starts_with("no news for 20 s"));
+        live.line(&line(81_000, &Event::Asked { request: Request::Pause, step: 9 }));
+        assert_eq!((live.status(81_000).as_str(), live.seconds_left()), ("paused", None));
+        live.line("not json");
+        let outcome = "finished".to_owned();
+        live.line(&line(
+            82_000,
+            &Event::RunFinished { run: "r".to_owned(), outcome, seconds: 1.0 },
+        ));
+        assert_eq!(live.status(900_000), "finished");
+    }
+
+    #[test]
+    fn steps_are_averaged_and_a_resume_forgets_those_after_it() {
+        let mut live = Live::default();
+        live.line(&line(1, &started(None)));
+        for step in 1..=40 {
+            live.line(&line(step, &crate::testing::step(step, 1.0 / step as f64)));
+        }
+        live.line(&line(50, &crate::testing::step(41, f64::NAN)));
+        // A step that was skipped is no point of the curve.
+        assert_eq!((live.losses.len(), live.newest.step, live.skipped), (40, 41, 1));
+        let (milliseconds, waiting, samples) = live.rates().unwrap();
+        assert!((milliseconds - 10.0).abs() < 1e-9 && (waiting - 1.0).abs() < 1e-9);
+        assert!((samples - 400.0).abs() < 1e-9);
+        live.line(&line(60, &started(Some(10))));
+        assert_eq!(live.losses.len(), 10);
+    }
+}

@@ -1,0 +1,192 @@
+//! `firebox watch`: a run's log as a dashboard in the terminal, while it goes on or later.
+//!
+//! It reads what the run writes and asks through files in its folder, so it may come and go as it
+//! likes.
+
+mod draw;
+mod live;
+
+use std::io::{IsTerminal as _, Write as _, stdin, stdout};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use firebox_core::Request;
+use ratatui::Terminal;
+use ratatui::backend::{TermionBackend, TestBackend};
+use ratatui::termion::event::Key;
+use ratatui::termion::input::TermRead as _;
+use ratatui::termion::raw::IntoRawMode as _;
+use ratatui::termion::screen::IntoAlternateScreen as _;
+
+use self::live::{Live, Tail};
+use crate::track::now;
+
+/// Time between two looks at the log.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A run that cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It has no log.
+    #[error("cannot read {path}, the log of the run")]
+    Log {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There is no terminal to draw on.
+    #[error("there is no terminal to show the run in\n  print it once with --once")]
+    NoTerminal,
+    /// The terminal cannot be drawn on.
+    #[error("cannot draw on the terminal")]
+    Draw(#[source] std::io::Error),
+}
+
+/// A log, and what it has told so far.
+struct Watched {
+    tail: Tail,
+    live: Live,
+}
+
+impl Watched {
+    fn open(folder: &Path) -> Result<Self, WatchError> {
+        let path = folder.join("events.jsonl");
+        let mut watched = Self { tail: Tail::new(path.clone()), live: Live::default() };
+        watched.look().map_err(|source| WatchError::Log { path, source })?;
+        Ok(watched)
+    }
+
+    fn look(&mut self) -> std::io::Result<()> {
+        match self.tail.lines()? {
+            Some(lines) => lines.iter().for_each(|line| self.live.line(line)),
+            None => self.live = Live::default(),
+        }
+        Ok(())
+    }
+}
+
+/// The dashboard of the run in `folder` as text of this size.
+///
+/// # Errors
+///
+/// When the run has no log that can be read.
+pub fn watch_once(folder: &Path, [width, height]: [u16; 2]) -> Result<String, WatchError> {
+    let watched = Watched::open(folder)?;
+    let size = TestBackend::new(width.max(1), height.max(1));
+    let Ok(mut terminal) = Terminal::new(size);
+    let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, now(), ""));
+    let buffer = terminal.backend().buffer();
+    let row = |row: &[ratatui::buffer::Cell]| {
+        row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
+    };
+    let rows: Vec<String> = buffer.content().chunks(usize::from(width.max(1))).map(row).collect();
+    Ok(rows.join("\n"))
+}
+
+/// Shows the run in `folder` until somebody leaves it with `q`, or the terminal is closed. The run
+/// does not notice either.
+///
+/// # Errors
+///
+/// When the run has no log that can be read, or there is no terminal.
+pub fn watch(folder: &Path) -> Result<(), WatchError> {
+    let mut watched = Watched::open(folder)?;
+    if !stdout().is_terminal() || !stdin().is_terminal() {
+        return Err(WatchError::NoTerminal);
+    }
+    let screen = stdout().into_raw_mode().and_then(|raw| raw.into_alternate_screen());
+    let mut terminal = Terminal::new(TermionBackend::new(screen.map_err(WatchError::Draw)?))
+        .map_err(WatchError::Draw)?;
+    let keys = keys();
+    let mut said = String::new();
+    loop {
+        let answered = watched.live.answered;
+        // A log that is gone for a moment is looked at again.
+        let _ = watched.look();
+        if let Some((request, step)) = watched.live.answered.filter(|new| Some(*new) != answered) {
+            said = format!("{} after step {step}", request.name());
+        }
+        let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, now(), &said));
+        if drawn.is_err() {
+            // The terminal was closed.
+            return Ok(());
+        }
+        match keys.recv_timeout(LOOK) {
+            Ok(Key::Char('q') | Key::Esc | Key::Ctrl('c')) => break,
+            Ok(Key::Char(key)) => said = asked(folder, &watched.live, key),
+            Ok(_) => said.clear(),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // A terminal that was closed meanwhile needs no cursor.
+    let _ = terminal.show_cursor();
+    let _ = stdout().flush();
+    Ok(())
+}
+
+/// Does what a key stands for, and says so.
+fn asked(folder: &Path, live: &Live, key: char) -> String {
+    let request = match key {
+        'p' if live.paused => Request::GoOn,
+        'p' => Request::Pause,
+        's' => Request::Save,
+        'e' => Request::StopAfterEpoch,
+        _ => return String::new(),
+    };
+    if live.outcome.is_some() {
+        return "the run has ended".to_owned();
+    }
+    match crate::ask(folder, request) {
+        Ok(()) => format!("asked: {}, at the end of the step in hand", request.name()),
+        Err(error) => format!("cannot ask the run: {error}"),
+    }
+}
+
+/// Keys as they are pressed; the thread ends with the process or the terminal.
+fn keys() -> Receiver<Key> {
+    let (sender, keys) = channel();
+    std::thread::spawn(move || {
+        for key in stdin().keys().map_while(Result::ok) {
+            if sender.send(key).is_err() {
+                break;
+            }
+        }
+    });
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_shown_once_as_text_and_one_without_a_log_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = watch_once(folder.path(), [80, 24]).unwrap_err().to_string();
+        assert!(error.contains("events.jsonl"), "{error}");
+        let line =
+            r#"{"time":1,"event":"run-started","run":"r-1","device":"cpu","resumed_at_step":null}"#;
+        std::fs::write(folder.path().join("events.jsonl"), format!("{line}\n")).unwrap();
+        let text = watch_once(folder.path(), [80, 24]).unwrap();
+        assert_eq!(text.lines().count(), 24);
+        assert!(text.starts_with(" r-1 no news for"), "{text}");
+    }
+
+    #[test]
+    fn keys_ask_the_run_and_an_ended_one_is_not_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut live = Live::default();
+        assert!(asked(folder.path(), &live, 'p').contains("pause"));
+        assert!(asked(folder.path(), &live, 's').contains("save"));
+        live.paused = true;
+        assert!(asked(folder.path(), &live, 'p').contains("go-on"));
+        assert_eq!(asked(folder.path(), &live, 'x'), "");
+        live.outcome = Some("finished".to_owned());
+        assert_eq!(asked(folder.path(), &live, 's'), "the run has ended");
+        assert_eq!(std::fs::read_dir(folder.path().join("control")).unwrap().count(), 3);
+    }
+}

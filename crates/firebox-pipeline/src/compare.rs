@@ -1,0 +1,99 @@
+//! `firebox compare`: what several run folders tell, side by side on one page.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use firebox_eval::{ComparedRun, Evaluation, Reconstruction, Report, SideBySide, verdict};
+use firebox_monitor::Usage;
+use serde::Deserialize;
+
+use crate::error::{PipelineError, at};
+use crate::find_run;
+use crate::folder::{PIPELINE, replay};
+
+/// Settings that change no result, and would differ between any two runs.
+const ELSEWHERE: [&str; 3] = ["run.directory", "run.cache", "monitor."];
+
+/// The part of `scores.json` that is compared.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Scores {
+    evaluation: Option<Evaluation>,
+    reconstruction: Option<Reconstruction>,
+}
+
+/// Writes a page that compares runs, named by their folders or by their names. Runs that go on yet
+/// are compared as far as they are.
+///
+/// # Errors
+///
+/// A run that is not there or has no log; fewer than two, or more than can be told apart; a file
+/// that cannot be written, or is something else.
+pub fn compare(runs: &[PathBuf], output: &Path) -> Result<(), PipelineError> {
+    let read = runs.iter().map(|run| read(&find_run(run)?));
+    let runs = read.collect::<Result<Vec<ComparedRun>, PipelineError>>()?;
+    Ok(SideBySide::new(runs)?.write(output)?)
+}
+
+fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
+    let mut report = Report::new("", "", verdict(None, None));
+    let mut usage = Usage::default();
+    let attempts = replay(folder, &mut |event| {
+        report.record(event);
+        usage.record(event);
+    })?;
+    report.seconds = report.seconds.max(attempts.seconds);
+    // A run has the name of its folder, whatever it was begun as.
+    if let Some(name) = folder.canonicalize().ok().as_deref().and_then(Path::file_name) {
+        report.run = name.to_string_lossy().into_owned();
+    }
+    // A run that has not ended has no scores.
+    let scores = std::fs::read(folder.join("scores.json")).ok();
+    let scores = scores.and_then(|text| serde_json::from_slice::<Scores>(&text).ok());
+    let Scores { evaluation, reconstruction } = scores.unwrap_or_default();
+    report.judge(evaluation, reconstruction);
+    let mut timings: Vec<(String, String)> = report
+        .stages
+        .iter()
+        .map(|stage| {
+            let text = match stage.reused {
+                true => "reused".to_owned(),
+                false => format!("{:.1} s", stage.seconds),
+            };
+            (format!("stage {}", stage.name), text)
+        })
+        .collect();
+    timings.extend(usage.timings());
+    timings.push(("device".to_owned(), report.device.clone()));
+    Ok(ComparedRun { report, settings: settings(folder)?, timings })
+}
+
+/// The resolved settings, flat.
+fn settings(folder: &Path) -> Result<BTreeMap<String, String>, PipelineError> {
+    let path = folder.join(PIPELINE);
+    let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+    let table = text.parse::<toml::Table>().map_err(|error| {
+        PipelineError::Setting(format!("{} cannot be read: {error}", path.display()))
+    })?;
+    let mut settings = BTreeMap::new();
+    flatten("", &toml::Value::Table(table), &mut settings);
+    settings.retain(|name, _| !ELSEWHERE.iter().any(|other| name.starts_with(other)));
+    Ok(settings)
+}
+
+fn flatten(name: &str, value: &toml::Value, out: &mut BTreeMap<String, String>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                flatten(&name, value, out);
+            }
+        }
+        toml::Value::String(text) => {
+            out.insert(name.to_owned(), text.clone());
+        }
+        other => {
+            out.insert(name.to_owned(), other.to_string());
+        }
+    }
+}

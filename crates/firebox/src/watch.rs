@@ -1,0 +1,49 @@
+//! `firebox watch`: looks at a run, and asks it for something. The dashboard is in firebox-monitor.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use firebox_core::Request;
+use firebox_pipeline::monitor;
+
+use crate::output::say;
+
+#[derive(Args)]
+pub(crate) struct WatchFlags {
+    /// The run: its folder, or its name within the runs folder.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Print the dashboard once, as text.
+    #[arg(long)]
+    once: bool,
+    /// Columns of what is printed once.
+    #[arg(long, default_value_t = 100, requires = "once")]
+    width: u16,
+    /// Lines of what is printed once.
+    #[arg(long, default_value_t = 30, requires = "once")]
+    height: u16,
+    /// Ask the run for something instead, as the keys of the dashboard do: pause, go-on, save,
+    /// stop-after-epoch. It is done at the end of the step in hand.
+    #[arg(long, value_name = "REQUEST", value_parser = request, conflicts_with = "once")]
+    ask: Option<Request>,
+}
+
+fn request(text: &str) -> Result<Request, String> {
+    Request::ALL.into_iter().find(|request| request.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = Request::ALL.iter().map(|request| request.name()).collect();
+        format!("a run can be asked for {}", names.join(", "))
+    })
+}
+
+pub(crate) fn run(flags: &WatchFlags) -> anyhow::Result<ExitCode> {
+    let folder = firebox_pipeline::find_run(&flags.run)?;
+    if let Some(request) = flags.ask {
+        monitor::ask(&folder, request)?;
+    } else if flags.once {
+        say(monitor::watch_once(&folder, [flags.width, flags.height])?)?;
+    } else {
+        monitor::watch(&folder)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

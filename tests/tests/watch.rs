@@ -1,0 +1,182 @@
+//! A run that is watched, asked for something, and profiled, as a user does.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use firebox_tests::{command, firebox};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PIPELINE: &str = r#"
+[data]
+path = "bars.csv"
+[window]
+length = 16
+stride = 2
+[augment]
+versions = 1
+[loader]
+batch_size = 16
+[model.bilstm-mae]
+hidden = 8
+layers = 1
+decoder_hidden = 8
+[train]
+epochs = 60
+early_stopping = false
+[evaluate]
+seeds = 2
+resamples = 200
+[monitor]
+period = 0.2
+"#;
+
+fn project() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
+    let row = |i: usize| {
+        let (open, close) = (price(i), price(i + 1));
+        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
+        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
+    };
+    let bars: String = (0..1400).map(row).collect();
+    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
+        .unwrap();
+    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
+    folder
+}
+
+fn begin(folder: &Path) -> Child {
+    command(folder, &["run", "p.toml"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// The events of the only run once one of them has this text.
+fn events(folder: &Path, text: &str) -> (PathBuf, Vec<Value>) {
+    for _ in 0..3000 {
+        if let Some(run) = std::fs::read_dir(folder.join("runs")).ok().and_then(|mut r| r.next()) {
+            let run = run.unwrap().path();
+            let log = std::fs::read_to_string(run.join("events.jsonl")).unwrap_or_default();
+            if log.contains(text) {
+                let lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+                return (run, lines.collect());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("no run wrote {text}");
+}
+
+fn ask(folder: &Path, run: &Path, request: &str) {
+    let name = run.file_name().unwrap().to_str().unwrap();
+    let output = firebox(folder, &["watch", name, "--ask", request]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn once(folder: &Path, run: &Path, width: &str) -> String {
+    let run = run.to_str().unwrap();
+    let output = firebox(folder, &["watch", run, "--once", "--width", width, "--height", "40"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_run_does_what_it_is_asked_once_and_goes_on_from_there() {
+    let project = project();
+    let folder = project.path();
+    let mut child = begin(folder);
+    let (run, _) = events(folder, "\"step\":5,");
+    ask(folder, &run, "pause");
+    events(folder, "\"request\":\"pause\"");
+    let steps = |all: &[Value]| all.iter().filter(|event| event["event"] == "step").count();
+    let before = steps(&events(folder, "pause").1);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(steps(&events(folder, "pause").1), before, "it went on");
+    assert!(child.try_wait().unwrap().is_none());
+    for width in ["80", "200"] {
+        let screen = once(folder, &run, width);
+        for part in ["paused", "loss", "processor", "train "] {
+            assert!(screen.contains(part), "`{part}` is missing in\n{screen}");
+        }
+    }
+    ask(folder, &run, "save");
+    events(folder, "\"event\":\"checkpoint\"");
+    ask(folder, &run, "go-on");
+    events(folder, "\"request\":\"go-on\"");
+    ask(folder, &run, "stop-after-epoch");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+
+    let (_, all) = events(folder, "run-finished");
+    let asked: Vec<&str> = all
+        .iter()
+        .filter(|event| event["event"] == "asked")
+        .map(|event| event["request"].as_str().unwrap())
+        .collect();
+    assert_eq!(asked, ["pause", "save", "go-on", "stop-after-epoch"]);
+    let epoch = all.iter().rfind(|event| event["event"] == "epoch").unwrap();
+    let step = all.iter().rfind(|event| event["event"] == "step").unwrap();
+    assert_eq!(epoch["step"], step["step"], "it did not stop with its epoch");
+    assert!(once(folder, &run, "100").contains("interrupted"));
+
+    // What is asked of a run that has ended is forgotten, and said so.
+    ask(folder, &run, "stop-after-epoch");
+    let resumed = firebox(folder, &["run", "--resume", run.to_str().unwrap()]);
+    let errors = String::from_utf8_lossy(&resumed.stderr);
+    assert_eq!(resumed.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("forgotten: stop-after-epoch"), "{errors}");
+    assert!(once(folder, &run, "100").contains(" finished"));
+}
+
+#[test]
+fn what_cannot_be_watched_is_said_with_the_way_out() {
+    let project = project();
+    let output = firebox(project.path(), &["watch", "nothing"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("there is no run nothing"), "{errors}");
+    let output = firebox(project.path(), &["watch", "nothing", "--ask", "dance"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("pause, go-on, save"));
+}
+
+#[test]
+fn a_profile_is_a_timeline_and_a_table() {
+    let project = project();
+    let arguments = ["run", "p.toml", "--set", "train.epochs=1", "--profile", "warmup=2,active=4"];
+    let output = firebox(project.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let (run, _) = events(project.path(), "run-finished");
+    let trace = std::fs::read_to_string(run.join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let spans: Vec<&Value> =
+        trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
+    for name in ["step", "wait for data", "forward", "backward", "read back", "optimizer"] {
+        let count = spans.iter().filter(|span| span["name"] == name).count();
+        assert_eq!(count, 4, "{name}");
+    }
+    // Spans of one thread lie within one another or apart.
+    let ends = |span: &Value| {
+        let start = span["ts"].as_f64().unwrap();
+        (start, start + span["dur"].as_f64().unwrap())
+    };
+    for a in &spans {
+        for b in spans.iter().filter(|b| b["tid"] == a["tid"]) {
+            let ((a0, a1), (b0, b1)) = (ends(a), ends(b));
+            let apart = a1 <= b0 || b1 <= a0;
+            let within = (a0 <= b0 && b1 <= a1) || (b0 <= a0 && a1 <= b1);
+            assert!(apart || within, "{a}\n{b}");
+        }
+    }
+    let summary = std::fs::read_to_string(run.join("summary.md")).unwrap();
+    assert!(summary.contains("## Profile"), "{summary}");
+    assert!(summary.contains("| backward | 4 |"), "{summary}");
+
+    // A run that is there already takes no step that could be profiled.
+    let output =
+        firebox(project.path(), &["run", "p.toml", "--set", "train.epochs=1", "--profile"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("nothing was profiled"), "{errors}");
+}
