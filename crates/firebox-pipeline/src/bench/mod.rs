@@ -187,7 +187,9 @@ fn time<M: Module, O: Objective<M>>(
     config: &BenchConfig,
     device: &ChosenDevice,
 ) -> Result<Times, PipelineError> {
-    let settings = LoaderConfig { batch_size: noise.batch, ..LoaderConfig::default() };
+    // One batch is ready while another is filled: more would be memory that the peer does not take.
+    let batch_size = noise.batch;
+    let settings = LoaderConfig { batch_size, workers: 1, prefetch: 2, ..LoaderConfig::default() };
     let skip = config.warmup as usize;
     let (times, losses) = if config.evaluate {
         let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
