@@ -13,6 +13,9 @@ import argparse, json, statistics, subprocess, sys
 
 CASES = ["lstm-mae:f32:512", "lstm-mae:f32:64", "lstm-mae:bf16:512", "lstm-mae:bf16:64",
          "lstm-mae:f32:512:eval", "lstm-mae:bf16:512:eval", "lstm-forecast:f32:128"]
+CASES += [f"{workload}:{precision}:{batch}{mode}" for workload, batch in (("cnn-lstm", 64), ("mlp", 512))
+          for mode in ("", ":eval") for precision in ("f32", "bf16")]
+SHORT = {"lstm-forecast": 100, "mlp": 200, "cnn-lstm": 8}
 
 
 def run(command):
@@ -27,7 +30,7 @@ def run(command):
 def measure(case, firebox, torch_steps, rounds, device):
     workload, precision, batch, *rest = case.split(":")
     mode = ["--eval"] if rest else []
-    short = 100 if workload == "lstm-forecast" else 12 if int(batch) < 512 else 6
+    short = SHORT.get(workload, 12 if int(batch) < 512 else 6)
     size = ["--batch", batch, "--steps", str(short), "--warmup", str(max(3, short // 5)), "--device", device]
     ours = [firebox, "bench", "--json", "--workload", workload, "--precision", precision, *size, *mode]
     theirs = [sys.executable, torch_steps, "--workload", workload, "--precision", precision.replace("f32", "fp32").replace("bfp32", "bf16"), *size, *mode]

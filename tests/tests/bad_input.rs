@@ -76,7 +76,11 @@ refuses! {
     unknown_device: GOOD, ["--device", "gpu"], nothing;
     device_not_compiled_in: GOOD, ["--device", "cuda"], nothing;
     unknown_precision: GOOD, ["--set", "run.precision=half"], nothing;
-    precision_not_there_yet: GOOD, ["--set", "run.precision=f16"], nothing;
+    precision_not_there_yet: GOOD, ["--set", "run.precision=tf32"], nothing;
+    f16_without_a_scale: GOOD, ["--set", "run.precision=f16", "--set", "train.loss_scale=off"], nothing;
+    static_scale_of_zero: GOOD, ["--set", "train.loss_scale.static=0"], nothing;
+    two_ways_of_clipping: GOOD, ["--set", "train.clip_value=0.5"], nothing;
+    unknown_group: GOOD, ["--set", "train.groups=[{parameters=[\"lstn.*\"],frozen=true}]"], nothing;
     no_epochs: GOOD, ["--set", "train.epochs=0"], nothing;
     dropout_of_one: GOOD, ["--set", "model.bilstm-mae.dropout=1"], nothing;
     window_too_long: GOOD, ["--set", "window.length=400"], nothing;

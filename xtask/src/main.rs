@@ -19,7 +19,8 @@ Usage: cargo xtask COMMAND
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
 binary. All other flags of `pipeline` go to `firebox run`: --set KEY=VALUE, --resume RUN,
---device NAME, --log json. See `cargo xtask pipeline pretrain --help`.
+--device NAME, --log json. See `cargo xtask pipeline pretrain --help`. A file with a table [search]
+is searched: its flags go to `firebox search`, such as --workers N.
 ";
 
 const BACKENDS: [&str; 6] = ["cpu", "vulkan", "metal", "wgpu", "cuda", "rocm"];
@@ -65,7 +66,8 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         } else if argument.starts_with('-') || file.is_some() {
             flags.push(argument.clone());
             // The values of flags are not pipeline names.
-            if ["--set", "--resume", "--device", "--log"].contains(&argument.as_str()) {
+            if ["--set", "--resume", "--device", "--log", "--workers"].contains(&argument.as_str())
+            {
                 flags.extend(rest.next().cloned());
             }
         } else {
@@ -83,12 +85,18 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         code => return Ok(code),
     }
     let mut command = Command::new(program());
-    command.arg("run");
-    if let Some(name) = file {
-        // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
-        command.arg(pipeline_file(&name)?);
-    }
+    let file = file.map(|name| pipeline_file(&name)).transpose()?;
+    command.arg(if file.as_deref().is_some_and(is_search) { "search" } else { "run" });
+    // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
+    command.args(file);
     run(command.args(flags))
+}
+
+/// Whether a pipeline file has a table `[search]`, and so is searched and not run. What is wrong with
+/// the file is said by the program.
+fn is_search(file: &Path) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().any(|line| line.trim_start().starts_with("[search"))
 }
 
 /// The path of `NAME-or-FILE`: a name without a slash or an extension is one of `pipelines/`.

@@ -1,6 +1,6 @@
 //! What happens in a run, as values: the terminal, the log and the report all read these.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Key;
 
@@ -53,10 +53,12 @@ pub enum Event {
         /// Epoch, from 1.
         epoch: u64,
         /// Training loss of this step.
+        #[serde(deserialize_with = "number")]
         loss: f64,
         /// Learning rate of this step.
         learning_rate: f64,
         /// Global gradient norm before clipping.
+        #[serde(deserialize_with = "number")]
         gradient_norm: f64,
         /// Samples in the step.
         samples: u64,
@@ -67,6 +69,17 @@ pub enum Event {
         /// The loss or a gradient was not finite, and the weights were left alone.
         skipped: bool,
     },
+    /// The loss scale of half precision changed.
+    LossScale {
+        /// Steps taken so far.
+        step: u64,
+        /// The scale until then.
+        before: f64,
+        /// The scale from now on.
+        scale: f64,
+        /// Steps skipped so far because a gradient had overflown.
+        overflows: u64,
+    },
     /// An epoch ends.
     Epoch {
         /// Epoch, from 1.
@@ -74,6 +87,7 @@ pub enum Event {
         /// Steps taken so far.
         step: u64,
         /// Mean training loss over the epoch.
+        #[serde(deserialize_with = "number")]
         train_loss: f64,
         /// Validation loss.
         validation_loss: Option<f64>,
@@ -111,6 +125,11 @@ pub enum Event {
     },
 }
 
+/// JSON has no number for what is not finite: it is written as `null`, and read as NaN.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
 /// Receives events, from any thread, in the order in which each thread sends them.
 pub trait Listener: Send + Sync {
     /// Takes an event. It must not block: training waits for it.
@@ -134,6 +153,29 @@ impl Listener for Silent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_was_not_finite_is_read_back() {
+        let (loss, gradient_norm) = (f64::NAN, f64::INFINITY);
+        let event = Event::Step {
+            step: 3,
+            epoch: 1,
+            loss,
+            learning_rate: 0.1,
+            gradient_norm,
+            samples: 4,
+            milliseconds: 1.0,
+            data_milliseconds: 0.5,
+            skipped: true,
+        };
+        let text = serde_json::to_string(&event).unwrap();
+        match serde_json::from_str(&text).unwrap() {
+            Event::Step { step, loss, gradient_norm, skipped, .. } => {
+                assert!(step == 3 && loss.is_nan() && gradient_norm.is_nan() && skipped);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn an_event_is_one_flat_json_object() {

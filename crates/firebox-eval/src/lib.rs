@@ -81,7 +81,7 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, Stage, StepPoint,
-    Table, WrittenReport,
+    CheckpointRow, Curves, EmbeddingView, EpochPoint, Fact, Reason, Report, ScaleChange, Stage,
+    StepPoint, Table, WrittenReport,
 };
 pub use verdict::{Outcome, Verdict, verdict};

@@ -102,8 +102,22 @@ pub struct Curves {
     pub epochs: Vec<EpochPoint>,
     /// Steps that were skipped because a loss or gradient was not finite.
     pub skipped: Vec<u64>,
+    /// Changes of the loss scale, if there is one.
+    #[serde(default)]
+    pub loss_scales: Vec<ScaleChange>,
     /// Norm that gradients are clipped to.
     pub clip_norm: Option<f64>,
+}
+
+/// A change of the loss scale: it falls when a gradient overflows, and the step is skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScaleChange {
+    /// Steps taken so far.
+    pub step: u64,
+    /// The scale until then.
+    pub before: f64,
+    /// The scale from then on.
+    pub scale: f64,
 }
 
 /// An optimizer step.

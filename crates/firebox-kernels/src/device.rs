@@ -1,8 +1,10 @@
 //! Whether a tensor is one that the CPU kernels can take, and the way into it.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Flex};
-use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
+use burn::backend::{Autodiff, Flex, TensorMetadata};
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor, TensorData};
+
+use crate::cpu;
 
 /// Whether a tensor is in f32 on Burn's CPU backend, in a graph without checkpointing if in any.
 pub(crate) fn is_flex<const D: usize>(tensor: &Tensor<D>) -> bool {
@@ -33,4 +35,16 @@ pub(crate) fn flex_in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Au
         Ok(tensor) => tensor,
         Err(error) => unreachable!("a tensor of the CPU backend: {error:?}"),
     }
+}
+
+/// The same numbers, whole, in order and held by nobody else: in the memory that they have, if nobody
+/// else holds it.
+pub(crate) fn own(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
+    let whole = tensor.to_contiguous();
+    drop(tensor);
+    if whole.is_unique() {
+        return whole;
+    }
+    let shape = whole.shape();
+    FloatTensor::<Flex>::from_data(TensorData::new(cpu::copy(whole.storage()), shape))
 }

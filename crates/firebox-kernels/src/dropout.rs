@@ -90,7 +90,10 @@ pub fn relu_dropout<const D: usize>(
 }
 
 /// Changes a tensor's values where they are if nobody else holds them, else in a copy.
-fn in_place(mut x: FloatTensor<Flex>, change: impl FnOnce(&mut [f32])) -> FloatTensor<Flex> {
+pub(crate) fn in_place(
+    mut x: FloatTensor<Flex>,
+    change: impl FnOnce(&mut [f32]),
+) -> FloatTensor<Flex> {
     if x.is_contiguous() && x.layout().start_offset() == 0 {
         let count = x.shape().num_elements();
         if let Some(values) = x.try_storage_mut::<f32>()

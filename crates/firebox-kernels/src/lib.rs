@@ -8,6 +8,12 @@
 //! operations without its waste on a CPU. [`dropout()`] and the initialisers draw from a [`Stream`](firebox_core::Stream), so that a run can be resumed exactly
 //! and gives the same numbers on every device.
 //!
+//! [`conv1d`] takes sequences with their channels side by side, makes no matrix of windows, and draws
+//! [`GaussianNoise`] on its input while it reads it. [`BatchNorm`] goes through memory once for what
+//! it computes and what follows it, rectifier, maximum of neighbouring steps, dropout
+//! ([`NormEpilogue`]), and keeps running statistics that are saved with the parameters and never
+//! trained. [`max_pool1d`] is the maximum for itself.
+//!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
 //! vectorised for AVX-512 or AVX2 where the processor has them and spread over the threads of
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
@@ -62,6 +68,7 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod attention;
 mod batch_norm;
 mod conv;
 mod cpu;
@@ -69,26 +76,36 @@ mod cpu;
 mod cube;
 mod device;
 mod dropout;
+mod embedding;
+mod gelu;
 mod gru;
 mod import;
 mod init;
 mod linear;
+mod loss;
 mod lstm;
 mod max_pool;
 mod noise;
 mod norm;
 mod optimizer;
 
+pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
+pub use embedding::embedding;
+pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
 pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
+pub use loss::{
+    BinaryCrossEntropy, CrossEntropy, LossError, MeanLoss, binary_cross_entropy, cross_entropy,
+    huber, squared_error,
+};
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use max_pool::max_pool1d;
 pub use noise::GaussianNoise;

@@ -14,12 +14,11 @@
 //! Nothing here knows a module, a schedule or a file.
 
 use burn::backend::Flex;
-use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
-use crate::device::{flex, is_flex};
+use crate::device::{flex, is_flex, own};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -218,7 +217,7 @@ fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) 
         });
         return each.collect();
     };
-    let mut to: Vec<Primitive> = to.into_iter().map(own).collect();
+    let mut to: Vec<Primitive> = to.into_iter().map(|to| own(flex(to))).collect();
     let from: Vec<Primitive> =
         from.iter().map(|from| flex((*from).clone()).to_contiguous()).collect();
     let work = to.iter_mut().zip(&from).map(|(to, from)| {
@@ -234,15 +233,6 @@ fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) 
 fn kernels_for<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<CpuKernels> {
     let kernels = CpuKernels::fused()?;
     tensors.all(|tensor| is_flex(tensor) && !tensor.is_autodiff()).then_some(kernels)
-}
-
-/// The inside of a tensor, whole, in order and held by nobody else.
-fn own(tensor: Tensor<1>) -> Primitive {
-    let whole = flex(tensor).to_contiguous();
-    if whole.is_unique() {
-        return whole;
-    }
-    Primitive::from_data(TensorData::new(cpu::copy(whole.storage()), whole.shape()))
 }
 
 fn check(rule: &UpdateRule, update: &ParameterUpdate) {
@@ -334,9 +324,9 @@ fn fused(
     let mut insides: Vec<Inside> = updates
         .iter_mut()
         .map(|update| Inside {
-            parameter: own(std::mem::replace(&mut update.parameter, placeholder.clone())),
+            parameter: own(flex(std::mem::replace(&mut update.parameter, placeholder.clone()))),
             gradient: flex(update.gradient.clone()).to_contiguous(),
-            moments: update.moments.drain(..).map(own).collect(),
+            moments: update.moments.drain(..).map(|moment| own(flex(moment))).collect(),
         })
         .collect();
     match *rule {

@@ -15,7 +15,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, linear, normal, relu_dropout};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, linear_in, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
@@ -141,8 +141,8 @@ impl BiLstmMae {
         &self.config
     }
 
-    /// The same model with the products of its LSTM in this type; see [`Lstm::in_precision`].
-    /// Everything else, the decoder among it, stays f32.
+    /// The same model with the products of its LSTM and its decoder in this type; see
+    /// [`Lstm::in_precision`] and [`linear_in`]. Everything else stays f32.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { lstm: self.lstm.in_precision(precision), ..self }
@@ -207,9 +207,11 @@ impl BiLstmMae {
     fn decode(&self, latent: Tensor<3>, stream: Option<Stream>) -> Tensor<3> {
         let [batch, time, width] = latent.dims();
         // As rows: the gradient of a weight would otherwise be made for each sample and summed.
-        let rows = linear(latent.reshape([batch * time, width]), &self.decoder.hidden);
+        let precision = self.lstm.precision();
+        let rows =
+            linear_in(precision, latent.reshape([batch * time, width]), &self.decoder.hidden);
         let rows = relu_dropout(rows, self.config.dropout, stream);
-        let rows = linear(rows, &self.decoder.output);
+        let rows = linear_in(precision, rows, &self.decoder.output);
         let [_, channels] = rows.dims();
         rows.reshape([batch, time, channels])
     }

@@ -2,8 +2,9 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`] and [`Mlp`] (no encoder: it has no steps) classify. Those that learn without labels are also [`Pretrain`]: they hide steps
-//! from themselves and score how well these are restored.
+//! embedding per window. Those that learn without labels are also [`Pretrain`]: they hide steps from
+//! themselves and score how well these are restored. Others have logits; [`Mlp`] has nothing else,
+//! for it sees no steps.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
 //! that the caller gives, never from Burn's global generator. Parameters are exchanged with the
@@ -41,18 +42,23 @@
 //! # Ok::<(), firebox_models::ModelError>(())
 //! ```
 
+mod bert;
 mod bilstm_mae;
 mod cnn_bilstm;
 mod encoder;
+mod encoder_layer;
 mod error;
 mod mask;
 mod mlp;
 mod parameters;
 mod pretrain;
+mod transformer;
 
+pub use bert::{Bert, BertConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
 pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
+pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
 pub use error::{Mismatch, ModelError};
 pub use mask::{MaskRule, StepMask};
 pub use mlp::{Mlp, MlpConfig};
@@ -61,3 +67,4 @@ pub use parameters::{
     read_parameters, write_parameters,
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
+pub use transformer::{Transformer, TransformerConfig};

@@ -91,7 +91,12 @@ impl Path {
             };
         }
         let transposed = container == "Struct:Linear" && names.last() == Some(&"weight");
-        Layout { name: names.join("."), shape: shape.to_vec(), transposed }
+        let mut name = names.join(".");
+        // PyTorch's `nn.MultiheadAttention` holds these parameters itself.
+        if let Some((path, own)) = name.rsplit_once(".in_proj.") {
+            name = format!("{path}.in_proj_{own}");
+        }
+        Layout { name, shape: shape.to_vec(), transposed }
     }
 }
 

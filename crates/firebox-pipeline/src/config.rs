@@ -12,6 +12,8 @@ use firebox_models::BiLstmMaeConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::search::SearchConfig;
+
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -41,6 +43,9 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchConfig>,
 }
 
 /// A chain of stages.

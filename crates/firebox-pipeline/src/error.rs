@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use firebox_cache::CacheError;
 use firebox_eval::EvalError;
+use firebox_search::{StorageError, StudyError};
 use firebox_train::TrainError;
 
 use crate::ConfigError;
@@ -47,6 +48,20 @@ pub enum PipelineError {
     /// Evaluation or report.
     #[error(transparent)]
     Eval(#[from] firebox_eval::EvalError),
+    /// A study, or its storage.
+    #[error(transparent)]
+    Study(#[from] firebox_search::StudyError),
+    /// A searched key that the schema does not have, or not with this value.
+    #[error("[search.space] cannot have `{key}` = {value}")]
+    Space {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// Why not.
+        #[source]
+        source: Box<PipelineError>,
+    },
     /// A file of the run.
     #[error("cannot read or write {path}")]
     Io {
@@ -86,10 +101,19 @@ impl PipelineError {
             | Self::Augmentation(_)
             | Self::Kernels(_)
             | Self::Setting(_)
-            | Self::NoRun(..) => true,
+            | Self::NoRun(..)
+            | Self::Space { .. } => true,
+            Self::Study(error) => match error {
+                StudyError::Storage(StorageError::Address { .. })
+                | StudyError::Storage(StorageError::Damaged { .. }) => true,
+                StudyError::Storage(_) | StudyError::Ended { .. } => false,
+                _ => true,
+            },
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
-            Self::Train(error) => matches!(error, TrainError::Budget { .. }),
+            Self::Train(error) => {
+                matches!(error, TrainError::Budget { .. } | TrainError::Group(_))
+            }
             Self::Eval(error) => matches!(error, EvalError::Setting { .. }),
             Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }

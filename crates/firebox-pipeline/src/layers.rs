@@ -76,9 +76,12 @@ pub fn load(
     environment: impl IntoIterator<Item = (String, String)>,
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|source| ConfigError::Read { path: file.to_path_buf(), source })?;
-    parse(file, &text, environment, settings)
+    parse(file, &text_of(file)?, environment, settings)
+}
+
+pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
+    let read = std::fs::read_to_string(file);
+    read.map_err(|source| ConfigError::Read { path: file.to_path_buf(), source })
 }
 
 pub(crate) fn parse(
@@ -151,9 +154,9 @@ fn missing_beside(layer: String, path: &str, name: &str) -> ConfigError {
 }
 
 /// The tables and keys of a pipeline file.
-const TOP: [&str; 11] = [
+const TOP: [&str; 12] = [
     "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
-    "evaluate",
+    "evaluate", "search",
 ];
 
 /// A variable that begins like a setting and is none was meant to be one.
@@ -186,8 +189,17 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 6] =
-    ["split", "labels", "model", "train.schedule", "train.optimizer", "train.checkpoint.keep"];
+const CHOICES: [&str; 9] = [
+    "split",
+    "labels",
+    "model",
+    "train.schedule",
+    "train.optimizer",
+    "train.loss_scale",
+    "train.checkpoint.keep",
+    "search.sampler",
+    "search.pruner",
+];
 
 /// Drops what an earlier layer chose where `path` goes into another choice of the same table.
 fn without_other_choice(figment: Figment, path: &str) -> Figment {
@@ -219,6 +231,10 @@ fn typed(text: &str) -> Value {
 
 /// Makes the paths of a file relative to its folder.
 fn anchor_paths(table: &mut Table, folder: &Path) {
+    let search = table.get_mut("search").and_then(toml::Value::as_table_mut);
+    if let Some(storage) = search.and_then(|search| search.get_mut("storage")) {
+        anchor(storage, folder);
+    }
     let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
     for key in ["path", "test"] {
         match data.get_mut(key) {

@@ -10,6 +10,9 @@
 //! its result is there and whole. The resolved settings are written beside the run before its
 //! first step, with a reason for each derived value.
 //!
+//! [`Search`] runs the pipeline up to the end of its training again and again, with other values of
+//! some of its keys, and keeps what it finds as a study that Optuna reads.
+//!
 //! Nothing below this crate sees TOML, and this crate does not know which backends exist: it takes
 //! a [`ChosenDevice`].
 //!
@@ -46,6 +49,7 @@ mod layers;
 mod measure;
 mod plan;
 mod prepared;
+mod search;
 mod stages;
 
 use std::path::{Path, PathBuf};
@@ -57,6 +61,10 @@ pub use error::PipelineError;
 pub use layers::{ConfigError, load};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use prepared::{Prepared, Source};
+pub use search::{
+    Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
+    Searched, SpaceEntry,
+};
 pub use stages::{Finished, Outcome};
 
 /// The store that runs share, for those who look after it.

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
+use firebox_train::LossScale;
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -75,6 +76,18 @@ impl Prepared {
             None => stem(&file),
         };
         Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed })
+    }
+
+    /// A pipeline whose settings were checked before.
+    pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
+        Self { name: name.to_owned(), config, resumed: None }
+    }
+
+    /// The keys of its results, and the folder of its run.
+    pub(crate) fn place(&self, device: &ChosenDevice) -> Result<(Keys, PathBuf), PipelineError> {
+        let keys = self.keys(device)?;
+        let path = self.run_path(&keys);
+        Ok((keys, path))
     }
 
     /// The settings.
@@ -153,13 +166,21 @@ impl Prepared {
 }
 
 /// What no single component can check by itself.
-fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
+pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let setting = |message: String| Err(PipelineError::Setting(message));
-    if !matches!(config.run.precision, Precision::F32 | Precision::Bf16) {
+    if config.run.precision == Precision::Tf32 {
         return setting(format!(
-            "`run.precision` is {}, and this version trains in f32, or in bf16 with f32 weights, states and sums\n  set run.precision = \"f32\" or \"bf16\"",
+            "`run.precision` is {}, and this version trains in f32, or in bf16 or f16 with f32 weights, states and sums\n  set run.precision = \"f32\", \"bf16\" or \"f16\"",
             config.run.precision
         ));
+    }
+    let f16 = config.run.precision == Precision::F16;
+    if f16 && config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
+        return setting(
+            "`run.precision` is f16 and `train.loss_scale` is off: gradients below 6e-8 would vanish\n  \
+             leave `train.loss_scale` out, which scales dynamically, or set train.allow_unscaled_f16 = true"
+                .to_owned(),
+        );
     }
     if let Some(rule) = config.split
         && config.data.test.is_some()
@@ -254,6 +275,11 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
     config.run.directory = absolute(&config.run.directory)?;
     config.run.cache = absolute(&config.run.cache)?;
+    if let Some(storage) = config.search.as_mut().and_then(|search| search.storage.as_mut())
+        && !storage.contains("://")
+    {
+        *storage = absolute(Path::new(storage))?.display().to_string();
+    }
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
     for path in paths(&mut config) {
@@ -275,9 +301,26 @@ fn same_settings(
     file: &Path,
     theirs: &PipelineConfig,
 ) -> Result<(), PipelineError> {
+    match first_difference(ours, theirs)? {
+        Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
+            "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
+             leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",
+            file.display(),
+            run.display(),
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The first key whose values differ, with both values. Where results lie does not matter, nor how a
+/// file is named.
+pub(crate) fn first_difference(
+    ours: &PipelineConfig,
+    theirs: &PipelineConfig,
+) -> Result<Option<(String, String, String)>, PipelineError> {
     let value = |config: &PipelineConfig| -> Result<serde_json::Value, PipelineError> {
         let mut config = absolute(config.clone())?;
-        // Where results lie does not matter: those of the run stay where they are.
+        // Those of the run stay where they are.
         config.run.directory.clear();
         config.run.cache.clear();
         // One file may have been named in two ways.
@@ -291,15 +334,7 @@ fn same_settings(
             PipelineError::Setting(format!("the settings cannot be compared: {error}"))
         })
     };
-    match difference("", &value(ours)?, &value(theirs)?) {
-        Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
-            "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
-             leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",
-            file.display(),
-            run.display(),
-        ))),
-        None => Ok(()),
-    }
+    Ok(difference("", &value(ours)?, &value(theirs)?))
 }
 
 /// The first key whose values differ, with both values.
@@ -329,6 +364,21 @@ fn difference(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f16_without_a_loss_scale_names_the_way_out() {
+        let mut config = PipelineConfig::default();
+        config.run.precision = Precision::F16;
+        check(&config).unwrap();
+        config.train.loss_scale = LossScale::Off;
+        let text = check(&config).unwrap_err().to_string();
+        assert!(text.contains("gradients below 6e-8 would vanish"), "{text}");
+        config.train.allow_unscaled_f16 = true;
+        check(&config).unwrap();
+        config.train.loss_scale = LossScale::Static(0.0);
+        let text = check(&config).unwrap_err().to_string();
+        assert!(text.contains("`train.loss_scale.static` is 0; it must be above 0"), "{text}");
+    }
 
     #[test]
     fn the_first_setting_that_differs_is_named() {

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
-    Event, Key, Labels, Listener, Normaliser, Split, SplitRule, StepLabels, Stream, split,
+    Event, Key, Labels, Listener, Normaliser, Precision, Split, SplitRule, StepLabels, Stream,
+    split,
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::BiLstmMae;
-use firebox_train::{Data, Pretraining};
+use firebox_train::{Data, LossScale, Pretraining, TrainConfig};
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -100,19 +101,9 @@ pub(crate) fn run(
     if let Some(said) = conclusion(path, keys.evaluation) {
         return Ok(already_done(&said, keys, path, listener));
     }
-    let folder = RunFolder::open(path)?;
-    folder.unfinish()?;
-    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
-    let mut reasons = reasons(prepared.config(), device)?;
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
-    let log = folder.events()?;
+    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
     let both = Both { listener, log: &log };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    both.on(&Event::RunStarted {
-        run: name.clone(),
-        device: device.description.clone(),
-        resumed_at_step: steps_whole(path),
-    });
+    let name = started_event(device, path, &both);
     let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
     let finish = |outcome: &str| {
         both.on(&Event::RunFinished {
@@ -169,6 +160,81 @@ pub(crate) fn run(
     })
 }
 
+/// Everything up to the end of training, for a search: what the training says of itself, or `None` if
+/// it was stopped. A run that was trained before is not trained again.
+pub(crate) fn train_only(
+    prepared: &Prepared,
+    device: &ChosenDevice,
+    keys: &Keys,
+    path: &Path,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<Option<firebox_train::Summary>, PipelineError> {
+    if let Some(summary) = trained_before(path, keys) {
+        return Ok(Some(summary));
+    }
+    let started = Instant::now();
+    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
+    let both = Both { listener, log: &log };
+    let name = started_event(device, path, &both);
+    let run = Run { config: prepared.config(), device, keys, listener: &both, stop };
+    let mut remade = 0;
+    let windows = run.windows(&mut remade)?;
+    if windows.parts.validation.is_empty() {
+        return Err(PipelineError::Setting(
+            "there are no validation windows, so no trial has a value\n  choose a split with a validation part".to_owned(),
+        ));
+    }
+    reasons.extend(split_reasons(prepared.config(), &windows));
+    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    let shards = run.augment(&windows, &mut remade)?;
+    let trained = run.train(&windows, shards, path, &mut remade)?;
+    let summary = match trained {
+        Training::Complete(_) => trained_before(path, keys),
+        Training::Interrupted { .. } => None,
+    };
+    both.on(&Event::RunFinished {
+        run: name,
+        outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
+        seconds: started.elapsed().as_secs_f64(),
+    });
+    Ok(summary)
+}
+
+/// What a run's training said when it ended.
+fn trained_before(path: &Path, keys: &Keys) -> Option<firebox_train::Summary> {
+    let text = std::fs::read(path.join(firebox_train::SUMMARY_FILE)).ok()?;
+    let summary: firebox_train::Summary = serde_json::from_slice(&text).ok()?;
+    (summary.key == keys.training).then_some(summary)
+}
+
+/// Takes the folder of a run, and writes down what it is begun as.
+fn begin(
+    prepared: &Prepared,
+    device: &ChosenDevice,
+    keys: &Keys,
+    path: &Path,
+) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
+    let folder = RunFolder::open(path)?;
+    folder.unfinish()?;
+    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
+    let reasons = reasons(prepared.config(), device)?;
+    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    let log = folder.events()?;
+    Ok((folder, reasons, log))
+}
+
+/// Says that a run begins or goes on, and returns its name.
+fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn Listener) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    listener.on(&Event::RunStarted {
+        run: name.clone(),
+        device: device.description.clone(),
+        resumed_at_step: steps_whole(path),
+    });
+    name
+}
+
 /// Says that no stage has anything to do: what the run left is whole, and needs nothing that it was
 /// made from.
 fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn Listener) -> Finished {
@@ -198,6 +264,13 @@ fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn List
     }
 }
 
+/// The settings of training, with the loss scale that the precision asks for.
+fn training(config: &PipelineConfig) -> TrainConfig {
+    let f16 = config.run.precision == Precision::F16;
+    let loss_scale = config.train.loss_scale.resolve(f16);
+    TrainConfig { loss_scale, ..config.train.clone() }
+}
+
 /// Values that were not written but derived, each with its reason.
 fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>, PipelineError> {
     let reason = |key: &str, value: String, reason: &str| Reason {
@@ -205,14 +278,22 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
         value,
         reason: reason.to_owned(),
     };
+    let precision = match (config.run.precision, device.backend.as_str()) {
+        (Precision::F16, "cpu") => {
+            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slow"
+        }
+        _ => "as written; weights, states and sums are f32 whatever it is",
+    };
     let mut reasons = vec![
         reason("run.device", device.backend.clone(), &device.reason),
-        reason(
-            "run.precision",
-            config.run.precision.to_string(),
-            "as written; weights, states and sums are f32 whatever it is",
-        ),
+        reason("run.precision", config.run.precision.to_string(), precision),
     ];
+    if let (LossScale::Auto, LossScale::Dynamic(scale)) =
+        (config.train.loss_scale, training(config).loss_scale)
+    {
+        let value = format!("dynamic from {}", scale.initial);
+        reasons.push(reason("train.loss_scale", value, "f16 needs it: small gradients vanish"));
+    }
     if let Some(kernels) = device.cpu_kernels()? {
         let why =
             "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
@@ -493,8 +574,8 @@ impl Run<'_> {
                 listener: self.listener,
             };
             let data = Data { train: &loader, validation: validation.as_ref() };
-            let config = &self.config.train;
-            let train = || firebox_train::train(model, &Pretraining, data, config, &run);
+            let config = training(self.config);
+            let train = || firebox_train::train(model, &Pretraining, data, &config, &run);
             let trained = self.device.run(train)?;
             let summary = &trained.summary;
             let best = summary.best.map_or(String::new(), |best| {

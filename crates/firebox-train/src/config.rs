@@ -3,6 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use firebox_kernels::{Clip, UpdateRule};
+
+use crate::average::AverageConfig;
+use crate::groups::{self, LayerDecay, ParameterGroup};
+use crate::scaler::LossScale;
 use crate::schedule::Schedule;
 
 /// Settings of a training run. Every default is that of reference system R1 unless it says
@@ -21,6 +26,22 @@ pub struct TrainConfig {
     /// Largest global L2 norm of the gradient; larger ones are scaled down to it. `false`: never.
     #[serde(with = "crate::off")]
     pub clip: Option<f64>,
+    /// Largest magnitude of each number of the gradient, above 0; larger ones are cut off. In place
+    /// of `clip`, not beside it. `false`: any. Both act on gradients without their loss scale.
+    #[serde(with = "crate::off")]
+    pub clip_value: Option<f64>,
+    /// Parameters with settings of their own.
+    pub groups: Vec<ParameterGroup>,
+    /// Layers nearer to the input learn more slowly. `false`: all learn alike.
+    #[serde(with = "crate::off")]
+    pub layer_decay: Option<LayerDecay>,
+    /// A moving average of the weights. `false`: none.
+    #[serde(with = "crate::off")]
+    pub average: Option<AverageConfig>,
+    /// Factor on the loss by which small gradients survive f16.
+    pub loss_scale: LossScale,
+    /// Whether f16 may do without a loss scale, so that gradients below 6e-8 vanish.
+    pub allow_unscaled_f16: bool,
     /// Batches whose gradients are averaged into one optimizer step, weighted by the elements that
     /// each batch's loss is a mean of; at least 1. The last step of an epoch takes what is left.
     pub accumulate: u64,
@@ -46,6 +67,12 @@ impl Default for TrainConfig {
             optimizer: Optimizer::default(),
             schedule: Schedule::default(),
             clip: Some(1.0),
+            clip_value: None,
+            groups: vec![],
+            layer_decay: None,
+            average: None,
+            loss_scale: LossScale::default(),
+            allow_unscaled_f16: false,
             accumulate: 1,
             early_stopping: Some(EarlyStopping::default()),
             validate_every: 1,
@@ -63,11 +90,85 @@ pub enum Optimizer {
     /// Adam with decoupled weight decay, as `torch.optim.AdamW` computes it.
     #[serde(rename = "adamw")]
     AdamW(AdamWConfig),
+    /// Stochastic gradient descent, as `torch.optim.SGD` computes it.
+    Sgd(SgdConfig),
 }
 
 impl Default for Optimizer {
     fn default() -> Self {
         Self::AdamW(AdamWConfig::default())
+    }
+}
+
+impl Optimizer {
+    /// Peak learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        match self {
+            Self::AdamW(config) => config.learning_rate,
+            Self::Sgd(config) => config.learning_rate,
+        }
+    }
+
+    /// Weight decay of the parameters that decay.
+    pub fn weight_decay(&self) -> f64 {
+        match self {
+            Self::AdamW(config) => config.weight_decay,
+            Self::Sgd(config) => config.weight_decay,
+        }
+    }
+
+    /// Which parameters decay.
+    pub fn decay(&self) -> Decay {
+        match self {
+            Self::AdamW(config) => config.decay,
+            Self::Sgd(config) => config.decay,
+        }
+    }
+
+    /// What is kept of each parameter, under PyTorch's names.
+    pub fn moments(&self) -> &'static [&'static str] {
+        match self {
+            Self::AdamW(_) => &["exp_avg", "exp_avg_sq"],
+            Self::Sgd(config) if config.momentum > 0.0 => &["momentum_buffer"],
+            Self::Sgd(_) => &[],
+        }
+    }
+
+    pub(crate) fn rule(&self) -> UpdateRule {
+        match self {
+            Self::AdamW(AdamWConfig { betas, eps, .. }) => {
+                UpdateRule::AdamW { betas: *betas, eps: *eps }
+            }
+            Self::Sgd(SgdConfig { momentum, dampening, nesterov, .. }) => {
+                UpdateRule::Sgd { momentum: *momentum, dampening: *dampening, nesterov: *nesterov }
+            }
+        }
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let keys = match self {
+            Self::AdamW(_) => ["optimizer.adamw.learning_rate", "optimizer.adamw.weight_decay"],
+            Self::Sgd(_) => ["optimizer.sgd.learning_rate", "optimizer.sgd.weight_decay"],
+        };
+        let (positive, not_negative) = ("above 0 and finite", "0 or more and finite");
+        check(keys[0], self.learning_rate(), |v| v > 0.0 && v.is_finite(), positive)?;
+        check(keys[1], self.weight_decay(), |v| v >= 0.0 && v.is_finite(), not_negative)?;
+        let (share, below) = (|v| (0.0..1.0).contains(&v), "at least 0 and below 1");
+        match self {
+            Self::AdamW(AdamWConfig { betas, eps, .. }) => {
+                check("optimizer.adamw.eps", *eps, |v| v > 0.0 && v.is_finite(), positive)?;
+                betas
+                    .iter()
+                    .try_for_each(|beta| check("optimizer.adamw.betas", *beta, share, below))
+            }
+            Self::Sgd(SgdConfig { momentum, dampening, nesterov, .. }) => {
+                check("optimizer.sgd.momentum", *momentum, share, below)?;
+                check("optimizer.sgd.dampening", *dampening, share, below)?;
+                let fits = |_| !nesterov || (*momentum > 0.0 && *dampening == 0.0);
+                let allowed = "true with a momentum above 0 and no dampening only";
+                check("optimizer.sgd.nesterov", *nesterov, fits, allowed)
+            }
+        }
     }
 }
 
@@ -95,6 +196,38 @@ impl Default for AdamWConfig {
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 1e-4,
+            decay: Decay::All,
+        }
+    }
+}
+
+/// Settings of stochastic gradient descent (Sutskever et al., "On the importance of initialization
+/// and momentum in deep learning", 2013). Defaults without another source are PyTorch's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SgdConfig {
+    /// Peak learning rate, above 0; the schedule scales it.
+    pub learning_rate: f64,
+    /// Share of the last direction that is kept, at least 0 and below 1. Firebox's own default.
+    pub momentum: f64,
+    /// Share of the gradient that the momentum leaves out, at least 0 and below 1.
+    pub dampening: f64,
+    /// Whether the gradient is taken as if the momentum had been followed already.
+    pub nesterov: bool,
+    /// Share of each weight that is added to its gradient; 0 or more.
+    pub weight_decay: f64,
+    /// Which parameters decay.
+    pub decay: Decay,
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        Self {
+            learning_rate: 1e-3,
+            momentum: 0.9,
+            dampening: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
             decay: Decay::All,
         }
     }
@@ -221,7 +354,6 @@ impl TrainConfig {
     /// # Errors
     /// The first setting that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let Optimizer::AdamW(adamw) = &self.optimizer;
         let keep = match self.checkpoint.keep {
             Keep::Best(n) | Keep::Last(n) | Keep::EverySteps(n) => n,
             Keep::BestOnly | Keep::EveryEpoch | Keep::FinalOnly => 1,
@@ -240,24 +372,24 @@ impl TrainConfig {
         ] {
             check(key, count, |count| count >= 1, "at least 1")?;
         }
-        for (key, value) in [
-            ("optimizer.adamw.learning_rate", adamw.learning_rate),
-            ("optimizer.adamw.eps", adamw.eps),
-            ("clip", self.clip.unwrap_or(1.0)),
-        ] {
+        for (key, value) in
+            [("clip", self.clip.unwrap_or(1.0)), ("clip_value", self.clip_value.unwrap_or(1.0))]
+        {
             check(key, value, |v| v > 0.0 && v.is_finite(), "above 0 and finite")?;
         }
         let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
-        for (key, value) in [
-            ("optimizer.adamw.weight_decay", adamw.weight_decay),
-            ("early_stopping.min_delta", min_delta),
-        ] {
-            check(key, value, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
+        let (key, allowed) = ("early_stopping.min_delta", "0 or more and finite");
+        check(key, min_delta, |v| v >= 0.0 && v.is_finite(), allowed)?;
+        if let (Some(norm), Some(value)) = (self.clip, self.clip_value) {
+            let found = format!("{value} beside a `train.clip` of {norm}");
+            let allowed = "false, or `train.clip` be false";
+            return Err(ConfigError { key: "clip_value", found, allowed });
         }
-        for beta in adamw.betas {
-            let inside = |v| (0.0..1.0).contains(&v);
-            check("optimizer.adamw.betas", beta, inside, "at least 0 and below 1")?;
-        }
+        let share = self.average.map_or(0.5, |average| average.decay);
+        check("average.decay", share, |v| (0.0..1.0).contains(&v), "at least 0 and below 1")?;
+        self.optimizer.validate()?;
+        groups::validate(self)?;
+        self.loss_scale.validate()?;
         self.schedule.validate()
     }
 
@@ -274,8 +406,16 @@ impl TrainConfig {
 
     /// The peak learning rate.
     pub fn learning_rate(&self) -> f64 {
-        let Optimizer::AdamW(adamw) = &self.optimizer;
-        adamw.learning_rate
+        self.optimizer.learning_rate()
+    }
+
+    /// What is done to gradients that are too large.
+    pub fn clipping(&self) -> Clip {
+        match (self.clip, self.clip_value) {
+            (Some(norm), _) => Clip::Norm(norm),
+            (None, Some(value)) => Clip::Value(value),
+            (None, None) => Clip::Never,
+        }
     }
 }
 
@@ -335,8 +475,19 @@ mod tests {
         check(r#"{"optimizer": {"adamw": {"betas": [0.9, 1.0]}}}"#, "betas` is 1");
         check(r#"{"checkpoint": {"keep": {"last": 0}}}"#, "checkpoint.keep");
         check(r#"{"early_stopping": {"min_delta": -0.1}}"#, "min_delta` is -0.1");
+        check(
+            r#"{"clip_value": 2}"#,
+            "2 beside a `train.clip` of 1; it must be false, or `train.clip`",
+        );
+        check(r#"{"average": {"decay": 1}}"#, "average.decay` is 1");
+        check(r#"{"optimizer": {"sgd": {"momentum": 1}}}"#, "sgd.momentum` is 1");
+        check(r#"{"optimizer": {"sgd": {"momentum": 0, "nesterov": true}}}"#, "nesterov` is true");
         check(r#"{"schedule": {"cosine": {"minimum": -1}}}"#, "schedule.cosine.minimum");
         assert_eq!(TrainConfig::default().validate(), Ok(()));
+        let adamw = AdamWConfig { learning_rate: f64::INFINITY, ..AdamWConfig::default() };
+        let config = TrainConfig { optimizer: Optimizer::AdamW(adamw), ..TrainConfig::default() };
+        let message = config.validate().unwrap_err().to_string();
+        assert!(message.contains("learning_rate` is inf; it must be above 0"), "{message}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use firebox_loader::LoadError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
+use crate::groups::GroupError;
 
 /// A run that failed. Checkpoints written before the failure stay.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +15,9 @@ pub enum TrainError {
     /// A setting cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A group of parameters does not fit the model.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// A batch could not be read.
     #[error("a batch could not be loaded")]
     Load(#[from] LoadError),
@@ -86,7 +90,7 @@ pub enum TrainError {
     /// The loss or the gradient was not finite and the configuration says to stop.
     #[error(
         "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}; lower \
-         `train.optimizer.adamw.learning_rate` or `train.clip`, or set `train.non_finite` to `skip` \
+         the optimizer's `learning_rate` or `train.clip`, or set `train.non_finite` to `skip` \
          or `rollback`"
     )]
     NonFinite {
@@ -102,13 +106,24 @@ pub enum TrainError {
     /// Too many steps in a row were not finite.
     #[error(
         "{count} steps in a row up to step {step} were not finite, the limit of \
-         `train.non_finite_limit`; lower `train.optimizer.adamw.learning_rate`"
+         `train.non_finite_limit`; lower the optimizer's `learning_rate`"
     )]
     NonFiniteLimit {
         /// Steps in a row.
         count: u64,
         /// The last of them, from 1.
         step: u64,
+    },
+    /// Every step overflowed, so nothing was learnt.
+    #[error(
+        "the gradients of all {steps} steps overflowed, down to a loss scale of {scale}; lower \
+         `train.loss_scale.dynamic.initial`, or train longer"
+    )]
+    Overflowed {
+        /// Steps.
+        steps: u64,
+        /// The scale after the last one.
+        scale: f64,
     },
     /// The device failed to compute or to deliver a result.
     #[error("the device failed: {0}")]

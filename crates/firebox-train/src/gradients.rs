@@ -1,7 +1,8 @@
-//! Gradients of a model: accumulated over batches, averaged, measured and clipped.
+//! Gradients of a model: taken from a backward pass, accumulated over batches, measured.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients as Recorded, Tensor};
+use firebox_kernels::{SquaredNorm, add_scaled, squared_norm};
 
 /// One gradient per float parameter, in the order of
 /// [`layouts`](firebox_models::layouts), each flattened; `None` where the loss does not reach a
@@ -32,56 +33,31 @@ impl Gradients {
         self.0.get(index)?.as_ref()
     }
 
-    /// Multiplies every gradient.
-    pub fn scale(self, factor: f64) -> Self {
-        if factor == 1.0 {
-            return self;
-        }
-        Self(self.0.into_iter().map(|g| g.map(|g| g * factor)).collect())
-    }
-
-    /// Adds other gradients of the same model. An empty sum takes them as they are.
-    pub fn plus(self, other: Self) -> Self {
-        if self.0.is_empty() {
-            return other;
-        }
-        let pairs = self.0.into_iter().zip(other.0);
-        Self(
-            pairs
-                .map(|pair| match pair {
-                    (Some(a), Some(b)) => Some(a + b),
-                    (a, b) => a.or(b),
-                })
-                .collect(),
-        )
-    }
-
-    /// The squared L2 norm of each gradient, each `[1]`, still on the device.
-    pub fn squares(&self) -> Vec<Tensor<1>> {
-        /// The CPU backend sums a tensor of more elements than this in an order that depends on
-        /// its threads.
-        const AT_ONCE: usize = 1 << 20;
-        let square = |gradient: &Tensor<1>| {
-            let [size] = gradient.dims();
-            let squares = gradient.clone().square();
-            if size <= AT_ONCE {
-                return squares.sum();
+    /// Adds other gradients of the same model times a factor, in the memory of these. Where there
+    /// was no gradient yet, there is one afterwards.
+    pub fn add(&mut self, other: Self, factor: f64) {
+        let mut others = other.0.into_iter();
+        let (mut places, mut sums, mut values) = (vec![], vec![], vec![]);
+        for (place, sum) in self.0.iter_mut().enumerate() {
+            match (sum.take(), others.next().flatten()) {
+                (Some(a), Some(b)) => {
+                    places.push(place);
+                    sums.push(a);
+                    values.push(b);
+                }
+                (None, Some(b)) => *sum = Some(b * factor),
+                (a, None) => *sum = a,
             }
-            let parts = squares.split(AT_ONCE, 0).into_iter().map(|part| part.sum()).collect();
-            Tensor::cat(parts, 0).sum()
-        };
-        self.0.iter().flatten().map(square).collect()
+        }
+        let sums = add_scaled(sums, &values.iter().collect::<Vec<_>>(), factor);
+        for (place, sum) in places.into_iter().zip(sums) {
+            self.0[place] = Some(sum);
+        }
+        self.0.extend(others.map(|other| other.map(|other| other * factor)));
     }
 
-    /// Scales the gradients so that their global norm, which is `norm` now, is at most `limit`:
-    /// `torch.nn.utils.clip_grad_norm_`.
-    pub fn clip(self, norm: f64, limit: f64) -> Self {
-        let factor = limit / (norm + 1e-6);
-        if factor < 1.0 { self.scale(factor) } else { self }
+    /// The squared L2 norm of all gradients together: known, or still on the device.
+    pub fn squared_norm(&self) -> SquaredNorm {
+        squared_norm(&self.0.iter().flatten().collect::<Vec<_>>())
     }
-}
-
-/// The global L2 norm of gradients whose squared norms have been read.
-pub fn global_norm(squares: &[f32]) -> f64 {
-    squares.iter().map(|square| f64::from(*square)).sum::<f64>().sqrt()
 }

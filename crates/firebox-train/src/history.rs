@@ -34,6 +34,9 @@ pub struct StepRecord {
     /// Global gradient norm before clipping.
     #[serde(deserialize_with = "number")]
     pub gradient_norm: f64,
+    /// Factor on the loss while its gradients were computed.
+    #[serde(default = "unscaled")]
+    pub loss_scale: f64,
     /// Samples.
     pub samples: u64,
     /// Whether the step was not finite and changed nothing.
@@ -80,6 +83,10 @@ pub struct History {
 enum Line {
     Step(StepRecord),
     Epoch(EpochRecord),
+}
+
+fn unscaled() -> f64 {
+    1.0
 }
 
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
@@ -194,6 +201,7 @@ mod tests {
             parts: BTreeMap::from([("reconstruction".to_owned(), loss)]),
             learning_rate: 0.1,
             gradient_norm: loss,
+            loss_scale: 1.0,
             samples: 2,
             skipped: !loss.is_finite(),
             milliseconds: 1.5,

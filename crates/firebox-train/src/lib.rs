@@ -60,34 +60,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod adamw;
+mod average;
 mod checkpoint;
 mod config;
 mod error;
 mod folder;
 mod gradients;
+mod groups;
 mod history;
 mod objective;
 mod off;
+mod optimizer;
 mod run;
+mod scaler;
 mod schedule;
 mod snapshot;
 mod state;
 mod train;
 
-pub use adamw::AdamW;
+pub use average::{Average, AverageConfig};
 pub use checkpoint::{
-    Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_weights,
+    Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_average,
+    load_weights,
 };
 pub use config::{
     AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
-    TrainConfig,
+    SgdConfig, TrainConfig,
 };
 pub use error::TrainError;
-pub use gradients::{Gradients, global_norm};
+pub use firebox_kernels::{Clip, SquaredNorm};
+pub use gradients::Gradients;
+pub use groups::{GroupError, LayerDecay, ParameterGroup};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
 pub use objective::{Objective, Pretraining, Streams};
+pub use optimizer::{OptimizerState, UpdateBy};
 pub use run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};
+pub use scaler::{DynamicScale, LossScale, Scaler};
 pub use schedule::{Constant, Cosine, OneCycle, Plateau, PlateauState, Progress, Schedule, Warmup};
 pub use snapshot::LoadWeights;
 pub use state::{Best, Counts, EarlyState, Mean, State};

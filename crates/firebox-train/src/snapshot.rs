@@ -1,4 +1,4 @@
-//! Weights and moments of one moment, copied to the host: what checkpoints hold and rollbacks use.
+//! Weights, their average and moments of one moment, copied to the host: what checkpoints hold and rollbacks use.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,35 @@ use firebox_models::{Layout, MapParameter, Mismatch, Parameter, map_parameters, 
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 
 use crate::TrainError;
-use crate::adamw::{AdamW, Moments};
+use crate::average::Average;
+use crate::optimizer::{Moments, OptimizerState};
 
 /// Numbers of all parameters in the order of traversal and in the module's layout.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     layouts: Vec<Layout>,
     weights: Vec<Vec<f32>>,
+    names: &'static [&'static str],
     moments: Vec<Option<MomentValues>>,
+    /// None before the first update, or where none is kept.
+    average: Vec<Vec<f32>>,
 }
 
 #[derive(Clone, Debug)]
 struct MomentValues {
-    first: Vec<f32>,
-    second: Vec<f32>,
+    /// In the order of the names.
+    values: Vec<Vec<f32>>,
     updates: u64,
 }
 
 impl Snapshot {
     /// Copies a model and its optimizer to the host, in one read of the device. Nothing that
     /// happens afterwards changes the copy.
-    pub(crate) fn take<M: Module>(model: &M, optimizer: &AdamW) -> Result<Self, TrainError> {
+    pub(crate) fn take<M: Module>(
+        model: &M,
+        optimizer: &OptimizerState,
+        average: &Average,
+    ) -> Result<Self, TrainError> {
         struct Visitor(Option<Transaction>);
         impl ModuleVisitor for Visitor {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -39,8 +47,9 @@ impl Snapshot {
         let mut visitor = Visitor(Some(Transaction::default()));
         model.visit(&mut visitor);
         let mut reads = visitor.0.unwrap_or_default();
-        for moments in optimizer.moments.iter().flatten() {
-            reads = reads.register(moments.first.clone()).register(moments.second.clone());
+        let moments = optimizer.moments.iter().flatten();
+        for tensor in moments.flat_map(|moments| &moments.tensors).chain(&average.values) {
+            reads = reads.register(tensor.clone());
         }
         let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
         let data = reads.try_execute().map_err(|error| device(&error))?;
@@ -49,16 +58,22 @@ impl Snapshot {
             values.push(data.try_into_vec::<f32>().map_err(|error| device(&error))?);
         }
         let mut rest = values.split_off(layouts.len()).into_iter();
+        let names = optimizer.moment_names();
         let moments = optimizer.moments.iter().map(|moments| {
-            let updates = moments.as_ref()?.updates;
-            Some(MomentValues { first: rest.next()?, second: rest.next()?, updates })
+            let updates = optimizer.updates.saturating_sub(moments.as_ref()?.missed);
+            Some(MomentValues { values: rest.by_ref().take(names.len()).collect(), updates })
         });
         let moments = moments.collect();
-        Ok(Self { layouts, weights: values, moments })
+        Ok(Self { layouts, weights: values, names, moments, average: rest.collect() })
     }
 
     /// Puts the copy back.
-    pub(crate) fn restore<M: Module>(&self, model: M, optimizer: &mut AdamW) -> M {
+    pub(crate) fn restore<M: Module>(
+        &self,
+        model: M,
+        optimizer: &mut OptimizerState,
+        average: &mut Average,
+    ) -> M {
         struct Change<'a> {
             snapshot: &'a Snapshot,
             device: Option<Device>,
@@ -77,88 +92,143 @@ impl Snapshot {
         let tensor = |values: &Vec<f32>| {
             Tensor::from_data(TensorData::new(values.clone(), [values.len()]), &device)
         };
-        let moments = self.moments.iter().map(|values| {
-            let MomentValues { first, second, updates } = values.as_ref()?;
-            Some(Moments { first: tensor(first), second: tensor(second), updates: *updates })
+        let moments = self.moments.iter().map(|moments| {
+            let MomentValues { values, updates } = moments.as_ref()?;
+            Some((values.iter().map(tensor).collect(), *updates))
         });
-        optimizer.moments = moments.collect();
+        put_moments(optimizer, moments.collect());
+        average.values = self.average.iter().map(tensor).collect();
         model
     }
 
     /// `weights.safetensors`: PyTorch's names and layout.
     pub(crate) fn weights_file(&self) -> Result<Vec<u8>, SafeTensorError> {
-        let values = self.layouts.iter().zip(&self.weights);
-        serialize(
-            values
-                .map(|(layout, values)| Entry::new(layout.name.clone(), layout, values))
-                .collect(),
-        )
+        named(&self.layouts, &self.weights)
     }
 
-    /// `optimizer.safetensors`: `exp_avg.NAME`, `exp_avg_sq.NAME` and `step.NAME`, as PyTorch calls
-    /// them, for every parameter that was ever updated.
+    /// `average.safetensors`: as the weights; `None` if there is none.
+    pub(crate) fn average_file(&self) -> Result<Option<Vec<u8>>, SafeTensorError> {
+        let there = !self.average.is_empty();
+        there.then(|| named(&self.layouts, &self.average)).transpose()
+    }
+
+    /// `optimizer.safetensors`: moments such as `exp_avg.NAME` and `exp_avg_sq.NAME`, and
+    /// `step.NAME`, as PyTorch calls them, for every parameter that was ever updated.
     pub(crate) fn optimizer_file(&self) -> Result<Vec<u8>, SafeTensorError> {
         let mut entries = vec![];
         for (layout, moments) in self.layouts.iter().zip(&self.moments) {
-            let Some(MomentValues { first, second, updates }) = moments else { continue };
-            let name = &layout.name;
-            entries.push(Entry::new(format!("exp_avg.{name}"), layout, first));
-            entries.push(Entry::new(format!("exp_avg_sq.{name}"), layout, second));
-            let (name, bytes) = (format!("step.{name}"), updates.to_le_bytes().to_vec());
+            let Some(MomentValues { values, updates }) = moments else { continue };
+            for (kind, values) in self.names.iter().zip(values) {
+                entries.push(Entry::new(format!("{kind}.{}", layout.name), layout, values));
+            }
+            let (name, bytes) = (format!("step.{}", layout.name), updates.to_le_bytes().to_vec());
             entries.push(Entry { name, dtype: Dtype::U64, shape: vec![], bytes });
         }
         serialize(entries)
     }
 
-    /// Reads both files back and puts them into a model and its optimizer.
+    /// Reads the files back and puts them into a model, its optimizer and its average.
     ///
     /// # Errors
     /// A text for what is no such file, or the names and shapes that do not fit.
     pub(crate) fn load<M: Module>(
         weights: &[u8],
         optimizer_file: &[u8],
+        average_file: Option<&[u8]>,
         model: &mut M,
-        optimizer: &mut AdamW,
+        optimizer: &mut OptimizerState,
+        average: &mut Average,
     ) -> Result<(), LoadWeights> {
+        let device = model.devices().first().cloned().unwrap_or_default().without_autodiff();
+        let averaged = match average_file {
+            None => vec![],
+            Some(file) => load_flat(file, optimizer.layouts(), &device)?,
+        };
         load_weights(weights, model)?;
         let tensors = SafeTensors::deserialize(optimizer_file)?;
         let tensors: BTreeMap<String, TensorView<'_>> = tensors.tensors().into_iter().collect();
         let mut mismatch = Mismatch::default();
-        let device = model.devices().first().cloned().unwrap_or_default().without_autodiff();
         let mut moments = vec![];
         for layout in optimizer.layouts() {
             let part = |kind: &str| tensors.get(&format!("{kind}.{}", layout.name));
-            let (Some(first), Some(second), Some(updates)) =
-                (part("exp_avg"), part("exp_avg_sq"), part("step"))
-            else {
+            let Some(updates) = part("step") else {
                 moments.push(None);
                 continue;
             };
-            let mut tensor = |view: &TensorView<'_>| {
-                if view.shape() != layout.torch_shape() || view.dtype() != Dtype::F32 {
-                    let found = view.shape().to_vec();
-                    mismatch.shapes.push((layout.name.clone(), layout.torch_shape(), found));
-                    return Tensor::zeros([1], &device);
+            let mut values = vec![];
+            for kind in optimizer.moment_names() {
+                let name = format!("{kind}.{}", layout.name);
+                match part(kind) {
+                    None => mismatch.missing.push(name),
+                    Some(view) if view.dtype() != Dtype::F32 => {
+                        return Err(LoadWeights::Type {
+                            name,
+                            found: format!("{:?}", view.dtype()),
+                        });
+                    }
+                    Some(view) if view.shape() != layout.torch_shape() => {
+                        let found = view.shape().to_vec();
+                        mismatch.shapes.push((name, layout.torch_shape(), found));
+                    }
+                    Some(view) => {
+                        values.push(flat(layout.from_torch(floats(view.data())), &device))
+                    }
                 }
-                let values = layout.from_torch(floats(view.data()));
-                let size = values.len();
-                Tensor::from_data(TensorData::new(values, [size]), &device)
-            };
-            let (first, second) = (tensor(first), tensor(second));
+            }
             let mut count = [0; 8];
             if updates.dtype() != Dtype::U64 || updates.data().len() != 8 {
                 mismatch.missing.push(format!("step.{}", layout.name));
             } else {
                 count.copy_from_slice(updates.data());
             }
-            moments.push(Some(Moments { first, second, updates: u64::from_le_bytes(count) }));
+            moments.push(Some((values, u64::from_le_bytes(count))));
         }
         if !mismatch.is_empty() {
             return Err(mismatch.into());
         }
-        optimizer.moments = moments;
+        put_moments(optimizer, moments);
+        average.values = averaged;
         Ok(())
     }
+}
+
+/// Gives an optimizer its moments, with how often each parameter was updated. Only the differences
+/// between the counts matter: the largest one becomes that of the optimizer.
+fn put_moments(optimizer: &mut OptimizerState, moments: Vec<Option<(Vec<Tensor<1>>, u64)>>) {
+    let all = moments.iter().flatten().map(|(_, updates)| *updates).max().unwrap_or(0);
+    let moments = moments.into_iter().map(|moments| {
+        let (tensors, updates) = moments?;
+        Some(Moments { tensors, missed: all - updates })
+    });
+    optimizer.moments = moments.collect();
+    optimizer.updates = all;
+}
+
+fn flat(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let size = values.len();
+    Tensor::from_data(TensorData::new(values, [size]), device)
+}
+
+/// The tensors of a safetensors file, one for each layout in their order.
+fn load_flat(
+    bytes: &[u8],
+    layouts: &[Layout],
+    device: &Device,
+) -> Result<Vec<Tensor<1>>, LoadWeights> {
+    let mut found: BTreeMap<String, Parameter> =
+        parse_weights(bytes)?.into_iter().map(|p| (p.name.clone(), p)).collect();
+    let (mut mismatch, mut tensors) = (Mismatch::default(), vec![]);
+    for layout in layouts {
+        match found.remove(&layout.name) {
+            None => mismatch.missing.push(layout.name.clone()),
+            Some(parameter) if parameter.shape != layout.torch_shape() => {
+                let shape = layout.torch_shape();
+                mismatch.shapes.push((layout.name.clone(), shape, parameter.shape));
+            }
+            Some(parameter) => tensors.push(flat(layout.from_torch(parameter.values), device)),
+        }
+    }
+    if mismatch.is_empty() { Ok(tensors) } else { Err(mismatch.into()) }
 }
 
 /// Why weights could not be put into a model.
@@ -197,6 +267,13 @@ pub(crate) fn parse_weights(bytes: &[u8]) -> Result<Vec<Parameter>, LoadWeights>
         parameters.push(Parameter { name, shape, values });
     }
     Ok(parameters)
+}
+
+fn named(layouts: &[Layout], values: &[Vec<f32>]) -> Result<Vec<u8>, SafeTensorError> {
+    let values = layouts.iter().zip(values);
+    serialize(
+        values.map(|(layout, values)| Entry::new(layout.name.clone(), layout, values)).collect(),
+    )
 }
 
 struct Entry {

@@ -7,6 +7,7 @@ use firebox_loader::Position;
 use serde::{Deserialize, Serialize};
 
 use crate::config::EarlyStopping;
+use crate::scaler::Scaler;
 use crate::schedule::PlateauState;
 
 /// The state of a run after a step; `state.json` of a checkpoint.
@@ -17,7 +18,8 @@ pub struct State {
     pub key: Key,
     /// Seed of everything random.
     pub seed: u64,
-    /// Optimizer steps so far, those included whose update was not applied.
+    /// Optimizer steps so far, those included whose update was not applied. The schedule goes by
+    /// [`State::updates`].
     pub step: u64,
     /// The next batch. Its batch number is that of the epoch's end until the epoch was validated.
     pub position: Position,
@@ -35,6 +37,9 @@ pub struct State {
     pub best: Option<Best>,
     /// What was counted.
     pub counts: Counts,
+    /// The loss scale.
+    #[serde(default)]
+    pub scaler: Scaler,
     /// Bytes of the history that belong to the steps so far.
     pub history_bytes: u64,
 }
@@ -112,8 +117,13 @@ pub struct Counts {
 }
 
 impl State {
+    /// Steps whose update was applied: what the schedule goes by.
+    pub fn updates(&self) -> u64 {
+        self.step.saturating_sub(self.counts.skipped)
+    }
+
     /// The state before the first step.
-    pub(crate) fn start(key: Key, seed: u64) -> Self {
+    pub(crate) fn start(key: Key, seed: u64, scaler: Scaler) -> Self {
         Self {
             key,
             seed,
@@ -126,6 +136,7 @@ impl State {
             early: EarlyState::default(),
             best: None,
             counts: Counts::default(),
+            scaler,
             history_bytes: 0,
         }
     }
@@ -148,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_state_survives_json_bit_for_bit() {
-        let mut state = State::start(Key::builder("test", 1).finish(), u64::MAX);
+        let mut state = State::start(Key::builder("test", 1).finish(), u64::MAX, Scaler::default());
         state.running = Mean { sum: 0.1 + 0.2, weight: 1.0 / 3.0 };
         state.plateau.scale = 1e-300;
         state.best = Some(Best { step: 3, epoch: 1, loss: f64::MIN_POSITIVE });

@@ -13,20 +13,25 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::Tensor;
 use firebox_core::{Event, Stream};
+use firebox_kernels::SquaredNorm;
 use firebox_loader::{HeldOutLoader, Position};
 use firebox_models::Loss;
 
 use crate::TrainError;
-use crate::adamw::AdamW;
+use crate::average::Average;
 use crate::checkpoint::{
-    Job, Kind, Saver, Writer, checkpoints, folder_name, load_weights, newest_whole, recover,
+    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
+    newest_whole, recover,
 };
-use crate::config::{Keep, NonFinite, Optimizer, TrainConfig};
+use crate::config::{Keep, NonFinite, TrainConfig};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
-use crate::gradients::{Gradients, global_norm};
+use crate::gradients::Gradients;
+use crate::groups::freeze;
 use crate::history::{EpochRecord, Log, StepRecord};
 use crate::objective::{Objective, Streams};
+use crate::optimizer::{OptimizerState, UpdateBy};
 use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, Summary, Trained};
+use crate::scaler::Scaler;
 use crate::schedule::Progress;
 use crate::snapshot::Snapshot;
 use crate::state::{Best, Mean, State};
@@ -57,7 +62,7 @@ where
     check_budget(&model, config)?;
     let _lock = lock(run.folder)?;
     if let Some(summary) = ended_before(run)? {
-        return read_back(model, summary, run.folder);
+        return read_back(model, summary, run.folder, config);
     }
     let writer = Writer::new(
         run.folder.join(CHECKPOINT_FOLDER),
@@ -74,6 +79,10 @@ where
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
     let Session { model, state, data_time, .. } = session;
+    let Scaler { scale, overflows, .. } = state.scaler;
+    if outcome != Outcome::Interrupted && overflows > 0 && state.updates() == 0 {
+        return Err(TrainError::Overflowed { steps: state.step, scale });
+    }
     let mut summary = Summary {
         outcome,
         key: run.key,
@@ -97,7 +106,7 @@ where
         summary.selected = folder_name(best.step);
     }
     write_summary(run.folder, &summary)?;
-    read_back(model, summary, run.folder)
+    read_back(model, summary, run.folder, config)
 }
 
 /// A run in progress.
@@ -105,7 +114,8 @@ struct Session<'a, M> {
     config: &'a TrainConfig,
     run: &'a Run<'a>,
     model: M,
-    optimizer: AdamW,
+    optimizer: OptimizerState,
+    average: Average,
     state: State,
     log: Log,
     /// What a rollback goes back to.
@@ -120,7 +130,9 @@ struct Step {
     loss: f64,
     parts: BTreeMap<String, f64>,
     gradients: Gradients,
-    norm: f64,
+    /// Factor on the gradients: the loss scale, and what averages an accumulation.
+    scale: f64,
+    squared_norm: f64,
     weight: f64,
     samples: u64,
     batches: u64,
@@ -154,12 +166,13 @@ impl<M: Module> Session<'_, M> {
                 if run.stop.load(Ordering::Relaxed) {
                     return self.interrupt(saver);
                 }
+                self.freeze();
                 let mut loader = data.train.epoch(self.state.position);
                 while self.state.position.batch < batches && self.state.step < total {
                     let start = Instant::now();
                     let group = config.accumulate.min(batches - self.state.position.batch);
                     let step = self.compute(objective, &mut loader, group)?;
-                    let rate = self.learning_rate(self.state.step, total, per_epoch);
+                    let rate = self.learning_rate(self.state.updates(), total, per_epoch);
                     self.apply(step, rate, start)?;
                     let done = self.state.step;
                     run.listener.on(&Event::Progress {
@@ -191,7 +204,7 @@ impl<M: Module> Session<'_, M> {
                 Some(_) => validation,
                 None => Some(self.state.running.value()),
             };
-            let rate = self.learning_rate(self.state.step.saturating_sub(1), total, per_epoch);
+            let rate = self.learning_rate(self.state.updates().saturating_sub(1), total, per_epoch);
             self.close_epoch(validation, watched, rate, epoch_start.elapsed())?;
             let finished = self.state.step >= total || self.stops_early();
             if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
@@ -201,7 +214,15 @@ impl<M: Module> Session<'_, M> {
         Ok(if self.state.step >= total { Outcome::Finished } else { Outcome::StoppedEarly })
     }
 
-    /// Loss and averaged gradients of the next `group` batches.
+    /// Switches the gradients of parameters on or off, as their groups have it in this epoch.
+    fn freeze(&mut self) {
+        if self.optimizer.freezes() {
+            let epoch = self.state.position.epoch;
+            self.model = freeze(self.model.clone(), &self.optimizer, epoch);
+        }
+    }
+
+    /// Loss and gradients of the next `group` batches, the gradients times [`Step::scale`].
     fn compute<O: Objective<M>>(
         &mut self,
         objective: &O,
@@ -210,7 +231,8 @@ impl<M: Module> Session<'_, M> {
     ) -> Result<Step, TrainError> {
         let [masks, dropout] = ["masks", "dropout"]
             .map(|purpose| Stream::new(self.run.seed, purpose).substream(self.state.step));
-        let (mut gradients, mut losses) = (Gradients::default(), vec![]);
+        let scale = self.state.scaler.scale;
+        let (mut gradients, mut first, mut losses) = (Gradients::default(), None, vec![]);
         let (mut samples, mut wait) = (0, Duration::ZERO);
         for micro in 0..group {
             let batch =
@@ -218,28 +240,33 @@ impl<M: Module> Session<'_, M> {
             samples += batch.indices.len() as u64;
             wait += batch.wait;
             let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
-            let loss = objective.loss(&self.model, &batch, streams);
+            let Loss { value, weight, parts } = objective.loss(&self.model, &batch, streams);
+            let plain = value.clone().detach().inner();
             // A batch with nothing to learn from has no gradient.
-            if loss.weight > 0.0 {
-                let taken = Gradients::take(&self.model, loss.value.backward());
-                let factor = if group > 1 { loss.weight } else { 1.0 };
-                gradients = gradients.plus(taken.scale(factor));
+            if weight > 0.0 {
+                let value = if scale == 1.0 { value } else { value * scale };
+                let taken = Gradients::take(&self.model, value.backward());
+                match first {
+                    None => (gradients, first) = (taken, Some(weight)),
+                    // Each mean counts by what it is a mean of; the sum is divided with the scale.
+                    Some(first) => gradients.add(taken, weight / first),
+                }
             }
-            let Loss { value, weight, parts } = loss;
-            losses.push(Loss { value: value.detach().inner(), weight, parts });
+            losses.push(Loss { value: plain, weight, parts });
         }
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
-        if group > 1 && weight > 0.0 {
-            gradients = gradients.scale(1.0 / weight);
-        }
-        let (loss, parts, norm) = read(&losses, weight, &gradients)?;
-        Ok(Step { loss, parts, gradients, norm, weight, samples, batches: group, wait })
+        let scale = scale * first.map_or(1.0, |first| weight / first);
+        let (loss, parts, squared_norm) = read(&losses, weight, &gradients)?;
+        let batches = group;
+        Ok(Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait })
     }
 
     /// Takes the step, or deals with one that is not finite, and writes it down.
     fn apply(&mut self, step: Step, rate: f64, start: Instant) -> Result<(), TrainError> {
-        let Step { loss, parts, gradients, norm, weight, samples, batches, wait } = step;
-        let finite = loss.is_finite() && norm.is_finite();
+        let Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait } =
+            step;
+        let norm = squared_norm.sqrt() / scale;
+        let finite = loss.is_finite() && squared_norm.is_finite();
         let epoch = self.state.position.epoch + 1;
         self.state.step += 1;
         self.state.position.batch += batches;
@@ -248,16 +275,17 @@ impl<M: Module> Session<'_, M> {
         if finite {
             self.state.counts.non_finite_in_a_row = 0;
             self.state.running.add(loss, weight);
-            let gradients = match self.config.clip {
-                Some(limit) => gradients.clip(norm, limit),
-                None => gradients,
-            };
-            let model = self.model.clone();
-            self.model = self.optimizer.step(model, &gradients, rate);
+            let clip = self.config.clipping();
+            let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
+            self.optimizer.step(&mut self.model, &gradients, by);
+            if let Some(average) = &self.config.average {
+                self.average.update(&self.model, average.decay);
+            }
         } else {
             self.state.counts.skipped += 1;
-            self.state.counts.non_finite_in_a_row += 1;
         }
+        let used = self.state.scaler.scale;
+        let overflow = self.rescale(!squared_norm.is_finite());
         let record = StepRecord {
             step: self.state.step,
             epoch,
@@ -265,6 +293,7 @@ impl<M: Module> Session<'_, M> {
             parts,
             learning_rate: rate,
             gradient_norm: norm,
+            loss_scale: used,
             samples,
             skipped: !finite,
             milliseconds: start.elapsed().as_secs_f64() * 1e3,
@@ -282,7 +311,25 @@ impl<M: Module> Session<'_, M> {
             skipped: !finite,
         });
         self.log.step(record)?;
-        if finite { Ok(()) } else { self.non_finite(loss, norm) }
+        // A smaller scale may avoid an overflow of the gradients, and nothing else.
+        if finite || (overflow && loss.is_finite()) {
+            return Ok(());
+        }
+        self.state.counts.non_finite_in_a_row += 1;
+        self.non_finite(loss, norm)
+    }
+
+    /// Moves the loss scale after a step. Returns whether the step was an overflow that the new
+    /// scale may avoid.
+    fn rescale(&mut self, found_infinite: bool) -> bool {
+        let before = self.state.scaler.scale;
+        let overflow = self.state.scaler.update(&self.config.loss_scale, found_infinite);
+        let Scaler { scale, overflows, .. } = self.state.scaler;
+        if scale != before {
+            let step = self.state.step;
+            self.run.listener.on(&Event::LossScale { step, before, scale, overflows });
+        }
+        overflow
     }
 
     /// After a step that was not finite and changed nothing.
@@ -298,7 +345,8 @@ impl<M: Module> Session<'_, M> {
             NonFinite::Skip => format!("{what}; it was skipped"),
             NonFinite::Rollback => {
                 if let Some(safe) = &self.safe {
-                    self.model = safe.restore(self.model.clone(), &mut self.optimizer);
+                    let model = self.model.clone();
+                    self.model = safe.restore(model, &mut self.optimizer, &mut self.average);
                 }
                 self.state.counts.rollbacks += 1;
                 format!("{what}; weights and optimizer went back to the last checkpoint")
@@ -314,7 +362,10 @@ impl<M: Module> Session<'_, M> {
         objective: &O,
         loader: &HeldOutLoader,
     ) -> Result<Option<f64>, TrainError> {
-        let model = self.model.valid();
+        let mut model = self.model.valid();
+        if self.config.average.is_some_and(|average| average.evaluate) {
+            model = self.average.apply(model);
+        }
         // Not a function of the step: every epoch hides the same steps of the same samples.
         let samples = Stream::new(self.run.seed, "validation masks");
         let mut mean = Mean::default();
@@ -411,7 +462,7 @@ impl<M: Module> Session<'_, M> {
     ) -> Result<(), TrainError> {
         let since = Instant::now();
         saver.wait()?;
-        let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer)?);
+        let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
         if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
             self.safe = Some(Arc::clone(&snapshot));
         }
@@ -425,18 +476,22 @@ impl<M: Module> Session<'_, M> {
 }
 
 /// Reads losses and squared gradient norms from the device, all at once: the loss by weight, its
-/// parts, and the global norm.
+/// parts, and the squared global norm.
 fn read(
     losses: &[Loss],
     weight: f64,
     gradients: &Gradients,
 ) -> Result<(f64, BTreeMap<String, f64>, f64), TrainError> {
+    let (known, pending) = match gradients.squared_norm() {
+        SquaredNorm::Known(squared) => (squared, vec![]),
+        SquaredNorm::Pending(parts) => (0.0, parts),
+    };
     let scalars: Vec<Tensor<1>> = losses
         .iter()
         .flat_map(|loss| {
             std::iter::once(&loss.value).chain(loss.parts.iter().map(|(_, part)| part)).cloned()
         })
-        .chain(gradients.squares())
+        .chain(pending)
         .collect();
     let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
     let data = Tensor::cat(scalars, 0).try_into_data().map_err(|error| device(&error))?;
@@ -451,15 +506,15 @@ fn read(
             *parts.entry((*name).to_owned()).or_insert(0.0) += next();
         }
     }
-    Ok((loss, parts, global_norm(rest.as_slice())))
+    Ok((loss, parts, known + rest.map(|square| f64::from(*square)).sum::<f64>()))
 }
 
 impl<'a, M: Module> Session<'a, M> {
     /// A new run, or the newest whole checkpoint of the one in the folder.
     fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
         let mut model = model.train();
-        let Optimizer::AdamW(settings) = &config.optimizer;
-        let mut optimizer = AdamW::new(&model, settings.clone());
+        let mut optimizer = OptimizerState::new(&model, config)?;
+        let mut average = Average::default();
         let folder = run.folder.join(CHECKPOINT_FOLDER);
         recover(&folder)?;
         let checkpoint = if run.resume {
@@ -472,11 +527,11 @@ impl<'a, M: Module> Session<'a, M> {
             return Err(TrainError::Exists(run.folder.to_owned()));
         };
         let state = match &checkpoint {
-            None => State::start(run.key, run.seed),
+            None => State::start(run.key, run.seed, Scaler::new(&config.loss_scale)),
             Some(checkpoint) => {
                 let state = checkpoint.state()?;
                 check_same(&state, run)?;
-                checkpoint.restore(&mut model, &mut optimizer)?;
+                checkpoint.restore(&mut model, &mut optimizer, &mut average)?;
                 state
             }
         };
@@ -488,6 +543,7 @@ impl<'a, M: Module> Session<'a, M> {
             run,
             model,
             optimizer,
+            average,
             saved: checkpoint.as_ref().map(|_| (state.step, state.closed_at)),
             state,
             log,
@@ -506,26 +562,35 @@ impl<'a, M: Module> Session<'a, M> {
         let regular = there.iter().find(|c| c.manifest().kind != Kind::Interrupt);
         let Some(regular) = regular else { return Ok(None) };
         let (mut model, mut optimizer) = (self.model.clone(), self.optimizer.clone());
-        regular.restore(&mut model, &mut optimizer)?;
-        Ok(Some(Arc::new(Snapshot::take(&model, &optimizer)?)))
+        let mut average = self.average.clone();
+        regular.restore(&mut model, &mut optimizer, &mut average)?;
+        Ok(Some(Arc::new(Snapshot::take(&model, &optimizer, &average)?)))
     }
 }
 
 fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainError> {
-    // Weights and two moments of four bytes each; names and states take little beside them.
-    let needed = model.num_params() as u64 * 12;
+    // Weights, moments and average, four bytes each; names and states take little beside them.
+    let copies = 1 + config.optimizer.moments().len() + usize::from(config.average.is_some());
+    let needed = (model.num_params() * copies * 4) as u64;
     match config.checkpoint.size_budget {
         Some(budget) if needed > budget => Err(TrainError::Budget { needed, budget }),
         _ => Ok(()),
     }
 }
 
-/// The result of a run that has ended, from its selected checkpoint.
+/// The result of a run that has ended, from its selected checkpoint: the weights, or their average
+/// if that is what was validated.
 fn read_back<M: Module>(
     mut model: M,
     summary: Summary,
     folder: &Path,
+    config: &TrainConfig,
 ) -> Result<Trained<M>, TrainError> {
-    load_weights(&summary.selected_path(folder), &mut model)?;
+    let selected = summary.selected_path(folder);
+    let averaged = config.average.is_some_and(|average| average.evaluate);
+    match averaged && Checkpoint::open(&selected)?.has_average() {
+        true => load_average(&selected, &mut model)?,
+        false => load_weights(&selected, &mut model)?,
+    }
     Ok(Trained { model: model.valid(), summary })
 }

@@ -9,8 +9,8 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_models::read_parameters;
 use firebox_train::{
-    AdamW, AdamWConfig, Cosine, Gradients, OneCycle, Plateau, PlateauState, Progress, Schedule,
-    global_norm,
+    AdamWConfig, Clip, Cosine, Gradients, OneCycle, OptimizerState, Plateau, PlateauState,
+    Progress, Schedule, SquaredNorm, TrainConfig, UpdateBy,
 };
 use serde::Deserialize;
 
@@ -85,19 +85,29 @@ fn adamw_and_clipping_are_pytorchs() {
             bias: Some(Param::from_tensor(bias(&start, &device))),
         }
         .train();
-        let mut optimizer = AdamW::new(&model, config);
+        let config = TrainConfig {
+            optimizer: firebox_train::Optimizer::AdamW(config),
+            ..TrainConfig::default()
+        };
+        let mut optimizer = OptimizerState::new(&model, &config).unwrap();
         for (index, step) in steps.iter().enumerate() {
             // A loss whose gradients are the given ones.
             let loss = (model.weight.val() * weight(&step.gradients, &device)).sum()
                 + (model.bias.as_ref().unwrap().val() * bias(&step.gradients, &device)).sum();
-            let mut gradients = Gradients::take(&model, loss.backward());
-            let squares = gradients.squares().into_iter().map(|s| s.into_scalar::<f32>());
-            let norm = global_norm(&squares.collect::<Vec<_>>());
-            if let (Some(limit), Some(expected)) = (clip, step.norm) {
+            let gradients = Gradients::take(&model, loss.backward());
+            let squared_norm = match gradients.squared_norm() {
+                SquaredNorm::Known(squared) => squared,
+                SquaredNorm::Pending(parts) => {
+                    parts.into_iter().map(|part| f64::from(part.into_scalar::<f32>())).sum()
+                }
+            };
+            if let Some(expected) = step.norm {
+                let norm = squared_norm.sqrt();
                 assert!((norm - expected).abs() < 1e-6 * expected, "{norm} {expected}");
-                gradients = gradients.clip(norm, limit);
             }
-            model = optimizer.step(model, &gradients, step.rate);
+            let clip = clip.map_or(Clip::Never, Clip::Norm);
+            let by = UpdateBy { learning_rate: step.rate, clip, scale: 1.0, squared_norm };
+            assert!(optimizer.step(&mut model, &gradients, by));
             for parameter in read_parameters(&model) {
                 let expected = &step.parameters[&parameter.name];
                 for (found, expected) in parameter.values.iter().zip(expected) {

@@ -8,6 +8,7 @@ mod cache;
 mod device;
 mod error;
 mod output;
+mod search;
 mod terminal;
 
 use std::ffi::OsString;
@@ -51,6 +52,8 @@ struct Cli {
 enum Command {
     /// Run a pipeline file, or go on with a run that was interrupted.
     Run(RunFlags),
+    /// Search good values of keys of a pipeline, begin, go on with or join such a search.
+    Search(search::SearchFlags),
     /// Show the stages of a pipeline, their keys, and which results are there already.
     Plan(PlanFlags),
     /// List, verify or prune what runs share on disk.
@@ -67,7 +70,7 @@ enum Command {
 
 #[derive(Args)]
 struct BenchFlags {
-    /// The workload: lstm-mae, lstm-forecast, mlp, cnn-lstm.
+    /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
     #[arg(long, default_value = "lstm-mae")]
     workload: Workload,
     /// Type of the operands of products: f32, bf16.
@@ -155,10 +158,12 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     let log = match &command {
         Command::Run(flags) => flags.log,
+        Command::Search(flags) => flags.log,
         _ => LogFormat::Text,
     };
     let result = match command {
         Command::Run(flags) => run(&flags),
+        Command::Search(flags) => search::run(&flags),
         Command::Plan(flags) => plan(&flags),
         Command::Cache(command) => cache::run(&command),
         Command::Data(DataCommand::Generate { settings, output, force }) => {

@@ -102,6 +102,13 @@ impl Terminal {
             }
             Event::Warning { message } => self.line(&format!("warning: {message}")),
             Event::RunFinished { .. } => self.close(),
+            Event::LossScale { step, before, scale, overflows } => {
+                let why =
+                    if scale < before { "a gradient overflowed" } else { "none has for long" };
+                self.line(&format!(
+                    "  step {step:>6}  loss scale {before} -> {scale}, as {why} ({overflows} skipped so far)"
+                ));
+            }
             Event::Step { .. } | Event::Checkpoint { .. } => {}
         }
     }

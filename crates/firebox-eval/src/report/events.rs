@@ -2,7 +2,7 @@
 
 use firebox_core::Event;
 
-use super::{CheckpointRow, EpochPoint, Report, Stage, StepPoint};
+use super::{CheckpointRow, EpochPoint, Report, ScaleChange, Stage, StepPoint};
 
 impl Report {
     /// Takes an event of the run. After a resume, steps and epochs that are told again replace what
@@ -39,6 +39,10 @@ impl Report {
                     });
                 }
             }
+            Event::LossScale { step, before, scale, .. } => {
+                let (step, before, scale) = (*step, *before, *scale);
+                self.curves.loss_scales.push(ScaleChange { step, before, scale });
+            }
             Event::Epoch { epoch, step, train_loss, validation_loss, best, .. } => {
                 self.curves.epochs.retain(|known| known.epoch < *epoch);
                 self.curves.epochs.push(EpochPoint {
@@ -72,6 +76,20 @@ impl Report {
         }
     }
 
+    /// How the loss scale moved, in a sentence; `None` if it did not.
+    pub(super) fn scale_line(&self) -> Option<String> {
+        let last = self.curves.loss_scales.last()?;
+        let times = |falls: bool| {
+            let changes = self.curves.loss_scales.iter();
+            match changes.filter(|change| (change.scale < change.before) == falls).count() {
+                1 => "once".to_owned(),
+                many => format!("{many} times"),
+            }
+        };
+        let (fell, rose) = (times(true), times(false));
+        Some(format!("The loss scale fell {fell}, rose {rose}, and ended at {}.", last.scale))
+    }
+
     fn ended(&mut self, mut stage: Stage) {
         match self.stages.iter_mut().find(|known| known.name == stage.name) {
             Some(known) if known.key == stage.key => {
@@ -87,6 +105,7 @@ impl Report {
     fn forget_after(&mut self, step: u64) {
         self.curves.steps.retain(|known| known.step <= step);
         self.curves.skipped.retain(|known| *known <= step);
+        self.curves.loss_scales.retain(|known| known.step <= step);
         self.curves.epochs.retain(|known| known.step <= step);
         self.checkpoints.retain(|known| known.step <= step);
     }
@@ -152,5 +171,20 @@ mod tests {
         report.record(&warning);
         report.record(&warning);
         assert_eq!((report.run.as_str(), report.warnings.len()), ("r1", 1));
+    }
+
+    #[test]
+    fn changes_of_the_loss_scale_are_told() {
+        let mut report = Report::new("pretrain", "", verdict(None, None));
+        assert_eq!(report.scale_line(), None);
+        for (step, before, scale, overflows) in
+            [(3, 65_536.0, 32_768.0, 1), (4, 32_768.0, 16_384.0, 2), (9, 16_384.0, 32_768.0, 2)]
+        {
+            report.record(&Event::LossScale { step, before, scale, overflows });
+        }
+        let line = "The loss scale fell 2 times, rose once, and ended at 32768.";
+        assert_eq!(report.scale_line().as_deref(), Some(line));
+        report.forget_after(3);
+        assert_eq!(report.curves.loss_scales.len(), 1);
     }
 }

@@ -87,6 +87,9 @@ impl Report {
                 self.curves.skipped.len()
             );
         }
+        if let Some(line) = self.scale_line() {
+            let _ = write!(out, "{line}\n\n");
+        }
     }
 }
 

@@ -184,6 +184,9 @@ fn training(report: &Report) -> String {
             count(curves.skipped.len(), "step")
         );
     }
+    if let Some(line) = report.scale_line() {
+        let _ = writeln!(out, "<p>{line}</p>");
+    }
     out.push_str(&folded("Epochs", &table(&tables::epochs(report), false)));
     out.push_str(&table(&tables::checkpoints(report), true));
     out

@@ -54,6 +54,7 @@ impl Report {
             "training": {
                 "steps": self.curves.steps.last().map(|point| point.step),
                 "skipped_steps": self.curves.skipped.len(),
+                "loss_scale": self.curves.loss_scales.last().map(|change| change.scale),
                 "epochs": self.curves.epochs.len(),
                 "last_train_loss": self.curves.epochs.last().map(|epoch| epoch.train_loss),
                 "best_validation_loss": best.map(|(_, loss)| loss),

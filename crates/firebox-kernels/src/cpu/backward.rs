@@ -363,7 +363,7 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
         // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
         unsafe {
             let kept = C::restore::<S>(rows.gates.as_ptr().add(lane));
-            let (d_gates, d_before) = K::gradient::<S>(
+            let (d_gates, d_before) = K::gradient::<S, C>(
                 kept,
                 S::load(rows.cell.as_ptr().add(lane)),
                 S::load(rows.before.as_ptr().add(lane)),

@@ -4,7 +4,8 @@
 //! update gate, and the candidate's part from the input and part from the hidden state, apart
 //! because the reset gate is applied to the second one alone; its `cell` is its hidden state.
 
-use super::math::{sigmoid, tanh};
+use super::compute::Compute;
+use super::gates::{sigmoid, tanh};
 use super::simd::Simd;
 
 /// A recurrent cell.
@@ -14,7 +15,7 @@ pub(super) trait Cell: Copy {
     ///
     /// # Safety
     /// That of [`Simd`].
-    unsafe fn step<S: Simd>(
+    unsafe fn step<S: Simd, C: Compute>(
         columns: [S::Vector; 4],
         before: S::Vector,
     ) -> ([S::Vector; 4], S::Vector, S::Vector);
@@ -24,7 +25,7 @@ pub(super) trait Cell: Copy {
     ///
     /// # Safety
     /// That of [`Simd`].
-    unsafe fn gradient<S: Simd>(
+    unsafe fn gradient<S: Simd, C: Compute>(
         kept: [S::Vector; 4],
         cell: S::Vector,
         before: S::Vector,
@@ -39,20 +40,21 @@ pub(super) struct LstmCell;
 
 impl Cell for LstmCell {
     #[inline(always)]
-    unsafe fn step<S: Simd>(
+    unsafe fn step<S: Simd, C: Compute>(
         [i, f, g, o]: [S::Vector; 4],
         before: S::Vector,
     ) -> ([S::Vector; 4], S::Vector, S::Vector) {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe {
-            let (i, f, g, o) = (sigmoid::<S>(i), sigmoid::<S>(f), tanh::<S>(g), sigmoid::<S>(o));
+            let (i, f, g, o) =
+                (sigmoid::<S, C>(i), sigmoid::<S, C>(f), tanh::<S, C>(g), sigmoid::<S, C>(o));
             let c = S::fma(f, before, S::mul(i, g));
-            ([i, f, g, o], c, S::mul(o, tanh::<S>(c)))
+            ([i, f, g, o], c, S::mul(o, tanh::<S, C>(c)))
         }
     }
 
     #[inline(always)]
-    unsafe fn gradient<S: Simd>(
+    unsafe fn gradient<S: Simd, C: Compute>(
         [i, f, g, o]: [S::Vector; 4],
         cell: S::Vector,
         before: S::Vector,
@@ -62,7 +64,7 @@ impl Cell for LstmCell {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe {
             let one = S::splat(1.0);
-            let tanh_c = tanh::<S>(cell);
+            let tanh_c = tanh::<S, C>(cell);
             let through = S::mul(S::mul(dh, o), S::sub(one, S::mul(tanh_c, tanh_c)));
             let dc = S::add(d_cell, through);
             let d_i = S::mul(S::mul(dc, g), S::mul(i, S::sub(one, i)));
@@ -80,21 +82,21 @@ pub(super) struct GruCell;
 
 impl Cell for GruCell {
     #[inline(always)]
-    unsafe fn step<S: Simd>(
+    unsafe fn step<S: Simd, C: Compute>(
         [r, z, n, m]: [S::Vector; 4],
         before: S::Vector,
     ) -> ([S::Vector; 4], S::Vector, S::Vector) {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe {
-            let (r, z) = (sigmoid::<S>(r), sigmoid::<S>(z));
-            let n = tanh::<S>(S::fma(r, m, n));
+            let (r, z) = (sigmoid::<S, C>(r), sigmoid::<S, C>(z));
+            let n = tanh::<S, C>(S::fma(r, m, n));
             let h = S::fma(z, S::sub(before, n), n);
             ([r, z, n, m], h, h)
         }
     }
 
     #[inline(always)]
-    unsafe fn gradient<S: Simd>(
+    unsafe fn gradient<S: Simd, C: Compute>(
         [r, z, n, m]: [S::Vector; 4],
         _: S::Vector,
         before: S::Vector,

@@ -65,7 +65,10 @@ pub(super) fn multiply_part_of(kernels: CpuKernels, mask: Mask, first: u64, y: &
     multiply(kernels, mask, first / 4, y);
 }
 
-dispatch!(fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32]));
+dispatch!(
+    /// Multiplies by the mask from its word `4 * first_block` on.
+    pub(super) fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32])
+);
 
 /// # Safety
 /// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.

@@ -89,14 +89,21 @@ impl Pass for Forward<'_> {
             .into_par_iter()
             .map(|direction| pack::forward::<C>(&sizes, inputs.weights(&sizes, direction)))
             .collect();
-        let mut output = zeros(batch * time * directions * hidden);
+        // Steps behind the end of a sample are never written.
+        let count = batch * time * directions * hidden;
+        let whole = plan.tiles.iter().all(|tile| tile.lengths.iter().all(|length| *length == time));
+        let mut output = if whole { Vec::with_capacity(count) } else { zeros(count) };
         let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
         let mut saved = keep.then(|| Saved {
             gates: Lent::take(plan.gates() / C::PAIR),
             cells: Lent::take(plan.gates() / 4),
         });
-        let results = [&mut output, &mut last_hidden, &mut last_cell]
-            .map(|slice| Shared::new(slice.as_mut_slice()));
+        let results = [
+            // SAFETY: there is room for so many, and the vector is not touched before the tiles end.
+            unsafe { Shared::from_raw(output.as_mut_ptr(), count) },
+            Shared::new(&mut last_hidden),
+            Shared::new(&mut last_cell),
+        ];
         let mut tasks = vec![];
         let (mut gates, mut cells) = match &mut saved {
             Some(saved) => (saved.gates.get_mut(), saved.cells.get_mut()),
@@ -124,6 +131,8 @@ impl Pass for Forward<'_> {
             };
             run_tile::<C, K>(kernels, &mut run);
         });
+        // SAFETY: each step of a sample that has not ended was written, and the rest is zero.
+        unsafe { output.set_len(count) };
         Outputs { output, hidden: last_hidden, cell: last_cell, saved }
     }
 }
@@ -190,10 +199,10 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
         // SAFETY: as above.
         unsafe { step::<S, C, K>(run, t, operands, next.get_mut(), cell.get_mut()) };
         for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
+            let from = &next.get()[row * padded..][..hidden];
+            let to = run.results[0].pointer(sizes.output(*sample, t, direction), hidden);
             // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
-            let output =
-                unsafe { run.results[0].part(sizes.output(*sample, t, direction), hidden) };
-            output.copy_from_slice(&next.get()[row * padded..][..hidden]);
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, hidden) };
         }
         states.swap(0, 1);
     }
@@ -346,7 +355,7 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
         accumulate::<S, C, M, 4>(&mut acc, at.h, 1, inputs.add(at.channels * GATES), at.units);
         for (m, columns) in acc.into_iter().enumerate() {
             let cell = at.cell.add(m * BLOCK);
-            let (kept, c, h) = K::step::<S>(columns, S::load(cell));
+            let (kept, c, h) = K::step::<S, C>(columns, S::load(cell));
             S::store(cell, c);
             S::store(at.next.add(m * at.next_row), h);
             if let Some((gates, cells)) = at.save {

@@ -136,11 +136,11 @@ impl CpuKernels {
 
 /// Defines `$name`, which runs `$generic::<S, ...>` with the variant's instructions switched on.
 macro_rules! dispatch {
-    ($(#[$doc:meta])* fn $name:ident$(<$($type_name:ident: $bound:ident),*>)?
+    ($(#[$doc:meta])* $vis:vis fn $name:ident$(<$($type_name:ident: $bound:ident),*>)?
         = $generic:ident($($argument:ident: $type:ty),*)
     ) => {
         $(#[$doc])*
-        fn $name$(<$($type_name: $bound),*>)?(
+        $vis fn $name$(<$($type_name: $bound),*>)?(
             kernels: $crate::cpu::CpuKernels,
             $($argument: $type),*
         ) {

@@ -11,6 +11,7 @@
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
 
+mod attention;
 mod backward;
 mod batch_norm;
 mod block;
@@ -18,9 +19,13 @@ mod cell;
 mod compute;
 mod conv;
 mod dropout;
+mod embedding;
 mod forward;
+mod gates;
+mod gelu;
 mod kernels;
 mod linear;
+mod loss;
 mod math;
 mod max_pool;
 mod noise;
@@ -32,22 +37,31 @@ mod product;
 mod simd;
 mod sweep;
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
+pub(crate) use attention::{
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, MOST_POSITIONS, Operand,
+    Operands, Place, ProbabilityMask, attention, attention_backward,
+};
 pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use batch_norm::{
     Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
 };
 pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
+pub(crate) use embedding::{clear, gather, scatter};
 pub(crate) use forward::{Inputs, Saved, forward};
+pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
 pub(crate) use linear::Linear;
+pub(crate) use loss::{CrossEntropy, Element, Row, cross_entropy, elements, scale};
 pub(crate) use max_pool::MaxPool;
 pub(crate) use noise::{Noise, add_noise};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
-pub(crate) use product::{Matrix, Products, Start};
+pub(crate) use product::Products;
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
@@ -104,6 +118,21 @@ pub(crate) fn zeros(count: usize) -> Vec<f32> {
     let mut zeros = vec![];
     rayon::iter::repeat_n(0.0, count).collect_into_vec(&mut zeros);
     zeros
+}
+
+/// So many numbers in memory that is written once: `write` puts them there.
+///
+/// # Safety
+/// `write` writes each of them.
+unsafe fn written<R>(
+    count: usize,
+    write: impl FnOnce(&mut [MaybeUninit<f32>]) -> R,
+) -> (Vec<f32>, R) {
+    let mut numbers = Vec::with_capacity(count);
+    let result = write(&mut numbers.spare_capacity_mut()[..count]);
+    // SAFETY: there is room for them, and the caller vouches that they were written.
+    unsafe { numbers.set_len(count) };
+    (numbers, result)
 }
 
 /// The same numbers in memory of their own, copied by all threads.

@@ -1,10 +1,12 @@
 //! Layer normalisation of rows, forward and backward, each in one pass over memory.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
 use super::kernels::dispatch;
 use super::simd::Simd;
-use super::{CpuKernels, zeros};
+use super::{CpuKernels, written};
 
 /// Rows that a thread takes at once. The gradients of scale and shift are summed over that many
 /// rows first and then over these sums in their order, whatever the number of threads.
@@ -20,15 +22,18 @@ pub(crate) fn layer_norm(
     gamma: &[f32],
     beta: Option<&[f32]>,
     epsilon: f32,
-    y: &mut [f32],
-) -> Moments {
+) -> (Vec<f32>, Moments) {
     let width = gamma.len();
     let mut moments = vec![[0.0; 2]; x.len() / width];
-    y.par_chunks_mut(ROWS * width)
-        .zip(x.par_chunks(ROWS * width))
-        .zip(moments.par_chunks_mut(ROWS))
-        .for_each(|((y, x), moments)| forward(kernels, x, gamma, beta, epsilon, y, moments));
-    moments
+    let write = |y: &mut [MaybeUninit<f32>]| {
+        y.par_chunks_mut(ROWS * width)
+            .zip(x.par_chunks(ROWS * width))
+            .zip(moments.par_chunks_mut(ROWS))
+            .for_each(|((y, x), moments)| forward(kernels, x, gamma, beta, epsilon, y, moments));
+    };
+    // SAFETY: every row is written from its first number to its last.
+    let (y, ()) = unsafe { written(x.len(), write) };
+    (y, moments)
 }
 
 dispatch!(fn forward = forward_rows(
@@ -36,7 +41,7 @@ dispatch!(fn forward = forward_rows(
     gamma: &[f32],
     beta: Option<&[f32]>,
     epsilon: f32,
-    y: &mut [f32],
+    y: &mut [MaybeUninit<f32>],
     moments: &mut [[f32; 2]]
 ));
 
@@ -48,7 +53,7 @@ unsafe fn forward_rows<S: Simd>(
     gamma: &[f32],
     beta: Option<&[f32]>,
     epsilon: f32,
-    y: &mut [f32],
+    y: &mut [MaybeUninit<f32>],
     moments: &mut [[f32; 2]],
 ) {
     let width = gamma.len();
@@ -81,10 +86,11 @@ unsafe fn forward_rows<S: Simd>(
                     Some(beta) => S::fma(normal, gamma, S::load(beta.as_ptr().add(at))),
                     None => S::mul(normal, gamma),
                 };
-                S::store(y.as_mut_ptr().add(at), value);
+                S::store(y.as_mut_ptr().cast::<f32>().add(at), value);
             }
             for at in whole..width {
-                y[at] = (x[at] - mean) * scale * gamma[at] + beta.map_or(0.0, |beta| beta[at]);
+                let shift = beta.map_or(0.0, |beta| beta[at]);
+                y[at].write((x[at] - mean) * scale * gamma[at] + shift);
             }
         }
     }
@@ -119,18 +125,20 @@ pub(crate) fn layer_norm_backward(
     dy: &[f32],
 ) -> Gradients {
     let width = gamma.len();
-    let mut dx = zeros(x.len());
-    let partial: Vec<_> = dx
-        .par_chunks_mut(ROWS * width)
-        .zip(x.par_chunks(ROWS * width))
-        .zip(dy.par_chunks(ROWS * width))
-        .zip(moments.par_chunks(ROWS))
-        .map(|(((dx, x), dy), moments)| {
-            let mut sums = vec![0.0; 2 * width];
-            backward(kernels, x, gamma, moments, dy, dx, &mut sums);
-            sums
-        })
-        .collect();
+    let write = |dx: &mut [MaybeUninit<f32>]| -> Vec<_> {
+        dx.par_chunks_mut(ROWS * width)
+            .zip(x.par_chunks(ROWS * width))
+            .zip(dy.par_chunks(ROWS * width))
+            .zip(moments.par_chunks(ROWS))
+            .map(|(((dx, x), dy), moments)| {
+                let mut sums = vec![0.0; 2 * width];
+                backward(kernels, x, gamma, moments, dy, dx, &mut sums);
+                sums
+            })
+            .collect()
+    };
+    // SAFETY: every row is written from its first number to its last.
+    let (dx, partial) = unsafe { written(x.len(), write) };
     let mut sums = vec![0.0; 2 * width];
     for part in partial {
         for (sum, part) in sums.iter_mut().zip(part) {
@@ -146,7 +154,7 @@ dispatch!(fn backward = backward_rows(
     gamma: &[f32],
     moments: &[[f32; 2]],
     dy: &[f32],
-    dx: &mut [f32],
+    dx: &mut [MaybeUninit<f32>],
     sums: &mut [f32]
 ));
 
@@ -158,7 +166,7 @@ unsafe fn backward_rows<S: Simd>(
     gamma: &[f32],
     moments: &[[f32; 2]],
     dy: &[f32],
-    dx: &mut [f32],
+    dx: &mut [MaybeUninit<f32>],
     sums: &mut [f32],
 ) {
     let width = gamma.len();
@@ -200,11 +208,11 @@ unsafe fn backward_rows<S: Simd>(
                 let normal = S::mul(S::sub(S::load(x.as_ptr().add(at)), middle), factor);
                 let dn = S::mul(S::load(dy.as_ptr().add(at)), S::load(gamma.as_ptr().add(at)));
                 let rest = S::sub(S::sub(dn, plain_mean), S::mul(normal, weighted_mean));
-                S::store(dx.as_mut_ptr().add(at), S::mul(rest, factor));
+                S::store(dx.as_mut_ptr().cast::<f32>().add(at), S::mul(rest, factor));
             }
             for at in whole..width {
                 let normal = (x[at] - mean) * scale;
-                dx[at] = (dy[at] * gamma[at] - plain - normal * weighted) * scale;
+                dx[at].write((dy[at] * gamma[at] - plain - normal * weighted) * scale);
             }
         }
     }

@@ -86,17 +86,6 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What a product is added to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Start<'a> {
-    /// Nothing: the result replaces what was there.
-    Zero,
-    /// One number a column.
-    Bias(&'a [f32]),
-    /// What is there already.
-    Out,
-}
-
 /// How products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Products {
@@ -116,47 +105,26 @@ impl Products {
     ) -> Vec<f32> {
         let count = left.rows * right.columns;
         let mut out = Vec::with_capacity(count);
-        let start = bias.map_or(Start::Zero, Start::Bias);
         // SAFETY: there is room for `count` numbers, and the memory is nobody else's.
-        self.run(left, right, start, false, &unsafe { Shared::from_raw(out.as_mut_ptr(), count) });
+        self.run(left, right, bias, &unsafe { Shared::from_raw(out.as_mut_ptr(), count) });
         // SAFETY: every number of the result was written.
         unsafe { out.set_len(count) };
         out
     }
 
-    /// `out = start + left · right`, with `out` of `[left.rows, right.columns]`; with `relu`,
-    /// numbers below zero become zero.
-    pub(crate) fn multiply(
-        self,
-        left: Matrix<'_>,
-        right: Matrix<'_>,
-        start: Start<'_>,
-        relu: bool,
-        out: &mut [f32],
-    ) {
-        self.run(left, right, start, relu, &Shared::new(out));
-    }
-
-    /// Writes every number of `out`, and reads it only where it is the start.
-    fn run(
-        self,
-        left: Matrix<'_>,
-        right: Matrix<'_>,
-        start: Start<'_>,
-        relu: bool,
-        out: &Shared<'_>,
-    ) {
+    /// Writes every number of `out`, whatever was there.
+    fn run(self, left: Matrix<'_>, right: Matrix<'_>, bias: Option<&[f32]>, out: &Shared<'_>) {
         let (rows, inner, columns) = (left.rows, left.columns, right.columns);
         assert_eq!(inner, right.rows, "inner sizes of a product");
         assert_eq!(out.len, rows * columns, "a product of {rows} × {columns}");
-        if let Start::Bias(bias) = start {
+        if let Some(bias) = bias {
             assert_eq!(bias.len(), columns, "a bias for {columns} columns");
         }
         if rows * columns == 0 {
             return;
         }
         if inner == 0 {
-            return nothing_added(start, relu, out);
+            return only_bias(bias, out);
         }
         let transposed;
         let right = match right.column_stride {
@@ -166,7 +134,7 @@ impl Products {
                 Matrix::strided(transposed.get(), inner, columns, columns)
             }
         };
-        let task = Task { kernels: self.kernels, left, right, start, relu, out };
+        let task = Task { kernels: self.kernels, left, right, bias, out };
         let cuts = cuts([rows, columns], inner);
         let whole = [0..rows, 0..columns];
         let run = |rectangle| match self.bf16 {
@@ -189,19 +157,11 @@ impl Products {
 }
 
 /// A product without an inner size.
-fn nothing_added(start: Start<'_>, relu: bool, out: &Shared<'_>) {
+fn only_bias(bias: Option<&[f32]>, out: &Shared<'_>) {
     for index in 0..out.len {
-        let at = out.pointer(index, 1);
-        // SAFETY: the index is within the memory, which nobody else uses, and a start was written.
-        unsafe {
-            let value = match start {
-                Start::Zero => 0.0,
-                Start::Bias(bias) => bias[index % bias.len()],
-                Start::Out => *at,
-            };
-            // Not `max`, which turns NaN into zero.
-            at.write(if relu && value < 0.0 { 0.0 } else { value });
-        }
+        let value = bias.map_or(0.0, |bias| bias[index % bias.len()]);
+        // SAFETY: the index is within the memory, which nobody else uses.
+        unsafe { out.pointer(index, 1).write(value) };
     }
 }
 
@@ -275,8 +235,7 @@ struct Task<'a> {
     left: Matrix<'a>,
     /// Row-major.
     right: Matrix<'a>,
-    start: Start<'a>,
-    relu: bool,
+    bias: Option<&'a [f32]>,
     /// `[left.rows, right.columns]`; a rectangle is written by one thread.
     out: &'a Shared<'a>,
 }
@@ -353,7 +312,6 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     column,
                     width,
                     begins: first == 0,
-                    ends: last,
                 };
                 // SAFETY: the operands were packed for these sizes, or lie in the left matrix.
                 unsafe {
@@ -534,9 +492,8 @@ struct Tile<'a, const M: usize> {
     column: usize,
     /// Columns that exist.
     width: usize,
-    /// Whether this is the first chunk, and the last.
+    /// Whether this is the first chunk.
     begins: bool,
-    ends: bool,
 }
 
 impl<const M: usize> Tile<'_, M> {
@@ -552,10 +509,10 @@ impl<const M: usize> Tile<'_, M> {
         // Where columns do not exist, the tile is computed beside the result.
         let mut edge = std::mem::MaybeUninit::<[f32; TILE * PANEL]>::uninit();
         let (mut to, mut to_row) = (out, columns);
-        let start: (*const f32, usize) = match (self.begins, task.start) {
-            (true, Start::Zero) => (ZEROS.as_ptr(), 0),
-            (true, Start::Bias(bias)) => (bias[self.column..][..width].as_ptr(), 0),
-            _ => (out, columns),
+        let start: (*const f32, usize) = match (self.begins, task.bias) {
+            (true, None) => (ZEROS.as_ptr(), 0),
+            (true, Some(bias)) => (bias[self.column..][..width].as_ptr(), 0),
+            (false, _) => (out, columns),
         };
         let (mut start, mut start_row) = start;
         if !whole {
@@ -569,7 +526,6 @@ impl<const M: usize> Tile<'_, M> {
             }
             (start, start_row, to, to_row) = (edge, PANEL, edge, PANEL);
         }
-        let relu = self.ends && task.relu;
         let mut lane = 0;
         while lane < BLOCK {
             // SAFETY: both places have `M` rows of `N` blocks, and so have the operands.
@@ -584,7 +540,6 @@ impl<const M: usize> Tile<'_, M> {
                 accumulate::<S, C, M, N>(&mut acc, self.a, self.step, panel, self.words);
                 for (m, row) in acc.into_iter().enumerate() {
                     for (n, value) in row.into_iter().enumerate() {
-                        let value = if relu { S::clamp(value, 0.0, f32::INFINITY) } else { value };
                         S::store(to.add(m * to_row + n * BLOCK + lane), value);
                     }
                 }
@@ -625,11 +580,10 @@ mod tests {
         products: Products,
         sizes @ [rows, inner, columns]: [usize; 3],
         transposed: [bool; 2],
-        kind: usize,
+        biased: bool,
     ) -> f64 {
         let (a, b) = (noise(1, rows * inner), noise(2, inner * columns));
         let bias = noise(3, columns);
-        let mut out = noise(4, rows * columns);
         let left = match transposed[0] {
             false => Matrix::new(&a, rows, inner),
             true => Matrix::new(&a, inner, rows).transposed(),
@@ -638,25 +592,17 @@ mod tests {
             false => Matrix::new(&b, inner, columns),
             true => Matrix::new(&b, columns, inner).transposed(),
         };
-        let start = [Start::Zero, Start::Bias(&bias), Start::Out][kind];
-        let relu = kind == 1;
-        let before = out.clone();
-        products.multiply(left, right, start, relu, &mut out);
+        let out = products.product(left, right, biased.then_some(&bias));
         let (mut square, mut norm) = (0.0, 1e-30);
         for row in 0..rows {
             for column in 0..columns {
-                let mut exact = match start {
-                    Start::Zero => 0.0,
-                    Start::Bias(bias) => f64::from(bias[column]),
-                    Start::Out => f64::from(before[row * columns + column]),
-                };
+                let mut exact = if biased { f64::from(bias[column]) } else { 0.0 };
                 for k in 0..inner {
                     let a = if transposed[0] { a[k * rows + row] } else { a[row * inner + k] };
                     let b =
                         if transposed[1] { b[column * inner + k] } else { b[k * columns + column] };
                     exact += rounded(a, products.bf16) * rounded(b, products.bf16);
                 }
-                let exact = if relu { exact.max(0.0) } else { exact };
                 square += (f64::from(out[row * columns + column]) - exact).powi(2);
                 norm += exact * exact;
             }
@@ -685,7 +631,7 @@ mod tests {
                 for (index, sizes) in sizes.iter().enumerate() {
                     let products = Products { kernels, bf16 };
                     for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-                        let error = error(products, *sizes, transposed, index % 3);
+                        let error = error(products, *sizes, transposed, index % 2 == 1);
                         assert!(error < 1e-6, "{products:?} {sizes:?} {transposed:?}: {error:e}");
                     }
                 }
@@ -697,10 +643,9 @@ mod tests {
     fn rows_may_overlap() {
         // A convolution of width 3 over 5 steps of 2 channels: windows that share two steps.
         let (x, w) = (noise(1, 14), noise(2, 6 * 3));
-        let mut y = vec![0.0; 15];
         let products = Products { kernels: CpuKernels::Portable, bf16: false };
         let windows = Matrix::strided(&x, 5, 6, 2);
-        products.multiply(windows, Matrix::new(&w, 6, 3), Start::Zero, false, &mut y);
+        let y = products.product(windows, Matrix::new(&w, 6, 3), None);
         for t in 0..5 {
             for c in 0..3 {
                 let exact: f32 = (0..6).map(|k| x[2 * t + k] * w[3 * k + c]).sum();
@@ -710,15 +655,14 @@ mod tests {
     }
 
     #[test]
-    fn nan_reaches_its_row_alone_and_passes_the_rectifier() {
+    fn nan_reaches_its_row_alone() {
         let mut a = noise(1, 40 * 30);
         a[5 * 30 + 7] = f32::NAN;
         let b = noise(2, 30 * 20);
         for kernels in CpuKernels::available().into_iter().skip(1) {
             for bf16 in [false, true] {
-                let mut out = vec![0.0; 40 * 20];
                 let (a, b) = (Matrix::new(&a, 40, 30), Matrix::new(&b, 30, 20));
-                Products { kernels, bf16 }.multiply(a, b, Start::Zero, true, &mut out);
+                let out = Products { kernels, bf16 }.product(a, b, None);
                 for (row, values) in out.chunks(20).enumerate() {
                     assert!(values.iter().all(|value| value.is_nan() == (row == 5)), "{row}");
                 }
@@ -733,12 +677,10 @@ mod tests {
             let results = [1, 2, 3, 7].map(|threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
                 let kernels = *CpuKernels::available().last().expect("one");
-                let mut out = vec![0.0; 700 * 200];
                 pool.expect("a pool").install(|| {
                     let (a, b) = (Matrix::new(&a, 700, 300), Matrix::new(&b, 300, 200));
-                    Products { kernels, bf16 }.multiply(a, b, Start::Zero, false, &mut out);
-                });
-                out
+                    Products { kernels, bf16 }.product(a, b, None)
+                })
             });
             assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
         }

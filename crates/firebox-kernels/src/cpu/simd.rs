@@ -24,6 +24,12 @@ pub(super) trait Simd: Copy {
     unsafe fn sub(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     unsafe fn mul(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     unsafe fn div(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `1 / x` within 2^-14; infinite for a number too small for that.
+    #[inline(always)]
+    unsafe fn reciprocal(x: Self::Vector) -> Self::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Self::div(Self::splat(1.0), x) }
+    }
     /// `a * b + c`
     unsafe fn fma(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// `x` between the bounds; NaN stays NaN.
@@ -351,6 +357,11 @@ mod x86 {
         unsafe fn div(a: __m512, b: __m512) -> __m512 {
             // SAFETY: see above.
             unsafe { _mm512_div_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn reciprocal(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe { _mm512_rcp14_ps(x) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {

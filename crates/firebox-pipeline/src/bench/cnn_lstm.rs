@@ -8,7 +8,7 @@ use firebox_models::{CnnBiLstm, CnnBiLstmConfig, Loss};
 use firebox_train::{Objective, Streams};
 
 use super::labels::cross_entropy;
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -16,7 +16,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let model = CnnBiLstmConfig::default();
     let model = model.init(Stream::new(1337, "weights"), 1024, 5, &device.device)?;
     let noise = Noise::normal(batch, config, [500, 1024]).with_labels(3);

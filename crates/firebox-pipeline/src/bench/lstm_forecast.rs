@@ -7,12 +7,12 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, relu_dropout};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, relu_dropout};
 use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{Objective, Streams};
 
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -20,7 +20,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let model = Forecaster::init(config.precision, &device.device);
     time(model, &Forecasting, Noise::normal(batch, config, [105, 4]), config, device)
 }
@@ -57,6 +57,7 @@ struct Forecasting;
 impl Objective<Forecaster> for Forecasting {
     fn loss(&self, model: &Forecaster, batch: &Batch, streams: Streams) -> Loss {
         let [samples, _, _] = batch.inputs.dims();
+        let precision = model.lower.precision();
         let part = |steps: Range<usize>, channels: Range<usize>| {
             batch.inputs.clone().slice([0..samples, steps, channels])
         };
@@ -64,8 +65,10 @@ impl Objective<Forecaster> for Forecasting {
         let (_, last) = model.upper.forward(below, None, None, None);
         let static_features = part(24..36, 1..2).reshape([samples, 12]);
         let features = Tensor::cat(vec![last.hidden.reshape([samples, 64]), static_features], 1);
-        let hidden = relu_dropout(model.hidden.forward(features), 0.2, streams.dropout);
-        let error = model.output.forward(hidden) - part(40..41, 0..3).reshape([samples, 3]);
+        let hidden =
+            relu_dropout(linear_in(precision, features, &model.hidden), 0.2, streams.dropout);
+        let error =
+            linear_in(precision, hidden, &model.output) - part(40..41, 0..3).reshape([samples, 3]);
         Loss { value: error.square().mean(), weight: 3.0 * samples as f64, parts: vec![] }
     }
 }

@@ -4,7 +4,7 @@ use firebox_core::Stream;
 use firebox_models::{BiLstmMaeConfig, MaskRule};
 use firebox_train::Pretraining;
 
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -12,7 +12,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let model = BiLstmMaeConfig {
         mask: MaskRule::Random { probability: 0.15 },
         latent_weight: 0.0,

@@ -6,7 +6,7 @@ use firebox_models::{Loss, Mlp, MlpConfig};
 use firebox_train::{Objective, Streams};
 
 use super::labels::cross_entropy;
-use super::{BenchConfig, Noise, Times, time};
+use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -14,7 +14,7 @@ pub(super) fn run(
     batch: usize,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     let model = MlpConfig::default();
     let model = model.init(Stream::new(1337, "weights"), [105, 4], 3, &device.device)?;
     let noise = Noise::normal(batch, config, [105, 4]).with_labels(3);

@@ -4,12 +4,14 @@
 //! result, so that both can be read together. Each workload has a file of its own. Accuracy is not
 //! measured here.
 
+mod bert_base;
 mod cnn_lstm;
 mod labels;
 mod lstm_forecast;
 mod lstm_mae;
 mod mlp;
 mod noise;
+mod transformer;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -39,6 +41,10 @@ pub enum Workload {
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
     /// and 1 channel. Not in the zoo yet: the model is beside this file.
     LstmForecast,
+    /// R3: Transformer of width 128 with 3 layers, windows of 105 steps and 4 channels, 3 classes.
+    Transformer,
+    /// R5: 12 layers of width 768 on 128 tokens, 9 labels from the first token.
+    BertBase,
     /// R3: a dense network of 128, 96, 64 and 32 units with BatchNorm on whole windows of 105 steps
     /// and 4 channels.
     Mlp,
@@ -49,9 +55,11 @@ pub enum Workload {
 
 impl Workload {
     /// Every workload with its name.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::LstmMae, "lstm-mae"),
         (Self::LstmForecast, "lstm-forecast"),
+        (Self::Transformer, "transformer"),
+        (Self::BertBase, "bert-base"),
         (Self::Mlp, "mlp"),
         (Self::CnnLstm, "cnn-lstm"),
     ];
@@ -64,6 +72,8 @@ impl Workload {
         match self {
             Self::LstmMae | Self::Mlp => 512,
             Self::LstmForecast => 128,
+            Self::Transformer => 256,
+            Self::BertBase => 16,
             Self::CnnLstm => 64,
         }
     }
@@ -121,13 +131,13 @@ pub struct BenchResult {
     pub max_ms: f64,
     /// Samples a second at the median.
     pub samples_per_s: f64,
-    /// Largest resident memory of this process so far, MiB; `None` where it is not known.
+    /// Largest resident memory of this process up to the last step, MiB; `None` where it is not known.
     pub peak_mib: Option<f64>,
     /// Loss of the first step.
     pub first_loss: f64,
     /// Loss of the last step.
     pub last_loss: f64,
-    /// Variant of the recurrent kernels.
+    /// Variant of the kernels.
     pub kernels: String,
 }
 
@@ -142,11 +152,13 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         return Err(PipelineError::Setting(message));
     }
     let kernels = device.arithmetic()?;
-    let (times, losses) = device.run(|| match config.workload {
+    let Measured { times, losses, peak_mib } = device.run(|| match config.workload {
         Workload::LstmMae => lstm_mae::run(batch, config, device),
         Workload::LstmForecast => lstm_forecast::run(batch, config, device),
+        Workload::Transformer => transformer::run(batch, config, device),
         Workload::Mlp => mlp::run(batch, config, device),
         Workload::CnnLstm => cnn_lstm::run(batch, config, device),
+        Workload::BertBase => bert_base::run(batch, config, device),
     })?;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -170,15 +182,34 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         min_ms: sorted[0],
         max_ms: sorted[sorted.len() - 1],
         samples_per_s: 1e3 * batch as f64 / median,
-        peak_mib: peak_mib(),
+        peak_mib,
         first_loss: losses.first().copied().unwrap_or(f64::NAN),
         last_loss: losses.last().copied().unwrap_or(f64::NAN),
         kernels,
     })
 }
 
-/// Times of the timed steps in milliseconds, and the losses of all steps.
-type Times = (Vec<f64>, Vec<f64>);
+/// What was measured of the steps.
+struct Measured {
+    /// Times in milliseconds, in the end of the timed steps alone.
+    times: Vec<f64>,
+    /// Losses of all steps.
+    losses: Vec<f64>,
+    /// Largest resident memory up to the last step: what is saved after it is no part of a step.
+    peak_mib: Option<f64>,
+}
+
+impl Measured {
+    fn nothing() -> Self {
+        Self { times: vec![], losses: vec![], peak_mib: None }
+    }
+
+    fn step(&mut self, milliseconds: f64, loss: f64) {
+        self.times.push(milliseconds);
+        self.losses.push(loss);
+        self.peak_mib = peak_mib();
+    }
+}
 
 fn time<M: Module, O: Objective<M>>(
     model: M,
@@ -186,12 +217,12 @@ fn time<M: Module, O: Objective<M>>(
     noise: Noise,
     config: &BenchConfig,
     device: &ChosenDevice,
-) -> Result<Times, PipelineError> {
+) -> Result<Measured, PipelineError> {
     // One batch is ready while another is filled: more would be memory that the peer does not take.
     let batch_size = noise.batch;
     let settings = LoaderConfig { batch_size, workers: 1, prefetch: 2, ..LoaderConfig::default() };
     let skip = config.warmup as usize;
-    let (times, losses) = if config.evaluate {
+    let mut measured = if config.evaluate {
         let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
         evaluate(&model.valid(), objective, &loader)?
     } else {
@@ -199,7 +230,8 @@ fn time<M: Module, O: Objective<M>>(
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         train(model, objective, &loader, folder.path())?
     };
-    Ok((times[skip..].to_vec(), losses))
+    measured.times.drain(..skip);
+    Ok(measured)
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.
@@ -208,13 +240,11 @@ fn train<M: Module, O: Objective<M>>(
     objective: &O,
     loader: &TrainLoader,
     folder: &Path,
-) -> Result<Times, PipelineError> {
-    let steps = Mutex::new((vec![], vec![]));
+) -> Result<Measured, PipelineError> {
+    let steps = Mutex::new(Measured::nothing());
     let listener = |event: &Event| {
         if let Event::Step { milliseconds, loss, .. } = event {
-            let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
-            steps.0.push(*milliseconds);
-            steps.1.push(*loss);
+            steps.lock().unwrap_or_else(PoisonError::into_inner).step(*milliseconds, *loss);
         }
     };
     let config = TrainConfig {
@@ -247,18 +277,18 @@ fn evaluate<M: Module, O: Objective<M>>(
     model: &M,
     objective: &O,
     loader: &HeldOutLoader,
-) -> Result<Times, PipelineError> {
-    let (mut times, mut losses) = (vec![], vec![]);
+) -> Result<Measured, PipelineError> {
+    let mut measured = Measured::nothing();
     let samples = Stream::new(1337, "masks");
     let mut start = Instant::now();
     for batch in loader.batches() {
         let batch: Batch = batch?;
         let Loss { value, .. } = objective.loss(model, &batch, Streams { samples, dropout: None });
-        losses.push(value.into_data().iter::<f64>().next().unwrap_or(f64::NAN));
-        times.push(start.elapsed().as_secs_f64() * 1e3);
+        let loss = value.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        measured.step(start.elapsed().as_secs_f64() * 1e3, loss);
         start = Instant::now();
     }
-    Ok((times, losses))
+    Ok(measured)
 }
 
 /// The largest resident memory that Linux has seen of this process.
@@ -288,7 +318,8 @@ mod tests {
             let config = BenchConfig {
                 workload,
                 precision: Precision::Bf16,
-                batch: Some(8),
+                // The model of bert-base takes a second a step whatever the batch.
+                batch: Some(if workload == Workload::BertBase { 1 } else { 8 }),
                 steps: 3,
                 warmup: 1,
                 evaluate,

@@ -28,7 +28,6 @@ impl Noise {
 
     /// Tokens from 0 to below `vocabulary`, as numbers in windows of `[time, 1]`. Every integer up
     /// to 2^24 is exact in f32.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the workload bert-base"))]
     pub(super) fn tokens(
         batch: usize,
         config: &BenchConfig,

@@ -4,7 +4,8 @@
 //! runs/<id>/checkpoints/step-000500/
 //!   weights.safetensors     parameters under PyTorch's names
 //!   optimizer.safetensors   moments and update counts
-//!   state.json              step, position, schedule, early stopping, counters, seed, key
+//!   average.safetensors     the moving average of the parameters, if one is kept
+//!   state.json              step, position, schedule, early stopping, loss scale, counters, seed, key
 //!   manifest.json           size and SHA-256 of each of the above; written last
 //! ```
 //!
@@ -27,15 +28,18 @@ use sha2::{Digest, Sha256};
 pub use saver::SaveTimes;
 pub(crate) use saver::{Job, Saver, Writer};
 
-use crate::adamw::AdamW;
+use crate::average::Average;
+use crate::optimizer::OptimizerState;
 use crate::snapshot::{self, LoadWeights, Snapshot};
 use crate::state::State;
 
 const WEIGHTS: &str = "weights.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
+const AVERAGE: &str = "average.safetensors";
 const STATE: &str = "state.json";
 const MANIFEST: &str = "manifest.json";
-const VERSION: u32 = 1;
+/// Version 1 had neither loss scale nor average; it is read as one without them.
+const VERSION: u32 = 2;
 
 /// A checkpoint that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -193,8 +197,8 @@ impl Checkpoint {
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| {
             CheckpointError::Damaged { path: file.clone(), what: error.to_string() }
         })?;
-        if manifest.version != VERSION {
-            let what = format!("it is of version {}, this is {VERSION}", manifest.version);
+        if !(1..=VERSION).contains(&manifest.version) {
+            let what = format!("it is of version {}, this reads 1 to {VERSION}", manifest.version);
             return Err(CheckpointError::Damaged { path: file, what });
         }
         Ok(Self { path: path.to_owned(), manifest })
@@ -254,14 +258,21 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Puts weights and moments into a model and its optimizer.
+    /// Whether there is an average of the weights.
+    pub fn has_average(&self) -> bool {
+        self.manifest.files.contains_key(AVERAGE)
+    }
+
+    /// Puts weights, moments and the average into a model, its optimizer and its average.
     pub(crate) fn restore<M: Module>(
         &self,
         model: &mut M,
-        optimizer: &mut AdamW,
+        optimizer: &mut OptimizerState,
+        average: &mut Average,
     ) -> Result<(), CheckpointError> {
         let (weights, moments) = (self.read(WEIGHTS)?, self.read(OPTIMIZER)?);
-        Snapshot::load(&weights, &moments, model, optimizer)
+        let averaged = self.has_average().then(|| self.read(AVERAGE)).transpose()?;
+        Snapshot::load(&weights, &moments, averaged.as_deref(), model, optimizer, average)
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 }
@@ -279,6 +290,16 @@ pub fn load_weights<M: Module>(path: &Path, model: &mut M) -> Result<(), Checkpo
         fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?
     };
     snapshot::load_weights(&bytes, model)
+        .map_err(|source| CheckpointError::Weights { path: path.to_owned(), source })
+}
+
+/// Gives a model the averaged weights of a checkpoint folder.
+///
+/// # Errors
+/// If the checkpoint is damaged or has no average, or a name is missing, unexpected or of another
+/// shape; the model is then unchanged.
+pub fn load_average<M: Module>(path: &Path, model: &mut M) -> Result<(), CheckpointError> {
+    snapshot::load_weights(&Checkpoint::open(path)?.read(AVERAGE)?, model)
         .map_err(|source| CheckpointError::Weights { path: path.to_owned(), source })
 }
 
@@ -389,11 +410,13 @@ fn write(
     let json = |error: serde_json::Error| failed("write", &partial)(error.into());
     let state_file = serde_json::to_vec_pretty(state).map_err(json)?;
     let mut files = BTreeMap::new();
-    for (name, bytes) in [
+    let average = snapshot.average_file()?.map(|bytes| (AVERAGE, bytes));
+    let always = [
         (WEIGHTS, snapshot.weights_file()?),
         (OPTIMIZER, snapshot.optimizer_file()?),
         (STATE, state_file),
-    ] {
+    ];
+    for (name, bytes) in always.into_iter().chain(average) {
         write_file(&partial.join(name), &bytes)?;
         let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256(&bytes) };
         files.insert(name.to_owned(), entry);

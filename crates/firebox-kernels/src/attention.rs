@@ -1,0 +1,351 @@
+//! Scaled dot-product attention over whole sequences as one operation, forward and backward.
+//!
+//! The arithmetic on a CPU is in [`cpu`]; this file checks shapes and wires it into Burn's graph.
+//! Projections before and after it are not part of it.
+
+mod composed;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex, TensorMetadata};
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::{Precision, Stream};
+
+use crate::cpu::{
+    self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, CpuKernels, Operand,
+    Operands, Place, ProbabilityMask,
+};
+use crate::device::{flex, flex_in_graph, is_flex};
+
+type Primitive = FloatTensor<Flex>;
+
+/// How [`attention()`] and [`self_attention`] compute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Heads, which lie side by side in every row.
+    pub heads: usize,
+    /// Whether query `i` sees no key after key `i`.
+    pub causal: bool,
+    /// What scores are multiplied by; `None` is one over the root of a head's size.
+    pub scale: Option<f64>,
+    /// Probability that one of the probabilities is set to zero and the others grow to keep the
+    /// mean, in `[0, 1]`; rounded to a multiple of 2⁻¹⁶.
+    pub dropout: f64,
+    /// Type of the operands of products. Sums and softmax are f32 whatever it is.
+    pub precision: Precision,
+}
+
+impl Attention {
+    /// So many heads with PyTorch's defaults: all keys are seen, nothing is dropped, in f32.
+    pub fn new(heads: usize) -> Self {
+        Self { heads, causal: false, scale: None, dropout: 0.0, precision: Precision::F32 }
+    }
+
+    fn scale(&self, size: usize) -> f64 {
+        self.scale.unwrap_or_else(|| (size as f64).sqrt().recip())
+    }
+
+    /// What is dropped, if anything is.
+    fn mask(&self, stream: Option<Stream>) -> Option<ProbabilityMask> {
+        assert!(
+            (0.0..=1.0).contains(&self.dropout),
+            "dropout probability {} is not between 0 and 1",
+            self.dropout
+        );
+        let threshold = (self.dropout * 65536.0).round();
+        let scale = if threshold < 65536.0 { 65536.0 / (65536.0 - threshold) } else { 0.0 };
+        stream.filter(|_| threshold > 0.0).map(|stream| ProbabilityMask {
+            stream,
+            threshold: threshold.min(65535.0) as u16,
+            scale: scale as f32,
+        })
+    }
+}
+
+/// `softmax(scale · q kᵀ) v` for every head.
+///
+/// Keys after a sample's key length are not seen, and queries after its query length give zeros, as
+/// do all queries of a sample without keys; padding gets no gradient and may hold anything. Of the
+/// probabilities, which are never stored, [`Attention::dropout`] are dropped if there is a stream:
+/// those of key `j` for query `i` in head `h` of sample `b` by the 16 bits number `j % 8` (the lower
+/// half of a word comes first) of block `i + 2³² · (j / 8)` of the stream's substream
+/// `b · heads + h`, the same on every device. NaN spoils the queries that see it.
+///
+/// On Burn's CPU backend in f32 it is one operation with a gradient of its own, with the same result
+/// on any number of threads, that keeps its result and two numbers for each query and head. Source:
+/// Dao, "FlashAttention-2: faster attention with better parallelism and work partitioning", 2023.
+/// Elsewhere it is composed of Burn's operations.
+///
+/// # Shapes
+/// - q: `[batch, queries, heads · size]`, in any strides
+/// - k, v: `[batch, keys, heads · size]`
+/// - lengths: `[batch]`, all queries or keys if `None`
+/// - the result: `[batch, queries, heads · size]`
+///
+/// # Panics
+/// If a shape does not fit, or the dropout is not in `[0, 1]`; the message holds the shapes.
+pub fn attention(
+    q: Tensor<3>,
+    k: Tensor<3>,
+    v: Tensor<3>,
+    query_lengths: Option<&[usize]>,
+    key_lengths: Option<&[usize]>,
+    dropout: Option<Stream>,
+    settings: &Attention,
+) -> Tensor<3> {
+    let ([batch, queries, width], [_, keys, _]) = (q.dims(), k.dims());
+    let sizes = sizes(settings, [batch, queries, keys], width);
+    assert!(
+        k.dims() == [batch, keys, width] && v.dims() == [batch, keys, width],
+        "attention of queries {:?} ([batch, queries, width]) to keys {:?} and values {:?}: both must \
+         be [{batch}, keys, {width}]",
+        q.dims(),
+        k.dims(),
+        v.dims()
+    );
+    for (what, lengths) in [("query", query_lengths), ("key", key_lengths)] {
+        check_lengths(what, batch, lengths);
+    }
+    let mask = settings.mask(dropout);
+    let lengths = AttentionLengths {
+        queries: query_lengths.map(<[usize]>::to_vec),
+        keys: key_lengths.map(<[usize]>::to_vec),
+    };
+    if batch * queries * width == 0 {
+        return Tensor::zeros([batch, queries, width], (&q.device(), q.dtype()));
+    }
+    let on_cpu = is_flex(&q) && is_flex(&k) && is_flex(&v);
+    match kernels(on_cpu, &sizes, settings) {
+        Some(kernels) => {
+            let rules = rules(kernels, &sizes, settings, mask);
+            fused([q, k, v], Call { rules, sizes, lengths, packed: false })
+        }
+        None => composed::attention([q, k, v], &sizes, &lengths, mask, settings),
+    }
+}
+
+/// [`attention()`] of sequences to themselves, on queries, keys and values that lie side by side, as
+/// one linear layer makes them: nothing is copied, and the gradient is one tensor, too.
+///
+/// # Shapes
+/// - qkv: `[batch, time, 3 · heads · size]`: queries of all heads, then keys, then values, as from
+///   PyTorch's `in_proj_weight`
+/// - lengths: valid steps of each sample, `[batch]`, all if `None`
+/// - the result: `[batch, time, heads · size]`
+///
+/// # Panics
+/// As [`attention()`].
+pub fn self_attention(
+    qkv: Tensor<3>,
+    lengths: Option<&[usize]>,
+    dropout: Option<Stream>,
+    settings: &Attention,
+) -> Tensor<3> {
+    let [batch, time, columns] = qkv.dims();
+    assert!(
+        columns % 3 == 0,
+        "self-attention of {:?} ([batch, time, 3 · heads · size]): the last axis holds queries, keys \
+         and values and must be a multiple of 3",
+        qkv.dims()
+    );
+    let width = columns / 3;
+    let sizes = sizes(settings, [batch, time, time], width);
+    check_lengths("sequence", batch, lengths);
+    let mask = settings.mask(dropout);
+    let lengths = lengths.map(<[usize]>::to_vec);
+    let lengths = AttentionLengths { queries: lengths.clone(), keys: lengths };
+    if batch * time * width == 0 {
+        return Tensor::zeros([batch, time, width], (&qkv.device(), qkv.dtype()));
+    }
+    match kernels(is_flex(&qkv), &sizes, settings) {
+        Some(kernels) => {
+            let rules = rules(kernels, &sizes, settings, mask);
+            fused([qkv], Call { rules, sizes, lengths, packed: true })
+        }
+        None => {
+            let part = |index: usize| qkv.clone().narrow(2, index * width, width);
+            let parts = [part(0), part(1), part(2)];
+            composed::attention(parts, &sizes, &lengths, mask, settings)
+        }
+    }
+}
+
+#[track_caller]
+fn sizes(settings: &Attention, [batch, queries, keys]: [usize; 3], width: usize) -> AttentionSizes {
+    let heads = settings.heads;
+    assert!(
+        heads > 0 && width.is_multiple_of(heads),
+        "attention with {heads} heads of a width of {width}: the width must be a multiple of the heads"
+    );
+    AttentionSizes { batch, queries, keys, heads, size: width / heads }
+}
+
+#[track_caller]
+fn check_lengths(what: &str, batch: usize, lengths: Option<&[usize]>) {
+    assert!(
+        lengths.is_none_or(|lengths| lengths.len() == batch),
+        "attention over a batch of {batch} with {} {what} lengths: one is needed for each sample",
+        lengths.map_or(0, <[usize]>::len)
+    );
+}
+
+/// The kernels for these tensors, or `None` if attention must be composed.
+fn kernels(on_cpu: bool, sizes: &AttentionSizes, settings: &Attention) -> Option<CpuKernels> {
+    let fits =
+        settings.precision != Precision::F16 && sizes.queries.max(sizes.keys) < cpu::MOST_POSITIONS;
+    CpuKernels::fused().filter(|_| on_cpu && fits)
+}
+
+fn rules(
+    kernels: CpuKernels,
+    sizes: &AttentionSizes,
+    settings: &Attention,
+    dropout: Option<ProbabilityMask>,
+) -> AttentionRules {
+    AttentionRules {
+        kernels,
+        bf16: settings.precision == Precision::Bf16,
+        scale: settings.scale(sizes.size) as f32,
+        causal: settings.causal,
+        dropout,
+    }
+}
+
+/// One call of the operation.
+#[derive(Clone, Debug)]
+struct Call {
+    rules: AttentionRules,
+    sizes: AttentionSizes,
+    lengths: AttentionLengths,
+    /// Whether queries, keys and values are one tensor.
+    packed: bool,
+}
+
+impl Call {
+    /// Queries, keys and values within the inputs: one of each, or all in one.
+    fn operands<'a>(&self, inputs: &'a [Primitive]) -> Operands<'a> {
+        let width = self.sizes.heads * self.sizes.size;
+        let part = |index: usize| match self.packed {
+            true => {
+                let Operand { values, place } = operand(&inputs[0]);
+                Operand { values, place: Place { offset: place.offset + index * width, ..place } }
+            }
+            false => operand(&inputs[index]),
+        };
+        Operands { q: part(0), k: part(1), v: part(2) }
+    }
+
+    fn run(&self, inputs: &[Primitive]) -> (Primitive, Vec<[f32; 2]>) {
+        let AttentionSizes { batch, queries, heads, size, .. } = self.sizes;
+        let operands = self.operands(inputs);
+        let (out, normalisers) = cpu::attention(&self.rules, &self.sizes, &self.lengths, &operands);
+        let shape = [batch, queries, heads * size];
+        (Primitive::from_data(TensorData::new(out, shape)), normalisers)
+    }
+}
+
+/// A tensor `[batch, rows, width]` that can be read where it is, or a copy that can.
+fn readable(x: Primitive) -> Primitive {
+    match *x.layout().strides() {
+        [sample, row, 1] if sample >= 0 && row >= 0 => x,
+        _ => x.to_contiguous(),
+    }
+}
+
+/// The numbers of a tensor that is [`readable`].
+fn operand(x: &Primitive) -> Operand<'_> {
+    let [sample, row, _] = *x.layout().strides() else { unreachable!("three axes") };
+    let offset = x.layout().start_offset();
+    let place = Place { offset, sample: sample as usize, row: row as usize };
+    Operand { values: x.storage::<f32>(), place }
+}
+
+/// What the gradient is computed from.
+#[derive(Clone, Debug)]
+struct Tape<const N: usize> {
+    call: Call,
+    inputs: [Primitive; N],
+    out: Primitive,
+    normalisers: Vec<[f32; 2]>,
+}
+
+fn fused<const N: usize>(tensors: [Tensor<3>; N], call: Call) -> Tensor<3>
+where
+    Attended: Backward<Flex, N, State = Tape<N>>,
+{
+    if !tensors.iter().any(Tensor::is_autodiff) {
+        let inputs = tensors.map(|tensor| readable(flex(tensor)));
+        return Tensor::from_primitive::<Flex>(call.run(&inputs).0);
+    }
+    let mut guards = vec![];
+    let inputs = tensors.map(|tensor| {
+        let (primitive, guard) = flex_in_graph(tensor).into_parts();
+        guards.push(guard);
+        readable(primitive)
+    });
+    let Ok(guards) = guards.try_into() else { unreachable!("one guard for each tensor") };
+    let prepared = Attended.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
+    let (out, normalisers) = call.run(&inputs);
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => {
+            prepared.finish(Tape { call, inputs, out: out.clone(), normalisers }, out)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(out),
+    })
+}
+
+#[derive(Debug)]
+struct Attended;
+
+impl<const N: usize> Tape<N> {
+    /// Gradients in `buffers`, where `places` says.
+    fn gradients(&self, d: &Primitive, buffers: &mut [&mut [f32]], places: [(usize, Place); 3]) {
+        let Call { rules, sizes, lengths, .. } = &self.call;
+        let output = AttentionOutput {
+            out: operand(&self.out),
+            normalisers: &self.normalisers,
+            d_out: operand(d),
+        };
+        let operands = self.call.operands(&self.inputs);
+        cpu::attention_backward(rules, sizes, lengths, &operands, output, buffers, places);
+    }
+}
+
+impl Backward<Flex, 1> for Attended {
+    type State = Tape<1>;
+
+    fn backward(self, ops: Ops<Tape<1>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = readable(grads.consume::<Flex>(&ops.node));
+        let [Some(parent)] = ops.parents else { return };
+        let shape = ops.state.inputs[0].shape();
+        let width = shape[2] / 3;
+        let mut all = cpu::zeros(shape.num_elements());
+        let places = [0, 1, 2]
+            .map(|index| (0, Place { offset: index * width, ..Place::dense(shape[1], shape[2]) }));
+        ops.state.gradients(&d, &mut [&mut all], places);
+        grads.register::<Flex>(parent.id, Primitive::from_data(TensorData::new(all, shape)));
+    }
+}
+
+impl Backward<Flex, 3> for Attended {
+    type State = Tape<3>;
+
+    fn backward(self, ops: Ops<Tape<3>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = readable(grads.consume::<Flex>(&ops.node));
+        let shapes = ops.state.inputs.each_ref().map(TensorMetadata::shape);
+        let mut all = shapes.each_ref().map(|shape| cpu::zeros(shape.num_elements()));
+        let [q, k, v] = &mut all;
+        let [queries, keys, _] = shapes.each_ref().map(|shape| Place::dense(shape[1], shape[2]));
+        let places = [(0, queries), (1, keys), (2, keys)];
+        ops.state.gradients(&d, &mut [q, k, v], places);
+        for ((parent, values), shape) in ops.parents.into_iter().zip(all).zip(shapes) {
+            if let Some(parent) = parent {
+                let gradient = Primitive::from_data(TensorData::new(values, shape));
+                grads.register::<Flex>(parent.id, gradient);
+            }
+        }
+    }
+}

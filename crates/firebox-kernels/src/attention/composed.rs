@@ -1,0 +1,125 @@
+//! Attention composed of Burn's own operations: for every device and float type, differentiated by
+//! Burn, and the yardstick of the fused operation. All scores are stored.
+
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, DType, FloatDType, Tensor, TensorData};
+use firebox_core::Precision;
+
+use super::Attention;
+use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
+use crate::device::lift;
+
+/// The same as [`attention()`](super::attention()), on inputs that fit.
+pub(super) fn attention(
+    inputs: [Tensor<3>; 3],
+    sizes: &AttentionSizes,
+    lengths: &AttentionLengths,
+    mask: Option<ProbabilityMask>,
+    settings: &Attention,
+) -> Tensor<3> {
+    let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
+    let [q, k, v] = inputs;
+    if keys == 0 {
+        return q.zeros_like();
+    }
+    let (of_queries, of_keys) = (&lengths.queries, &lengths.keys);
+    // Padding may hold NaN, which no later zero would take back out of a product.
+    let [q, k, v] = [(q, of_queries), (k, of_keys), (v, of_keys)].map(|(x, lengths)| {
+        let [_, rows, _] = x.dims();
+        let x = clear(x, lengths.as_deref());
+        x.reshape([batch, rows, heads, size]).swap_dims(1, 2)
+    });
+    let round = |tensor| rounded(tensor, settings.precision);
+    let q = q.mul_scalar(settings.scale(size));
+    let mut scores = round(q).matmul(round(k).swap_dims(2, 3));
+    if let Some(hidden) = hidden(&scores, sizes, lengths, settings.causal) {
+        // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
+        let lowest = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
+        scores = scores.mask_fill(hidden, lowest);
+    }
+    let mut p = softmax(scores, 3);
+    if let Some(mask) = mask {
+        let factors = factors(&p, sizes, mask);
+        p = p * factors;
+    }
+    let out = round(p).matmul(round(v)).swap_dims(1, 2).reshape([batch, queries, heads * size]);
+    let seen: Vec<usize> = (0..batch)
+        .map(|sample| {
+            let of = |lengths: &Option<Vec<usize>>, all| {
+                lengths.as_ref().map_or(all, |lengths: &Vec<usize>| lengths[sample])
+            };
+            if of(of_keys, keys) == 0 { 0 } else { of(of_queries, queries) }
+        })
+        .collect();
+    clear(out, Some(&seen))
+}
+
+/// Zero after each length.
+fn clear(x: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
+    let [batch, rows, width] = x.dims();
+    let Some(lengths) = lengths.filter(|lengths| lengths.iter().any(|length| *length < rows))
+    else {
+        return x;
+    };
+    let over: Vec<bool> =
+        lengths.iter().flat_map(|length| (0..rows).map(move |row| row >= *length)).collect();
+    let over = Tensor::<3, Bool>::from_data(TensorData::new(over, [batch, rows, 1]), &x.device());
+    x.mask_fill(over.expand([batch, rows, width]), 0.0)
+}
+
+/// Which keys each query does not see, or `None` if all see all.
+fn hidden(
+    scores: &Tensor<4>,
+    sizes: &AttentionSizes,
+    lengths: &AttentionLengths,
+    causal: bool,
+) -> Option<Tensor<4, Bool>> {
+    let AttentionSizes { batch, queries, keys, heads, .. } = *sizes;
+    let padded = lengths.keys.as_ref().filter(|of| of.iter().any(|length| *length < keys));
+    if padded.is_none() && !causal {
+        return None;
+    }
+    let mut hidden = Vec::with_capacity(batch * queries * keys);
+    for sample in 0..batch {
+        let length = padded.map_or(keys, |lengths| lengths[sample]);
+        for query in 0..queries {
+            hidden.extend((0..keys).map(|key| key >= length || (causal && key > query)));
+        }
+    }
+    let data = TensorData::new(hidden, [batch, 1, queries, keys]);
+    let hidden = Tensor::<4, Bool>::from_data(data, &scores.device());
+    Some(hidden.expand([batch, heads, queries, keys]))
+}
+
+/// What each probability is multiplied by, made on the host.
+fn factors(like: &Tensor<4>, sizes: &AttentionSizes, mask: ProbabilityMask) -> Tensor<4> {
+    let AttentionSizes { batch, queries, keys, heads, .. } = *sizes;
+    let mut factors = vec![0.0; batch * heads * queries * keys];
+    for (task, factors) in factors.chunks_exact_mut(queries * keys).enumerate() {
+        let stream = mask.stream.substream(task as u64);
+        for (query, factors) in factors.chunks_exact_mut(keys).enumerate() {
+            for (group, factors) in factors.chunks_mut(8).enumerate() {
+                let words = stream.block(query as u64 + ((group as u64) << 32));
+                for (place, factor) in factors.iter_mut().enumerate() {
+                    let bits = (words[place / 2] >> (16 * (place % 2))) as u16;
+                    *factor = if bits >= mask.threshold { mask.scale } else { 0.0 };
+                }
+            }
+        }
+    }
+    let data = TensorData::new(factors, [batch, heads, queries, keys]);
+    let data = data.convert_dtype(like.dtype());
+    let factors = Tensor::from_data(data, &like.device().without_autodiff());
+    if like.is_autodiff() { lift(factors) } else { factors }
+}
+
+/// The operand of a product, rounded to the type it is computed in and back.
+fn rounded(tensor: Tensor<4>, precision: Precision) -> Tensor<4> {
+    let kept = tensor.dtype();
+    let narrow = match precision {
+        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
+        Precision::F16 if kept == DType::F32 => FloatDType::F16,
+        _ => return tensor,
+    };
+    tensor.cast(narrow).cast(kept)
+}

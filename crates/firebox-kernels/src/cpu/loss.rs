@@ -1,0 +1,380 @@
+//! Losses of rows with their gradients, each in one pass: slices in, slices out.
+//!
+//! A loss is computed with the gradient of its sum in the place of its input, while that lies in
+//! cache. Rows are summed in f64, by chunks of a fixed length in their order, so results are the same
+//! to the bit on any number of threads.
+
+use rayon::prelude::*;
+
+use super::kernels::dispatch;
+use super::math::exp;
+use super::simd::Simd;
+use super::{BLOCK, CpuKernels};
+
+/// Numbers that a thread takes at once, at least a row.
+const CHUNK: usize = 1 << 14;
+
+/// Numbers below which one thread does all.
+const THREADED: usize = 1 << 15;
+
+/// Numbers whose exponentials are summed in f32 before the sum goes on in f64.
+const PART: usize = 1024;
+
+/// What one row of logits is measured by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// The class that it should be.
+    pub(crate) class: u32,
+    /// Its share in the mean; rows of zero are not read.
+    pub(crate) weight: f64,
+}
+
+/// The settings of a cross-entropy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CrossEntropy<'a> {
+    /// Weight of each class; all are 1 without.
+    pub(crate) class_weights: Option<&'a [f32]>,
+    /// Share of the target that is spread over all classes.
+    pub(crate) smoothing: f64,
+    /// Exponent of the focal factor; 0: none.
+    pub(crate) focal: f64,
+}
+
+/// Sums a loss over chunks of `at_once` numbers, whose gradients take the place of what they are
+/// made from. Each chunk comes with the place of its first number.
+fn over_chunks(
+    values: &mut [f32],
+    at_once: usize,
+    one: impl Fn(usize, &mut [f32]) -> f64 + Sync,
+) -> f64 {
+    if values.len() < THREADED {
+        let chunks = values.chunks_mut(at_once).enumerate();
+        return chunks.map(|(index, chunk)| one(index * at_once, chunk)).sum();
+    }
+    let chunks = values.par_chunks_mut(at_once).enumerate();
+    let mut sums = vec![];
+    chunks.map(|(index, chunk)| one(index * at_once, chunk)).collect_into_vec(&mut sums);
+    sums.iter().sum()
+}
+
+/// Numbers of as many rows as a thread takes at once.
+fn rows_at_once(width: usize) -> usize {
+    (CHUNK / width).max(1) * width
+}
+
+/// The sum of the losses of all rows by their weights. Their logits, `[rows, classes]`, become the
+/// gradient of that sum.
+pub(crate) fn cross_entropy(
+    kernels: CpuKernels,
+    config: CrossEntropy<'_>,
+    logits: &mut [f32],
+    classes: usize,
+    rows: &[Row],
+) -> f64 {
+    over_chunks(logits, rows_at_once(classes), |start, logits| {
+        let mut sum = 0.0;
+        let rows = &rows[start / classes..];
+        for (logits, row) in logits.chunks_exact_mut(classes).zip(rows) {
+            match row.weight == 0.0 {
+                true => logits.fill(0.0),
+                false => cross_entropy_row(kernels, config, logits, *row, &mut sum),
+            }
+        }
+        sum
+    })
+}
+
+dispatch!(fn cross_entropy_row = cross_entropy_row_of(
+    config: CrossEntropy<'_>,
+    logits: &mut [f32],
+    row: Row,
+    sum: &mut f64
+));
+
+/// With `p` the softmax, `t` the class, `w` the weights of classes and `ε` the smoothing, the loss is
+/// `-(1 - ε) w_t ln p_t - ε/C Σ w_c ln p_c`, or `-w_t (1 - p_t)^γ ln p_t`.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn cross_entropy_row_of<S: Simd>(
+    config: CrossEntropy<'_>,
+    logits: &mut [f32],
+    row: Row,
+    sum: &mut f64,
+) {
+    let CrossEntropy { class_weights, smoothing, focal } = config;
+    let (class, count) = (row.class as usize, logits.len() as f64);
+    let class_weight = class_weights.map_or(1.0, |weights| f64::from(weights[class]));
+    let target = f64::from(logits[class]);
+    let largest = largest(logits);
+    // Before the exponentials take the place of the logits.
+    let (all, spread) = match (smoothing > 0.0, class_weights) {
+        (false, _) => (0.0, 0.0),
+        (true, None) => (count, weighted_sum(logits, None)),
+        (true, Some(weights)) => (weighted_sum(weights, None), weighted_sum(logits, Some(weights))),
+    };
+    // SAFETY: the caller's promise is the same.
+    let total = unsafe { exponentials::<S>(logits, largest) };
+    let normaliser = f64::from(largest) + total.ln();
+    let ln_p = target - normaliser;
+    let own = (1.0 - smoothing) * class_weight;
+    let (value, factor) = match focal > 0.0 {
+        false => (-own * ln_p, own),
+        true => {
+            // 1 - p, with all its digits where p is near 1.
+            let other = -ln_p.exp_m1();
+            let weight = other.powf(focal);
+            let slope =
+                if other > 0.0 { focal * (weight / other) * ln_p.exp() * ln_p } else { 0.0 };
+            (-own * weight * ln_p, own * (weight - slope))
+        }
+    };
+    let share = smoothing / count;
+    let smooth = if smoothing > 0.0 { -share * (spread - all * normaliser) } else { 0.0 };
+    *sum += row.weight * (value + smooth);
+    let scale = (row.weight * (factor + share * all) / total) as f32;
+    let minus = (row.weight * share) as f32;
+    match class_weights.filter(|_| smoothing > 0.0) {
+        None => {
+            for e in logits.iter_mut() {
+                *e = *e * scale - minus;
+            }
+        }
+        Some(weights) => {
+            for (e, weight) in logits.iter_mut().zip(weights) {
+                *e = *e * scale - minus * weight;
+            }
+        }
+    }
+    // From both terms at once, so that nothing is lost where p is near 1.
+    let without = row.weight * (factor * ln_p.exp_m1() + share * all * ln_p.exp());
+    let smoothed = f64::from(minus) * class_weights.map_or(1.0, |w| f64::from(w[class]));
+    logits[class] = (without - smoothed) as f32;
+}
+
+/// The sum of some numbers by their weights, in f64.
+#[inline(always)]
+fn weighted_sum(values: &[f32], weights: Option<&[f32]>) -> f64 {
+    let (ones, mut sums) = ([1.0; BLOCK], [0.0f64; BLOCK]);
+    for (index, values) in values.chunks(BLOCK).enumerate() {
+        let weights = weights.map_or(ones.as_slice(), |weights| &weights[index * BLOCK..]);
+        for ((sum, value), weight) in sums.iter_mut().zip(values).zip(weights) {
+            *sum += f64::from(*value) * f64::from(*weight);
+        }
+    }
+    sums.iter().sum()
+}
+
+/// The largest of some numbers; NaN is passed over.
+#[inline(always)]
+fn largest(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 2 * BLOCK];
+    let (chunks, rest) = values.as_chunks::<{ 2 * BLOCK }>();
+    for chunk in chunks {
+        for lane in 0..2 * BLOCK {
+            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
+        }
+    }
+    rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a })
+}
+
+/// `e^(x - largest)` in the place of each `x`, and their sum.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn exponentials<S: Simd>(values: &mut [f32], largest: f32) -> f64 {
+    let mut total = 0.0;
+    for part in values.chunks_mut(PART) {
+        let whole = part.len() - part.len() % S::LANES;
+        // SAFETY: every vector ends at or before `whole`; the last one is in an array of a block.
+        unsafe {
+            let (shift, mut sum) = (S::splat(largest), S::splat(0.0));
+            for at in (0..whole).step_by(S::LANES) {
+                let at = part.as_mut_ptr().add(at);
+                let e = exp::<S>(S::sub(S::load(at), shift));
+                S::store(at, e);
+                sum = S::add(sum, e);
+            }
+            let mut lanes = [0.0; BLOCK];
+            S::store(lanes.as_mut_ptr(), sum);
+            total += lanes[..S::LANES].iter().map(|x| f64::from(*x)).sum::<f64>();
+            let rest = &mut part[whole..];
+            let mut last = [0.0; BLOCK];
+            last[..rest.len()].copy_from_slice(rest);
+            let e = exp::<S>(S::sub(S::load(last.as_ptr()), shift));
+            S::store(last.as_mut_ptr(), e);
+            rest.copy_from_slice(&last[..rest.len()]);
+            total += rest.iter().map(|x| f64::from(*x)).sum::<f64>();
+        }
+    }
+    total
+}
+
+/// A loss of each number by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Element<'a> {
+    /// `(x - t)²`
+    Squared,
+    /// `(x - t)² / 2` where that is below `delta`, else `delta · (|x - t| - delta / 2)`
+    Huber { delta: f32 },
+    /// `-(w t ln σ(x) + (1 - t) ln σ(-x))`, times `(1 - p)^focal` with `p = σ(x)` where the target is
+    /// 1 and `σ(-x)` where it is 0, mixed between.
+    Binary { positive: Option<&'a [f32]>, focal: f64 },
+}
+
+/// The sum of the losses of all numbers by their weights. The predictions, `[rows, width]`, become
+/// the gradient of that sum. What has no weight is not read.
+///
+/// `weights` has one for each row or for each number; all are 1 without.
+pub(crate) fn elements(
+    kernels: CpuKernels,
+    kind: Element<'_>,
+    predictions: &mut [f32],
+    targets: &[f32],
+    width: usize,
+    weights: Option<&[f32]>,
+) -> f64 {
+    let by_row = weights.is_some_and(|weights| weights.len() != targets.len());
+    let by_place = matches!(kind, Element::Binary { positive: Some(_), .. });
+    // Rows matter only to what is given by row or by place; else all are one.
+    let (width, at_once) = match by_row || by_place {
+        true => (width, rows_at_once(width)),
+        false => (CHUNK, CHUNK),
+    };
+    over_chunks(predictions, at_once, |start, predictions| {
+        let mut sum = 0.0;
+        for (index, predictions) in predictions.chunks_mut(width).enumerate() {
+            let places = start + index * width..start + index * width + predictions.len();
+            let weights = match weights {
+                None => Weights::All(1.0),
+                Some(weights) if by_row => Weights::All(weights[places.start / width]),
+                Some(weights) => Weights::Each(&weights[places.clone()]),
+            };
+            let (targets, add) = (&targets[places], &mut sum);
+            match kind {
+                Element::Binary { positive, focal } => {
+                    *add += binary(predictions, targets, weights, positive, focal);
+                }
+                Element::Squared => {
+                    distances(kernels, f32::INFINITY, 2.0, predictions, targets, weights, add);
+                }
+                Element::Huber { delta } => {
+                    distances(kernels, delta, 1.0, predictions, targets, weights, add);
+                }
+            }
+        }
+        sum
+    })
+}
+
+/// The weights of a row.
+#[derive(Clone, Copy)]
+enum Weights<'a> {
+    All(f32),
+    Each(&'a [f32]),
+}
+
+dispatch!(fn distances = distances_of(
+    delta: f32,
+    scale: f32,
+    predictions: &mut [f32],
+    targets: &[f32],
+    weights: Weights<'_>,
+    sum: &mut f64
+));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn distances_of<S: Simd>(
+    delta: f32,
+    scale: f32,
+    predictions: &mut [f32],
+    targets: &[f32],
+    weights: Weights<'_>,
+    sum: &mut f64,
+) {
+    let all = match weights {
+        Weights::All(weight) => [weight; BLOCK],
+        Weights::Each(_) => [0.0; BLOCK],
+    };
+    let mut sums = [0.0f64; BLOCK];
+    let chunks = predictions.chunks_mut(BLOCK).zip(targets.chunks(BLOCK)).enumerate();
+    for (index, (predictions, targets)) in chunks {
+        let weights = match weights {
+            Weights::All(_) => &all[..targets.len()],
+            Weights::Each(weights) => &weights[index * BLOCK..][..targets.len()],
+        };
+        let lanes = predictions.iter_mut().zip(targets).zip(weights).zip(&mut sums);
+        for (((x, target), weight), sum) in lanes {
+            let distance = if *weight == 0.0 { 0.0 } else { *x - target };
+            // Cut without a panic at bounds that are not numbers, and with NaN as it is.
+            let cut = if distance > delta { delta } else { distance };
+            let cut = if cut < -delta { -delta } else { cut };
+            // δ·(|d| − δ/2) is d·c − c²/2 with c the distance cut to δ, and d²/2 is the same.
+            let value = f64::from(cut) * (f64::from(distance) - 0.5 * f64::from(cut));
+            *sum += f64::from(*weight) * f64::from(scale) * value;
+            *x = *weight * scale * cut;
+        }
+    }
+    *sum += sums.iter().sum::<f64>();
+}
+
+/// In f64, one number at a time: there are few of them in any model.
+fn binary(
+    predictions: &mut [f32],
+    targets: &[f32],
+    weights: Weights<'_>,
+    positive: Option<&[f32]>,
+    focal: f64,
+) -> f64 {
+    let mut sum = 0.0;
+    for (place, (x, target)) in predictions.iter_mut().zip(targets).enumerate() {
+        let weight = match weights {
+            Weights::All(weight) => weight,
+            Weights::Each(weights) => weights[place],
+        };
+        if weight == 0.0 {
+            *x = 0.0;
+            continue;
+        }
+        let (weight, target) = (f64::from(weight), f64::from(*target));
+        let own = positive.map_or(1.0, |positive| f64::from(positive[place])) * target;
+        let logit = f64::from(*x);
+        let (yes, yes_slope) = side(logit, focal);
+        let (no, no_slope) = side(-logit, focal);
+        sum += weight * (own * yes + (1.0 - target) * no);
+        *x = (weight * (own * yes_slope - (1.0 - target) * no_slope)) as f32;
+    }
+    sum
+}
+
+/// `-(1 - p)^γ ln p` with `p = σ(x)`, and its slope in `x`.
+fn side(x: f64, focal: f64) -> (f64, f64) {
+    let tail = (-x.abs()).exp();
+    let minus_ln_p = (-x).max(0.0) + tail.ln_1p();
+    let minus_ln_p = if x.is_nan() { x } else { minus_ln_p };
+    // 1 - p = σ(-x), from the side that loses no digits.
+    let other = if x >= 0.0 { tail / (1.0 + tail) } else { 1.0 / (1.0 + tail) };
+    if focal == 0.0 {
+        return (minus_ln_p, if x.is_nan() { x } else { -other });
+    }
+    let factor = other.powf(focal);
+    // d/dx of (1-p)^γ is -γ (1-p)^γ p, and of -ln p it is -(1-p).
+    let slope = -factor * (focal * (1.0 - other) * minus_ln_p + other);
+    (factor * minus_ln_p, if x.is_nan() { x } else { slope })
+}
+
+/// Multiplies all numbers.
+pub(crate) fn scale(values: &mut [f32], factor: f32) {
+    if factor == 1.0 {
+        return;
+    }
+    let one = |chunk: &mut [f32]| chunk.iter_mut().for_each(|value| *value *= factor);
+    match values.len() < THREADED {
+        true => one(values),
+        false => values.par_chunks_mut(CHUNK).for_each(one),
+    }
+}

@@ -1,0 +1,154 @@
+//! Rows of a table by their numbers, with a gradient that costs as much as the rows that were used.
+//!
+//! The gradient of the table is whole, with zeros in the rows that were not used, so every optimizer
+//! does with it exactly what it does in PyTorch with a dense gradient: AdamW decays the weights and
+//! moments of unused rows, too. What is saved is making it: the memory of the gradient is kept from
+//! one backward pass to the next, and only rows that were used last time are cleared. Rows are summed
+//! in the order in which they occur, whatever the number of threads.
+
+use std::sync::{Mutex, PoisonError};
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex, TensorMetadata};
+use burn::nn::Embedding;
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::cpu::{self, CpuKernels};
+use crate::device::{flex, flex_in_graph, is_flex};
+
+type Primitive = FloatTensor<Flex>;
+
+/// The rows of an embedding by their numbers, as [`Embedding::forward`] gives them.
+///
+/// `padding` is the number of a row whose gradient is always zero, as `padding_idx` of
+/// `torch.nn.Embedding`.
+///
+/// # Shapes
+/// - indices: `[batch, time]`, each below the number of rows
+/// - returns `[batch, time, width]`
+///
+/// # Panics
+/// If an index names no row; the message holds it.
+pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
+    let ([batch, time], table) = (indices.dims(), layer.weight.val());
+    let [rows, width] = table.dims();
+    let fits = is_flex(&table) && batch * time * rows * width > 0;
+    if !fits || CpuKernels::fused().is_none() {
+        return elsewhere(layer, indices, padding);
+    }
+    let indices = numbers(indices, rows);
+    let shape = [batch, time, width];
+    let run = |table: &Primitive| {
+        let values = cpu::gather(table.storage(), width, &indices);
+        Primitive::from_data(TensorData::new(values, shape))
+    };
+    if !table.is_autodiff() {
+        return Tensor::from_primitive::<Flex>(run(&flex(table).to_contiguous()));
+    }
+    let (table, guard) = flex_in_graph(table).into_parts();
+    let table = table.to_contiguous();
+    let prepared = Gathered.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
+    let out = run(&table);
+    let padding = padding.and_then(|row| u32::try_from(row).ok());
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => {
+            prepared.finish(Tape { shape: [rows, width], indices, padding }, out)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(out),
+    })
+}
+
+/// Composed of Burn's own operations.
+fn elsewhere(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
+    let rows = layer.forward(indices.clone());
+    let Some(padding) = padding else { return rows };
+    let [batch, time] = indices.dims();
+    let passed = indices.equal_elem(padding as i64).reshape([batch, time, 1]);
+    let fixed = rows.clone().detach();
+    rows.clone().mask_where(passed.expand(rows.dims()), fixed)
+}
+
+/// Indices on the host.
+fn numbers(indices: Tensor<2, Int>, rows: usize) -> Vec<u32> {
+    let data = indices.into_data();
+    let check = |index: i64| match u32::try_from(index) {
+        Ok(row) if (row as usize) < rows => row,
+        _ => panic!("the index {index} names no row of an embedding of {rows} rows"),
+    };
+    data.iter::<i64>().map(check).collect()
+}
+
+/// What the gradient is computed from.
+#[derive(Clone, Debug)]
+struct Tape {
+    /// Rows and width of the table.
+    shape: [usize; 2],
+    indices: Vec<u32>,
+    padding: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Gathered;
+
+impl Backward<Flex, 1> for Gathered {
+    type State = Tape;
+
+    fn backward(self, ops: Ops<Tape, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let Tape { shape, indices, padding } = ops.state;
+        let [parent] = ops.parents;
+        if let Some(parent) = parent {
+            let gradient = table_gradient(shape, &indices, d.storage(), padding);
+            grads.register::<Flex>(parent.id, gradient);
+        }
+    }
+}
+
+/// A gradient that was given out, and the rows of it that are not zero.
+struct Lent {
+    gradient: Primitive,
+    rows: Vec<u32>,
+}
+
+/// Gradients that are kept at most: those of the tables of one model, the last used last.
+const KEPT: usize = 8;
+
+static LENT: Mutex<Vec<Lent>> = Mutex::new(vec![]);
+
+/// The gradient of a table, in memory that an earlier one had and nobody holds any more.
+fn table_gradient(
+    [rows, width]: [usize; 2],
+    indices: &[u32],
+    d: &[f32],
+    padding: Option<u32>,
+) -> Primitive {
+    let found = {
+        // Nothing in here can leave the list half changed.
+        let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |lent: &Lent| {
+            lent.gradient.is_unique() && lent.gradient.shape().as_slice() == [rows, width]
+        };
+        lent.iter().position(fits).map(|place| lent.remove(place))
+    };
+    let mut kept = match found {
+        Some(mut kept) => {
+            cpu::clear(kept.gradient.storage_mut(), width, &kept.rows);
+            kept
+        }
+        None => {
+            let zeros = TensorData::new(cpu::zeros(rows * width), [rows, width]);
+            Lent { gradient: Primitive::from_data(zeros), rows: vec![] }
+        }
+    };
+    kept.rows = cpu::scatter(kept.gradient.storage_mut(), width, indices, d, padding);
+    let gradient = kept.gradient.clone();
+    let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    lent.push(kept);
+    let over = lent.len().saturating_sub(KEPT);
+    lent.drain(..over);
+    gradient
+}

@@ -1,0 +1,107 @@
+//! Runs a problem through the public functions and measures how far off the results are.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{Attention, attention, self_attention};
+
+use crate::reference::Problem;
+
+/// Numbers that f32 holds exactly.
+pub fn noise(stream: Stream, count: usize, scale: f64) -> Vec<f64> {
+    let mut draws = stream.draws();
+    (0..count).map(|_| f64::from((scale * draws.normal()) as f32)).collect()
+}
+
+/// A problem on noise, without padding and dropout.
+pub fn problem(seed: u64, [batch, queries, keys, heads, size]: [usize; 5]) -> Problem {
+    let stream = Stream::new(seed, "attention");
+    let width = heads * size;
+    let rows = [queries, keys, keys, queries];
+    let values = [0, 1, 2, 3]
+        .map(|index| noise(stream.substream(index as u64), batch * rows[index] * width, 1.0));
+    Problem {
+        batch,
+        queries,
+        keys,
+        heads,
+        size,
+        query_lengths: None,
+        key_lengths: None,
+        causal: false,
+        scale: None,
+        dropout: 0.0,
+        stream: None,
+        values,
+    }
+}
+
+pub fn settings(problem: &Problem, precision: Precision) -> Attention {
+    Attention {
+        causal: problem.causal,
+        scale: problem.scale,
+        dropout: problem.dropout,
+        precision,
+        ..Attention::new(problem.heads)
+    }
+}
+
+pub fn tensor(data: &[f64], shape: [usize; 3], device: &Device) -> Tensor<3> {
+    let data: Vec<f32> = data.iter().map(|value| *value as f32).collect();
+    Tensor::from_data(TensorData::new(data, shape), device)
+}
+
+pub fn values(tensor: Tensor<3>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// The result and the gradients of q, k and v from three tensors.
+pub fn run(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
+    let device = Device::flex().autodiff();
+    let tensors: Vec<_> = (0..4)
+        .map(|index| {
+            let shape = [problem.batch, problem.rows()[index], problem.width()];
+            tensor(&problem.values[index], shape, &device)
+        })
+        .collect();
+    let [q, k, v] = [0, 1, 2].map(|index| tensors[index].clone().require_grad());
+    let out = attention(
+        q.clone(),
+        k.clone(),
+        v.clone(),
+        problem.query_lengths.as_deref(),
+        problem.key_lengths.as_deref(),
+        problem.stream,
+        &settings(problem, precision),
+    );
+    let grads = (out.clone() * tensors[3].clone()).sum().backward();
+    let [dq, dk, dv] = [q, k, v].map(|x| values(x.grad(&grads).expect("tracked")));
+    [values(out), dq, dk, dv]
+}
+
+/// The same from one tensor that holds all three side by side.
+pub fn run_packed(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
+    assert!(problem.queries == problem.keys && problem.query_lengths == problem.key_lengths);
+    let device = Device::flex().autodiff();
+    let shape = [problem.batch, problem.keys, problem.width()];
+    let parts = [0, 1, 2].map(|index| tensor(&problem.values[index], shape, &device));
+    let qkv = Tensor::cat(parts.to_vec(), 2).require_grad();
+    let settings = settings(problem, precision);
+    let lengths = problem.key_lengths.as_deref();
+    let out = self_attention(qkv.clone(), lengths, problem.stream, &settings);
+    let d = tensor(&problem.values[3], shape, &device);
+    let grads = (out.clone() * d).sum().backward();
+    let d = qkv.grad(&grads).expect("tracked");
+    let part = |index| values(d.clone().narrow(2, index * problem.width(), problem.width()));
+    [values(out), part(0), part(1), part(2)]
+}
+
+/// ‖actual − expected‖ / ‖expected‖
+pub fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    let square = |sum: f64, (a, e): (&f32, &f64)| sum + (f64::from(*a) - e).powi(2);
+    let error = actual.iter().zip(expected).fold(0.0, square).sqrt();
+    let norm = expected.iter().map(|e| e * e).sum::<f64>().sqrt();
+    if norm == 0.0 { error } else { error / norm }
+}
+
+pub const NAMES: [&str; 4] = ["the result", "dq", "dk", "dv"];

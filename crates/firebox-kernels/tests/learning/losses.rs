@@ -1,0 +1,378 @@
+//! Losses and their gradients: `golden_learning.py` wrote what PyTorch gives; larger cases are compared
+//! with the formula in float64.
+
+use burn::backend::Flex;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use firebox_core::Stream;
+use firebox_kernels::{
+    BinaryCrossEntropy, CpuKernels, CrossEntropy, LossError, MeanLoss, binary_cross_entropy,
+    cross_entropy, huber, squared_error,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Golden {
+    entropy: Vec<Entropy>,
+    elements: Vec<Elements>,
+}
+
+#[derive(Deserialize)]
+struct Entropy {
+    name: String,
+    shape: [usize; 2],
+    x: Vec<Value>,
+    targets: Vec<i64>,
+    smoothing: f64,
+    class_weights: Option<Vec<f32>>,
+    #[serde(default)]
+    focal: f64,
+    value: Value,
+    gradient: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Elements {
+    name: String,
+    shape: Vec<usize>,
+    x: Vec<Value>,
+    targets: Vec<Value>,
+    weights: Option<Vec<f32>>,
+    #[serde(default)]
+    delta: f64,
+    positive: Option<Vec<f32>>,
+    #[serde(default)]
+    focal: f64,
+    value: Value,
+    gradient: Vec<Value>,
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| value.as_str().unwrap().parse().unwrap())
+}
+
+fn numbers(values: &[Value]) -> Vec<f64> {
+    values.iter().map(number).collect()
+}
+
+fn tensor<const D: usize>(values: &[f64], shape: [usize; D]) -> Tensor<D> {
+    let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+}
+
+fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
+
+#[track_caller]
+fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let error: f64 = found.iter().zip(expected).map(|(f, e)| (f - e).powi(2)).sum();
+    let norm: f64 = expected.iter().map(|e| e * e).sum();
+    // Gradients of 1e-38 and the like count as zeros.
+    assert!(error.sqrt() <= bound * norm.sqrt() + 1e-30, "{what}: {found:?}, not {expected:?}");
+}
+
+/// Value and gradient of a loss, with the loss scaled by 4, and the value without gradients.
+fn measure<const D: usize>(
+    x: Tensor<D>,
+    loss: impl Fn(Tensor<D>) -> Result<MeanLoss, LossError>,
+) -> (f64, Vec<f64>, f64) {
+    let x = x.require_grad();
+    let plain = read(loss(x.clone().inner()).unwrap().value)[0];
+    let MeanLoss { value, weight } = loss(x.clone()).unwrap();
+    let found = read(value.clone())[0];
+    assert!(found == plain || found.is_nan() && plain.is_nan(), "{found} {plain}");
+    let gradients = (value * 4.0).backward();
+    let gradient = read(x.grad(&gradients).unwrap()).iter().map(|g| g / 4.0).collect();
+    (found, gradient, weight)
+}
+
+#[test]
+fn losses_and_gradients_are_pytorchs_in_every_variant() {
+    let golden: Golden = serde_json::from_str(include_str!("../golden/losses.json")).unwrap();
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for case in &golden.entropy {
+                let what = format!("{kernels:?}: {}", case.name);
+                let config = CrossEntropy {
+                    label_smoothing: case.smoothing,
+                    class_weights: case.class_weights.as_deref(),
+                    focal: case.focal,
+                    ..CrossEntropy::default()
+                };
+                let x = tensor(&numbers(&case.x), case.shape);
+                let (value, gradient, _) = measure(x, |x| cross_entropy(x, &case.targets, &config));
+                close(&what, &[value], &[number(&case.value)], 2e-6);
+                close(&what, &gradient, &numbers(&case.gradient), 1e-5);
+            }
+            for (index, case) in golden.elements.iter().enumerate() {
+                let what = format!("{kernels:?}: {} {index}", case.name);
+                let (x, targets) = (numbers(&case.x), numbers(&case.targets));
+                let weights = case.weights.as_deref();
+                let loss = |x: Tensor<3>| {
+                    let targets = tensor(&targets, x.dims());
+                    match case.name.as_str() {
+                        "squared" => squared_error(x, targets, weights),
+                        "huber" => huber(x, targets, weights, case.delta),
+                        _ => {
+                            let positive_weights = case.positive.as_deref();
+                            let config = BinaryCrossEntropy { positive_weights, focal: case.focal };
+                            binary_cross_entropy(x, targets, weights, &config)
+                        }
+                    }
+                };
+                // The extremes have two axes.
+                let mut shape = [1; 3];
+                let axes = case.shape.len();
+                shape[3 - axes..].copy_from_slice(&case.shape);
+                let (value, gradient, _) = measure(tensor(&x, shape), loss);
+                close(&what, &[value], &[number(&case.value)], 2e-6);
+                close(&what, &gradient, &numbers(&case.gradient), 1e-5);
+            }
+        });
+    }
+}
+
+fn noise(purpose: u64, count: usize, scale: f64) -> Vec<f64> {
+    let mut draws = Stream::new(5, "losses").substream(purpose).draws();
+    (0..count).map(|_| f64::from((scale * draws.normal()) as f32)).collect()
+}
+
+fn fused() -> Vec<CpuKernels> {
+    CpuKernels::available().into_iter().filter(|k| *k != CpuKernels::Composed).collect()
+}
+
+/// The formula in float64, with weights of classes and rows and smoothing.
+fn reference(
+    x: &[f64],
+    classes: usize,
+    targets: &[i64],
+    smoothing: f64,
+    class_weights: &[f32],
+    sample_weights: &[f32],
+) -> (f64, Vec<f64>, f64) {
+    let (mut sum, mut weight) = (0.0, 0.0);
+    let w: Vec<f64> = class_weights.iter().map(|w| f64::from(*w)).collect();
+    let all: f64 = w.iter().sum();
+    let mut gradient = vec![0.0; x.len()];
+    for (row, target) in targets.iter().enumerate().filter(|(_, target)| **target >= 0) {
+        let (x, t) = (&x[row * classes..][..classes], *target as usize);
+        let share = f64::from(sample_weights[row]);
+        let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let normaliser = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
+        let spread: f64 = x.iter().zip(&w).map(|(x, w)| w * (normaliser - x)).sum();
+        let own = (1.0 - smoothing) * w[t];
+        sum += share * (own * (normaliser - x[t]) + smoothing / classes as f64 * spread);
+        weight += share * w[t];
+        for (class, g) in gradient[row * classes..][..classes].iter_mut().enumerate() {
+            let p = (x[class] - normaliser).exp();
+            let hit = if class == t { 1.0 } else { 0.0 };
+            *g = share * (own * (p - hit) + smoothing / classes as f64 * (all * p - w[class]));
+        }
+    }
+    gradient.iter_mut().for_each(|g| *g /= weight);
+    (sum / weight, gradient, weight)
+}
+
+#[test]
+fn large_and_odd_sizes_agree_with_float64_on_any_number_of_threads() {
+    for (rows, classes) in [(1, 2), (3, 17), (700, 3), (129, 1_031), (5, 30_522), (9_000, 7)] {
+        let x = noise(1, rows * classes, 4.0);
+        let mut draws = Stream::new(7, "targets").draws();
+        let mut target = || draws.below(classes as u64 + 1) as i64;
+        // One more than the classes is passed over, but for the first.
+        let drawn = (0..rows).map(|_| target()).map(|t| if t == classes as i64 { -100 } else { t });
+        let mut targets: Vec<i64> = drawn.collect();
+        targets[0] = 1;
+        let positive = |seed, count| {
+            noise(seed, count, 1.0).iter().map(|w| w.abs() as f32).collect::<Vec<_>>()
+        };
+        let (class_weights, sample_weights) = (positive(2, classes), positive(3, rows));
+        let config = CrossEntropy {
+            label_smoothing: 0.1,
+            class_weights: Some(&class_weights),
+            sample_weights: Some(&sample_weights),
+            ..CrossEntropy::default()
+        };
+        let (value, gradient, weight) =
+            reference(&x, classes, &targets, 0.1, &class_weights, &sample_weights);
+        for kernels in fused() {
+            let run = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let x = tensor(&x, [rows, classes]);
+                let loss = |x| cross_entropy(x, &targets, &config);
+                pool.install(|| kernels.force(|| measure(x, loss)))
+            };
+            let found = run(1);
+            let what = format!("{kernels:?}, {rows} rows of {classes}");
+            close(&what, &[found.0, found.2], &[value, weight], 1e-6);
+            close(&what, &found.1, &gradient, 1e-5);
+            assert_eq!(run(2), found, "{what}");
+            assert_eq!(run(3), found, "{what}");
+        }
+    }
+}
+
+#[test]
+fn finite_differences_agree() {
+    let (rows, classes) = (4, 6);
+    let x = noise(11, rows * classes, 1.5);
+    let targets = [0, 5, -100, 3];
+    let entropy = |focal| {
+        move |x: Tensor<2>| {
+            cross_entropy(x, &targets, &CrossEntropy { focal, ..CrossEntropy::default() })
+        }
+    };
+    let others = tensor::<2>(&noise(12, rows * classes, 1.0), [rows, classes]).inner();
+    let labels = others.clone().greater_elem(0.0).float();
+    let check = |what: &str, loss: &dyn Fn(Tensor<2>) -> Result<MeanLoss, LossError>| {
+        let (_, gradient, _) = measure(tensor(&x, [rows, classes]), loss);
+        for place in 0..x.len() {
+            let at = |step: f64| {
+                let mut moved = x.clone();
+                moved[place] += step;
+                read(loss(tensor(&moved, [rows, classes])).unwrap().value)[0]
+            };
+            let slope = (at(1e-2) - at(-1e-2)) / 2e-2;
+            assert!((slope - gradient[place]).abs() < 2e-4, "{what} {place}: {slope}");
+        }
+    };
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            check("entropy", &entropy(0.0));
+            check("focal", &entropy(1.5));
+            check("squared", &|x| squared_error(x, others.clone(), None));
+            check("huber", &|x| huber(x, others.clone(), None, 0.8));
+            for focal in [0.0, 1.5] {
+                let config = BinaryCrossEntropy { focal, ..BinaryCrossEntropy::default() };
+                check("binary", &|x| binary_cross_entropy(x, labels.clone(), None, &config));
+            }
+        });
+    }
+}
+
+#[test]
+fn what_has_no_weight_is_not_read_and_nothing_learnt_from_is_zero() {
+    let nan = f64::NAN;
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let config = CrossEntropy::default();
+            let x = [1.0, 2.0, nan, nan, 0.5, f64::INFINITY];
+            let one = |targets: &'static [i64]| {
+                measure(tensor(&x, [3, 2]), |x| cross_entropy(x, targets, &config))
+            };
+            let (value, gradient, weight) = one(&[1, -100, -100]);
+            let p = 1.0 / (1.0 + 1f64.exp());
+            close("one row", &[value], &[-(1.0 - p).ln()], 1e-6);
+            close("one row", &gradient, &[p, -p, 0.0, 0.0, 0.0, 0.0], 1e-6);
+            assert_eq!(weight, 1.0);
+            assert_eq!(one(&[-100; 3]), (0.0, vec![0.0; 6], 0.0), "{kernels:?}");
+            // A row that is read and is no number is none afterwards.
+            let (value, gradient, _) = one(&[1, 0, -100]);
+            assert!(value.is_nan() && gradient[2].is_nan() && gradient[1].is_finite());
+
+            let weights = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0];
+            let masked = |kind: usize| {
+                let target = tensor(&[0.0, 1.0, nan, 1.0, 1.0, nan], [3, 2]);
+                measure(tensor(&x, [3, 2]), move |x| match kind {
+                    0 => squared_error(x, target.clone(), Some(&weights)),
+                    1 => huber(x, target.clone(), Some(&weights), 1.0),
+                    2 => {
+                        let config = BinaryCrossEntropy::default();
+                        binary_cross_entropy(x, target.clone(), Some(&weights), &config)
+                    }
+                    _ => squared_error(x, target.clone(), Some(&[0.0; 3])),
+                })
+            };
+            for kind in 0..3 {
+                let (value, gradient, weight) = masked(kind);
+                assert!(value.is_finite() && value > 0.0 && weight == 3.0, "{kernels:?} {kind}");
+                assert!(gradient.iter().all(|g| g.is_finite()), "{gradient:?}");
+                assert_eq!((gradient[2], gradient[3], gradient[5]), (0.0, 0.0, 0.0));
+            }
+            close("squared", &[masked(0).0], &[(1.0 + 1.0 + 0.25) / 3.0], 1e-6);
+            assert_eq!(masked(3), (0.0, vec![0.0; 6], 0.0));
+        });
+    }
+}
+
+#[test]
+fn empty_batches_give_zero() {
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let empty = Tensor::<2>::zeros([0, 4], &Device::flex());
+            let loss = cross_entropy(empty.clone(), &[], &CrossEntropy::default()).unwrap();
+            assert_eq!((read(loss.value), loss.weight), (vec![0.0], 0.0));
+            let loss = squared_error(empty.clone(), empty, None).unwrap();
+            assert_eq!((read(loss.value), loss.weight), (vec![0.0], 0.0));
+        });
+    }
+}
+
+#[test]
+fn the_gradient_takes_the_place_of_logits_that_nobody_holds() {
+    if CpuKernels::current() == Ok(CpuKernels::Composed) {
+        return;
+    }
+    let place =
+        |tensor: Tensor<2>| tensor.try_into_primitive::<Flex>().unwrap().storage::<f32>().as_ptr();
+    let x = noise(3, 12, 1.0);
+    let leaf = tensor(&x, [3, 4]).require_grad();
+    let config = CrossEntropy::default();
+    // The leaf itself is held, and must not change.
+    let held = cross_entropy(leaf.clone(), &[0, 1, 2], &config).unwrap();
+    close("the leaf", &read(leaf.clone()), &x, 0.0);
+    drop(held);
+    let logits = leaf.clone() * 2.0;
+    let at = place(logits.clone().inner());
+    let loss = cross_entropy(logits, &[0, 1, 2], &config).unwrap();
+    let mut gradients = loss.value.backward();
+    let gradient = leaf.grad_remove(&mut gradients).unwrap();
+    // Burn multiplies by 2 where the gradient lies.
+    assert_eq!(place(gradient), at);
+}
+
+#[test]
+fn logits_in_half_precision_are_measured_in_f32() {
+    let x = noise(4, 12, 1.0);
+    let half = tensor(&x, [3, 4]).cast(DType::F16);
+    let rounded = read(half.clone());
+    let config = CrossEntropy::default();
+    let found = cross_entropy(half, &[0, 1, 2], &config).unwrap().value;
+    assert_eq!(found.dtype(), DType::F32);
+    let same = cross_entropy(tensor(&rounded, [3, 4]), &[0, 1, 2], &config).unwrap().value;
+    assert_eq!(read(found), read(same));
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let x = || Tensor::<2>::zeros([2, 3], &Device::flex());
+    let check = |error: Result<MeanLoss, LossError>, expected: &str| {
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    };
+    let config = CrossEntropy::default();
+    check(cross_entropy(x(), &[0], &config), "1 targets were given for [2, 3]; there must be 2");
+    check(cross_entropy(x(), &[0, 3], &config), "target of row 1 is 3, and there are 3 classes");
+    check(cross_entropy(x(), &[0, -1], &config), "must be 0 to 2, or -100");
+    let with = |edit: fn(&mut CrossEntropy<'_>)| {
+        let mut config = CrossEntropy::default();
+        edit(&mut config);
+        cross_entropy(x(), &[0, 1], &config)
+    };
+    check(
+        with(|c| c.label_smoothing = 1.5),
+        "`label_smoothing` of a loss is 1.5; it must be from 0",
+    );
+    check(with(|c| c.focal = f64::NAN), "`focal` of a loss is NaN");
+    check(with(|c| (c.focal, c.label_smoothing) = (1.0, 0.1)), "0 where there is label smoothing");
+    check(with(|c| c.class_weights = Some(&[1.0])), "1 class weights were given");
+    check(with(|c| c.sample_weights = Some(&[1.0, -1.0])), "`sample_weights` of a loss is -1");
+    let other = Tensor::<2>::zeros([3, 2], &Device::flex());
+    check(squared_error(x(), other, None), "one for each number, not [3, 2]");
+    check(squared_error(x(), x(), Some(&[1.0])), "6, one for each number, or 2, one for each row");
+    check(huber(x(), x(), None, 0.0), "`delta` of a loss is 0; it must be above 0");
+    let config = BinaryCrossEntropy { positive_weights: Some(&[1.0]), focal: 0.0 };
+    check(binary_cross_entropy(x(), x(), None, &config), "1 positive weights were given");
+}

@@ -1,0 +1,239 @@
+//! A layer of a Transformer's encoder: attention and a feed-forward network, each around a residual
+//! connection. What [`Transformer`](crate::Transformer) and [`Bert`](crate::Bert) share.
+//!
+//! Parameters are named and laid out as in PyTorch's `nn.TransformerEncoderLayer`, and dropout stands
+//! where it stands there: on the probabilities of attention, after attention, between the two linear
+//! layers, and after them. There is no embedding and no head here.
+
+use burn::module::{Module, Param};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::{Device, Tensor};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{
+    Attention, dropout_add, gelu_dropout, init_linear, layer_norm, linear_in, relu_dropout,
+    self_attention, uniform,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::ModelError;
+
+/// What LayerNorm adds to the variance; PyTorch's default.
+pub(crate) const EPSILON: f64 = 1e-5;
+
+/// What stands between the two linear layers of the feed-forward network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// The Gaussian error linear unit, exact.
+    #[default]
+    Gelu,
+    /// The rectifier.
+    Relu,
+}
+
+/// Settings of an [`EncoderLayer`], those of PyTorch's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncoderLayerConfig {
+    /// Numbers of a step.
+    pub width: usize,
+    /// Heads of attention; the width is a multiple of them.
+    pub heads: usize,
+    /// Units between the two linear layers.
+    pub feedforward: usize,
+    /// Probability of dropout in all four places, `0 ≤ p < 1`.
+    pub dropout: f64,
+    /// What stands between the two linear layers.
+    pub activation: Activation,
+    /// Whether LayerNorm stands before each part, not after its residual sum.
+    pub norm_first: bool,
+}
+
+impl EncoderLayerConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        let sizes =
+            [("width", self.width), ("heads", self.heads), ("feedforward", self.feedforward)];
+        if let Some((key, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ModelError::Setting { key, found: "0".to_owned(), allowed: "at least 1" });
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            let found = format!("{} with {} heads", self.width, self.heads);
+            let allowed = "a multiple of the heads";
+            return Err(ModelError::Setting { key: "width", found, allowed });
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            let (found, allowed) = (self.dropout.to_string(), "at least 0 and below 1");
+            return Err(ModelError::Setting { key: "dropout", found, allowed });
+        }
+        Ok(())
+    }
+
+    /// Builds a layer with weights drawn from `stream` as PyTorch draws them: the projection of
+    /// queries, keys and values by Glorot's uniform rule, the others uniform in ±1/√inputs; zero are
+    /// the biases of attention.
+    ///
+    /// # Errors
+    /// If a setting is out of its range.
+    pub fn init(&self, stream: Stream, device: &Device) -> Result<EncoderLayer, ModelError> {
+        self.validate()?;
+        let width = self.width;
+        let bound = (6.0 / (4 * width) as f64).sqrt();
+        let zeros = |size| Some(Param::from_tensor(Tensor::zeros([size], device)));
+        let weight = uniform(stream.substream(0), [width, 3 * width], -bound, bound, device);
+        let in_proj = Linear { weight: Param::from_tensor(weight), bias: zeros(3 * width) };
+        let out_proj = init_linear(stream.substream(1), width, width, device);
+        let norm = || LayerNormConfig::new(width).with_epsilon(EPSILON).init(device);
+        Ok(EncoderLayer {
+            self_attn: SelfAttention {
+                in_proj,
+                out_proj: Linear { bias: zeros(width), ..out_proj },
+            },
+            linear1: init_linear(stream.substream(2), width, self.feedforward, device),
+            linear2: init_linear(stream.substream(3), self.feedforward, width, device),
+            norm1: norm(),
+            norm2: norm(),
+            config: self.clone(),
+            precision: Precision::F32,
+        })
+    }
+}
+
+/// One layer.
+#[derive(Module, Debug)]
+pub struct EncoderLayer {
+    self_attn: SelfAttention,
+    linear1: Linear,
+    linear2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    #[module(skip)]
+    config: EncoderLayerConfig,
+    #[module(skip)]
+    precision: Precision,
+}
+
+/// The projections around attention, with the parameters of PyTorch's `nn.MultiheadAttention`.
+#[derive(Module, Debug)]
+struct SelfAttention {
+    in_proj: Linear,
+    out_proj: Linear,
+}
+
+impl EncoderLayer {
+    /// The settings that the layer was built with.
+    pub fn config(&self) -> &EncoderLayerConfig {
+        &self.config
+    }
+
+    /// The same layer with the operands of its products, attention's among them, in this type.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// Runs the layer. Steps after a sample's length are not attended to; what the layer gives for
+    /// them means nothing. `dropout` is `None` in evaluation.
+    ///
+    /// # Shapes
+    /// - x and the result: `[batch, time, width]`
+    /// - lengths: valid steps of each sample, `[batch]`, all if `None`
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        let [batch, time, width] = x.dims();
+        let stream = |index| dropout.map(|stream| stream.substream(index));
+        let steps = [batch, time];
+        // As rows: the gradient of a weight would otherwise be made for each sample and summed.
+        let x = x.reshape([batch * time, width]);
+        let rate = self.config.dropout;
+        let x = if self.config.norm_first {
+            let part = self.attend(norm(&self.norm1, x.clone()), steps, lengths, stream(0));
+            let x = dropout_add(x, part, rate, stream(1));
+            let part = self.feed(norm(&self.norm2, x.clone()), stream(2));
+            dropout_add(x, part, rate, stream(3))
+        } else {
+            let part = self.attend(x.clone(), steps, lengths, stream(0));
+            let x = norm(&self.norm1, dropout_add(x, part, rate, stream(1)));
+            let part = self.feed(x.clone(), stream(2));
+            norm(&self.norm2, dropout_add(x, part, rate, stream(3)))
+        };
+        x.reshape([batch, time, width])
+    }
+
+    /// Attention between its projections, `[rows, width]` to the same.
+    fn attend(
+        &self,
+        x: Tensor<2>,
+        [batch, time]: [usize; 2],
+        lengths: Option<&[usize]>,
+        stream: Option<Stream>,
+    ) -> Tensor<2> {
+        let [rows, width] = x.dims();
+        let settings = Attention {
+            dropout: self.config.dropout,
+            precision: self.precision,
+            ..Attention::new(self.config.heads)
+        };
+        let qkv = linear_in(self.precision, x, &self.self_attn.in_proj);
+        let qkv = qkv.reshape([batch, time, 3 * width]);
+        let attended = self_attention(qkv, lengths, stream, &settings).reshape([rows, width]);
+        linear_in(self.precision, attended, &self.self_attn.out_proj)
+    }
+
+    /// The feed-forward network, `[rows, width]` to the same.
+    fn feed(&self, x: Tensor<2>, stream: Option<Stream>) -> Tensor<2> {
+        let hidden = linear_in(self.precision, x, &self.linear1);
+        let hidden = match self.config.activation {
+            Activation::Gelu => gelu_dropout(hidden, self.config.dropout, stream),
+            Activation::Relu => relu_dropout(hidden, self.config.dropout, stream),
+        };
+        linear_in(self.precision, hidden, &self.linear2)
+    }
+}
+
+/// Layer normalisation with a module's parameters.
+pub(crate) fn norm<const D: usize>(norm: &LayerNorm, x: Tensor<D>) -> Tensor<D> {
+    let beta = norm.beta.as_ref().map(|beta| beta.val());
+    layer_norm(x, norm.gamma.val(), beta, EPSILON)
+}
+
+/// A stack of layers: the name `encoder.layers.0` and so on, as in PyTorch's `nn.TransformerEncoder`.
+#[derive(Module, Debug)]
+pub(crate) struct Layers {
+    layers: Vec<EncoderLayer>,
+}
+
+impl Layers {
+    pub(crate) fn init(
+        config: &EncoderLayerConfig,
+        count: usize,
+        stream: Stream,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let layers = (0..count).map(|index| config.init(stream.substream(index as u64), device));
+        Ok(Self { layers: layers.collect::<Result<_, _>>()? })
+    }
+
+    #[must_use]
+    pub(crate) fn in_precision(self, precision: Precision) -> Self {
+        let layers = self.layers.into_iter().map(|layer| layer.in_precision(precision));
+        Self { layers: layers.collect() }
+    }
+
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        self.layers.iter().enumerate().fold(x, |x, (index, layer)| {
+            layer.forward(x, lengths, dropout.map(|stream| stream.substream(index as u64)))
+        })
+    }
+}

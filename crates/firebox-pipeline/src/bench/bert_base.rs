@@ -1,0 +1,44 @@
+//! R5: BERT's encoder on random tokens with nine labels, with the peer's loss.
+
+use burn::tensor::activation::log_sigmoid;
+use firebox_core::Stream;
+use firebox_loader::Batch;
+use firebox_models::{Bert, BertConfig, Loss};
+use firebox_train::{Objective, Streams};
+
+use super::transformer::labels;
+use super::{BenchConfig, Measured, Noise, time};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+
+const LABELS: usize = 9;
+
+pub(super) fn run(
+    batch: usize,
+    config: &BenchConfig,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    let settings = BertConfig::default();
+    let noise =
+        Noise::tokens(batch, config, settings.positions, settings.vocabulary).with_labels(3);
+    let model = settings.init(Stream::new(1337, "weights"), &device.device)?;
+    time(model.in_precision(config.precision), &Labelling, noise, config, device)
+}
+
+/// Binary cross-entropy of all labels, of which one is true, as
+/// `F.binary_cross_entropy_with_logits` computes it.
+struct Labelling;
+
+impl Objective<Bert> for Labelling {
+    fn loss(&self, model: &Bert, batch: &Batch, streams: Streams) -> Loss {
+        let [samples, time, _] = batch.inputs.dims();
+        let tokens = batch.inputs.clone().reshape([samples, time]).int();
+        let logits = model.logits(tokens, None, streams.dropout);
+        let device = logits.device().without_autodiff();
+        let truth = labels(batch, &device).one_hot::<2>(LABELS).float();
+        // ln σ(-x) = ln σ(x) - x
+        let right = log_sigmoid(logits.clone()) - logits.clone() + logits * truth;
+        let count = (samples * LABELS) as f64;
+        Loss { value: right.sum() / -count, weight: count, parts: vec![] }
+    }
+}

@@ -1,0 +1,179 @@
+//! `[search]`: which keys of the pipeline are searched, how, and for how long.
+
+use std::collections::BTreeMap;
+
+use firebox_search::{
+    Choice, EarlyStop, HyperbandPruner, MedianPruner, PercentilePruner, SuccessiveHalvingPruner,
+    ThresholdPruner, TpeConfig,
+};
+use serde::{Deserialize, Serialize};
+
+/// `[search]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SearchConfig {
+    /// Name of the study; left out, that of the pipeline file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub study: Option<String>,
+    /// Where the study is kept: the path of a journal, or `redis://HOST:PORT/DATABASE`. Left out, a
+    /// journal in the folder of the search within `run.directory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Trials in all, of all workers. One that is tried again counts once.
+    pub trials: u64,
+    /// Seconds after which a worker begins no more trials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+    /// Ends the search when the best value has not improved for some trials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStop>,
+    /// Trials that one worker runs at once.
+    pub concurrent: usize,
+    /// Best trials whose checkpoints are kept; the others' are removed when they end.
+    pub keep: usize,
+    /// Seconds between two signs of life of a running trial; after three without one it is tried
+    /// again.
+    pub heartbeat: f64,
+    /// How often a trial is tried again whose worker died.
+    pub retries: u64,
+    /// What is minimised.
+    pub objective: Objective,
+    /// What proposes the values.
+    pub sampler: SamplerConfig,
+    /// What gives trials up early.
+    pub pruner: PrunerConfig,
+    /// Keys of this file, such as `"train.optimizer.adamw.learning_rate"`, with the values that they
+    /// may take.
+    pub space: BTreeMap<String, SpaceEntry>,
+}
+
+impl Default for SearchConfig {
+    /// 20 trials one after the other, with the sampler and the pruner that Optuna takes.
+    fn default() -> Self {
+        Self {
+            study: None,
+            storage: None,
+            trials: 20,
+            timeout: None,
+            early_stop: None,
+            concurrent: 1,
+            keep: 3,
+            heartbeat: 10.0,
+            retries: 3,
+            objective: Objective::default(),
+            sampler: SamplerConfig::default(),
+            pruner: PrunerConfig::default(),
+            space: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a search minimises. Nothing is chosen by test data, so scores are none of the choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// The least validation loss of all epochs.
+    #[default]
+    ValidationLoss,
+}
+
+/// The values of a key. Whole numbers as ends make a range of whole numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpaceEntry {
+    /// Least value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<Number>,
+    /// Greatest value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<Number>,
+    /// Whether the logarithm is uniform.
+    pub log: bool,
+    /// Distance of the values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Number>,
+    /// Instead of a range: the values themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<Choice>>,
+    /// The key is searched only where another searched key has this value; else it stays as it is in
+    /// the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when: Option<BTreeMap<String, Choice>>,
+}
+
+/// A number as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Number {
+    /// `8`
+    Int(i64),
+    /// `8.0`
+    Float(f64),
+}
+
+impl Number {
+    /// Its value.
+    pub fn value(self) -> f64 {
+        match self {
+            Self::Int(number) => number as f64,
+            Self::Float(number) => number,
+        }
+    }
+}
+
+/// `[search.sampler.NAME]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SamplerConfig {
+    /// The tree-structured Parzen estimator, as Optuna's `TPESampler`.
+    Tpe(TpeConfig),
+    /// Independent draws.
+    Random,
+    /// Sobol's sequence, scrambled.
+    QuasiRandom,
+    /// All combinations; ranges need a step.
+    Grid,
+}
+
+impl Default for SamplerConfig {
+    fn default() -> Self {
+        Self::Tpe(TpeConfig::default())
+    }
+}
+
+/// `[search.pruner.NAME]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrunerConfig {
+    /// Every trial runs to its end.
+    None,
+    /// Keeps what is not worse than the median of earlier trials at the same epoch.
+    Median(MedianPruner),
+    /// Keeps what is among a share of earlier trials at the same epoch.
+    Percentile(PercentilePruner),
+    /// Keeps one in a few at each rung of epochs.
+    SuccessiveHalving(SuccessiveHalvingPruner),
+    /// Successive halving of several brackets.
+    Hyperband(HyperbandPruner),
+    /// Gives up what has not improved for some epochs.
+    Patient(Patient),
+    /// Gives up what is out of bounds.
+    Threshold(ThresholdPruner),
+}
+
+impl Default for PrunerConfig {
+    fn default() -> Self {
+        Self::Median(MedianPruner::default())
+    }
+}
+
+/// `[search.pruner.patient]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Patient {
+    /// Epochs without improvement.
+    pub patience: usize,
+    /// Least change that is one.
+    #[serde(default)]
+    pub min_delta: f64,
+}

@@ -1,0 +1,520 @@
+//! A search: a study whose trials are runs of a pipeline with some of its keys changed.
+//!
+//! The study knows nothing of training, and training nothing of the study; this module has both. The
+//! pipeline that is searched is kept with the study, so that any worker that reaches the journal can
+//! take part, and so that nobody continues it with another pipeline by mistake.
+
+mod config;
+mod page;
+mod sampling;
+mod space;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use firebox_core::{Event, Listener};
+use firebox_search::{
+    Budget, Direction, Options, Space, Storage, Study, StudyError, Trial, TrialHandle, TrialState,
+};
+
+pub use config::{
+    Number, Objective, Patient, PrunerConfig, SamplerConfig, SearchConfig, SpaceEntry,
+};
+
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
+use trial::Ran;
+
+/// Study attribute with the pipeline that is searched, as TOML.
+const PIPELINE: &str = "firebox:pipeline";
+
+/// Which search is worked on.
+#[derive(Clone, Debug)]
+pub enum SearchSource {
+    /// That of a pipeline file; begun if it is not there.
+    File(PathBuf),
+    /// One that somebody began.
+    Join {
+        /// Its journal: a path, or `redis://…`.
+        storage: String,
+        /// Its name, if the journal has several.
+        study: Option<String>,
+    },
+}
+
+/// A search, ready to be worked on.
+pub struct Search {
+    name: String,
+    /// Where the text comes from, for messages.
+    file: PathBuf,
+    text: String,
+    environment: Vec<(String, String)>,
+    settings: Vec<String>,
+    config: PipelineConfig,
+    search: SearchConfig,
+    space: Space,
+    storage: Arc<Storage>,
+    stop: Arc<AtomicBool>,
+}
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// Trials with a value, trials given up early, and trials that failed for good.
+    pub complete: usize,
+    /// See above.
+    pub pruned: usize,
+    /// See above.
+    pub failed: usize,
+    /// Number and value of the best trial.
+    pub best: Option<(u64, f64)>,
+    /// The best configuration, as a pipeline file.
+    pub pipeline: Option<PathBuf>,
+    /// The page of the study.
+    pub page: PathBuf,
+    /// The run of the best trial, measured as any other run.
+    pub finished: Option<Finished>,
+}
+
+impl Search {
+    /// Reads the pipeline, checks the space against its schema, and begins or joins the study. No trial
+    /// is begun.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read, is unknown or out of range, in the file and in the space; a storage that
+    /// cannot be used; a study that was begun with another pipeline.
+    pub fn open(
+        source: &SearchSource,
+        environment: impl IntoIterator<Item = (String, String)>,
+        settings: &[String],
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, PipelineError> {
+        let environment: Vec<(String, String)> = environment.into_iter().collect();
+        let settings = settings.to_vec();
+        let (file, text, joined) = match source {
+            SearchSource::File(file) => (file.clone(), layers::text_of(file)?, None),
+            SearchSource::Join { storage, study } => {
+                let (storage, name) = find(storage, study.as_deref())?;
+                let text = stored_pipeline(&storage, &name)?;
+                (PathBuf::from(format!("pipeline of {name}")), text, Some((storage, name)))
+            }
+        };
+        let config = layers::parse(&file, &text, environment.clone(), &settings)?;
+        prepared::check(&config)?;
+        let Some(search) = config.search.clone() else {
+            return Err(PipelineError::Setting(format!(
+                "{} has no table [search]\n  add one with [search.space], as in pipelines/search.toml, or run the pipeline with `firebox run`",
+                file.display()
+            )));
+        };
+        let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let own = || search.study.clone().or(stem).unwrap_or_else(|| "search".to_owned());
+        let (storage, name) = match joined {
+            Some((storage, name)) => (Some(storage), name),
+            None => (None, own()),
+        };
+        check_numbers(&search)?;
+        let space = space::space(&search.space)?;
+        let read = |more: &[String]| {
+            let all = [settings.as_slice(), more].concat();
+            prepared::check(&layers::parse(&file, &text, environment.clone(), &all)?)
+        };
+        space::check_schema(&space, read)?;
+        let storage = match storage {
+            Some(storage) => storage,
+            None => open_storage(&config, &search, &name)?,
+        };
+        let stop = Arc::clone(stop);
+        let this =
+            Self { name, file, text, environment, settings, config, search, space, storage, stop };
+        this.begin(matches!(source, SearchSource::File(_)))?;
+        Ok(this)
+    }
+
+    /// Name of the study.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the study is kept, for those who join it.
+    pub fn storage(&self) -> &str {
+        self.storage.address()
+    }
+
+    /// The pipeline's settings, without those of a trial.
+    pub fn config(&self) -> &PipelineConfig {
+        &self.config
+    }
+
+    /// Folder of what the search leaves: the best pipeline and the page.
+    pub fn folder(&self) -> PathBuf {
+        folder(&self.config, &self.name)
+    }
+
+    /// Works on the study until its budget is used up or the worker is stopped.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails, or no trial can give a value.
+    pub fn work(
+        &self,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<(), PipelineError> {
+        let study = self.study()?;
+        let budget = Budget {
+            trials: Some(self.search.trials),
+            time: self.search.timeout.map(Duration::from_secs_f64),
+            early_stop: self.search.early_stop.clone(),
+        };
+        std::thread::scope(|scope| {
+            let worker =
+                || study.optimize(&budget, |trial| self.attempt(&study, trial, device, listener));
+            let more: Vec<_> = (1..self.search.concurrent).map(|_| scope.spawn(worker)).collect();
+            let mut result = worker();
+            for other in more {
+                let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                result = result.and(other);
+            }
+            result
+        })?;
+        Ok(())
+    }
+
+    /// Whether the worker was asked to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Measures the best trial as any other run, and writes its pipeline and the page of the study.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails, the evaluation fails, or something cannot be written.
+    pub fn conclude(
+        &self,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Searched, PipelineError> {
+        let study = self.study()?;
+        let trials = study.trials()?;
+        let folder = self.folder();
+        std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+        let retried = |trial: &Trial| trials.iter().any(|later| goes_on_with(later, trial.number));
+        let count = |state| trials.iter().filter(|t| t.state == state && !retried(t)).count();
+        let best = study.best_trials()?.into_iter().next();
+        let mut finished = None;
+        let mut pipeline = None;
+        if let Some(best) = &best {
+            let config = self.config_of(best)?;
+            let prepared = Prepared::of(&self.name, config);
+            let path = folder.join("best.toml");
+            let head = format!(
+                "# Trial {} of the study {}: {}\n",
+                best.number,
+                self.name,
+                value_text(best)
+            );
+            std::fs::write(&path, head + &prepared.resolved(&[])?).map_err(at(&path))?;
+            pipeline = Some(path);
+            if !self.is_stopped() {
+                finished = Some(prepared.run(device, &self.stop, listener)?);
+            }
+        }
+        let page = page::write(&folder, &study, &trials)?;
+        Ok(Searched {
+            complete: count(TrialState::Complete),
+            pruned: count(TrialState::Pruned),
+            failed: count(TrialState::Fail),
+            best: best.and_then(|best| Some((best.number, *best.values.as_ref()?.first()?))),
+            pipeline,
+            page,
+            finished,
+        })
+    }
+
+    fn study(&self) -> Result<Study, PipelineError> {
+        let seed = self.config.run.seed;
+        let options = Options {
+            sampler: sampling::sampler(&self.search.sampler, &self.space, seed)?,
+            pruner: sampling::pruner(&self.search.pruner, &self.name)?,
+            heartbeat: Duration::from_secs_f64(self.search.heartbeat),
+            retries: self.search.retries,
+            stop: Arc::clone(&self.stop),
+        };
+        Ok(Study::join(&self.storage, &self.name, &[Direction::Minimize], options)?)
+    }
+
+    /// Begins the study, or makes sure that it is this one.
+    fn begin(&self, with_file: bool) -> Result<(), PipelineError> {
+        let study = self.study()?;
+        study.check_space(&self.space)?;
+        let known = study.attributes()?;
+        let prepared = Prepared::of(&self.name, self.config.clone());
+        match known.get(PIPELINE).and_then(|text| text.as_str()) {
+            Some(text) if with_file => {
+                let file = PathBuf::from(format!("the study {}", self.name));
+                let theirs = layers::parse(&file, text, [], &[])?;
+                same_search(&self.name, &self.file, &self.config, &theirs)?;
+            }
+            Some(_) => {}
+            None => study.set_attribute(PIPELINE, &prepared.resolved(&[])?.into())?,
+        }
+        study.set_metric_names(&["validation loss"])?;
+        Ok(())
+    }
+
+    /// The pipeline with the values of a trial.
+    fn config_of(&self, trial: &Trial) -> Result<PipelineConfig, PipelineError> {
+        let mut settings = self.settings.clone();
+        for (key, (distribution, internal)) in &trial.parameters {
+            let value = distribution.to_value(*internal);
+            let value =
+                value.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
+            settings.push(space::setting(key, &value));
+        }
+        let mut config =
+            layers::parse(&self.file, &self.text, self.environment.clone(), &settings)?;
+        prepared::check(&config)?;
+        config.search = None;
+        Ok(config)
+    }
+
+    /// Runs a trial; what it says besides its value becomes the reason of its failure.
+    fn attempt(
+        &self,
+        study: &Study,
+        trial: &mut TrialHandle<'_>,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Vec<f64>, PipelineError> {
+        let started = std::time::Instant::now();
+        let stage = format!("trial {}", trial.number());
+        listener.on(&Event::StageStarted { stage: stage.clone() });
+        trial.suggest_space(&self.space)?;
+        let frozen = trial.trial().ok_or(StudyError::Ended { number: trial.number() })?;
+        let ran = self
+            .config_of(&frozen)
+            .and_then(|config| trial::run(&self.name, config, device, &self.stop, listener, trial));
+        let detail = match &ran {
+            Ok(Ran::Complete(loss)) => format!("validation loss {loss:.5}"),
+            Ok(Ran::Pruned) => "given up early".to_owned(),
+            Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
+            Err(error) => format!("failed: {}", reason(error)),
+        };
+        let resumed = match trial.origin() {
+            origin if origin == trial.number() => String::new(),
+            origin => format!(", goes on with trial {origin}"),
+        };
+        listener.on(&Event::StageFinished {
+            stage,
+            key: None,
+            reused: false,
+            seconds: started.elapsed().as_secs_f64(),
+            detail: format!("{detail}; {}{resumed}", parameters_text(&frozen)),
+        });
+        self.tidy(study, &frozen, &ran)?;
+        match ran {
+            Ok(Ran::Complete(loss)) => Ok(vec![loss]),
+            Ok(Ran::Pruned) => {
+                trial.give_up();
+                Ok(vec![])
+            }
+            Ok(Ran::Interrupted) => {
+                trial.interrupt();
+                Ok(vec![])
+            }
+            Err(error) => Err(PipelineError::Setting(reason(&error))),
+        }
+    }
+
+    /// Removes the checkpoints of trials that are not among the best any more.
+    fn tidy(
+        &self,
+        study: &Study,
+        now: &Trial,
+        ran: &Result<Ran, PipelineError>,
+    ) -> Result<(), PipelineError> {
+        let mut values: Vec<(f64, String)> = vec![];
+        let run_of = |trial: &Trial| {
+            trial.user_attributes.get(trial::RUN).and_then(|run| run.as_str()).map(str::to_owned)
+        };
+        let trials = study.trials()?;
+        let named = trials.iter().find(|trial| trial.number == now.number).and_then(run_of);
+        let mut done = vec![];
+        match (named, ran) {
+            (Some(run), Ok(Ran::Complete(loss))) => values.push((*loss, run)),
+            (Some(run), Ok(Ran::Pruned)) => done.push(run),
+            _ => {}
+        }
+        for trial in trials.iter().filter(|trial| trial.state == TrialState::Complete) {
+            let value = trial.values.as_ref().and_then(|values| values.first()).copied();
+            if let (Some(value), Some(run)) = (value, run_of(trial)) {
+                values.push((value, run));
+            }
+        }
+        values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        values.dedup_by(|(_, a), (_, b)| a == b);
+        let kept: Vec<String> =
+            values.iter().take(self.search.keep.max(1)).map(|(_, run)| run.clone()).collect();
+        done.extend(values.into_iter().map(|(_, run)| run));
+        for run in done.iter().filter(|run| !kept.contains(run)) {
+            trial::forget(&self.config.run.directory.join(run));
+        }
+        Ok(())
+    }
+}
+
+fn folder(config: &PipelineConfig, name: &str) -> PathBuf {
+    config.run.directory.join(format!("{name}.search"))
+}
+
+fn open_storage(
+    config: &PipelineConfig,
+    search: &SearchConfig,
+    name: &str,
+) -> Result<Arc<Storage>, PipelineError> {
+    let address = match &search.storage {
+        Some(address) => address.clone(),
+        None => {
+            let folder = folder(config, name);
+            std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+            folder.join("study.log").display().to_string()
+        }
+    };
+    Ok(Arc::new(Storage::open(&address).map_err(StudyError::from)?))
+}
+
+/// The storage and the name of a study that somebody began.
+fn find(address: &str, study: Option<&str>) -> Result<(Arc<Storage>, String), PipelineError> {
+    if !address.contains("://") && !Path::new(address).is_file() {
+        return Err(PipelineError::Setting(format!(
+            "there is no journal {address} to join\n  begin the search with `firebox search FILE`, and name the journal that it prints"
+        )));
+    }
+    let storage = Arc::new(Storage::open(address).map_err(StudyError::from)?);
+    let known = storage.studies().map_err(StudyError::from)?;
+    let name = match (study, known.as_slice()) {
+        (Some(name), _) => name.to_owned(),
+        (None, [only]) => only.clone(),
+        (None, _) => {
+            return Err(PipelineError::Setting(format!(
+                "{} holds {} studies ({})\n  choose one with --study NAME",
+                storage.address(),
+                known.len(),
+                known.join(", ")
+            )));
+        }
+    };
+    Ok((storage, name))
+}
+
+fn stored_pipeline(storage: &Arc<Storage>, name: &str) -> Result<String, PipelineError> {
+    let options = Options::new(firebox_search::RandomSampler::new(0));
+    let known = Study::load(storage, name, options)?.attributes()?;
+    let text = known.get(PIPELINE).and_then(|text| text.as_str()).map(str::to_owned);
+    text.ok_or_else(|| {
+        PipelineError::Setting(format!(
+            "the study {name} was not begun by `firebox search`: it has no pipeline\n  name a pipeline file instead"
+        ))
+    })
+}
+
+fn check_numbers(search: &SearchConfig) -> Result<(), PipelineError> {
+    let wrong = |key: &str, found: String, allowed: &str| {
+        Err(PipelineError::Setting(format!("`search.{key}` is {found}; {allowed}")))
+    };
+    if search.trials == 0 {
+        return wrong("trials", "0".to_owned(), "a search has at least one trial");
+    }
+    if !(1..=64).contains(&search.concurrent) {
+        return wrong("concurrent", search.concurrent.to_string(), "it must be from 1 to 64");
+    }
+    let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0 && seconds < 1e9;
+    if let Some(timeout) = search.timeout.filter(|timeout| !positive(*timeout)) {
+        return wrong("timeout", timeout.to_string(), "it is a number of seconds above 0");
+    }
+    if !positive(search.heartbeat) {
+        let found = search.heartbeat.to_string();
+        return wrong("heartbeat", found, "it is a number of seconds above 0");
+    }
+    Ok(())
+}
+
+/// Refuses to continue a study with another pipeline. How long, where and with how many it is searched
+/// may change.
+fn same_search(
+    name: &str,
+    file: &Path,
+    ours: &PipelineConfig,
+    theirs: &PipelineConfig,
+) -> Result<(), PipelineError> {
+    let plain = |config: &PipelineConfig| {
+        let mut config = config.clone();
+        config.run.device.clear();
+        if let Some(search) = &mut config.search {
+            let SearchConfig { space, objective, .. } = std::mem::take(search);
+            *search = SearchConfig { space, objective, ..SearchConfig::default() };
+        }
+        config
+    };
+    let found = prepared::first_difference(&plain(ours), &plain(theirs))?;
+    let Some((key, ours, theirs)) = found else { return Ok(()) };
+    Err(StudyError::Shape {
+        name: name.to_owned(),
+        found: format!("`{key}` = {theirs}"),
+        wanted: format!("`{key}` = {ours}, by {}", file.display()),
+    }
+    .into())
+}
+
+fn goes_on_with(later: &Trial, number: u64) -> bool {
+    let history = later.system_attributes.get("retry_history").and_then(|list| list.as_array());
+    history.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(number)))
+}
+
+/// An error with its causes, in one line each.
+fn reason(error: &PipelineError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+fn value_text(trial: &Trial) -> String {
+    let value = trial.values.as_ref().and_then(|values| values.first());
+    value.map_or_else(|| "no value".to_owned(), |value| format!("validation loss {value}"))
+}
+
+/// The values of a trial, by the last part of their keys.
+fn parameters_text(trial: &Trial) -> String {
+    let values: BTreeMap<_, _> = trial.parameters.iter().collect();
+    let shown = values.into_iter().map(|(key, (distribution, internal))| {
+        let name = key.rsplit('.').next().unwrap_or(key);
+        let value = distribution.to_value(*internal).map_or_else(|_| "?".to_owned(), short);
+        format!("{name} {value}")
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn short(value: firebox_search::Value) -> String {
+    match value {
+        firebox_search::Value::Float(number) if number != 0.0 && number.abs() < 1e-2 => {
+            format!("{number:.2e}")
+        }
+        firebox_search::Value::Float(number) => format!("{number:.4}"),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,140 @@
+//! The searched keys, checked against the schema of the pipeline file before the first trial.
+
+use std::collections::BTreeMap;
+
+use firebox_search::{Choice, Distribution, Parameter, Space, StudyError, Value};
+
+use super::config::{Number, SpaceEntry};
+use crate::error::PipelineError;
+
+/// Keys that say where and how a run is kept, not what is trained.
+const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.directory", "run.cache"];
+
+/// The space of a study. What its keys and values mean to the pipeline is checked with
+/// [`check_schema`].
+pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, PipelineError> {
+    if entries.is_empty() {
+        return Err(PipelineError::Setting(
+            "there is nothing to search: [search.space] has no key\n  \
+             add one, such as \"train.optimizer.adamw.learning_rate\" = { low = 1e-4, high = 1e-2, log = true }"
+                .to_owned(),
+        ));
+    }
+    let mut distributions = BTreeMap::new();
+    for (key, entry) in entries {
+        if NOT_SEARCHED.iter().any(|own| key == own || key.starts_with(&format!("{own}."))) {
+            return Err(wrong(key, "it says where and how a run is kept, not what is trained"));
+        }
+        let distribution = distribution(key, entry)?;
+        // Its own faults first, before a condition of another is looked up in it.
+        let checked = distribution.validate();
+        checked.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
+        distributions.insert(key.clone(), distribution);
+    }
+    let mut parameters = BTreeMap::new();
+    for (key, entry) in entries {
+        let when = match &entry.when {
+            None => None,
+            Some(when) => match (when.len(), when.first_key_value()) {
+                (1, Some((on, choice))) => {
+                    Some((on.clone(), value_of(choice, distributions.get(on))))
+                }
+                _ => return Err(wrong(key, "`when` names exactly one other key")),
+            },
+        };
+        let distribution = distributions[key].clone();
+        parameters.insert(key.clone(), Parameter { distribution, when });
+    }
+    Ok(Space::new(parameters)?)
+}
+
+/// Reads the pipeline with each end and each choice of every key, as strictly as the file is read.
+pub(super) fn check_schema(
+    space: &Space,
+    read: impl Fn(&[String]) -> Result<(), PipelineError>,
+) -> Result<(), PipelineError> {
+    for (key, parameter) in space.parameters() {
+        // A key may only be there with the choice that it depends on.
+        let mut with = vec![];
+        let mut at = parameter;
+        while let Some((on, value)) = &at.when {
+            with.push(setting(on, value));
+            let Some(next) = space.parameters().get(on) else { break };
+            at = next;
+        }
+        with.reverse();
+        for value in ends(&parameter.distribution) {
+            let mut settings = with.clone();
+            settings.push(setting(key, &value));
+            read(&settings).map_err(|source| PipelineError::Space {
+                key: key.clone(),
+                value: text(&value),
+                source: Box::new(source),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A value as `--set` takes it.
+pub(super) fn setting(key: &str, value: &Value) -> String {
+    format!("{key}={}", text(value))
+}
+
+fn text(value: &Value) -> String {
+    // Floats with all their digits, texts in quotes: what TOML reads back as the same.
+    value.to_string()
+}
+
+fn wrong(key: &str, what: &str) -> PipelineError {
+    PipelineError::Setting(format!("[search.space] cannot have `{key}` so: {what}"))
+}
+
+fn distribution(key: &str, entry: &SpaceEntry) -> Result<Distribution, PipelineError> {
+    let SpaceEntry { low, high, log, step, choices, .. } = entry.clone();
+    if let Some(choices) = choices {
+        if low.is_some() || high.is_some() || step.is_some() || log {
+            return Err(wrong(key, "it has choices and a range; leave one of them out"));
+        }
+        return Ok(Distribution::Categorical { choices });
+    }
+    let (Some(low), Some(high)) = (low, high) else {
+        return Err(wrong(key, "it needs `low` and `high`, or `choices`"));
+    };
+    let whole = |number: Option<Number>| match number {
+        None => Some(None),
+        Some(Number::Int(number)) => Some(Some(number)),
+        Some(Number::Float(_)) => None,
+    };
+    Ok(match (low, high, whole(step)) {
+        (Number::Int(low), Number::Int(high), Some(step)) => {
+            Distribution::Int { low, high, log, step: step.unwrap_or(1) }
+        }
+        _ => Distribution::Float {
+            low: low.value(),
+            high: high.value(),
+            log,
+            step: step.map(Number::value),
+        },
+    })
+}
+
+/// A choice as the value of another key's distribution.
+fn value_of(choice: &Choice, distribution: Option<&Distribution>) -> Value {
+    match (distribution, choice) {
+        (Some(Distribution::Int { .. }), Choice::Int(number)) => Value::Int(*number),
+        (Some(Distribution::Float { .. }), Choice::Int(number)) => Value::Float(*number as f64),
+        (Some(Distribution::Float { .. }), Choice::Float(number)) => Value::Float(*number),
+        _ => Value::Choice(choice.clone()),
+    }
+}
+
+fn ends(distribution: &Distribution) -> Vec<Value> {
+    match distribution {
+        Distribution::Float { low, high, .. } => vec![Value::Float(*low), Value::Float(*high)],
+        Distribution::Int { low, high, .. } => vec![Value::Int(*low), Value::Int(*high)],
+        Distribution::Categorical { choices } => {
+            choices.iter().cloned().map(Value::Choice).collect()
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One trial: a run of the pipeline up to the end of its training, watched epoch by epoch.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use firebox_core::{Event, Listener};
+use firebox_search::{StudyError, TrialHandle};
+
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::stages;
+use crate::{PipelineConfig, Prepared};
+
+/// User attribute with the name of a trial's run folder.
+pub(super) const RUN: &str = "run";
+const EPOCHS: &str = "epochs";
+const PARAMETERS: &str = "parameters";
+
+/// Time between two looks at a run folder that another worker uses.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Sends the validation loss of each epoch to the study, and stops training when the trial is given
+/// up or the worker is stopped.
+struct Watcher<'a, 'study> {
+    trial: Mutex<&'a mut TrialHandle<'study>>,
+    /// Of the worker.
+    stop: &'a AtomicBool,
+    /// Of this training.
+    halt: &'a AtomicBool,
+    pruned: AtomicBool,
+    /// What kept the study from taking a value.
+    failed: Mutex<Option<StudyError>>,
+    listener: &'a dyn Listener,
+}
+
+impl Watcher<'_, '_> {
+    fn report(&self, epoch: u64, loss: f64) -> Result<bool, StudyError> {
+        let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        // Optuna's pruners count from 0.
+        trial.report(epoch.saturating_sub(1), loss)?;
+        trial.should_prune()
+    }
+}
+
+impl Listener for Watcher<'_, '_> {
+    fn on(&self, event: &Event) {
+        if self.stop.load(Ordering::SeqCst) {
+            self.halt.store(true, Ordering::SeqCst);
+        }
+        match event {
+            Event::Epoch { epoch, validation_loss: Some(loss), .. } => {
+                match self.report(*epoch, *loss) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        self.pruned.store(true, Ordering::SeqCst);
+                        self.halt.store(true, Ordering::SeqCst);
+                    }
+                    Err(error) => {
+                        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        *failed = Some(error);
+                        self.halt.store(true, Ordering::SeqCst);
+                    }
+                }
+            }
+            // Each trial has a log of its own; only what the user should know is said at once.
+            Event::Warning { .. } => self.listener.on(event),
+            _ => {}
+        }
+    }
+}
+
+/// How a trial's training ended.
+pub(super) enum Ran {
+    /// With this least validation loss.
+    Complete(f64),
+    Pruned,
+    Interrupted,
+}
+
+/// Trains with these settings. The run folder is named after its key: a trial that is tried again
+/// goes on from the last checkpoint of the one before, and two with the same values are one run.
+pub(super) fn run(
+    name: &str,
+    config: PipelineConfig,
+    device: &ChosenDevice,
+    stop: &AtomicBool,
+    listener: &dyn Listener,
+    trial: &mut TrialHandle<'_>,
+) -> Result<Ran, PipelineError> {
+    let prepared = Prepared::of(name, config);
+    let (keys, path) = prepared.place(device)?;
+    trial.set_attribute(RUN, folder_name(&path).into())?;
+    let halt = Arc::new(AtomicBool::new(false));
+    let (trained, pruned, failed) = {
+        let watcher = Watcher {
+            trial: Mutex::new(trial),
+            stop,
+            halt: &halt,
+            pruned: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            listener,
+        };
+        let trained = loop {
+            match stages::train_only(&prepared, device, &keys, &path, &halt, &watcher) {
+                // Another worker has the same values in hand, or is dying with this very trial.
+                Err(PipelineError::InUse(_)) if !stop.load(Ordering::SeqCst) => {
+                    std::thread::sleep(PAUSE);
+                }
+                other => break other,
+            }
+        };
+        let failed = watcher.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (trained, watcher.pruned.into_inner(), failed)
+    };
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let summary = match trained? {
+        _ if pruned => return Ok(Ran::Pruned),
+        None => return Ok(Ran::Interrupted),
+        Some(summary) => summary,
+    };
+    trial.set_attribute(EPOCHS, summary.epochs.into())?;
+    trial.set_attribute(PARAMETERS, summary.parameters.into())?;
+    let best = summary.best.ok_or_else(|| {
+        PipelineError::Setting("its training ended before the first validation".to_owned())
+    })?;
+    Ok(Ran::Complete(best.loss))
+}
+
+pub(super) fn folder_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Removes the checkpoints of a run that ended, and leaves what it logged.
+pub(super) fn forget(run: &Path) {
+    let checkpoints: PathBuf = run.join(firebox_train::CHECKPOINT_FOLDER);
+    if checkpoints.is_dir()
+        && let Ok(_held) = crate::folder::RunFolder::open(run)
+    {
+        // What cannot be removed costs room and nothing else.
+        let _ = std::fs::remove_dir_all(checkpoints);
+    }
+}

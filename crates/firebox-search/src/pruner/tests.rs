@@ -1,0 +1,179 @@
+//! Compares decisions with Optuna's on recorded curves.
+
+use serde_json::Value as Json;
+
+use super::*;
+use crate::golden::{self, number};
+use crate::sampler::testing::trial;
+
+fn pruner(name: &str) -> Box<dyn Pruner> {
+    let schedule = |startup_trials, warmup_steps, interval_steps, min_trials| Schedule {
+        startup_trials,
+        warmup_steps,
+        interval_steps,
+        min_trials,
+    };
+    let halving = |min_resource, reduction_factor, min_early_stopping_rate, bootstrap_count| {
+        Box::new(SuccessiveHalvingPruner {
+            min_resource,
+            reduction_factor,
+            min_early_stopping_rate,
+            bootstrap_count,
+        })
+    };
+    let study = || "curves".to_owned();
+    match name {
+        "median" => Box::new(MedianPruner::default()),
+        "median_late" => Box::new(MedianPruner { schedule: schedule(3, 4, 3, 2) }),
+        "percentile" => {
+            Box::new(PercentilePruner { percentile: 25.0, schedule: schedule(2, 1, 1, 1) })
+        }
+        "percentile_odd" => {
+            Box::new(PercentilePruner { percentile: 61.8, schedule: schedule(1, 0, 1, 1) })
+        }
+        "halving" => halving(None, 4, 0, 0),
+        "halving_fixed" => halving(Some(2), 2, 1, 0),
+        "halving_bootstrap" => halving(Some(1), 3, 0, 2),
+        "hyperband" => Box::new(HyperbandPruner { study: study(), ..Default::default() }),
+        "hyperband_fixed" => Box::new(HyperbandPruner {
+            study: study(),
+            min_resource: 1,
+            max_resource: Some(27),
+            reduction_factor: 2,
+            bootstrap_count: 1,
+        }),
+        "patient" => Box::new(PatientPruner::new(None, 2, 0.01).unwrap()),
+        "patient_median" => {
+            let median = MedianPruner { schedule: schedule(2, 0, 1, 1) };
+            Box::new(PatientPruner::new(Some(Box::new(median)), 1, 0.0).unwrap())
+        }
+        "threshold" => Box::new(ThresholdPruner {
+            lower: Some(0.2),
+            upper: Some(1.5),
+            warmup_steps: 2,
+            interval_steps: 2,
+        }),
+        other => panic!("no pruner {other}"),
+    }
+}
+
+/// Replays recorded reports; returns the trials and how many decisions were the recorded ones.
+fn replay(name: &str, case: &Json, with_attributes: bool) -> (Vec<Trial>, usize, usize) {
+    let pruner = pruner(name);
+    let direction = match case["maximize"].as_bool().unwrap() {
+        true => Direction::Maximize,
+        false => Direction::Minimize,
+    };
+    let mut trials: Vec<Trial> = Vec::new();
+    let (mut decisions, mut equal) = (0, 0);
+    for (time, event) in case["events"].as_array().unwrap().iter().enumerate() {
+        let index = event[0].as_u64().unwrap() as usize;
+        while trials.len() <= index {
+            let new = trial(trials.len() as u64, TrialState::Running);
+            trials.push(Trial { started: Some(time as f64), ..new });
+        }
+        if event.as_array().unwrap().len() == 1 {
+            trials[index].state = TrialState::Complete;
+            trials[index].ended = Some(time as f64);
+            continue;
+        }
+        trials[index].intermediate.insert(event[1].as_u64().unwrap(), number(&event[2]));
+        let own = trials[index].clone();
+        let prune = pruner.prune(&trials, &own, direction);
+        if with_attributes {
+            let attributes = pruner.attributes(&trials, &own, direction);
+            trials[index].system_attributes.extend(attributes);
+        }
+        decisions += 1;
+        let expected = event[3].as_bool().unwrap();
+        equal += usize::from(prune == expected);
+        if with_attributes {
+            assert_eq!(prune, expected, "{name}, event {time}: {event}");
+        }
+        if expected {
+            trials[index].state = TrialState::Pruned;
+        }
+    }
+    (trials, decisions, equal)
+}
+
+#[test]
+fn decisions_and_attributes_are_optunas() {
+    for (name, case) in golden::read("pruners") {
+        let (trials, decisions, _) = replay(&name, &case[0], true);
+        assert!(decisions > 300, "{name}");
+        for (trial, expected) in trials.iter().zip(case[0]["attributes"].as_array().unwrap()) {
+            let expected = expected.as_object().unwrap();
+            assert_eq!(trial.system_attributes.len(), expected.len(), "{name} {}", trial.number);
+            for (key, value) in &trial.system_attributes {
+                let expected = number(&expected[key]).clamp(-f64::MAX, f64::MAX);
+                assert_eq!(value.as_f64(), Some(expected), "{name} {}", trial.number);
+            }
+        }
+    }
+}
+
+#[test]
+fn decisions_need_no_attributes_but_where_a_trial_jumps_over_a_rung() {
+    for (name, case) in golden::read("pruners") {
+        let (_, decisions, equal) = replay(&name, &case[0], false);
+        assert!(equal as f64 > 0.95 * decisions as f64, "{name} {equal} of {decisions}");
+    }
+}
+
+#[test]
+fn without_reports_nothing_is_pruned() {
+    let trials: Vec<_> = (0..20).map(|number| trial(number, TrialState::Complete)).collect();
+    for name in golden::read("pruners").keys() {
+        for trials in [&trials[..], &[]] {
+            let own = trial(20, TrialState::Running);
+            assert!(!pruner(name).prune(trials, &own, Direction::Minimize), "{name}");
+        }
+    }
+    let mut own = trial(20, TrialState::Running);
+    own.intermediate.insert(0, f64::NAN);
+    assert!(!NoPruner.prune(&trials, &own, Direction::Minimize));
+}
+
+#[test]
+fn settings_that_cannot_be_are_named() {
+    let check = |found: Result<(), PrunerError>, expected: &str| {
+        assert_eq!(found.err().map(|error| error.to_string()).unwrap_or_default(), expected);
+    };
+    let zero = Schedule { interval_steps: 0, ..Schedule::default() };
+    check(MedianPruner::default().validate(), "");
+    check(
+        MedianPruner { schedule: zero }.validate(),
+        "`interval_steps` is 0; it must be at least 1",
+    );
+    check(
+        PercentilePruner { percentile: -1.0, schedule: Schedule::default() }.validate(),
+        "`percentile` is -1; it must be from 0 to 100",
+    );
+    let halving = SuccessiveHalvingPruner::default;
+    check(halving().validate(), "");
+    check(
+        SuccessiveHalvingPruner { reduction_factor: 1, ..halving() }.validate(),
+        "`reduction_factor` is 1; it must be at least 2",
+    );
+    check(
+        SuccessiveHalvingPruner { bootstrap_count: 1, ..halving() }.validate(),
+        "`bootstrap_count` needs a given `min_resource`; set it, or leave out `bootstrap_count`",
+    );
+    check(
+        HyperbandPruner { min_resource: 9, max_resource: Some(3), ..Default::default() }.validate(),
+        "`max_resource` is 3; it must be at least `min_resource`, which is 9",
+    );
+    check(
+        PatientPruner::new(None, 1, -0.5).map(|_| ()),
+        "`min_delta` is -0.5; it must be 0 or above",
+    );
+    check(
+        ThresholdPruner::default().validate(),
+        "neither `lower` nor `upper` is given; give at least one",
+    );
+    check(
+        ThresholdPruner { lower: Some(2.0), upper: Some(1.0), ..Default::default() }.validate(),
+        "`lower` is 2 and `upper` is 1; `lower` must be at most `upper`",
+    );
+}

@@ -1,0 +1,351 @@
+//! Every combination of some values, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firebox_core::Stream;
+use serde_json::{Value as Json, json};
+
+use crate::sampler::mersenne::shuffled;
+use crate::sampler::random::RandomSampler;
+use crate::sampler::{Sampler, SamplerContext};
+use crate::space::{Choice, Distribution, DistributionError, Value};
+use crate::trial::{Trial, TrialState};
+
+/// Most points of a grid: more would not be tried in a lifetime, and their order takes memory.
+const MOST_POINTS: u64 = 10_000_000;
+
+/// Why a grid cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GridError {
+    /// A parameter with more values than can be listed.
+    #[error(
+        "the grid has no values for `{name}`, which is {distribution}; list them, or give the range \
+         a step"
+    )]
+    NoValues {
+        /// The parameter.
+        name: String,
+        /// Its distribution.
+        distribution: String,
+    },
+    /// A value that the space does not allow.
+    #[error("a value of `{name}` in the grid cannot be")]
+    Value {
+        /// The parameter.
+        name: String,
+        /// Why not.
+        #[source]
+        source: DistributionError,
+    },
+    /// Values of a parameter that the space does not have.
+    #[error("the grid lists values of `{name}`, but the space has no such parameter")]
+    Unknown {
+        /// The parameter.
+        name: String,
+    },
+    /// Too many combinations.
+    #[error("the grid has more than {MOST_POINTS} points; list fewer values")]
+    TooLarge,
+}
+
+/// Goes through all combinations of listed values: Optuna's `GridSampler`.
+///
+/// Trial `n` gets the n-th point of an order that depends on the seed alone and is Optuna's for the
+/// same seed, so that workers never take the same point. Later trials get points that no trial has
+/// finished or has in hand: those that were passed over because somebody had wished for the parameters
+/// of a trial. As in Optuna a failed trial's point counts as visited.
+#[derive(Clone, Debug)]
+pub struct GridSampler {
+    /// Of each parameter in the order of names: values and their internal values.
+    axes: Vec<(String, Vec<(Value, f64)>)>,
+    /// The combination, counted with the last parameter fastest, of each point.
+    order: Vec<u32>,
+    /// The point of each combination.
+    points: Vec<u32>,
+    seed: u64,
+}
+
+impl GridSampler {
+    /// A grid over `space`, with these `values` of some parameters, and of the others all that their
+    /// distributions have. Only the lower half of `seed` decides the order, as in NumPy.
+    ///
+    /// # Errors
+    ///
+    /// If a value lies outside of the space, a range without a step is not listed, or there are too
+    /// many combinations.
+    pub fn new(
+        space: &BTreeMap<String, Distribution>,
+        mut values: BTreeMap<String, Vec<Value>>,
+        seed: u64,
+    ) -> Result<Self, GridError> {
+        let mut axes = Vec::new();
+        let mut count = 1_u64;
+        for (name, distribution) in space {
+            let listed = match values.remove(name) {
+                Some(listed) if !listed.is_empty() => listed,
+                _ => all_values(name, distribution)?,
+            };
+            count = count.saturating_mul(listed.len() as u64);
+            if count > MOST_POINTS {
+                return Err(GridError::TooLarge);
+            }
+            let with_internal = |value: Value| match distribution.to_internal(&value) {
+                Ok(internal) => Ok((value, internal)),
+                Err(source) => Err(GridError::Value { name: name.clone(), source }),
+            };
+            let axis: Result<Vec<_>, _> = listed.into_iter().map(with_internal).collect();
+            axes.push((name.clone(), axis?));
+        }
+        if let Some(name) = values.into_keys().next() {
+            return Err(GridError::Unknown { name });
+        }
+        let order = shuffled(count as u32, seed as u32);
+        let mut points = vec![0; order.len()];
+        for (point, combination) in order.iter().enumerate() {
+            points[*combination as usize] = point as u32;
+        }
+        Ok(Self { axes, order, points, seed })
+    }
+
+    /// How many points the grid has.
+    pub fn points(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// The internal values at a point.
+    fn at(&self, point: u64) -> BTreeMap<&str, f64> {
+        let mut rest = self.order[point as usize] as usize;
+        let mut values = BTreeMap::new();
+        for (name, axis) in self.axes.iter().rev() {
+            values.insert(name.as_str(), axis[rest % axis.len()].1);
+            rest /= axis.len();
+        }
+        values
+    }
+
+    /// The listed values, as Optuna keeps them in a trial's attributes.
+    fn search_space(&self) -> Json {
+        let list = |axis: &[(Value, f64)]| axis.iter().map(|(value, _)| to_json(value)).collect();
+        self.axes.iter().map(|(name, axis)| (name.clone(), Json::Array(list(axis)))).collect()
+    }
+
+    /// The point that a trial has: what its attributes say, or else its parameters.
+    fn point_of(&self, trial: &Trial) -> Option<u64> {
+        let attributes = &trial.system_attributes;
+        if let Some(id) = attributes.get("grid_id").and_then(Json::as_u64)
+            && attributes.get("search_space") == Some(&self.search_space())
+        {
+            return (id < self.points()).then_some(id);
+        }
+        let combination = self.axes.iter().try_fold(0, |combination, (name, axis)| {
+            let (_, internal) = trial.parameters.get(name)?;
+            let place = axis.iter().position(|(_, value)| value == internal)?;
+            Some(combination * axis.len() + place)
+        })?;
+        Some(u64::from(self.points[combination]))
+    }
+
+    /// Points that no finished trial has.
+    fn open(&self, trials: &[Trial]) -> BTreeSet<u64> {
+        let mut open: BTreeSet<_> = (0..self.points()).collect();
+        for trial in trials.iter().filter(|trial| trial.state.is_finished()) {
+            self.point_of(trial).map(|point| open.remove(&point));
+        }
+        open
+    }
+
+    fn point(&self, context: &SamplerContext<'_>) -> u64 {
+        let number = context.number;
+        let own = context.trials.iter().find(|trial| trial.number == number);
+        if let Some(point) = own.and_then(|trial| self.point_of(trial)) {
+            return point;
+        }
+        if number < self.points() {
+            return number;
+        }
+        let mut open = self.open(context.trials);
+        // A running trial that has no parameters yet is about to take the next open point.
+        let mut undecided = 0;
+        for trial in context.trials {
+            if trial.state == TrialState::Running && trial.number < number {
+                match self.point_of(trial) {
+                    Some(point) if open.len() > 1 => _ = open.remove(&point),
+                    Some(_) => {}
+                    None => undecided += 1,
+                }
+            }
+        }
+        if open.is_empty() {
+            let stream = Stream::new(self.seed, "search/grid").substream(number);
+            return stream.draws().below(self.points());
+        }
+        open.iter().nth(undecided % open.len()).copied().unwrap_or_default()
+    }
+}
+
+impl Sampler for GridSampler {
+    fn sample(
+        &mut self,
+        context: &SamplerContext<'_>,
+        space: &BTreeMap<String, Distribution>,
+    ) -> BTreeMap<String, f64> {
+        let values = self.at(self.point(context));
+        let value = |(name, distribution): (&String, &Distribution)| {
+            let listed = values.get(name.as_str()).copied();
+            let value = listed.unwrap_or_else(|| {
+                RandomSampler::new(self.seed).draw(context.number, name, distribution)
+            });
+            (name.clone(), value)
+        };
+        space.iter().map(value).collect()
+    }
+
+    fn attributes(&self, context: &SamplerContext<'_>) -> BTreeMap<String, Json> {
+        BTreeMap::from([
+            ("search_space".to_owned(), self.search_space()),
+            ("grid_id".to_owned(), json!(self.point(context))),
+        ])
+    }
+
+    fn is_exhausted(&self, trials: &[Trial]) -> bool {
+        self.open(trials).is_empty()
+    }
+}
+
+/// All values of a distribution that has a step.
+fn all_values(name: &str, distribution: &Distribution) -> Result<Vec<Value>, GridError> {
+    let values: Vec<Value> = match distribution {
+        Distribution::Categorical { choices } => {
+            choices.iter().cloned().map(Value::Choice).collect()
+        }
+        Distribution::Int { low, high, step, .. } if *step > 0 => (*low..=*high)
+            .step_by(usize::try_from(*step).unwrap_or(usize::MAX))
+            .take(MOST_POINTS as usize + 1)
+            .map(Value::Int)
+            .collect(),
+        Distribution::Float { low, high, step: Some(step), .. } if *step > 0.0 => (0..=MOST_POINTS)
+            .map(|k| low + k as f64 * step)
+            .take_while(|value| *value <= high + step / 2.0)
+            .map(|value| Value::Float(value.min(*high)))
+            .collect(),
+        Distribution::Float { low, .. } if distribution.is_single() => vec![Value::Float(*low)],
+        _ => Vec::new(),
+    };
+    if values.is_empty() {
+        let (name, distribution) = (name.to_owned(), distribution.to_string());
+        return Err(GridError::NoValues { name, distribution });
+    }
+    Ok(values)
+}
+
+fn to_json(value: &Value) -> Json {
+    match value {
+        Value::Float(number) => json!(number),
+        Value::Int(number) => json!(number),
+        Value::Choice(Choice::None) => Json::Null,
+        Value::Choice(Choice::Bool(flag)) => json!(flag),
+        Value::Choice(Choice::Int(number)) => json!(number),
+        Value::Choice(Choice::Float(number)) => json!(number),
+        Value::Choice(Choice::Text(text)) => json!(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use crate::sampler::testing::{context, trial};
+
+    fn space() -> BTreeMap<String, Distribution> {
+        let kinds = ["gru", "lstm"].map(|kind| Choice::Text(kind.to_owned()));
+        BTreeMap::from([
+            ("dropout".into(), float(0.0, 0.5, Some(0.25))),
+            ("kind".into(), Distribution::Categorical { choices: kinds.to_vec() }),
+            ("layers".into(), Distribution::Int { low: 1, high: 3, log: false, step: 1 }),
+        ])
+    }
+
+    fn float(low: f64, high: f64, step: Option<f64>) -> Distribution {
+        Distribution::Float { low, high, log: false, step }
+    }
+
+    fn grid() -> GridSampler {
+        GridSampler::new(&space(), BTreeMap::new(), 9).unwrap()
+    }
+
+    fn finished(number: u64, parameters: BTreeMap<String, f64>) -> Trial {
+        let space = space();
+        let parameters = parameters.into_iter().map(|(n, v)| (n.clone(), (space[&n].clone(), v)));
+        Trial { parameters: parameters.collect(), ..trial(number, TrialState::Complete) }
+    }
+
+    #[test]
+    fn points_and_attributes_are_optunas() {
+        let expected = golden::read("quasi").remove("optuna_grid").unwrap();
+        let expected = expected.as_array().unwrap();
+        assert_eq!(expected.len() as u64, grid().points());
+        for (number, expected) in expected.iter().enumerate() {
+            let context = context(number as u64);
+            for (name, value) in grid().sample(&context, &space()) {
+                assert_eq!(expected["params"][&name].as_f64(), Some(value), "{name} of {number}");
+            }
+            let attributes: serde_json::Map<_, _> =
+                grid().attributes(&context).into_iter().collect();
+            assert_eq!(Json::Object(attributes), expected["system_attrs"]);
+        }
+    }
+
+    #[test]
+    fn a_point_that_was_passed_over_is_visited_later_by_one_worker_alone() {
+        let mut trials: Vec<_> = (0..18)
+            .filter(|number| ![4, 11].contains(number))
+            .map(|number| finished(number, grid().sample(&context(number), &space())))
+            .collect();
+        assert!(!grid().is_exhausted(&trials));
+        // Two workers at once, neither of which has written parameters.
+        trials.push(trial(18, TrialState::Running));
+        trials.push(trial(19, TrialState::Running));
+        let at = |trials: &[Trial], number| {
+            let context = SamplerContext { trials, ..context(number) };
+            (grid().point(&context), grid().sample(&context, &space()))
+        };
+        let ((first, values), (second, _)) = (at(&trials, 18), at(&trials, 19));
+        assert_eq!((first, second), (4, 11));
+        trials[16] = finished(18, values);
+        trials[17] = finished(19, at(&trials, 19).1);
+        assert!(grid().is_exhausted(&trials));
+        assert!(at(&trials, 20).0 < 18);
+    }
+
+    #[test]
+    fn what_cannot_be_a_grid_is_named() {
+        let check = |values: &[(&str, Vec<Value>)], space: &BTreeMap<_, _>, expected: &str| {
+            let values = values.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect();
+            let error = GridSampler::new(space, values, 0).unwrap_err();
+            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+            assert_eq!(format!("{error}{}", source.unwrap_or_default()), expected);
+        };
+        check(
+            &[],
+            &BTreeMap::from([("rate".into(), float(0.0, 1.0, None))]),
+            "the grid has no values for `rate`, which is the numbers from 0 to 1; list them, or give \
+             the range a step",
+        );
+        check(
+            &[("layers", vec![Value::Int(4)])],
+            &space(),
+            "a value of `layers` in the grid cannot be: 4 is not among the whole numbers from 1 to 3",
+        );
+        check(
+            &[("width", vec![Value::Int(4)])],
+            &space(),
+            "the grid lists values of `width`, but the space has no such parameter",
+        );
+        let large = Distribution::Int { low: 0, high: 1 << 40, log: false, step: 1 };
+        check(
+            &[],
+            &BTreeMap::from([("steps".into(), large)]),
+            "the grid has more than 10000000 points; list fewer values",
+        );
+    }
+}

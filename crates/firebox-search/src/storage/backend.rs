@@ -1,0 +1,32 @@
+//! What a journal is kept in, and the one way of changing it.
+
+use super::error::StorageError;
+
+/// Entries that were not read before, one a line, each with its end.
+pub(super) type Batch = String;
+
+/// A list of entries that only grows. Every change goes through `begin`, `read`, `commit`, `end`:
+/// nothing that another process writes comes between what was read and what is committed.
+pub(super) trait Backend: Send {
+    /// Begins a change.
+    fn begin(&mut self) -> Result<(), StorageError>;
+
+    /// The entries after those that were applied.
+    fn read(&mut self) -> Result<Batch, StorageError>;
+
+    /// Where an entry is, for a message.
+    fn place(&self, entry: u64) -> String;
+
+    /// Number of the entries that were applied.
+    fn applied(&self) -> u64;
+
+    /// Counts entries as applied, and their bytes with the ends of their lines.
+    fn advance(&mut self, entries: u64, bytes: u64);
+
+    /// Stores lines after the last that was read, all or none; they are safe when this returns.
+    /// `false` if another process was quicker, and nothing was stored.
+    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError>;
+
+    /// Ends a change, whatever came of it.
+    fn end(&mut self);
+}

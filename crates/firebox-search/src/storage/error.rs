@@ -1,0 +1,72 @@
+//! Why a journal cannot be read or written.
+
+use std::path::PathBuf;
+
+/// A journal that cannot be used. What it holds already is safe.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// A file cannot be read or written.
+    #[error("cannot {action} `{}`", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An entry of the journal is not one.
+    #[error(
+        "{place} is damaged: {reason}\n  nothing was changed; restore the journal from a copy, or \
+         take that entry out of it"
+    )]
+    Damaged {
+        /// File and line, or server and key.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The journal is shorter than what was read of it.
+    #[error(
+        "{journal} was cut or replaced while it was in use\n  put it back, or start the workers \
+         anew to go on with what is there now"
+    )]
+    Cut {
+        /// The journal.
+        journal: String,
+    },
+    /// An address of neither kind.
+    #[error(
+        "`{address}` is no storage: {reason}\n  name the path of a journal file, or \
+         redis://HOST:PORT/DATABASE"
+    )]
+    Address {
+        /// What was written.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The server does not answer, or answers with an error.
+    #[error(
+        "the Redis server {server} cannot be used, after {seconds} s of trying: {reason}\n  what was \
+         stored is safe there; start the worker again when the server is back"
+    )]
+    Redis {
+        /// Host, port and database.
+        server: String,
+        /// How long it was tried.
+        seconds: u64,
+        /// The last reason.
+        reason: String,
+    },
+}
+
+/// An error of the system as [`StorageError::File`].
+pub(super) fn file(
+    action: &'static str,
+    path: &std::path::Path,
+) -> impl FnOnce(std::io::Error) -> StorageError + use<> {
+    let path = path.to_path_buf();
+    move |source| StorageError::File { action, path, source }
+}

@@ -1,0 +1,131 @@
+//! A journal in a file: one line an entry, only ever appended to. Optuna's `JournalFileBackend`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::backend::{Backend, Batch};
+use super::error::{StorageError, file};
+use super::lock::{FileLock, Held, JournalLock};
+
+pub(super) struct FileBackend {
+    path: PathBuf,
+    lock: FileLock,
+    held: Option<Held>,
+    /// Bytes and lines that were applied.
+    bytes: u64,
+    lines: u64,
+}
+
+impl FileBackend {
+    /// Opens the journal, or begins it.
+    pub(super) fn open(
+        path: &Path,
+        lock: JournalLock,
+        grace: Duration,
+    ) -> Result<Self, StorageError> {
+        match OpenOptions::new().append(true).create_new(true).open(path) {
+            Ok(created) => {
+                created.sync_all().map_err(file("write", path))?;
+                // The name must outlive a power failure as well.
+                #[cfg(unix)]
+                if let Some(folder) = path.parent() {
+                    let folder =
+                        if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(file("create", path)(error)),
+        }
+        let path = path.canonicalize().map_err(file("find", path))?;
+        let lock = FileLock::new(&path, lock, grace);
+        Ok(Self { path, lock, held: None, bytes: 0, lines: 0 })
+    }
+
+    fn read_from(&self, start: u64) -> Result<Vec<u8>, StorageError> {
+        let mut journal = File::open(&self.path).map_err(file("read", &self.path))?;
+        let length = journal.metadata().map_err(file("read", &self.path))?.len();
+        if length < start {
+            return Err(StorageError::Cut { journal: self.path.display().to_string() });
+        }
+        let mut bytes = vec![];
+        if length > start {
+            journal.seek(SeekFrom::Start(start)).map_err(file("read", &self.path))?;
+            journal.read_to_end(&mut bytes).map_err(file("read", &self.path))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Puts the end right, which a writer that was killed or a full disk left unfinished: half an
+    /// entry, which nobody was told is stored, is taken away; a whole one gets its end.
+    fn mend(&self) -> Result<(), StorageError> {
+        let bytes = self.read_from(self.bytes)?;
+        let tail = bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        if tail.is_empty() {
+            return Ok(());
+        }
+        let mut journal =
+            OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
+        if serde_json::from_slice::<serde::de::IgnoredAny>(tail).is_ok() {
+            journal.write_all(b"\n").map_err(file("write", &self.path))?;
+        } else {
+            let end = self.bytes + (bytes.len() - tail.len()) as u64;
+            journal.set_len(end).map_err(file("write", &self.path))?;
+        }
+        journal.sync_data().map_err(file("write", &self.path))
+    }
+}
+
+impl Backend for FileBackend {
+    fn begin(&mut self) -> Result<(), StorageError> {
+        self.held = Some(self.lock.acquire()?);
+        self.mend()
+    }
+
+    fn read(&mut self) -> Result<Batch, StorageError> {
+        let mut bytes = self.read_from(self.bytes)?;
+        // The last line may still be in the making.
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        bytes.truncate(whole);
+        String::from_utf8(bytes).map_err(|error| {
+            let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = self.lines + good.iter().filter(|byte| **byte == b'\n').count() as u64;
+            StorageError::Damaged { place: self.place(line), reason: "it is not text".to_owned() }
+        })
+    }
+
+    fn place(&self, entry: u64) -> String {
+        format!("line {} of {}", entry + 1, self.path.display())
+    }
+
+    fn applied(&self) -> u64 {
+        self.lines
+    }
+
+    fn advance(&mut self, entries: u64, bytes: u64) {
+        self.lines += entries;
+        self.bytes += bytes;
+    }
+
+    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError> {
+        let mut text = lines.join("\n");
+        text.push('\n');
+        let mut journal =
+            OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
+        // One write, so that a process that is killed leaves all of it or nothing, and without the
+        // times of the file, which nobody reads.
+        let stored = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
+        if stored.is_err() {
+            // What a full disk took of it must not be read as the beginning of the next entry.
+            let _ = journal.set_len(self.bytes);
+        }
+        stored.map_err(file("write", &self.path))?;
+        Ok(true)
+    }
+
+    fn end(&mut self) {
+        self.held = None;
+    }
+}

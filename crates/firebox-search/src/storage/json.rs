@@ -1,0 +1,148 @@
+//! JSON as Python writes it: with `NaN`, `Infinity` and `-Infinity`, which JSON does not have.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+use serde_json::Value;
+
+/// Reads a line. Python's tokens become texts, which [`Number`] takes for the numbers they name; in
+/// an attribute they stay texts, because [`Value`] has no such number.
+pub(super) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    match serde_json::from_str(text) {
+        Ok(value) => Ok(value),
+        Err(error) => match quoted(text) {
+            Some(text) => serde_json::from_str(&text),
+            None => Err(error),
+        },
+    }
+}
+
+/// The text with Python's tokens in quotes; `None` if it has none outside of texts.
+fn quoted(text: &str) -> Option<String> {
+    let (mut result, mut done) = (String::new(), 0);
+    let bytes = text.as_bytes();
+    let (mut at, mut inside) = (0, false);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if inside => at += 1,
+            b'"' => inside = !inside,
+            _ if inside => {}
+            _ => {
+                let token = ["NaN", "Infinity", "-Infinity"]
+                    .into_iter()
+                    .find(|token| bytes[at..].starts_with(token.as_bytes()));
+                if let Some(token) = token {
+                    result.push_str(&text[done..at]);
+                    result.push_str(&format!("\"{token}\""));
+                    at += token.len();
+                    done = at;
+                    continue;
+                }
+            }
+        }
+        at += 1;
+    }
+    result.push_str(&text[done..]);
+    (done > 0).then_some(result)
+}
+
+/// A number as Python's `json.dumps` writes it.
+pub(super) fn number(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
+    } else if value.is_infinite() {
+        if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
+    } else {
+        Value::from(value).to_string()
+    }
+}
+
+/// The number of a value that [`read`] gave.
+pub(super) fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => named(text),
+        _ => None,
+    }
+}
+
+fn named(text: &str) -> Option<f64> {
+    match text {
+        "NaN" => Some(f64::NAN),
+        "Infinity" => Some(f64::INFINITY),
+        "-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
+/// A number that may be one of Python's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Number(pub(super) f64);
+
+impl<'de> serde::Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Take;
+        impl Visitor<'_> for Take {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number")
+            }
+
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Number, E> {
+                Ok(Number(value))
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Number, E> {
+                Ok(Number(value as f64))
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Number, E> {
+                Ok(Number(value as f64))
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Number, E> {
+                // To Python `True` is a number too, and may be reported as a value.
+                Ok(Number(f64::from(u8::from(value))))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Number, E> {
+                named(text)
+                    .map(Number)
+                    .ok_or_else(|| E::invalid_type(serde::de::Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_any(Take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_both_ways_as_python_has_them() {
+        let check = |value: f64, text: &str| {
+            assert_eq!(number(value), text);
+            let Number(back) = read(text).unwrap();
+            assert!(back == value || (back.is_nan() && value.is_nan()), "{text}");
+        };
+        check(0.1, "0.1");
+        check(-3.0, "-3.0");
+        check(1e-300, "1e-300");
+        check(f64::NAN, "NaN");
+        check(f64::INFINITY, "Infinity");
+        check(f64::NEG_INFINITY, "-Infinity");
+        assert!(read::<Number>("\"high\"").is_err());
+    }
+
+    #[test]
+    fn only_what_stands_outside_of_texts_is_a_number() {
+        let text = r#"{"a": "NaN, \"Infinity", "b": [NaN, -Infinity, 1]}"#;
+        let value: Value = read(text).unwrap();
+        assert_eq!(value["a"], "NaN, \"Infinity");
+        assert_eq!(as_number(&value["b"][1]), Some(f64::NEG_INFINITY));
+        assert!(read::<Value>("{\"a\": Nan}").is_err());
+        assert!(read::<Value>("{\"a\": NaN").is_err());
+    }
+}

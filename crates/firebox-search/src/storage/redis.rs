@@ -1,0 +1,221 @@
+//! A journal on a Redis server, for workers that share no disk. Optuna's `JournalRedisBackend`.
+//!
+//! `PREFIX:log_number` is the number of the last entry, and `PREFIX:log:N` an entry. Optuna counts up
+//! and stores in one step; here both happen in a transaction that fails if anybody wrote since the
+//! last read. Snapshots, which are Python's pickles, are left alone. A cluster is not supported: it
+//! has no such transaction.
+
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, RedisError, RedisResult};
+
+use super::backend::{Backend, Batch};
+use super::error::StorageError;
+
+/// How long a server that does not answer is tried.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one try may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Entries that are asked for at once.
+const CHUNK: u64 = 1000;
+
+pub(super) struct RedisBackend {
+    client: Client,
+    server: String,
+    prefix: String,
+    patience: Duration,
+    connection: Option<Connection>,
+    /// Whether the number of the last entry is watched since the change began.
+    watching: bool,
+    applied: u64,
+}
+
+impl RedisBackend {
+    pub(super) fn open(url: &str, patience: Duration) -> Result<Self, StorageError> {
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let refuse = |reason: String| StorageError::Address { address: hidden(url), reason };
+        let prefix = match query.split_once('=') {
+            None if query.is_empty() => "",
+            Some(("prefix", prefix)) => prefix,
+            _ => return Err(refuse(format!("`?{query}` is not `?prefix=TEXT`"))),
+        };
+        if !["redis://", "unix://", "redis+unix://"].iter().any(|kind| address.starts_with(kind)) {
+            return Err(refuse("only redis:// is known, without encryption".to_owned()));
+        }
+        let client = Client::open(address).map_err(|error| refuse(error.to_string()))?;
+        let (prefix, server) = (prefix.to_owned(), hidden(url));
+        let (connection, watching) = (None, false);
+        Ok(Self { client, server, prefix, patience, connection, watching, applied: 0 })
+    }
+
+    /// The address without a password.
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    fn key(&self, entry: u64) -> String {
+        format!("{}:log:{entry}", self.prefix)
+    }
+
+    fn last(&self) -> String {
+        format!("{}:log_number", self.prefix)
+    }
+
+    /// Asks the server, and again over a new connection while it does not answer.
+    fn ask<T>(
+        &mut self,
+        mut question: impl FnMut(&mut Connection) -> RedisResult<T>,
+    ) -> Result<T, StorageError> {
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let error = match self.connected().and_then(&mut question) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            self.disconnect();
+            if !is_passing(&error) || start.elapsed() + pause > self.patience {
+                return Err(self.failed(&error, start));
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_secs(2));
+        }
+    }
+
+    fn connected(&mut self) -> RedisResult<&mut Connection> {
+        if self.connection.is_none() {
+            let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
+            connection.set_read_timeout(Some(TIMEOUT))?;
+            connection.set_write_timeout(Some(TIMEOUT))?;
+            self.connection = Some(connection);
+        }
+        self.connection.as_mut().ok_or_else(|| {
+            RedisError::from((redis::ErrorKind::Client, "the connection is not there"))
+        })
+    }
+
+    /// A new connection watches nothing.
+    fn disconnect(&mut self) {
+        self.connection = None;
+        self.watching = false;
+    }
+
+    fn failed(&self, error: &RedisError, start: Instant) -> StorageError {
+        StorageError::Redis {
+            server: self.server.clone(),
+            seconds: start.elapsed().as_secs(),
+            reason: error.to_string(),
+        }
+    }
+
+    fn entries(&mut self, from: u64, to: u64) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+        let keys: Vec<String> = (from..to).map(|entry| self.key(entry)).collect();
+        self.ask(|connection| redis::cmd("MGET").arg(&keys).query(connection))
+    }
+}
+
+impl Backend for RedisBackend {
+    fn begin(&mut self) -> Result<(), StorageError> {
+        let last = self.last();
+        self.ask(|connection| redis::cmd("WATCH").arg(&last).exec(connection))?;
+        self.watching = true;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Batch, StorageError> {
+        let last = self.last();
+        let number: Option<i64> =
+            self.ask(|connection| redis::cmd("GET").arg(&last).query(connection))?;
+        let end = number.map_or(0, |number| u64::try_from(number + 1).unwrap_or(0));
+        if end < self.applied {
+            return Err(StorageError::Cut { journal: self.place(end) });
+        }
+        let mut batch = Batch::new();
+        let mut from = self.applied;
+        while from < end {
+            let to = end.min(from + CHUNK);
+            for (entry, bytes) in (from..to).zip(self.entries(from, to)?) {
+                let damaged = |reason: &str| StorageError::Damaged {
+                    place: self.place(entry),
+                    reason: reason.to_owned(),
+                };
+                let bytes = bytes.ok_or_else(|| damaged("it is not there"))?;
+                let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
+                batch.extend(text.chars().map(|c| if c == '\n' { ' ' } else { c }));
+                batch.push('\n');
+            }
+            from = to;
+        }
+        Ok(batch)
+    }
+
+    fn place(&self, entry: u64) -> String {
+        format!("`{}` of {}", self.key(entry), self.server)
+    }
+
+    fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    fn advance(&mut self, entries: u64, _: u64) {
+        self.applied += entries;
+    }
+
+    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError> {
+        if !self.watching {
+            return Ok(false);
+        }
+        let mut all = redis::pipe();
+        all.atomic();
+        for (place, line) in lines.iter().enumerate() {
+            all.cmd("SET").arg(self.key(self.applied + place as u64)).arg(line).ignore();
+        }
+        let number = self.applied + lines.len() as u64 - 1;
+        all.cmd("SET").arg(self.last()).arg(number).ignore();
+        let start = Instant::now();
+        let stored = self.connected().and_then(|connection| all.query::<Option<()>>(connection));
+        self.watching = false;
+        match stored {
+            Ok(stored) => Ok(stored.is_some()),
+            Err(error) if is_passing(&error) => {
+                // The answer was lost, and perhaps not the question: the entry tells.
+                self.disconnect();
+                let first = self.entries(self.applied, self.applied + 1)?;
+                Ok(first.first().is_some_and(|entry| entry.as_deref() == Some(lines[0].as_bytes())))
+            }
+            Err(error) => Err(self.failed(&error, start)),
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.watching)
+            && let Some(connection) = &mut self.connection
+            && redis::cmd("UNWATCH").exec(connection).is_err()
+        {
+            self.disconnect();
+        }
+    }
+}
+
+/// Whether the server may well answer to another try.
+fn is_passing(error: &RedisError) -> bool {
+    use redis::{ErrorKind, ServerErrorKind};
+    matches!(
+        error.kind(),
+        ErrorKind::Io
+            | ErrorKind::Server(
+                ServerErrorKind::BusyLoading
+                    | ServerErrorKind::TryAgain
+                    | ServerErrorKind::MasterDown
+            )
+    ) || error.is_connection_dropped()
+        || error.is_timeout()
+}
+
+/// An address without its user and password.
+fn hidden(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((kind, _)), Some((_, host))) => format!("{kind}://{host}"),
+        _ => url.to_owned(),
+    }
+}

@@ -1,0 +1,143 @@
+//! Signs of life of the trials that this process runs, and the watch over those of others.
+//!
+//! Optuna's journal has no heartbeat; a system attribute of the trial carries it, which Optuna keeps
+//! and ignores. A trial counts as lost when its attribute has not changed for three of its intervals
+//! *as seen here*: clocks of different machines are never compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::storage::{Operation, Storage, time};
+use crate::trial::{Trial, TrialState};
+
+/// The attribute.
+pub(super) const HEARTBEAT: &str = "firebox:heartbeat";
+/// How many intervals without a sign of life make a trial a lost one.
+const LOST_AFTER: f64 = 3.0;
+
+/// The attribute's value now.
+pub(super) fn beat(every: Duration) -> Value {
+    json!({ "time": time::now(), "every": every.as_secs_f64() })
+}
+
+/// Beats for the running trials of a study until it is dropped.
+pub(super) struct Heart {
+    shared: Arc<Shared>,
+    every: Duration,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: BTreeSet<u64>,
+    stopped: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Heart {
+    pub(super) fn new(every: Duration) -> Self {
+        Self { shared: Arc::default(), every, thread: Mutex::new(None) }
+    }
+
+    pub(super) fn every(&self) -> Duration {
+        self.every
+    }
+
+    /// Beats for this trial, by its number in the journal, from now on. Its first beat was written
+    /// when it was taken.
+    pub(super) fn start(&self, trial: u64, storage: &Arc<Storage>) {
+        self.shared.state().running.insert(trial);
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (shared, storage, every) =
+                (Arc::clone(&self.shared), Arc::clone(storage), self.every);
+            // Without the thread the trial may be tried twice, and is still counted once.
+            *thread = std::thread::Builder::new()
+                .name("firebox-heartbeat".to_owned())
+                .spawn(move || run(&shared, &storage, every))
+                .ok();
+        }
+    }
+
+    pub(super) fn stop(&self, trial: u64) {
+        self.shared.state().running.remove(&trial);
+    }
+
+    pub(super) fn runs(&self, trial: u64) -> bool {
+        self.shared.state().running.contains(&trial)
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.shared.state().stopped = true;
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, storage: &Storage, every: Duration) {
+    loop {
+        let wait = shared.changed.wait_timeout_while(shared.state(), every, |state| !state.stopped);
+        let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        if state.stopped {
+            return;
+        }
+        let running = state.running.clone();
+        drop(state);
+        // A journal that fails is reported by the trial's own next change.
+        let _ = storage.change::<_, crate::storage::StorageError>(|replay| {
+            let alive = running.iter().filter(|trial| {
+                replay.trial(**trial).is_some_and(|trial| trial.state == TrialState::Running)
+            });
+            let beats = alive.map(|&trial| Operation::SystemAttribute {
+                trial,
+                key: HEARTBEAT.to_owned(),
+                value: beat(every),
+            });
+            Ok((beats.collect(), ()))
+        });
+    }
+}
+
+/// What was last seen of the trials of others.
+#[derive(Default)]
+pub(super) struct Watch(BTreeMap<u64, (Value, Instant)>);
+
+impl Watch {
+    /// Takes what is seen now of the running trials and returns those that are lost. Trials without
+    /// the attribute, such as Optuna's, are never lost.
+    pub(super) fn lost<'a>(&mut self, running: impl Iterator<Item = (u64, &'a Trial)>) -> Vec<u64> {
+        let (mut seen, mut lost) = (BTreeMap::new(), vec![]);
+        for (id, trial) in running {
+            let Some(beat) = trial.system_attributes.get(HEARTBEAT) else { continue };
+            let before = self.0.remove(&id).filter(|(last, _)| last == beat);
+            let since = before.map_or_else(Instant::now, |(_, since)| since);
+            let every = beat.get("every").and_then(Value::as_f64).unwrap_or(10.0);
+            if since.elapsed().as_secs_f64() > LOST_AFTER * every {
+                lost.push(id);
+            }
+            seen.insert(id, (beat.clone(), since));
+        }
+        self.0 = seen;
+        lost
+    }
+}

@@ -1,0 +1,75 @@
+//! Trials whose worker died: failed once, and put back into the queue in the same change.
+//!
+//! The names of the attributes are those of Optuna's `RetryHeartbeatStaleTrialCallback` (before 4.9
+//! `RetryFailedTrialCallback`), in `optuna/storages/_callbacks.py`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::heart::HEARTBEAT;
+use crate::storage::{Operation, StudyRecord, time};
+use crate::trial::{Trial, TrialState};
+
+/// User attribute with the reason of a failure.
+pub(super) const REASON: &str = "fail_reason";
+const FAILED_TRIAL: &str = "failed_trial";
+const HISTORY: &str = "retry_history";
+
+/// Number of the first trial of those that this one is a retry of.
+pub(super) fn origin(trial: &Trial) -> u64 {
+    let first = trial.system_attributes.get(FAILED_TRIAL).and_then(Value::as_u64);
+    first.unwrap_or(trial.number)
+}
+
+/// Whether it is a retry of another.
+pub(super) fn is_retry(trial: &Trial) -> bool {
+    trial.system_attributes.contains_key(FAILED_TRIAL)
+}
+
+/// Ends a trial with a reason.
+pub(super) fn fail(id: u64, reason: &str) -> Vec<Operation> {
+    vec![
+        Operation::UserAttribute { trial: id, key: REASON.to_owned(), value: Value::from(reason) },
+        Operation::State { trial: id, state: TrialState::Fail, values: None, time: time::now() },
+    ]
+}
+
+/// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
+/// it was tried so often before.
+pub(super) fn fail_and_retry(
+    study: u64,
+    id: u64,
+    trial: &Trial,
+    reason: &str,
+    most: u64,
+) -> Vec<Operation> {
+    let mut history: Vec<Value> = match trial.system_attributes.get(HISTORY) {
+        Some(Value::Array(numbers)) => numbers.clone(),
+        _ => vec![],
+    };
+    if history.len() as u64 >= most {
+        return fail(id, &format!("{reason}, as {most} times before"));
+    }
+    history.push(Value::from(trial.number));
+    let kept = |key: &String| key != HEARTBEAT && !key.starts_with("constraints");
+    let mut system_attributes: BTreeMap<_, _> = trial.system_attributes.clone();
+    system_attributes.retain(|key, _| kept(key));
+    system_attributes.insert(FAILED_TRIAL.to_owned(), json!(origin(trial)));
+    system_attributes.insert(HISTORY.to_owned(), Value::Array(history));
+    let mut operations = fail(id, reason);
+    operations.push(Operation::Enqueue {
+        study,
+        parameters: trial.parameters.clone(),
+        intermediate: trial.intermediate.clone(),
+        user_attributes: trial.user_attributes.clone(),
+        system_attributes,
+    });
+    operations
+}
+
+/// How many trials count: each chain of retries once, and none that waits.
+pub(super) fn begun(study: &StudyRecord) -> u64 {
+    let trials = study.trials.iter();
+    trials.filter(|trial| !is_retry(trial) && trial.state != TrialState::Waiting).count() as u64
+}

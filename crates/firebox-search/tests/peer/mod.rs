@@ -1,0 +1,231 @@
+//! What the tests beside real Optuna and a real Redis server share.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firebox_search::{
+    Choice, Direction, Distribution, Options, RandomSampler, Storage, Study, Trial,
+};
+use serde_json::{Value, json};
+
+/// A Python that has Optuna: `FIREBOX_TEST_PYTHON`, or `python3`. `None`, and a line that counts the test
+/// as skipped, if there is none.
+pub(crate) fn optuna() -> Option<Command> {
+    let python = std::env::var_os("FIREBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let check = Command::new(&python)
+        .args(["-c", "import optuna, redis; assert int(optuna.__version__.split('.')[0]) >= 5"])
+        .stderr(Stdio::null())
+        .status();
+    if !check.is_ok_and(|status| status.success()) {
+        println!(
+            "skipped: no Python with optuna 5 and redis from PyPI; set FIREBOX_TEST_PYTHON to one"
+        );
+        return None;
+    }
+    let mut command = Command::new(python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer/optuna_journal.py"));
+    Some(command)
+}
+
+/// Runs the script to its end and returns what it printed.
+pub(crate) fn run(arguments: &[&str]) -> String {
+    let output = optuna().unwrap().args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub(crate) fn options() -> Options {
+    Options::new(RandomSampler::new(3))
+}
+
+pub(crate) fn open(address: &str) -> Arc<Storage> {
+    Arc::new(Storage::open(address).unwrap())
+}
+
+/// Compares all that Optuna and Firebox know of a journal.
+pub(crate) fn assert_read_the_same(address: &str) {
+    let theirs: Value = serde_json::from_str(&run(&["dump", address])).unwrap();
+    let storage = open(address);
+    let names = storage.studies().unwrap();
+    let mut known: Vec<&String> = theirs.as_object().unwrap().keys().collect();
+    known.sort();
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    assert_eq!(known, sorted);
+    for name in &names {
+        let study = Study::load(&storage, name, options()).unwrap();
+        let theirs = &theirs[name];
+        let direction = |d: &Direction| if *d == Direction::Minimize { 1 } else { 2 };
+        let directions: Vec<i32> = study.directions().iter().map(direction).collect();
+        assert_eq!(theirs["directions"], json!(directions));
+        assert_eq!(theirs["user"], json!(study.attributes().unwrap()));
+        let trials = study.trials().unwrap();
+        assert_eq!(theirs["trials"].as_array().unwrap().len(), trials.len());
+        for (theirs, ours) in theirs["trials"].as_array().unwrap().iter().zip(&trials) {
+            assert_eq!(theirs, &shown(ours), "trial {} of {name}", ours.number);
+        }
+        let mut best: Vec<u64> = study.best_trials().unwrap().iter().map(|t| t.number).collect();
+        if study.directions().len() == 1 {
+            // Optuna names one of several equal trials.
+            best.truncate(1);
+        }
+        assert_eq!(theirs["best"], json!(best), "{name}");
+    }
+}
+
+/// A trial as the script shows it.
+fn shown(trial: &Trial) -> Value {
+    let parameters = trial.parameters.iter().map(|(name, (distribution, internal))| {
+        (name.clone(), json!([described(distribution), internal]))
+    });
+    let intermediate = trial.intermediate.iter().map(|(step, v)| (step.to_string(), number(*v)));
+    let time = |seconds: Option<f64>| seconds.map(|seconds| (seconds * 1e6).round() as i64);
+    json!({
+        "number": trial.number,
+        "state": trial.state as u8,
+        "values": trial.values.as_ref().map(|values| values.iter().map(|v| number(*v)).collect::<Vec<_>>()),
+        "params": parameters.collect::<serde_json::Map<_, _>>(),
+        "intermediate": intermediate.collect::<serde_json::Map<_, _>>(),
+        "user": trial.user_attributes,
+        "system": trial.system_attributes,
+        "started": time(trial.started),
+        "ended": time(trial.ended),
+    })
+}
+
+fn number(value: f64) -> Value {
+    if value.is_nan() {
+        json!("NaN")
+    } else if value.is_infinite() {
+        json!(if value > 0.0 { "Infinity" } else { "-Infinity" })
+    } else {
+        json!(value)
+    }
+}
+
+fn described(distribution: &Distribution) -> Value {
+    let (name, attributes) = match distribution {
+        Distribution::Float { low, high, log, step } => {
+            ("Float", json!({ "low": low, "high": high, "log": log, "step": step }))
+        }
+        Distribution::Int { low, high, log, step } => {
+            ("Int", json!({ "low": low, "high": high, "log": log, "step": step }))
+        }
+        Distribution::Categorical { choices } => {
+            let choices: Vec<&Choice> = choices.iter().collect();
+            ("Categorical", json!({ "choices": choices }))
+        }
+    };
+    json!({ "name": format!("{name}Distribution"), "attributes": attributes })
+}
+
+/// A Redis server of this test, stopped with it.
+pub(crate) struct Redis {
+    folder: tempfile::TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Redis {
+    /// `None`, and a line that counts the test as skipped, without a `redis-server`.
+    pub(crate) fn start() -> Option<Self> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("skipped: no redis-server; Debian's package of that name has it");
+            return None;
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let mut redis = Self { folder: tempfile::tempdir().unwrap(), port, process: None };
+        redis.again();
+        Some(redis)
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Starts it with what it stored before.
+    pub(crate) fn again(&mut self) {
+        let (port, folder) = (self.port.to_string(), self.folder.path());
+        let process = Command::new("redis-server")
+            .args(["--port", &port, "--appendonly", "yes", "--appendfsync", "always"])
+            .args(["--save", "", "--bind", "127.0.0.1"])
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .spawn();
+        self.process = Some(process.unwrap());
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(20), "redis-server does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The worker of `examples/shared_study.rs`, brought up to date.
+pub(crate) fn worker() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = ["build", "--release", "--quiet", "--workspace", "--example", "shared_study"];
+    let status = Command::new(cargo).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.unwrap().success());
+    let tests = std::env::current_exe().unwrap();
+    let target = tests.ancestors().nth(3).unwrap();
+    target.join("release/examples/shared_study")
+}
+
+/// Branin's function, as the worker and the script compute it.
+pub(crate) fn branin(trial: &Trial) -> f64 {
+    use std::f64::consts::PI;
+    let (x, y) = (trial.parameters["x"].1, trial.parameters["y"].1);
+    let a = y - 5.1 / (4.0 * PI * PI) * x * x + 5.0 / PI * x - 6.0;
+    a * a + 10.0 * (1.0 - 1.0 / (8.0 * PI)) * x.cos() + 10.0
+}
+
+/// The numbers have no hole, each trial that was begun ended with its value exactly once, whatever
+/// became of its workers, and no value was lost on the way. Returns how many retries there were.
+pub(crate) fn assert_each_ended_once(trials: &[Trial], wanted: u64) -> usize {
+    use firebox_search::TrialState::{Complete, Fail};
+    let mut ended = std::collections::BTreeMap::<u64, u64>::new();
+    for (place, trial) in trials.iter().enumerate() {
+        assert_eq!(trial.number, place as u64);
+        let origin = trial.system_attributes.get("failed_trial").and_then(Value::as_u64);
+        let chain = ended.entry(origin.unwrap_or(trial.number)).or_default();
+        match trial.state {
+            Complete => {
+                *chain += 1;
+                let value = branin(trial);
+                let had = trial.values.as_ref().unwrap()[0];
+                assert!((had - value).abs() <= 1e-9 * value.abs(), "{had} {value}");
+                let steps: Vec<u64> = trial.intermediate.keys().copied().collect();
+                assert_eq!(steps, (0..8).collect::<Vec<_>>(), "trial {place}");
+            }
+            Fail => {
+                let reason = trial.user_attributes["fail_reason"].as_str().unwrap();
+                assert!(reason.contains("no sign of life"), "{reason}");
+            }
+            other => panic!("trial {place} is {other:?}"),
+        }
+    }
+    assert_eq!(ended.len() as u64, wanted);
+    assert!(ended.values().all(|times| *times == 1), "{ended:?}");
+    trials.len() - wanted as usize
+}

@@ -1,0 +1,312 @@
+//! Parameter groups: which settings of the optimizer each parameter gets, by its name.
+//!
+//! Names are those of checkpoints, which are PyTorch's. In a pattern, `*` stands for any text.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+use firebox_models::Layout;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, Decay, TrainConfig, check};
+use crate::optimizer::OptimizerState;
+
+/// Parameters with settings of their own: `[[train.groups]]`. A parameter belongs to the first
+/// group that names it; what a group leaves out is as for all other parameters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ParameterGroup {
+    /// Names of parameters, such as `head.weight` or `encoder.*`.
+    pub parameters: Vec<String>,
+    /// Peak learning rate in place of the optimizer's, above 0; the schedule scales it alike.
+    pub learning_rate: Option<f64>,
+    /// Weight decay in place of the optimizer's, 0 or more, whatever `decay` says.
+    pub weight_decay: Option<f64>,
+    /// Whether the parameters stay as they are for the whole run: no gradient, no decay.
+    pub frozen: bool,
+    /// Epoch, from 1, from which on they are trained; before it they are frozen. None: the first.
+    pub unfreeze_at: Option<u64>,
+}
+
+/// Layers nearer to the input learn more slowly: `[train.layer_decay]`. Source: Howard and Ruder,
+/// "Universal language model fine-tuning for text classification", 2018.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerDecay {
+    /// Factor on the learning rate from a layer to the one before it, above 0 and at most 1.
+    pub factor: f64,
+    /// Names of each layer's parameters, from the input to the output: the last layer has the full
+    /// rate. `{}` stands for a number, and a name with it for as many layers as there are numbers:
+    /// `encoder.layers.{}.*`. Parameters that no layer names have the full rate.
+    pub layers: Vec<String>,
+}
+
+/// What the optimizer does with one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Settings {
+    /// Factor on the learning rate.
+    pub(crate) rate: f64,
+    pub(crate) weight_decay: f64,
+    /// First epoch, from 0, in which it is trained; none: never.
+    pub(crate) from: Option<u64>,
+}
+
+impl Settings {
+    /// Whether the parameter is trained in this epoch, from 0.
+    pub(crate) fn trains_in(&self, epoch: u64) -> bool {
+        self.from.is_some_and(|from| epoch >= from)
+    }
+}
+
+/// A group or layer that does not fit the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// A pattern names nothing.
+    #[error(
+        "`train.{key}` names `{pattern}`, and no parameter of the model is called so; there are {known}"
+    )]
+    Unknown {
+        /// `groups` or `layer_decay.layers`.
+        key: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// Names of the model's parameters, shortened.
+        known: String,
+    },
+    /// All parameters are frozen in the first epoch.
+    #[error(
+        "`train.groups` freezes every parameter of the model in the first epoch; leave one to train"
+    )]
+    AllFrozen,
+}
+
+pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
+    for group in &config.groups {
+        let rate = group.learning_rate.unwrap_or(1.0);
+        let base = config.optimizer.learning_rate();
+        let fits = |rate: f64| rate > 0.0 && (rate / base).is_finite();
+        let allowed = "above 0, and a finite multiple of the optimizer's";
+        check("groups.learning_rate", rate, fits, allowed)?;
+        let decay = group.weight_decay.unwrap_or(0.0);
+        check("groups.weight_decay", decay, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
+        check("groups.unfreeze_at", group.unfreeze_at.unwrap_or(1), |v| v >= 1, "at least 1")?;
+        check("groups.parameters", group.parameters.len(), |v| v >= 1, "at least one name")?;
+        if let (true, Some(epoch)) = (group.frozen, group.unfreeze_at) {
+            let found = format!("{epoch} in a group that is frozen for the whole run");
+            let allowed = "left out there, or `frozen` be left out";
+            return Err(ConfigError { key: "groups.unfreeze_at", found, allowed });
+        }
+    }
+    let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
+    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")
+}
+
+/// The settings of each parameter.
+pub(crate) fn resolve(
+    config: &TrainConfig,
+    layouts: &[Layout],
+) -> Result<Vec<Settings>, GroupError> {
+    let unknown = |key, pattern: &str| GroupError::Unknown {
+        key,
+        pattern: pattern.to_owned(),
+        known: known(layouts),
+    };
+    let named = |pattern: &str| layouts.iter().any(|layout| matches(pattern, &layout.name));
+    for pattern in config.groups.iter().flat_map(|group| &group.parameters) {
+        if !named(pattern) {
+            return Err(unknown("groups", pattern));
+        }
+    }
+    let mut layers = vec![];
+    for pattern in config.layer_decay.iter().flat_map(|decay| &decay.layers) {
+        let expanded = expand(pattern, layouts);
+        if expanded.is_empty() || !expanded.iter().all(|pattern| named(pattern)) {
+            return Err(unknown("layer_decay.layers", pattern));
+        }
+        layers.extend(expanded);
+    }
+    let settings: Vec<Settings> =
+        layouts.iter().map(|layout| of_parameter(config, &layers, layout)).collect();
+    match settings.is_empty() || settings.iter().any(|settings| settings.trains_in(0)) {
+        true => Ok(settings),
+        false => Err(GroupError::AllFrozen),
+    }
+}
+
+fn of_parameter(config: &TrainConfig, layers: &[String], layout: &Layout) -> Settings {
+    let optimizer = &config.optimizer;
+    let named = |group: &&ParameterGroup| {
+        group.parameters.iter().any(|pattern| matches(pattern, &layout.name))
+    };
+    let group = config.groups.iter().find(named);
+    let layer = layers.iter().position(|pattern| matches(pattern, &layout.name));
+    let below = layer.map_or(0, |layer| layers.len() - 1 - layer);
+    let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
+    let peak = group.and_then(|group| group.learning_rate);
+    let decays = optimizer.decay() == Decay::All || layout.shape.len() >= 2;
+    let usual = if decays { optimizer.weight_decay() } else { 0.0 };
+    let from = match group {
+        Some(ParameterGroup { frozen: true, .. }) => None,
+        Some(ParameterGroup { unfreeze_at: Some(epoch), .. }) => Some(epoch.saturating_sub(1)),
+        _ => Some(0),
+    };
+    Settings {
+        rate: peak.map_or(1.0, |peak| peak / optimizer.learning_rate())
+            * factor.powi(below.min(i32::MAX as usize) as i32),
+        weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
+        from,
+    }
+}
+
+/// The model, in which those parameters want a gradient that are trained in this epoch, from 0.
+pub(crate) fn freeze<M: Module>(model: M, optimizer: &OptimizerState, epoch: u64) -> M {
+    struct Mapper<'a>(&'a OptimizerState, u64, usize);
+    impl ModuleMapper for Mapper<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let Self(optimizer, epoch, index) = *self;
+            self.2 += 1;
+            // By the value: what the module restores after an evaluation stays as it was.
+            param.map(|tensor| tensor.detach().set_require_grad(optimizer.trains(index, epoch)))
+        }
+    }
+    model.map(&mut Mapper(optimizer, epoch, 0))
+}
+
+/// A pattern with a number for its `{}`, for each number that occurs, in their order.
+fn expand(pattern: &str, layouts: &[Layout]) -> Vec<String> {
+    let Some((before, after)) = pattern.split_once("{}") else { return vec![pattern.to_owned()] };
+    let (any, mut numbers) = (format!("{before}*"), vec![]);
+    for layout in layouts.iter().filter(|layout| matches(&any, &layout.name)) {
+        let rest = tail(before, &layout.name);
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (digits, rest) = rest.split_at(digits);
+        if let Ok(number) = digits.parse::<u64>()
+            && matches(after, rest)
+        {
+            numbers.push(number);
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.into_iter().map(|number| format!("{before}{number}{after}")).collect()
+}
+
+/// What follows the first part of a name that a pattern matches.
+fn tail<'a>(pattern: &str, name: &'a str) -> &'a str {
+    let starts = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
+    let mut ends = starts.filter(|at| matches(pattern, &name[..*at]));
+    ends.next().map_or("", |at| &name[at..])
+}
+
+/// Whether a name is one that a pattern stands for.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(first) else { return false };
+    let mut starts = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
+    starts.any(|at| matches(rest, &name[at..]))
+}
+
+fn known(layouts: &[Layout]) -> String {
+    const NAMED: usize = 12;
+    let names: Vec<String> =
+        layouts.iter().take(NAMED).map(|layout| format!("`{}`", layout.name)).collect();
+    let more = layouts.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(name: &str, rank: usize) -> Layout {
+        Layout { name: name.to_owned(), shape: vec![2; rank], transposed: false }
+    }
+
+    fn read(text: &str) -> TrainConfig {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn encoder() -> Vec<Layout> {
+        let mut layouts = vec![layout("embedding.weight", 2)];
+        for layer in [0, 1, 2, 10] {
+            layouts.push(layout(&format!("encoder.layers.{layer}.linear.weight"), 2));
+            layouts.push(layout(&format!("encoder.layers.{layer}.norm.bias"), 1));
+        }
+        layouts.push(layout("head.weight", 2));
+        layouts
+    }
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name, expected) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.bc", false),
+            ("a.*", "a.b.c", true),
+            ("*", "", true),
+            ("*.bias", "x.y.bias", true),
+            ("*.bias", "bias", false),
+            ("a*b*c", "a--b-b-c", true),
+            ("a*b*c", "a--c", false),
+            ("*ö*", "größe", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn layers_nearer_to_the_input_learn_more_slowly() {
+        let config = read(
+            r#"{"layer_decay": {"factor": 0.5,
+                "layers": ["embedding.*", "encoder.layers.{}.*", "head.*"]}}"#,
+        );
+        let rates: Vec<f64> =
+            resolve(&config, &encoder()).unwrap().iter().map(|s| s.rate * 32.0).collect();
+        // Numbers are in their order, 10 after 2.
+        assert_eq!(rates, [1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 32.0]);
+    }
+
+    #[test]
+    fn the_first_group_that_names_a_parameter_counts() {
+        let config = read(
+            r#"{"optimizer": {"adamw": {"learning_rate": 0.01, "weight_decay": 0.1, "decay": "matrices"}},
+                "groups": [{"parameters": ["head.*"], "learning_rate": 0.1, "weight_decay": 0.5},
+                           {"parameters": ["embedding.*"], "frozen": true},
+                           {"parameters": ["*"], "unfreeze_at": 3}]}"#,
+        );
+        let found = resolve(&config, &encoder()).unwrap();
+        assert_eq!(found[0], Settings { rate: 1.0, weight_decay: 0.1, from: None });
+        assert_eq!(found[2], Settings { rate: 1.0, weight_decay: 0.0, from: Some(2) });
+        assert_eq!(found[9], Settings { rate: 10.0, weight_decay: 0.5, from: Some(0) });
+        assert!(!found[2].trains_in(1) && found[2].trains_in(2) && !found[0].trains_in(99));
+    }
+
+    #[test]
+    fn groups_that_cannot_be_say_what_is_there() {
+        let check = |text: &str, expected: &str| {
+            let config = read(text);
+            let message = match config.validate() {
+                Err(error) => error.to_string(),
+                Ok(()) => resolve(&config, &encoder()).unwrap_err().to_string(),
+            };
+            assert!(message.contains(expected), "{message}");
+        };
+        check(r#"{"groups": [{"parameters": ["tail.*"]}]}"#, "`tail.*`, and no parameter");
+        check(r#"{"groups": [{"parameters": ["tail.*"]}]}"#, "there are `embedding.weight`");
+        check(r#"{"groups": [{"parameters": []}]}"#, "at least one name");
+        check(r#"{"groups": [{"parameters": ["*"], "frozen": true}]}"#, "freezes every parameter");
+        check(r#"{"groups": [{"parameters": ["*"], "learning_rate": 0}]}"#, "learning_rate` is 0");
+        check(
+            r#"{"groups": [{"parameters": ["*"], "learning_rate": 1e308}]}"#,
+            "a finite multiple",
+        );
+        check(
+            r#"{"groups": [{"parameters": ["*"], "frozen": true, "unfreeze_at": 2}]}"#,
+            "frozen for the whole run",
+        );
+        check(r#"{"layer_decay": {"factor": 1.5, "layers": []}}"#, "layer_decay.factor` is 1.5");
+        check(
+            r#"{"layer_decay": {"factor": 0.5, "layers": ["block.{}.*"]}}"#,
+            "`train.layer_decay.layers` names `block.{}.*`",
+        );
+    }
+}

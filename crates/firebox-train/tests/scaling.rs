@@ -1,0 +1,291 @@
+//! Loss scaling: step by step against PyTorch's `GradScaler` (`golden_scaler.py` wrote what it does),
+//! and in whole runs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::sync::Mutex;
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use firebox_core::{Event, Stream};
+use firebox_loader::Batch;
+use firebox_models::Loss;
+use firebox_train::{
+    AdamWConfig, Clip, Constant, Data, DynamicScale, Gradients, LossScale, NonFinite, Objective,
+    Optimizer, OptimizerState, Outcome, Scaler, Schedule, SgdConfig, SquaredNorm, Streams,
+    TrainConfig, TrainError, UpdateBy,
+};
+use serde::Deserialize;
+use serde_json::Value;
+use support::{Plan, Point, SEED, ToMean, loader, point, steps, weights};
+
+#[derive(Deserialize)]
+struct Golden {
+    start: Vec<f32>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    q: f64,
+    settings: Settings,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    init_scale: Option<f64>,
+    growth_factor: Option<f64>,
+    backoff_factor: Option<f64>,
+    growth_interval: u64,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    coefficients: Vec<Value>,
+    rate: Value,
+    skipped: bool,
+    scale: f64,
+    good_steps: u64,
+    weights: Vec<Value>,
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| value.as_str().unwrap().parse().unwrap())
+}
+
+fn numbers(values: &[Value]) -> Tensor<1> {
+    let values: Vec<f32> = values.iter().map(|value| number(value) as f32).collect();
+    let size = values.len();
+    Tensor::from_data(TensorData::new(values, [size]), &Device::default())
+}
+
+fn squared(gradients: &Gradients) -> f64 {
+    match gradients.squared_norm() {
+        SquaredNorm::Known(squared) => squared,
+        SquaredNorm::Pending(parts) => {
+            parts.into_iter().map(|part| f64::from(part.into_scalar::<f32>())).sum()
+        }
+    }
+}
+
+#[test]
+fn every_step_is_that_of_grad_scaler() {
+    let golden: Golden = serde_json::from_str(include_str!("golden/scaler.json")).unwrap();
+    for (index, Case { q, settings, steps }) in golden.cases.into_iter().enumerate() {
+        let defaults = DynamicScale::default();
+        let config = LossScale::Dynamic(DynamicScale {
+            initial: settings.init_scale.unwrap_or(defaults.initial),
+            growth: settings.growth_factor.unwrap_or(defaults.growth),
+            backoff: settings.backoff_factor.unwrap_or(defaults.backoff),
+            interval: settings.growth_interval,
+            floor: defaults.floor,
+        });
+        let start = Tensor::from_data(golden.start.as_slice(), &Device::default());
+        let mut model = Point { weight: Param::from_tensor(start) }.train();
+        let sgd = SgdConfig { momentum: 0.9, ..SgdConfig::default() };
+        let settings = TrainConfig { optimizer: Optimizer::Sgd(sgd), ..TrainConfig::default() };
+        let mut optimizer = OptimizerState::new(&model, &settings).unwrap();
+        let mut scaler = Scaler::new(&config);
+        for (at, step) in steps.iter().enumerate() {
+            let what = format!("case {index}, step {at}");
+            let weight = model.weight.val();
+            let loss =
+                weight.clone() * numbers(&step.coefficients) + weight.clone() * weight * (q / 2.0);
+            let scaled = loss.sum() * scaler.scale;
+            let gradients = Gradients::take(&model, scaled.backward());
+            let by = UpdateBy {
+                learning_rate: number(&step.rate),
+                clip: Clip::Norm(1.0),
+                scale: scaler.scale,
+                squared_norm: squared(&gradients),
+            };
+            let taken = optimizer.step(&mut model, &gradients, by);
+            scaler.update(&config, !taken);
+            assert_eq!(!taken, step.skipped, "{what}");
+            assert_eq!((scaler.scale, scaler.good_steps), (step.scale, step.good_steps), "{what}");
+            for (found, expected) in weights(&model).iter().zip(&step.weights) {
+                let (found, expected) = (f64::from(*found), number(expected));
+                let near = (found - expected).abs() <= 2e-6 * expected.abs().max(0.1);
+                assert!(found == expected || near, "{what}: {found}, {expected}");
+            }
+        }
+    }
+}
+
+fn config(loss_scale: LossScale) -> TrainConfig {
+    let adamw = AdamWConfig { learning_rate: 0.01, ..AdamWConfig::default() };
+    TrainConfig {
+        epochs: 3,
+        optimizer: Optimizer::AdamW(adamw),
+        early_stopping: None,
+        loss_scale,
+        ..TrainConfig::default()
+    }
+}
+
+/// A loss whose gradient overflows at a scale of `2^128 / size` in some steps (from 0).
+struct Storm {
+    steps: Vec<u64>,
+    size: f64,
+}
+
+impl Objective<Point> for Storm {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let stormy = self
+            .steps
+            .iter()
+            .any(|step| streams.samples == Stream::new(SEED, "masks").substream(*step));
+        // In two steps, for a gradient that no f32 can hold.
+        let factor = if stormy { self.size.sqrt() } else { 1.0 };
+        let distance = model.weight.val() - batch.inputs.clone().mean();
+        // The loss is small, and so is nothing but its gradient at this place.
+        let value = (distance.clone() - distance.detach()) * factor * factor;
+        Loss { value, weight: batch.indices.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn an_overflow_changes_neither_weights_nor_schedule_and_is_told() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let dynamic = DynamicScale { interval: 4, ..DynamicScale::default() };
+    let run = |max_steps, storm: &[u64], stop_at: Option<u64>| {
+        let folder = tempfile::tempdir().unwrap();
+        let (max_steps, loss_scale) = (Some(max_steps), LossScale::Dynamic(dynamic));
+        let config = TrainConfig { max_steps, ..config(loss_scale) };
+        let told = Mutex::new(vec![]);
+        let watch = |event: &Event| {
+            if let Event::LossScale { step, scale, overflows, .. } = event {
+                told.lock().unwrap().push((*step, *scale, *overflows));
+            }
+        };
+        let objective = Storm { steps: storm.to_vec(), size: 2f64.powi(114) };
+        let plan = Plan { watch: &watch, stop_at, ..Plan::new(folder.path()) };
+        let mut trained = plan.train(point(), &objective, data, &config).unwrap();
+        if stop_at.is_some() {
+            assert_eq!(trained.summary.outcome, Outcome::Interrupted);
+            let plan = Plan { watch: &watch, ..Plan::resumed(folder.path()) };
+            trained = plan.train(point(), &objective, data, &config).unwrap();
+        }
+        let steps: Vec<_> = steps(folder.path()).into_iter().map(|(step, _)| step).collect();
+        (weights(&trained.model), trained.summary, steps, told.into_inner().unwrap())
+    };
+    // The third step overflows at 2^16, 2^15 and 2^14, and is tried again with other batches.
+    let (stormy, summary, steps, told) = run(9, &[2, 3, 4], None);
+    let falls = [(3, 32_768.0, 1), (4, 16_384.0, 2), (5, 8_192.0, 3), (9, 16_384.0, 3)];
+    assert_eq!(told, falls);
+    assert_eq!((summary.counts.skipped, summary.counts.non_finite_in_a_row), (3, 0));
+    let scales: Vec<f64> = steps.iter().map(|step| step.loss_scale).collect();
+    assert_eq!(scales[..6], [65_536.0, 65_536.0, 65_536.0, 32_768.0, 16_384.0, 8_192.0]);
+    let skipped: Vec<bool> = steps.iter().map(|step| step.skipped).collect();
+    assert_eq!(skipped, [false, false, true, true, true, false, false, false, false]);
+    // The schedule stood still: steps 3 to 6 have one rate. All gradients are equal but for their
+    // scale, so the weights are those of six steps without a storm on the same schedule.
+    let rates: Vec<f64> = steps.iter().map(|step| step.learning_rate).collect();
+    assert!(rates[2..6].iter().all(|rate| *rate == rates[2]) && rates[6] != rates[5]);
+    let (calm, _, calm_steps, _) = run(9, &[], None);
+    assert_eq!(calm_steps[..6].iter().map(|s| s.learning_rate).collect::<Vec<_>>(), {
+        let mut kept = rates.clone();
+        kept.drain(3..6);
+        kept
+    });
+    assert_ne!(calm, stormy);
+    for stop_at in [2, 3, 4, 5, 6] {
+        let again = run(9, &[2, 3, 4], Some(stop_at));
+        assert_eq!((&again.0, &again.2, &again.3), (&stormy, &steps, &told), "at {stop_at}");
+        assert_eq!(again.1.counts, summary.counts);
+    }
+}
+
+#[test]
+fn an_overflow_at_the_floor_is_a_failure() {
+    let loader = loader(400, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = Storm { steps: (0..100).collect(), size: 1e40 };
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(LossScale::Dynamic(DynamicScale::default()));
+    let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
+    // Sixteen falls from 65,536 to 1, and the seventeenth is no overflow any more.
+    assert!(matches!(error, TrainError::NonFinite { step: 17, .. }), "{error}");
+}
+
+#[test]
+fn a_run_of_overflows_alone_is_no_result() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = Storm { steps: (0..100).collect(), size: 2f64.powi(114) };
+    let folder = tempfile::tempdir().unwrap();
+    let dynamic = DynamicScale { initial: 2f64.powi(40), ..DynamicScale::default() };
+    let config = config(LossScale::Dynamic(dynamic));
+    let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::Overflowed { steps: 18, .. }), "{error}");
+    assert!(!folder.path().join("training.json").exists());
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_no_overflow() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = ToMean { broken: vec![1] };
+    let run = |non_finite| {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            TrainConfig { non_finite, ..config(LossScale::Dynamic(DynamicScale::default())) };
+        let trained = Plan::new(folder.path()).train(point(), &objective, data, &config)?;
+        let scales: Vec<f64> = steps(folder.path()).iter().map(|(s, _)| s.loss_scale).collect();
+        Ok::<_, TrainError>((trained.summary.counts.skipped, scales[1], scales[2]))
+    };
+    assert!(matches!(run(NonFinite::Stop).unwrap_err(), TrainError::NonFinite { step: 2, .. }));
+    // The scale falls all the same, as PyTorch's does.
+    assert_eq!(run(NonFinite::Skip).unwrap(), (1, 65_536.0, 32_768.0));
+}
+
+/// A loss with the gradient 1e-8, which is on its way through f16.
+struct Faint;
+
+impl Objective<Point> for Faint {
+    fn loss(&self, model: &Point, batch: &Batch, _: Streams) -> Loss {
+        let half = model.weight.val().cast(DType::F16).cast(DType::F32);
+        Loss { value: half * 1e-8, weight: batch.indices.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn gradients_that_vanish_in_f16_survive_with_a_scale() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |loss_scale| {
+        let folder = tempfile::tempdir().unwrap();
+        let schedule = Schedule::Constant(Constant::default());
+        let adamw = AdamWConfig { weight_decay: 0.0, eps: 1e-12, ..AdamWConfig::default() };
+        let optimizer = Optimizer::AdamW(adamw);
+        let config = TrainConfig { schedule, optimizer, ..config(loss_scale) };
+        let trained = Plan::new(folder.path()).train(point(), &Faint, data, &config).unwrap();
+        let (_, [_, norm]) = steps(folder.path()).swap_remove(0);
+        (weights(&trained.model)[0], f64::from_bits(norm))
+    };
+    assert_eq!(run(LossScale::Off), (1.5, 0.0));
+    for scale in [LossScale::Auto.resolve(true), LossScale::Static(1024.0)] {
+        let (weight, norm) = run(scale);
+        // Eighteen steps of 1e-3.
+        assert!((weight - (1.5 - 18e-3)).abs() < 1e-4, "{weight}");
+        assert!((norm / 1e-8 - 1.0).abs() < 1e-2, "{norm}");
+    }
+}
+
+#[test]
+fn a_static_scale_that_is_a_power_of_two_changes_nothing() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |loss_scale| {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainConfig { accumulate: 2, ..config(loss_scale) };
+        let objective = ToMean::default();
+        let trained = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap();
+        weights(&trained.model)
+    };
+    assert_eq!(run(LossScale::Static(4096.0)), run(LossScale::Off));
+}

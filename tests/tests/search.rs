@@ -1,0 +1,291 @@
+//! `firebox search`, whole: what it leaves, what it refuses, and what becomes of workers that die.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use firebox_tests::{command, firebox};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PIPELINE: &str = r#"
+[data]
+path = "bars.csv"
+[window]
+length = 16
+stride = 4
+[augment]
+versions = 1
+[loader]
+batch_size = 16
+[model.bilstm-mae]
+hidden = 6
+layers = 1
+decoder_hidden = 6
+[train]
+epochs = 2
+early_stopping = false
+non_finite = "stop"
+[train.checkpoint]
+resume_every = 2
+[evaluate]
+seeds = 2
+resamples = 200
+"#;
+
+const SEARCH: &str = r#"
+[search]
+trials = 4
+heartbeat = 0.2
+sampler = "random"
+pruner = "none"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { low = 1e-4, high = 1e-2, log = true }
+"model.bilstm-mae.hidden" = { low = 4, high = 8, step = 2 }
+"#;
+
+fn project(search: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
+    let row = |i: usize| {
+        let (open, close) = (price(i), price(i + 1));
+        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
+        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
+    };
+    let bars: String = (0..900).map(row).collect();
+    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
+        .unwrap();
+    std::fs::write(folder.path().join("p.toml"), format!("{PIPELINE}{search}")).unwrap();
+    folder
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn assert_done(output: &Output) {
+    assert_eq!(output.status.code(), Some(0), "{}{}", errors(output), said(output));
+}
+
+/// The entries of the journal with an operation's number.
+fn entries(folder: &Path, operation: u64) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("runs/p.search/study.log")).unwrap();
+    let entries = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    entries.filter(|entry| entry["op_code"] == operation).collect()
+}
+
+/// The values of the trials that ended complete.
+fn values(folder: &Path) -> Vec<f64> {
+    let ended = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
+    ended.map(|entry| entry["values"][0].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_done(&output);
+    let all = values(folder);
+    assert!(all.len() == 4 && all.iter().all(|value| value.is_finite()), "{all:?}");
+    let best = all.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(said(&output).contains(&format!("validation loss of {best:.6}")), "{}", said(&output));
+    let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+    assert!(summary.contains("- complete: 4"), "{summary}");
+    // The best pipeline is one, and what it trains has the loss of the trial.
+    let path = folder.join("runs/p.search/best.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("[search"), "{text}");
+    let again = tempfile::tempdir().unwrap();
+    let runs = format!("run.directory={}", again.path().display());
+    let output = firebox(folder, &["run", path.to_str().unwrap(), "--set", &runs]);
+    assert_done(&output);
+    assert!(errors(&output).contains(&format!("best loss {best:.5}")), "{}", errors(&output));
+    // The checkpoints of three are kept, and every trial has its log.
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let runs: Vec<_> =
+        runs.map(|run| run.path()).filter(|p| p.join("events.jsonl").exists()).collect();
+    let kept = runs.iter().filter(|run| run.join("checkpoints").is_dir()).count();
+    assert_eq!((runs.len(), kept), (4, 3));
+    // Asked for again there is nothing to do; asked for more, it goes on.
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    assert_eq!(values(folder).len(), 4);
+    let journal = "runs/p.search/study.log";
+    assert_done(&firebox(folder, &["search", "--join", journal, "--set", "search.trials=6"]));
+    let after = values(folder);
+    assert!(after.len() == 6 && after[..4] == all[..], "{after:?}");
+    // The study belongs to this pipeline.
+    let other = firebox(folder, &["search", "p.toml", "--set", "train.epochs=3"]);
+    assert_eq!(other.status.code(), Some(2));
+    let text = errors(&other);
+    assert!(text.contains("`train.epochs` = 2") && text.contains("`train.epochs` = 3"), "{text}");
+}
+
+#[test]
+fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
+    let check = |search: &str, expected: &[&str]| {
+        let project = project(search);
+        let output = firebox(project.path(), &["search", "p.toml"]);
+        let text = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        expected.iter().for_each(|part| assert!(text.contains(part), "`{part}` is not in {text}"));
+        assert!(!project.path().join("runs").exists());
+    };
+    let space = |entry: &str| format!("[search.space]\n{entry}\n");
+    let unknown = space(r#""train.optimizer.adamw.learning_rat" = { low = 0.1, high = 1.0 }"#);
+    check(
+        &unknown,
+        &["unknown key `learning_rat`", "did you mean `learning_rate`?", "[search.space]"],
+    );
+    let empty = space(r#""train.epochs" = { low = 9, high = 3 }"#);
+    check(&empty, &["`train.epochs` cannot be: the range from 9 to 3 is empty"]);
+    let zero =
+        space(r#""train.optimizer.adamw.learning_rate" = { low = 0.0, high = 0.1, log = true }"#);
+    check(&zero, &["a logarithmic range must start above 0"]);
+    let range = space(r#""model.bilstm-mae.hidden" = { low = 0, high = 8 }"#);
+    check(&range, &["[search.space] cannot have `model.bilstm-mae.hidden` = 0", "hidden"]);
+    let kind = space(r#""train.epochs" = { low = 1.0, high = 3.0 }"#);
+    check(&kind, &["`train.epochs` = 1.0", "whole number"]);
+    let choice = space(r#""run.precision" = { choices = ["f32", "f12"] }"#);
+    check(&choice, &["`run.precision` = \"f12\""]);
+    check(
+        &space(r#""run.directory" = { choices = ["a"] }"#),
+        &["it says where and how a run is kept"],
+    );
+    check(&space(r#""train.epochs" = { low = 1 }"#), &["it needs `low` and `high`, or `choices`"]);
+    check("[search]\n", &["there is nothing to search"]);
+    check("", &["has no table [search]"]);
+    let when = r#""train.epochs" = { low = 1, high = 2, when = { "loader.batch_size" = 8 } }"#;
+    check(
+        &space(when),
+        &["`train.epochs` depends on `loader.batch_size`, which is not in the space"],
+    );
+    let misspelt = format!("{}[search.pruner.medain]\n", space(""));
+    check(&misspelt, &["unknown choice `medain`", "did you mean `median`?"]);
+    let trials = "[search]\ntrials = 0\n".to_owned() + &empty;
+    check(&trials, &["`search.trials` is 0"]);
+}
+
+#[test]
+fn a_damaged_journal_is_named_and_left_alone() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    assert_done(&firebox(folder, &["search", "p.toml", "--set", "search.trials=1"]));
+    let path = folder.join("runs/p.search/study.log");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let damaged = text.replacen("{\"op_code\":5", "{\"op_cod", 1);
+    std::fs::write(&path, &damaged).unwrap();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let place = text.lines().position(|line| line.starts_with("{\"op_code\":5")).unwrap() + 1;
+    let text = errors(&output);
+    let expected = format!("line {place} of {}", path.canonicalize().unwrap().display());
+    assert!(text.contains(&expected) && text.contains("is damaged"), "{text}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+}
+
+#[test]
+fn a_trial_that_fails_keeps_its_reason_and_the_study_goes_on() {
+    let search = r#"
+[search]
+trials = 2
+sampler = "grid"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 1e37] }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_done(&output);
+    assert!(said(&output).contains("1 complete, 0 given up early, 1 failed"), "{}", said(&output));
+    let reasons: Vec<_> = entries(folder, 8)
+        .into_iter()
+        .filter_map(|entry| entry["user_attr"]["fail_reason"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(reasons.len(), 1);
+    assert!(reasons[0].contains("has the loss") || reasons[0].contains("NaN"), "{reasons:?}");
+}
+
+#[test]
+fn several_workers_share_a_search() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let output =
+        firebox(folder, &["search", "p.toml", "--workers", "3", "--set", "search.trials=9"]);
+    assert_done(&output);
+    assert_eq!(values(folder).len(), 9);
+    let begun: std::collections::BTreeSet<String> =
+        entries(folder, 4).iter().map(|entry| entry["worker_id"].to_string()).collect();
+    assert!(begun.len() >= 2, "one worker did everything: {begun:?}");
+}
+
+/// Waits until a run's log has the text.
+#[cfg(unix)]
+fn wait_for(folder: &Path, text: &str) {
+    for _ in 0..5000 {
+        let runs = std::fs::read_dir(folder.join("runs")).into_iter().flatten().flatten();
+        let mut logs = runs.filter_map(|run| std::fs::read(run.path().join("events.jsonl")).ok());
+        if logs.any(|log| String::from_utf8_lossy(&log).contains(text)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    panic!("no run wrote {text}");
+}
+
+/// A worker is killed, or stopped, in the middle of a trial; another goes on from its checkpoint, and
+/// the trial ends with the value that it would have had.
+#[cfg(unix)]
+#[test]
+fn a_trial_goes_on_from_its_last_checkpoint() {
+    let search = r#"
+[search]
+trials = 1
+heartbeat = 0.2
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3] }
+"#;
+    let long = ["search", "p.toml", "--set", "train.epochs=30"];
+    let whole = project(search);
+    assert_done(&firebox(whole.path(), &long));
+    let expected = values(whole.path());
+    for (signal, code) in [("-KILL", None), ("-INT", Some(130))] {
+        let project = project(search);
+        let folder = project.path();
+        let mut child = command(folder, &long);
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for(folder, "\"event\":\"checkpoint\"");
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert_eq!(child.wait().unwrap().code(), code, "{signal}");
+        assert_eq!(values(folder), [0.0; 0]);
+        let journal = "runs/p.search/study.log";
+        let output = firebox(folder, &["search", "--join", journal]);
+        assert_done(&output);
+        assert!(errors(&output).contains("goes on with trial 0"), "{}", errors(&output));
+        assert_eq!(values(folder), expected, "{signal}");
+        let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+        assert_eq!(runs.len(), 2, "one run and the search: {runs:?}");
+        let logs = runs
+            .iter()
+            .filter_map(|run| std::fs::read_to_string(run.path().join("events.jsonl")).ok());
+        let events: Vec<Value> = logs
+            .flat_map(|log| {
+                log.lines().filter_map(|l| serde_json::from_str(l).ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        assert!(events.iter().any(|event| event["resumed_at_step"].as_u64() > Some(0)), "{signal}");
+        let states: Vec<_> =
+            entries(folder, 6).iter().map(|entry| entry["state"].as_u64().unwrap()).collect();
+        // Failed, taken again, complete.
+        assert_eq!(states, [3, 0, 1]);
+        let created = entries(folder, 4);
+        assert_eq!(created.len(), 2);
+        assert_eq!(created[1]["system_attrs"]["retry_history"], serde_json::json!([0]));
+    }
+}
