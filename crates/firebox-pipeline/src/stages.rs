@@ -149,7 +149,7 @@ pub(crate) fn run(
         let work = || run.make(prepared, &folder, &mut reasons, path);
         obeying(path, &requests, &all, work)
     })?;
-    let profile = profiling.end(&folder, &all)?;
+    let profile = profiling.end(&folder, &all);
     let Made { windows, measured, trained, outcome, remade } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step, remade } => {
