@@ -99,7 +99,7 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
     assert!(summary.contains("- complete: 4") && summary.contains("(fANOVA)"), "{summary}");
     let page = std::fs::read_to_string(folder.join("runs/p.search/report.html")).unwrap();
-    for part in ["History", "Parameters", "Curves", "Timeline", "Best configuration"] {
+    for part in ["History", "Parameters", "On the way", "Trials", "Best configuration"] {
         assert!(page.contains(&format!(">{part}</h2>")), "{part}");
     }
     // The best pipeline is one, and what it trains has the loss of the trial.

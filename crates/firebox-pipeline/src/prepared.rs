@@ -171,16 +171,20 @@ impl Prepared {
     }
 
     /// The settings as a pipeline file that means the same from any folder.
-    pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
+    pub(crate) fn toml(&self) -> Result<String, PipelineError> {
         let config = self.absolute()?;
-        let text = toml::to_string(&config).map_err(|error| {
+        toml::to_string(&config).map_err(|error| {
             PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
-        })?;
+        })
+    }
+
+    /// The same, as it stands beside a run.
+    pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
         let mut out = "# The settings of this run, with every default.\n# Go on with it: firebox run --resume <this folder>\n".to_owned();
         for Reason { key, value, reason } in reasons {
             out.push_str(&format!("# {key} = {value}: {reason}\n"));
         }
-        Ok(out + "\n" + &text)
+        Ok(out + "\n" + &self.toml()?)
     }
 }
 

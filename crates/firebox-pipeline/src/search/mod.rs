@@ -218,12 +218,12 @@ impl Search {
             let prepared = Prepared::of(&self.name, config);
             let path = folder.join("best.toml");
             let head = format!(
-                "# Trial {} of the study {}: {}\n",
+                "# Trial {} of the study {}: {}\n# Run it: firebox run <this file>\n\n",
                 best.number,
                 self.name,
                 value_text(best)
             );
-            configuration = head + &prepared.resolved(&[])?;
+            configuration = head + &prepared.toml()?;
             std::fs::write(&path, &configuration).map_err(at(&path))?;
             pipeline = Some(path);
             if !self.is_stopped() {
@@ -276,7 +276,7 @@ impl Search {
                 same_search(&self.name, &self.file, &self.config, &theirs)?;
             }
             Some(_) => {}
-            None => study.set_system_attribute(PIPELINE, &prepared.resolved(&[])?.into())?,
+            None => study.set_system_attribute(PIPELINE, &prepared.toml()?.into())?,
         }
         study.set_metric_names(&["validation loss"])?;
         Ok(())

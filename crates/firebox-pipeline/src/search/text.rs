@@ -42,6 +42,7 @@ pub(super) fn short(value: firebox_search::Value) -> String {
             format!("{number:.2e}")
         }
         firebox_search::Value::Float(number) => format!("{number:.4}"),
+        firebox_search::Value::Choice(firebox_search::Choice::Text(text)) => text,
         other => other.to_string(),
     }
 }
