@@ -76,7 +76,7 @@ pub(super) unsafe fn erf<S: Simd>(x: S::Vector) -> S::Vector {
         p = S::fma(p, z, S::splat(-2.101_024e-6));
         p = S::fma(p, z, S::splat(-5.692_506_4e-5));
         p = S::fma(p, z, S::splat(-7.349_906_3e-4));
-        p = S::fma(p, z, S::splat(-2.954_599_8e-3));
+        p = S::fma(p, z, S::splat(-2.954_6e-3));
         p = S::fma(p, z, S::splat(-1.609_603_3e-2));
         let mut q = S::splat(-1.456_607_2e-5);
         q = S::fma(q, z, S::splat(-2.133_740_6e-4));

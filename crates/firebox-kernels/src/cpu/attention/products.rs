@@ -94,10 +94,11 @@ unsafe fn panel<S: Simd, C: Compute, const N: usize>(
             done += 8;
         }
     }
-    for_row_tiles!(S, product.rows - done, row, M => {
-        // SAFETY: as above, for `M` rows.
-        unsafe { tile::<S, C, M, N>(product, a, b, out, done + row) }
-    });
+    // SAFETY: as above, for the rows that are left.
+    unsafe {
+        for_row_tiles!(S, product.rows - done, row, M =>
+            tile::<S, C, M, N>(product, a, b, out, done + row));
+    }
 }
 
 /// `M` rows from `row` on.
