@@ -12,9 +12,11 @@ machine. It prints every line that it read, then a table for LOG.md.
 import argparse, json, statistics, subprocess, sys
 
 CASES = ["lstm-mae:f32:512", "lstm-mae:f32:64", "lstm-mae:bf16:512", "lstm-mae:bf16:64",
-         "lstm-mae:f32:512:eval", "lstm-mae:bf16:512:eval", "lstm-forecast:f32:128",
-         "transformer:f32:256", "transformer:bf16:256", "transformer:f32:256:eval", "transformer:bf16:256:eval",
-         "bert-base:f32:16", "bert-base:bf16:16", "bert-base:f32:16:eval", "bert-base:bf16:16:eval"]
+         "lstm-mae:f32:512:eval", "lstm-mae:bf16:512:eval", "lstm-forecast:f32:128"]
+CASES += [f"{workload}:{precision}:{batch}{mode}"
+          for workload, batch in (("cnn-lstm", 64), ("mlp", 512), ("transformer", 256), ("bert-base", 16))
+          for mode in ("", ":eval") for precision in ("f32", "bf16")]
+SHORT = {"lstm-forecast": 100, "mlp": 200, "cnn-lstm": 8, "transformer": 6, "bert-base": 4}
 
 
 def run(command):
@@ -29,8 +31,7 @@ def run(command):
 def measure(case, firebox, torch_steps, rounds, device):
     workload, precision, batch, *rest = case.split(":")
     mode = ["--eval"] if rest else []
-    few = {"lstm-forecast": 100, "transformer": 6, "bert-base": 4}
-    short = few.get(workload, 12 if int(batch) < 512 else 6)
+    short = SHORT.get(workload, 12 if int(batch) < 512 else 6)
     size = ["--batch", batch, "--steps", str(short), "--warmup", str(max(3, short // 5)), "--device", device]
     ours = [firebox, "bench", "--json", "--workload", workload, "--precision", precision, *size, *mode]
     theirs = [sys.executable, torch_steps, "--workload", workload, "--precision", precision.replace("f32", "fp32").replace("bfp32", "bf16"), *size, *mode]

@@ -79,3 +79,26 @@ pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     }
     command
 }
+
+/// A folder with the pipeline file `p.toml` and so many one-minute bars in `bars.csv`, whose prices go
+/// up and down.
+///
+/// # Panics
+///
+/// When it cannot be written.
+pub fn project(pipeline: &str, bars: usize) -> tempfile::TempDir {
+    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
+    let row = |i: usize| {
+        let (open, close) = (price(i), price(i + 1));
+        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
+        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
+    };
+    let bars: String = (0..bars).map(row).collect();
+    let write = |folder: &Path| {
+        std::fs::write(folder.join("bars.csv"), format!("time,open,high,low,close\n{bars}"))?;
+        std::fs::write(folder.join("p.toml"), pipeline)
+    };
+    let folder = tempfile::tempdir();
+    let written = folder.and_then(|folder| write(folder.path()).map(|()| folder));
+    written.unwrap_or_else(|error| panic!("the project of a test cannot be written: {error}"))
+}

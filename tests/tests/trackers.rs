@@ -41,18 +41,7 @@ period = 0.1
 "#;
 
 fn project() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
-    let row = |i: usize| {
-        let (open, close) = (price(i), price(i + 1));
-        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
-        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
-    };
-    let bars: String = (0..900).map(row).collect();
-    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
-        .unwrap();
-    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
-    folder
+    firebox_tests::project(PIPELINE, 900)
 }
 
 /// Runs the pipeline with these settings and returns the run's folder and what was said.

@@ -36,18 +36,7 @@ period = 0.2
 "#;
 
 fn project() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
-    let row = |i: usize| {
-        let (open, close) = (price(i), price(i + 1));
-        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
-        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
-    };
-    let bars: String = (0..1400).map(row).collect();
-    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
-        .unwrap();
-    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
-    folder
+    firebox_tests::project(PIPELINE, 1400)
 }
 
 fn begin(folder: &Path) -> Child {
@@ -179,4 +168,27 @@ fn a_profile_is_a_timeline_and_a_table() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert!(errors.contains("nothing was profiled"), "{errors}");
+}
+
+#[test]
+fn runs_are_compared_on_one_page() {
+    let project = project();
+    let folder = project.path();
+    for epochs in ["train.epochs=1", "train.epochs=2"] {
+        let output = firebox(folder, &["run", "p.toml", "--set", epochs]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let runs: Vec<String> = runs.map(|run| run.file_name().into_string().unwrap()).collect();
+    assert_eq!(runs.len(), 2);
+    let output = firebox(folder, &["compare", &runs[0], &runs[1]]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
+    for part in [&runs[0], &runs[1], "train.epochs", "step, median", "error on masked steps"] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    assert!(!page.contains("run.directory"));
+    let output = firebox(folder, &["compare", &runs[0], "nothing"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no run nothing"));
 }

@@ -6,9 +6,9 @@ mod page;
 
 use firebox_core::{Event, Silent, Stream};
 use firebox_eval::{
-    Advice, EmbeddingView, EpochPoint, EvalConfig, EvalError, Fact, Features, MaskedWindow,
-    Measure, Outcome, Parts, Projection, Reason, ReconstructionTally, Report, Stage, StepPoint,
-    Subjects, Table, evaluate, verdict,
+    Advice, ComparedRun, EmbeddingView, EpochPoint, EvalConfig, EvalError, Fact, Features,
+    MaskedWindow, Measure, Outcome, Parts, Projection, Reason, ReconstructionTally, Report,
+    SideBySide, Stage, StepPoint, Subjects, Table, evaluate, verdict,
 };
 
 /// Features whose first columns carry the class as strongly as `signal` says.
@@ -155,6 +155,63 @@ fn a_full_page_is_well_formed_and_begins_with_the_verdict() {
     {
         assert!(page.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
+}
+
+/// Runs of these names with these settings.
+fn compared(names: &[&str], evil: &str) -> Vec<ComparedRun> {
+    let run = |(place, name): (usize, &&str)| {
+        let mut report = small();
+        report.run = (*name).to_owned();
+        let settings = [("same", "1".to_owned()), ("train.epochs", place.to_string())];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value));
+        let timings = vec![(evil.to_owned(), evil.to_owned())];
+        ComparedRun { report, settings: settings.into(), timings }
+    };
+    names.iter().enumerate().map(run).collect()
+}
+
+#[test]
+fn runs_side_by_side_are_one_page_with_what_differs() {
+    let page = SideBySide::new(compared(&["a", "b", "a"], "step")).unwrap().html();
+    let page = page::check(page);
+    for part in [
+        "Comparison of 3 runs",
+        "a, b, a (2)",
+        "1 setting is the same",
+        "train.epochs",
+        "Validation loss",
+    ] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    assert!(!page.contains(">same<"), "a setting that does not differ is shown");
+    let evil = "</title><script>alert('\"&')</script>";
+    page::check(SideBySide::new(compared(&[evil, "b"], evil)).unwrap().html());
+    // Runs that have not ended have no scores, and runs of one pipeline may not differ at all.
+    let mut young = compared(&["a", "b"], "step");
+    for run in &mut young {
+        run.report = Report::new("", &run.report.run, verdict(None, None));
+        run.settings.clear();
+    }
+    let page = page::check(SideBySide::new(young).unwrap().html());
+    assert!(page.contains("None of these runs has scores yet") && page.contains("nothing differs"));
+}
+
+#[test]
+fn a_comparison_needs_runs_and_replaces_nothing_but_a_page() {
+    for count in [0, 1, 10] {
+        let names = vec!["run"; count];
+        let error = SideBySide::new(compared(&names, "step")).unwrap_err().to_string();
+        assert!(error.contains(&format!("{count} runs cannot be compared")), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let both = SideBySide::new(compared(&["a", "b"], "step")).unwrap();
+    let page = folder.path().join("page.html");
+    both.write(&page).unwrap();
+    both.write(&page).unwrap();
+    let other = folder.path().join("thesis.html");
+    std::fs::write(&other, "<p>years of work</p>").unwrap();
+    assert!(matches!(both.write(&other).unwrap_err(), EvalError::NotOurs { .. }));
+    assert!(std::fs::read_to_string(&other).unwrap().contains("years of work"));
 }
 
 #[test]

@@ -36,7 +36,9 @@ fn trial(number: u64) -> StudyTrial {
             .into_iter()
             .enumerate()
             // A setting that only some trials have.
-            .map(|(i, place)| (i != 2 || number % 4 > 0).then(|| (place, format!("{place:.3}"))))
+            .map(|(i, place)| {
+                (i != 2 || !number.is_multiple_of(4)).then(|| (place, format!("{place:.3}")))
+            })
             .collect(),
         reports: (0..steps).map(report).collect(),
         started: Some(started),

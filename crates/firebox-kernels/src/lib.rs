@@ -13,6 +13,12 @@
 //! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
 //! of a Transformer, each as one pass.
 //!
+//! [`conv1d`] takes sequences with their channels side by side, makes no matrix of windows, and draws
+//! [`GaussianNoise`] on its input while it reads it. [`BatchNorm`] goes through memory once for what
+//! it computes and what follows it, rectifier, maximum of neighbouring steps, dropout
+//! ([`NormEpilogue`]), and keeps running statistics that are saved with the parameters and never
+//! trained. [`max_pool1d`] is the maximum for itself.
+//!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
 //! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
 //! gradient costs what was used of it, and optimizer steps over all parameters at once

@@ -4,7 +4,6 @@ use firebox_core::{Event, Listener};
 use firebox_eval::Table;
 use firebox_monitor::{Profile, ProfileConfig, Profiler};
 
-use crate::error::PipelineError;
 use crate::folder::RunFolder;
 use crate::measure::table;
 
@@ -30,14 +29,8 @@ impl Profiling {
     }
 
     /// Writes the timeline and returns the table, if a step was profiled.
-    pub(crate) fn end(
-        self,
-        folder: &RunFolder,
-        listener: &dyn Listener,
-    ) -> Result<Option<Table>, PipelineError> {
-        let Some((profiler, ProfileConfig { warmup, active })) = self.profiler else {
-            return Ok(None);
-        };
+    pub(crate) fn end(self, folder: &RunFolder, listener: &dyn Listener) -> Option<Table> {
+        let (profiler, ProfileConfig { warmup, active }) = self.profiler?;
         let profile = profiler.profile();
         if profile.steps == 0 {
             let message = format!(
@@ -45,10 +38,14 @@ impl Profiling {
                  lower warmup in --profile warmup={warmup},active={active}, or train anew (another seed, another folder)"
             );
             listener.on(&Event::Warning { message });
-            return Ok(None);
+            return None;
         }
-        folder.write(TRACE, profile.trace().as_bytes())?;
-        Ok(Some(rows(&profile, warmup)))
+        // The run is worth more than its timeline.
+        if let Err(error) = folder.write(TRACE, profile.trace().as_bytes()) {
+            let message = format!("{error}; there is no timeline of the profile, only its table");
+            listener.on(&Event::Warning { message });
+        }
+        Some(rows(&profile, warmup))
     }
 }
 

@@ -81,15 +81,15 @@ pub(crate) struct Windows {
 }
 
 /// Sends events to the user's listener, to the log of the run, and to the trackers.
-struct Everyone<'a> {
-    listener: &'a dyn Listener,
-    log: &'a EventLog,
-    trackers: &'a Trackers,
+pub(crate) struct Everyone<'a> {
+    pub(crate) listener: &'a dyn Listener,
+    pub(crate) log: &'a EventLog,
+    pub(crate) trackers: &'a Trackers,
 }
 
 impl Everyone<'_> {
     /// Ends the trackers, and says what is to be said of them.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         self.say(self.trackers.close());
     }
 
@@ -149,7 +149,7 @@ pub(crate) fn run(
         let work = || run.make(prepared, &folder, &mut reasons, path);
         obeying(path, &requests, &all, work)
     })?;
-    let profile = profiling.end(&folder, &all)?;
+    let profile = profiling.end(&folder, &all);
     let Made { windows, measured, trained, outcome, remade } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step, remade } => {
@@ -193,60 +193,8 @@ struct Made {
     remade: usize,
 }
 
-/// Everything up to the end of training, for a search: what the training says of itself, or `None` if
-/// it was stopped. A run that was trained before is not trained again.
-pub(crate) fn train_only(
-    prepared: &Prepared,
-    device: &ChosenDevice,
-    keys: &Keys,
-    path: &Path,
-    stop: &Arc<AtomicBool>,
-    listener: &dyn Listener,
-) -> Result<Option<firebox_train::Summary>, PipelineError> {
-    if let Some(summary) = trained_before(path, keys) {
-        return Ok(Some(summary));
-    }
-    let started = Instant::now();
-    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
-    let trackers = trackers(prepared, path)?;
-    let all = Everyone { listener, log: &log, trackers: &trackers };
-    let name = started_event(device, path, &all);
-    let requests = Requests::new();
-    let run =
-        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
-    let mut remade = 0;
-    let windows = run.windows(&mut remade)?;
-    if windows.parts.validation.is_empty() {
-        return Err(PipelineError::Setting(
-            "there are no validation windows, so no trial has a value\n  choose a split with a validation part".to_owned(),
-        ));
-    }
-    reasons.extend(split_reasons(prepared.config(), &windows));
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
-    let shards = run.augment(&windows, &mut remade)?;
-    let trained = run.train(&windows, shards, path, &mut remade)?;
-    let summary = match trained {
-        Training::Complete(_) => trained_before(path, keys),
-        Training::Interrupted { .. } => None,
-    };
-    all.on(&Event::RunFinished {
-        run: name,
-        outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
-        seconds: started.elapsed().as_secs_f64(),
-    });
-    all.close();
-    Ok(summary)
-}
-
-/// What a run's training said when it ended.
-fn trained_before(path: &Path, keys: &Keys) -> Option<firebox_train::Summary> {
-    let text = std::fs::read(path.join(firebox_train::SUMMARY_FILE)).ok()?;
-    let summary: firebox_train::Summary = serde_json::from_slice(&text).ok()?;
-    (summary.key == keys.training).then_some(summary)
-}
-
 /// Takes the folder of a run, and writes down what it is begun as.
-fn begin(
+pub(crate) fn begin(
     prepared: &Prepared,
     device: &ChosenDevice,
     keys: &Keys,
@@ -267,7 +215,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// The trackers that the settings ask for.
-fn trackers(prepared: &Prepared, path: &Path) -> Result<Trackers, PipelineError> {
+pub(crate) fn trackers(prepared: &Prepared, path: &Path) -> Result<Trackers, PipelineError> {
     let settings = prepared.absolute()?;
     let tracked = TrackedRun {
         name: name_of(path),
@@ -278,7 +226,7 @@ fn trackers(prepared: &Prepared, path: &Path) -> Result<Trackers, PipelineError>
 }
 
 /// Says that a run begins or goes on, and returns its name.
-fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn Listener) -> String {
+pub(crate) fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn Listener) -> String {
     let name = name_of(path);
     listener.on(&Event::RunStarted {
         run: name.clone(),
@@ -356,7 +304,7 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
 }
 
 /// The split, as far as it was not written but follows from the data.
-fn split_reasons(config: &PipelineConfig, windows: &Windows) -> Vec<Reason> {
+pub(crate) fn split_reasons(config: &PipelineConfig, windows: &Windows) -> Vec<Reason> {
     let reason = |key: &str, value: String, reason: &str| Reason {
         key: key.to_owned(),
         value,
@@ -424,12 +372,12 @@ fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-enum Training {
+pub(crate) enum Training {
     Complete(Box<Trained>),
     Interrupted { step: u64 },
 }
 
-struct Trained {
+pub(crate) struct Trained {
     model: BiLstmMae,
     summary: String,
     outcome: String,
@@ -500,7 +448,7 @@ impl Run<'_> {
     }
 
     /// Files → series → parts of windows.
-    fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
@@ -610,7 +558,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn augment(&self, windows: &Windows, remade: &mut usize) -> Result<Arc<Shards>, PipelineError> {
+    pub(crate) fn augment(
+        &self,
+        windows: &Windows,
+        remade: &mut usize,
+    ) -> Result<Arc<Shards>, PipelineError> {
         self.stage("augment", Some(self.keys.augmented), remade, || {
             let shards = Store::open(&self.config.run.cache)?.augmented(
                 self.keys.augmented,
@@ -635,7 +587,7 @@ impl Run<'_> {
     }
 
     /// Trains, or reads back what was trained.
-    fn train(
+    pub(crate) fn train(
         &self,
         windows: &Windows,
         shards: Arc<Shards>,

@@ -6,7 +6,7 @@
 //! [`EarlyStop`] when to end. All of them are functions of a seed, the trial's number and the past
 //! trials: a study goes on after a restart as if nothing had happened, and workers need to share
 //! nothing but the trials. Their decisions are those of Optuna 5.0.0. Afterwards [`importances`],
-//! [`pareto_front`] and [`hypervolume`] sum up what was found.
+//! [`pareto_front`] and [`hypervolume()`] sum up what was found.
 //!
 //! The [`Storage`] keeps studies in a file or on a Redis server, in the format of Optuna's
 //! `JournalStorage`: Optuna loads, continues and extends a study of this crate, also while it runs,

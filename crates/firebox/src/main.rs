@@ -88,7 +88,7 @@ struct CompareFlags {
 
 #[derive(Args)]
 struct BenchFlags {
-    /// The workload: lstm-mae, lstm-forecast, mlp, cnn-lstm.
+    /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
     #[arg(long, default_value = "lstm-mae")]
     workload: Workload,
     /// Type of the operands of products: f32, bf16.

@@ -217,7 +217,10 @@ impl SideBySide {
             let none = std::iter::once("nothing differs".to_owned());
             rows.push(none.chain(self.runs.iter().map(|_| "–".to_owned())).collect());
         }
-        let note = format!("{} are the same in all of these runs.", count(same, "setting"));
+        let note = match same {
+            1 => "1 setting is the same in all of these runs.".to_owned(),
+            _ => format!("{} are the same in all of these runs.", count(same, "setting")),
+        };
         self.beside("setting", "Settings that differ", note, rows)
     }
 

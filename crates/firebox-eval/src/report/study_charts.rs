@@ -281,7 +281,7 @@ pub(super) fn timeline(study: &StudyReport) -> String {
         .filter_map(|trial| Some((trial, trial.started.filter(|start| start.is_finite())?)))
         .collect();
     let begun = &begun[begun.len().saturating_sub(MOST_BARS)..];
-    let row = (420.0 / begun.len().max(1) as f64).clamp(1.2, 12.0);
+    let row = (200.0 / begun.len().max(1) as f64).clamp(1.2, 12.0);
     let height = row * begun.len() as f64 + TOP + BOTTOM;
     let (unit, name) = match now {
         now if now < 300.0 => (1.0, "seconds"),

@@ -86,8 +86,8 @@ fn normals(stream: Stream, group: u64) -> [[f32; LANES]; 4] {
     numbers
 }
 
-/// The logarithm of `(⌊word / 2⌋ + 1/2) / 2^31` rounded to f32, which is in (0, 1]. Polynomial of Cephes' `logf`
-/// (Moshier).
+/// The logarithm of `(⌊word / 2⌋ + 1/2) / 2^31` rounded to f32, which is in (0, 1]. Polynomial of
+/// Cephes' `logf` (Moshier).
 #[inline(always)]
 fn log_of_uniform(word: u32) -> f32 {
     const STEP: f32 = 1.0 / 2_147_483_648.0;

@@ -217,8 +217,9 @@ impl Subscriber for Listening {
         let start_us = start.saturating_duration_since(state.begun).as_secs_f64() * 1e6;
         let duration_us = end.saturating_duration_since(start).as_secs_f64() * 1e6;
         let current = std::thread::current();
-        let thread_name = current.name().unwrap_or("unnamed").to_owned();
-        let span = Span { name, fields, thread: thread(), thread_name, start_us, duration_us };
+        let thread = thread();
+        let thread_name = current.name().map_or(format!("thread {thread}"), str::to_owned);
+        let span = Span { name, fields, thread, thread_name, start_us, duration_us };
         state.spans.push(span);
         drop(state);
         if name == STEP {

@@ -1,7 +1,7 @@
 //! The loss of the workloads with classes.
 
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
+use firebox_kernels::CrossEntropy;
 use firebox_loader::Batch;
 use firebox_models::Loss;
 
@@ -10,15 +10,10 @@ use firebox_models::Loss;
 /// # Shapes
 /// - `logits`: `[batch, class]`
 pub(super) fn cross_entropy(logits: Tensor<2>, batch: &Batch) -> Loss {
-    let [samples, classes] = logits.dims();
-    let mut chosen = vec![0.0_f32; samples * classes];
-    for (row, label) in chosen.chunks_exact_mut(classes).zip(&batch.labels) {
-        if let Some(label) = label {
-            row[*label as usize] = -1.0 / samples as f32;
-        }
+    let labels = batch.labels.iter();
+    let labels: Vec<i64> = labels.map(|label| i64::from(label.unwrap_or_default())).collect();
+    match firebox_kernels::cross_entropy(logits, &labels, &CrossEntropy::default()) {
+        Ok(loss) => Loss { value: loss.value, weight: loss.weight, parts: vec![] },
+        Err(error) => unreachable!("a workload draws labels for each of its samples: {error}"),
     }
-    let device = logits.device().without_autodiff();
-    let chosen = Tensor::<2>::from_data(TensorData::new(chosen, [samples, classes]), &device);
-    let value = (log_softmax(logits, 1) * chosen).sum();
-    Loss { value, weight: samples as f64, parts: vec![] }
 }

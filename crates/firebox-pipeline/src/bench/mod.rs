@@ -218,7 +218,9 @@ fn time<M: Module, O: Objective<M>>(
     config: &BenchConfig,
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
-    let settings = LoaderConfig { batch_size: noise.batch, ..LoaderConfig::default() };
+    // One batch is ready while another is filled: more would be memory that the peer does not take.
+    let batch_size = noise.batch;
+    let settings = LoaderConfig { batch_size, workers: 1, prefetch: 2, ..LoaderConfig::default() };
     let skip = config.warmup as usize;
     let mut measured = if config.evaluate {
         let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;

@@ -88,7 +88,7 @@ fn place(trial: &Trial, name: &str, axis: &Distribution) -> Option<(f64, String)
     let value = own.to_value(*internal).ok()?;
     // The axis may have changed since the trial was begun.
     let there = axis.to_internal(&value).unwrap_or(*internal);
-    Some((axis.place(there), super::short(value)))
+    Some((axis.place(there), super::text::short(value)))
 }
 
 fn summary(name: &str, trials: &[Trial]) -> String {
@@ -137,7 +137,7 @@ fn summary(name: &str, trials: &[Trial]) -> String {
         };
         let seconds = seconds(trial).map_or(String::new(), |seconds| format!("{seconds:.1}"));
         let state = format!("{:?}", trial.state).to_lowercase();
-        let values = super::parameters_text(trial).replace('|', "\\|");
+        let values = super::text::parameters_text(trial).replace('|', "\\|");
         let number = trial.number;
         text.push_str(&format!("| {number} | {state} | {shown} | {seconds} | {values} |\n"));
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use firebox_core::{Event, Listener};
 use firebox_search::{StudyError, TrialHandle};
 
+use super::training::train_only;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::stages;
 use crate::{PipelineConfig, Prepared};
 
 /// User attribute with the name of a trial's run folder.
@@ -103,7 +103,7 @@ pub(super) fn run(
             listener,
         };
         let trained = loop {
-            match stages::train_only(&prepared, device, &keys, &path, &halt, &watcher) {
+            match train_only(&prepared, device, &keys, &path, &halt, &watcher) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if !stop.load(Ordering::SeqCst) => {
                     std::thread::sleep(PAUSE);

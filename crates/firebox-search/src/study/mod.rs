@@ -12,6 +12,7 @@ mod handle;
 mod heart;
 mod optimize;
 mod retry;
+mod suggest;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

@@ -66,6 +66,7 @@ impl<'a> Writer<'a> {
 
     fn save(&self, job: &Job) -> Result<SaveTimes, CheckpointError> {
         let start = Instant::now();
+        let _span = tracing::info_span!("write checkpoint", step = job.state.step).entered();
         job.history.sync_data().map_err(|source| CheckpointError::Write {
             action: "synchronise the history beside",
             path: self.folder.clone(),

@@ -279,7 +279,7 @@ unsafe fn gradient_of<S: Lanes, C: Compute, const DROP: bool>(
         let mut group = 0;
         while group * GROUP < keys {
             let mut kept = [[nothing; GROUP]; 2];
-            let mut by_query = [[nothing; GROUP]; 2];
+            let mut slopes = [[nothing; GROUP]; 2];
             for side in 0..C::PAIR {
                 if block + side >= tile.blocks {
                     break;
@@ -318,33 +318,55 @@ unsafe fn gradient_of<S: Lanes, C: Compute, const DROP: bool>(
                             through = S::keep_high(p, bits, draws.threshold);
                         }
                     }
-                    kept[side][row] = through;
-                    by_query[side][row] = S::mul(p, S::fma(d, scale, dot));
-                }
-            }
-            for row in 0..GROUP {
-                let key = group * GROUP + row;
-                if key >= keys {
-                    break;
-                }
-                // What is overwritten here has been read: by this column or by an earlier one.
-                let at = key * lanes + block / C::PAIR * BLOCK + sub;
-                if C::PAIR == 1 {
-                    S::store(columns.scores.add(at), kept[0][row]);
-                    S::store(columns.d.add(at), by_query[0][row]);
-                    continue;
-                }
-                S::store(columns.scores.add(at), S::pair(kept[0][row], kept[1][row]));
-                S::store(columns.d.add(at), S::pair(by_query[0][row], by_query[1][row]));
-                if row % 2 == 0 {
-                    for side in 0..2.min(tile.blocks - block) {
-                        let at = key / 2 * lanes + (block + side) * BLOCK + sub;
-                        let pair = S::pair(by_query[side][row], by_query[side][row + 1]);
-                        S::store(columns.by_key.add(at), pair);
+                    let slope = S::mul(p, S::fma(d, scale, dot));
+                    if C::PAIR == 1 {
+                        S::store(columns.scores.add(at), through);
+                        S::store(columns.d.add(at), slope);
+                    } else {
+                        (kept[side][row], slopes[side][row]) = (through, slope);
                     }
                 }
             }
+            if C::PAIR == 2 {
+                // SAFETY: as above. What is overwritten has been read: for this column or an earlier one.
+                store_words::<S>(tile, columns, block, sub, group, &kept, &slopes);
+            }
             group += 1;
+        }
+    }
+}
+
+/// Stores a group's probabilities and gradients of scores as words.
+///
+/// # Safety
+/// As for [`gradient_of`].
+#[inline(always)]
+unsafe fn store_words<S: Lanes>(
+    tile: &Tile,
+    columns: &Columns,
+    block: usize,
+    sub: usize,
+    group: usize,
+    kept: &[[S::Vector; GROUP]; 2],
+    slopes: &[[S::Vector; GROUP]; 2],
+) {
+    let lanes = tile.lanes();
+    for row in 0..GROUP {
+        let key = group * GROUP + row;
+        if key >= tile.keys {
+            break;
+        }
+        // SAFETY: every key is below `tile.keys`, and every block below `tile.blocks`.
+        unsafe {
+            let at = key * lanes + block / 2 * BLOCK + sub;
+            S::store(columns.scores.add(at), S::pair(kept[0][row], kept[1][row]));
+            S::store(columns.d.add(at), S::pair(slopes[0][row], slopes[1][row]));
+            if row % 2 == 0 {
+                for (side, slopes) in slopes.iter().enumerate().take(tile.blocks - block) {
+                    let at = key / 2 * lanes + (block + side) * BLOCK + sub;
+                    S::store(columns.by_key.add(at), S::pair(slopes[row], slopes[row + 1]));
+                }
+            }
         }
     }
 }

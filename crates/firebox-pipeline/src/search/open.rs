@@ -1,0 +1,119 @@
+//! Which study is meant, where it is kept, and whether it is the same as before.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebox_search::{Options, Storage, Study, StudyError};
+
+use super::SearchConfig;
+use crate::error::{PipelineError, at};
+use crate::{PipelineConfig, prepared};
+
+/// System attribute of the study with the pipeline that is searched, as TOML.
+pub(super) const PIPELINE: &str = "firebox:pipeline";
+
+pub(super) fn folder(config: &PipelineConfig, name: &str) -> PathBuf {
+    config.run.directory.join(format!("{name}.search"))
+}
+
+pub(super) fn open_storage(
+    config: &PipelineConfig,
+    search: &SearchConfig,
+    name: &str,
+) -> Result<Arc<Storage>, PipelineError> {
+    let address = match &search.storage {
+        Some(address) => address.clone(),
+        None => {
+            let folder = folder(config, name);
+            std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+            folder.join("study.log").display().to_string()
+        }
+    };
+    Ok(Arc::new(Storage::open(&address).map_err(StudyError::from)?))
+}
+
+/// The storage and the name of a study that somebody began.
+pub(super) fn find(
+    address: &str,
+    study: Option<&str>,
+) -> Result<(Arc<Storage>, String), PipelineError> {
+    if !address.contains("://") && !Path::new(address).is_file() {
+        return Err(PipelineError::Setting(format!(
+            "there is no journal {address} to join\n  begin the search with `firebox search FILE`, and name the journal that it prints"
+        )));
+    }
+    let storage = Arc::new(Storage::open(address).map_err(StudyError::from)?);
+    let known = storage.studies().map_err(StudyError::from)?;
+    let name = match (study, known.as_slice()) {
+        (Some(name), _) => name.to_owned(),
+        (None, [only]) => only.clone(),
+        (None, _) => {
+            return Err(PipelineError::Setting(format!(
+                "{} holds {} studies ({})\n  choose one with --study NAME",
+                storage.address(),
+                known.len(),
+                known.join(", ")
+            )));
+        }
+    };
+    Ok((storage, name))
+}
+
+pub(super) fn stored_pipeline(storage: &Arc<Storage>, name: &str) -> Result<String, PipelineError> {
+    let options = Options::new(firebox_search::RandomSampler::new(0));
+    let known = Study::load(storage, name, options)?.system_attributes()?;
+    let text = known.get(PIPELINE).and_then(|text| text.as_str()).map(str::to_owned);
+    text.ok_or_else(|| {
+        PipelineError::Setting(format!(
+            "the study {name} was not begun by `firebox search`: it has no pipeline\n  name a pipeline file instead"
+        ))
+    })
+}
+
+pub(super) fn check_numbers(search: &SearchConfig) -> Result<(), PipelineError> {
+    let wrong = |key: &str, found: String, allowed: &str| {
+        Err(PipelineError::Setting(format!("`search.{key}` is {found}; {allowed}")))
+    };
+    if search.trials == 0 {
+        return wrong("trials", "0".to_owned(), "a search has at least one trial");
+    }
+    if !(1..=64).contains(&search.concurrent) {
+        return wrong("concurrent", search.concurrent.to_string(), "it must be from 1 to 64");
+    }
+    let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0 && seconds < 1e9;
+    if let Some(timeout) = search.timeout.filter(|timeout| !positive(*timeout)) {
+        return wrong("timeout", timeout.to_string(), "it is a number of seconds above 0");
+    }
+    if !positive(search.heartbeat) {
+        let found = search.heartbeat.to_string();
+        return wrong("heartbeat", found, "it is a number of seconds above 0");
+    }
+    Ok(())
+}
+
+/// Refuses to continue a study with another pipeline. How long, where and with how many it is searched
+/// may change.
+pub(super) fn same_search(
+    name: &str,
+    file: &Path,
+    ours: &PipelineConfig,
+    theirs: &PipelineConfig,
+) -> Result<(), PipelineError> {
+    let plain = |config: &PipelineConfig| {
+        let mut config = config.clone();
+        config.run.device.clear();
+        if let Some(search) = &mut config.search {
+            let SearchConfig { space, objective, .. } = std::mem::take(search);
+            *search = SearchConfig { space, objective, ..SearchConfig::default() };
+        }
+        config
+    };
+    let found = prepared::first_difference(&plain(ours), &plain(theirs))?;
+    let Some((key, ours, theirs)) = found else { return Ok(()) };
+    Err(StudyError::Shape {
+        name: name.to_owned(),
+        found: format!("`{key}` = {theirs}"),
+        wanted: format!("`{key}` = {ours}, by {}", file.display()),
+    }
+    .into())
+}
