@@ -459,7 +459,7 @@ mod tests {
         let skipped = [step(1, 1.0, 0.0, 1.0), step(2, 1.0, 0.0, f64::NAN)];
         let expected = [
             "1 of 2 steps",
-            "step 2",
+            "skipped is 2",
             "learning_rate` from 0.001 to 0.0005",
             "clip` from 1 to 0.5",
         ];
