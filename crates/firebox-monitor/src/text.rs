@@ -45,8 +45,8 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         assert_eq!(
-            [0.0, 0.01234, 3.14159, 12345.6].map(significant),
-            ["0", "0.0123", "3.14", "12346"]
+            [0.0, 0.01234, 2.34567, 12345.6].map(significant),
+            ["0", "0.0123", "2.35", "12346"]
         );
         assert_eq!(significant(3.1e-7), "3.10e-7");
         assert_eq!(significant(f64::NAN), "NaN");

@@ -83,14 +83,17 @@ struct Recorder {
     state: Mutex<State>,
 }
 
+/// Name and fields of a span.
+type Open = (&'static str, Vec<(&'static str, String)>);
+
 #[derive(Debug)]
 struct State {
     config: ProfileConfig,
     /// Steps that were begun.
     steps: u64,
     begun: Instant,
-    /// Spans that are open: name and fields.
-    open: HashMap<u64, (&'static str, Vec<(&'static str, String)>)>,
+    /// Spans that are open.
+    open: HashMap<u64, Open>,
     spans: Vec<Span>,
     left_out: u64,
 }
