@@ -82,7 +82,7 @@ impl Problem {
         let stream = stream.substream((sample * self.heads + head) as u64);
         let block = stream.block(i as u64 + (1 << 32) * (j as u64 / 8));
         let word = block[j % 8 / 2];
-        let bits = if j % 2 == 0 { word & 0xffff } else { word >> 16 };
+        let bits = if j.is_multiple_of(2) { word & 0xffff } else { word >> 16 };
         let threshold = (self.dropout * 65536.0).round();
         if threshold == 65536.0 || f64::from(bits) < threshold {
             return 0.0;
