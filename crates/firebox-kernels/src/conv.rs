@@ -135,7 +135,7 @@ fn composed(
     noise: Option<GaussianNoise>,
 ) -> Tensor<3> {
     let x = match noise {
-        Some(noise) => noise.add(x),
+        Some(noise) => noise.add_to(x),
         None => x,
     };
     let (x, weight) = (rounded(x.swap_dims(1, 2), precision), rounded(weight, precision));

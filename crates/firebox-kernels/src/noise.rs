@@ -28,7 +28,7 @@ pub struct GaussianNoise {
 impl GaussianNoise {
     /// `x` with this noise. One pass over memory on Burn's CPU backend in f32; elsewhere the noise is
     /// made on the host.
-    pub fn add<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+    pub fn add_to<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match CpuKernels::fused().filter(|_| is_flex(&x)) {
             Some(kernels) => fused(kernels, x, self.kernel()),
             None => self.composed(x),
@@ -105,9 +105,9 @@ mod tests {
             for kernels in CpuKernels::available() {
                 kernels.force(|| {
                     let x = Tensor::<3>::from_data(data.clone(), &device).require_grad();
-                    let y = noise.add(x.clone());
+                    let y = noise.add_to(x.clone());
                     assert_eq!(values(y.clone()), expected, "{kernels:?}");
-                    assert_eq!(values(noise.add(x.clone().detach().inner())), expected);
+                    assert_eq!(values(noise.add_to(x.clone().detach().inner())), expected);
                     if count > 0 {
                         let grads = (y * 3.0).sum().backward();
                         assert!(values(x.grad(&grads).expect("tracked")).iter().all(|d| *d == 3.0));
@@ -123,7 +123,7 @@ mod tests {
         let results = [1, 2, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let zero = Tensor::<1>::zeros([100_001], &Device::flex());
-            pool.expect("a pool").install(|| values(noise.add(zero)))
+            pool.expect("a pool").install(|| values(noise.add_to(zero)))
         });
         assert!(results[0] == results[1] && results[0] == results[2]);
     }

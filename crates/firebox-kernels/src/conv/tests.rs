@@ -234,7 +234,7 @@ fn noise_is_as_if_it_had_been_added_before() {
     let noise = GaussianNoise { deviation: 0.5, stream: Stream::new(1, "noise") };
     let shape = [3, 50, 37];
     let x = Tensor::<3>::from_data(TensorData::new(case.x.clone(), shape), &Device::flex());
-    let noisy: Vec<f32> = noise.add(x).into_data().iter::<f32>().collect();
+    let noisy: Vec<f32> = noise.add_to(x).into_data().iter::<f32>().collect();
     let before = Case { x: noisy, ..Case::new(case.conv, true) };
     for kernels in CpuKernels::available() {
         for precision in [Precision::F32, Precision::Bf16] {

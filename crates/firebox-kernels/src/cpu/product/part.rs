@@ -44,6 +44,10 @@ dispatch!(
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the lint does not see comments in the argument of a macro"
+)]
 unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle) {
     let inner = task.left.columns;
     let chunk = CHUNK * C::PAIR;
