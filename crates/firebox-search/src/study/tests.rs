@@ -85,7 +85,7 @@ fn parameters_that_belong_together_are_sampled_together() {
     let study = Study::create(&storage, "s", &[Direction::Minimize], options).unwrap();
     let objective = |trial: &mut TrialHandle<'_>| {
         let (a, b) = (trial.suggest_float("a", 0.0, 1.0)?, trial.suggest_float("b", 0.0, 1.0)?);
-        if trial.number() % 2 == 0 {
+        if trial.number().is_multiple_of(2) {
             trial.suggest_float("only even", 0.0, 1.0)?;
         }
         Ok::<_, StudyError>(vec![a + b])
