@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub(crate) struct SearchFlags {
-    /// The pipeline file, with a table [search].
+    /// The pipeline file, with a table `[search]`.
     #[arg(required_unless_present = "join", conflicts_with = "join", value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
