@@ -83,7 +83,7 @@ pub struct BatchNorm {
 pub struct NormEpilogue {
     /// Whether negative values become zero.
     pub rectify: bool,
-    /// The maximum of so many neighbouring steps, at least 1: [`max_pool1d`](crate::max_pool1d) with
+    /// The maximum of so many neighbouring steps, at least 1: [`max_pool1d`] with
     /// this kernel and stride.
     pub pool: usize,
     /// Probability of dropout.

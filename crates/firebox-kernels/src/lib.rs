@@ -9,7 +9,7 @@
 //! and gives the same numbers on every device.
 //!
 //! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
-//! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu`],
+//! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu()`],
 //! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
 //! of a Transformer, each as one pass.
 //!
