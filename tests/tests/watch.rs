@@ -128,6 +128,14 @@ fn what_cannot_be_watched_is_said_with_the_way_out() {
     assert!(errors.contains("there is no run nothing"), "{errors}");
     let output = firebox(project.path(), &["watch", "nothing", "--ask", "dance"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("pause, go-on, save"));
+    for size in ["0", "1001", "65535"] {
+        for flag in ["--width", "--height"] {
+            let output = firebox(project.path(), &["watch", "nothing", "--once", flag, size]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{errors}");
+            assert!(errors.contains("is not in 1..=1000"), "{errors}");
+        }
+    }
 }
 
 #[test]

@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+/// Largest queue of a tracker. Its memory is taken at once: about 15 MB for each tracker.
+const MAX_QUEUE: usize = 65_536;
+
 /// What is measured beside training, and who is told. Nothing here changes a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MonitorConfig {
     /// Seconds between two samples of the machine, from 0.1 to 3600. 0: no samples.
     pub period: f64,
-    /// Events that wait for each tracker at most, at least 1. Training never waits for one: what
-    /// comes when the queue is full is left out and counted.
+    /// Events that wait for each tracker at most, from 1 to 65536. Training never waits for one:
+    /// what comes when the queue is full is left out and counted.
     pub queue: usize,
     /// TensorBoard event files, where this table stands.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +116,12 @@ impl MonitorConfig {
             "it lies from 0.1 to 3600 seconds, or is 0 for no samples",
         )?;
         let positive = "it must be at least 1";
-        check(self.queue >= 1, "queue", self.queue.to_string(), positive)?;
+        check(
+            (1..=MAX_QUEUE).contains(&self.queue),
+            "queue",
+            self.queue.to_string(),
+            "it lies from 1 to 65536 events",
+        )?;
         if let Some(tensorboard) = &self.tensorboard {
             let every = tensorboard.every;
             check(every >= 1, "tensorboard.every", every.to_string(), positive)?;
@@ -156,6 +164,9 @@ mod tests {
         check(r#"{"period": 0.01}"#, "`monitor.period` is 0.01; it lies from 0.1");
         check(r#"{"period": -1}"#, "`monitor.period` is -1");
         check(r#"{"queue": 0}"#, "`monitor.queue` is 0");
+        let most = "it lies from 1 to 65536 events";
+        check(r#"{"queue": 65537}"#, most);
+        check(r#"{"queue": 10000000000000000000}"#, most);
         check(r#"{"tensorboard": {"every": 0}}"#, "`monitor.tensorboard.every` is 0");
         check(r#"{"mlflow": {"to": "https://a"}}"#, "`monitor.mlflow.to` is `https://a`");
         check(r#"{"mlflow": {"to": " "}}"#, "mlflow.to");
@@ -164,7 +175,7 @@ mod tests {
         check(r#"{"periods": 1}"#, "unknown field `periods`");
         check(r#"{"tensorboard": {"step": 1}}"#, "unknown field `step`");
         for good in
-            ["{}", r#"{"period": 0}"#, r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#]
+            ["{}", r#"{"period": 0, "queue": 65536}"#, r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#]
         {
             assert_eq!(serde_json::from_str::<MonitorConfig>(good).unwrap().validate(), Ok(()));
         }
