@@ -181,6 +181,39 @@ fn a_profile_is_a_timeline_and_a_table() {
 #[test]
 fn runs_are_compared_on_one_page() {
     let project = project();
+    // Nor does one whose training is there, though its evaluation is made anew.
+    let arguments = ["run", "p.toml", "--set", "train.epochs=1", "--profile"];
+    let anew = ["--set", "evaluate.resamples=300"];
+    let output = firebox(project.path(), &[&arguments[..], &anew[..]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("the training is there and was reused"), "{errors}");
+}
+
+#[test]
+fn a_run_that_fails_says_so_wherever_it_is_looked_at() {
+    let project = project();
+    let folder = project.path();
+    let rate = "train.optimizer.adamw.learning_rate=1e30";
+    let output =
+        firebox(folder, &["run", "p.toml", "--set", rate, "--set", "train.non_finite=stop"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let (run, all) = events(folder, "run-finished");
+    let outcome = all.last().unwrap()["outcome"].as_str().unwrap();
+    assert!(outcome.starts_with("failed: step "), "{outcome}");
+    assert!(once(folder, &run, "100").contains("failed: step "));
+    let refused = firebox(folder, &["watch", run.to_str().unwrap(), "--ask", "pause"]);
+    assert_eq!(refused.status.code(), Some(2));
+
+    let output = firebox(folder, &["run", "p.toml", "--set", "train.epochs=1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let runs: Vec<String> = runs.map(|run| run.file_name().into_string().unwrap()).collect();
+    let output = firebox(folder, &["compare", &runs[0], &runs[1]]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
+    assert!(page.contains("failed: step ") && !page.contains("not ended"));
     let folder = project.path();
     for epochs in ["train.epochs=1", "train.epochs=2"] {
         let output = firebox(folder, &["run", "p.toml", "--set", epochs]);

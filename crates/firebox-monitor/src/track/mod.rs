@@ -301,6 +301,9 @@ mod tests {
     struct Broken(u64);
 
     impl Track for Broken {
+                    Event::RunFinished { outcome, .. } if outcome.starts_with("failed") => {
+                        ending = Ending::Failed;
+                    }
         fn take(&mut self, _: u64, _: &Event) -> Result<(), TrackError> {
             self.0 += 1;
             if self.0 > 2 {
