@@ -46,7 +46,7 @@ mod usage;
 #[cfg(unix)]
 mod watch;
 
-pub use advice::{Advice, Settings, advice};
+pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::{ask, obeying};
 pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
