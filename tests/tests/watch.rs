@@ -110,8 +110,13 @@ fn a_run_does_what_it_is_asked_once_and_goes_on_from_there() {
     assert_eq!(epoch["step"], step["step"], "it did not stop with its epoch");
     assert!(once(folder, &run, "100").contains("interrupted"));
 
-    // What is asked of a run that has ended is forgotten, and said so.
-    ask(folder, &run, "stop-after-epoch");
+    // A run that has ended cannot be asked; what is left there all the same is forgotten.
+    let refused = firebox(folder, &["watch", run.to_str().unwrap(), "--ask", "pause"]);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("the run has ended (interrupted)"), "{errors}");
+    assert_eq!(std::fs::read_dir(run.join("control")).unwrap().count(), 0);
+    std::fs::write(run.join("control").join("1.1.stop-after-epoch"), "").unwrap();
     let resumed = firebox(folder, &["run", "--resume", run.to_str().unwrap()]);
     let errors = String::from_utf8_lossy(&resumed.stderr);
     assert_eq!(resumed.status.code(), Some(0), "{errors}");

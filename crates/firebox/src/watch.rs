@@ -44,7 +44,7 @@ fn request(text: &str) -> Result<Request, String> {
 pub(crate) fn run(flags: &WatchFlags) -> anyhow::Result<ExitCode> {
     let folder = firebox_pipeline::find_run(&flags.run)?;
     if let Some(request) = flags.ask {
-        monitor::ask(&folder, request)?;
+        say(monitor::request(&folder, request)?)?;
     } else if flags.once {
         say(monitor::watch_once(&folder, [flags.width, flags.height])?)?;
     } else {
