@@ -1,8 +1,12 @@
 //! The `[monitor]` table: what is measured beside training, and who is told.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Largest queue of a tracker. Its memory is taken at once: about 15 MB for each tracker.
 const MAX_QUEUE: usize = 65_536;
@@ -16,14 +20,14 @@ pub struct MonitorConfig {
     /// Events that wait for each tracker at most, from 1 to 65536. Training never waits for one:
     /// what comes when the queue is full is left out and counted.
     pub queue: usize,
-    /// TensorBoard event files, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// TensorBoard event files, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub tensorboard: Option<TensorBoardConfig>,
-    /// An MLflow run, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// An MLflow run, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub mlflow: Option<MlflowConfig>,
-    /// A page of figures for Prometheus, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// A page of figures for Prometheus, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<PrometheusConfig>,
 }
 
@@ -41,7 +45,8 @@ pub struct TensorBoardConfig {
     pub folder: PathBuf,
     /// Steps between two points of the curves of steps, at least 1.
     pub every: u64,
-    /// Histograms of the weights, and of the running mean of their gradients, at each checkpoint.
+    /// Histograms of the weights, and of the running mean of their gradients (AdamW) or their
+    /// momentum (SGD), at each checkpoint.
     pub histograms: bool,
 }
 
@@ -80,6 +85,38 @@ pub struct PrometheusConfig {
 impl Default for PrometheusConfig {
     fn default() -> Self {
         Self { port: 9184 }
+    }
+}
+
+/// Settings, `true` for their defaults, or `false` for none: a table that a file has is switched off
+/// by a layer over it.
+fn or_switch<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_any(Switch(PhantomData))
+}
+
+struct Switch<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Switch<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its settings, or false to switch it off")
+    }
+
+    fn visit_bool<E: Error>(self, on: bool) -> Result<Self::Value, E> {
+        Ok(on.then(T::default))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
     }
 }
 
@@ -174,10 +211,21 @@ mod tests {
         check(r#"{"prometheus": {"port": 0}}"#, "`monitor.prometheus.port` is 0");
         check(r#"{"periods": 1}"#, "unknown field `periods`");
         check(r#"{"tensorboard": {"step": 1}}"#, "unknown field `step`");
-        for good in
-            ["{}", r#"{"period": 0, "queue": 65536}"#, r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#]
-        {
+        for good in [
+            "{}",
+            r#"{"period": 0, "queue": 65536}"#,
+            r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#,
+        ] {
             assert_eq!(serde_json::from_str::<MonitorConfig>(good).unwrap().validate(), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_tracker_is_switched_on_and_off() {
+        let read = |text| serde_json::from_str::<MonitorConfig>(text).unwrap();
+        assert_eq!(read(r#"{"tensorboard": false, "mlflow": null}"#), MonitorConfig::default());
+        let on = read(r#"{"tensorboard": true}"#).tensorboard;
+        assert_eq!(on, Some(TensorBoardConfig::default()));
+        check(r#"{"prometheus": 9184}"#, "expected its settings, or false to switch it off");
     }
 }
