@@ -181,11 +181,6 @@ fn a_profile_is_a_timeline_and_a_table() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert!(errors.contains("nothing was profiled"), "{errors}");
-}
-
-#[test]
-fn runs_are_compared_on_one_page() {
-    let project = project();
     // Nor does one whose training is there, though its evaluation is made anew.
     let arguments = ["run", "p.toml", "--set", "train.epochs=1", "--profile"];
     let anew = ["--set", "evaluate.resamples=300"];
@@ -219,6 +214,11 @@ fn a_run_that_fails_says_so_wherever_it_is_looked_at() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
     assert!(page.contains("failed: step ") && !page.contains("not ended"));
+}
+
+#[test]
+fn runs_are_compared_on_one_page() {
+    let project = project();
     let folder = project.path();
     for epochs in ["train.epochs=1", "train.epochs=2"] {
         let output = firebox(folder, &["run", "p.toml", "--set", epochs]);
@@ -234,6 +234,10 @@ fn a_run_that_fails_says_so_wherever_it_is_looked_at() {
         assert!(page.contains(part), "{part} is missing");
     }
     assert!(!page.contains("run.directory"));
+    let again = folder.join("runs").join(&runs[0]);
+    let output = firebox(folder, &["compare", &runs[0], again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is named twice"));
     let output = firebox(folder, &["compare", &runs[0], "nothing"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no run nothing"));
