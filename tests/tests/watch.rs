@@ -110,8 +110,13 @@ fn a_run_does_what_it_is_asked_once_and_goes_on_from_there() {
     assert_eq!(epoch["step"], step["step"], "it did not stop with its epoch");
     assert!(once(folder, &run, "100").contains("interrupted"));
 
-    // What is asked of a run that has ended is forgotten, and said so.
-    ask(folder, &run, "stop-after-epoch");
+    // A run that has ended cannot be asked; what is left there all the same is forgotten.
+    let refused = firebox(folder, &["watch", run.to_str().unwrap(), "--ask", "pause"]);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("the run has ended (interrupted)"), "{errors}");
+    assert_eq!(std::fs::read_dir(run.join("control")).unwrap().count(), 0);
+    std::fs::write(run.join("control").join("1.1.stop-after-epoch"), "").unwrap();
     let resumed = firebox(folder, &["run", "--resume", run.to_str().unwrap()]);
     let errors = String::from_utf8_lossy(&resumed.stderr);
     assert_eq!(resumed.status.code(), Some(0), "{errors}");
@@ -128,6 +133,14 @@ fn what_cannot_be_watched_is_said_with_the_way_out() {
     assert!(errors.contains("there is no run nothing"), "{errors}");
     let output = firebox(project.path(), &["watch", "nothing", "--ask", "dance"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("pause, go-on, save"));
+    for size in ["0", "1001", "65535"] {
+        for flag in ["--width", "--height"] {
+            let output = firebox(project.path(), &["watch", "nothing", "--once", flag, size]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{errors}");
+            assert!(errors.contains("is not in 1..=1000"), "{errors}");
+        }
+    }
 }
 
 #[test]
@@ -168,6 +181,39 @@ fn a_profile_is_a_timeline_and_a_table() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert!(errors.contains("nothing was profiled"), "{errors}");
+    // Nor does one whose training is there, though its evaluation is made anew.
+    let arguments = ["run", "p.toml", "--set", "train.epochs=1", "--profile"];
+    let anew = ["--set", "evaluate.resamples=300"];
+    let output = firebox(project.path(), &[&arguments[..], &anew[..]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("the training is there and was reused"), "{errors}");
+}
+
+#[test]
+fn a_run_that_fails_says_so_wherever_it_is_looked_at() {
+    let project = project();
+    let folder = project.path();
+    let rate = "train.optimizer.adamw.learning_rate=1e30";
+    let output =
+        firebox(folder, &["run", "p.toml", "--set", rate, "--set", "train.non_finite=stop"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let (run, all) = events(folder, "run-finished");
+    let outcome = all.last().unwrap()["outcome"].as_str().unwrap();
+    assert!(outcome.starts_with("failed: step "), "{outcome}");
+    assert!(once(folder, &run, "100").contains("failed: step "));
+    let refused = firebox(folder, &["watch", run.to_str().unwrap(), "--ask", "pause"]);
+    assert_eq!(refused.status.code(), Some(2));
+
+    let output = firebox(folder, &["run", "p.toml", "--set", "train.epochs=1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let runs: Vec<String> = runs.map(|run| run.file_name().into_string().unwrap()).collect();
+    let output = firebox(folder, &["compare", &runs[0], &runs[1]]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
+    assert!(page.contains("failed: step ") && !page.contains("not ended"));
 }
 
 #[test]
@@ -188,6 +234,10 @@ fn runs_are_compared_on_one_page() {
         assert!(page.contains(part), "{part} is missing");
     }
     assert!(!page.contains("run.directory"));
+    let again = folder.join("runs").join(&runs[0]);
+    let output = firebox(folder, &["compare", &runs[0], again.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is named twice"));
     let output = firebox(folder, &["compare", &runs[0], "nothing"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no run nothing"));

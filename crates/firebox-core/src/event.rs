@@ -134,7 +134,7 @@ pub enum Event {
     RunFinished {
         /// Name of the run.
         run: String,
-        /// `finished`, `stopped early` or `interrupted`.
+        /// `finished`, `stopped early`, `interrupted`, or `failed: ` and why.
         outcome: String,
         /// Wall-clock time.
         seconds: f64,

@@ -13,6 +13,22 @@ pub struct Advice {
     pub setting: String,
 }
 
+/// The factor on the loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    /// None.
+    Off,
+    /// Always this one.
+    Static(f64),
+    /// One that falls at an overflow and rises again.
+    Dynamic {
+        /// Steps without an overflow after which it rises.
+        interval: u64,
+        /// Smallest scale.
+        floor: f64,
+    },
+}
+
 /// The settings that advice is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -28,10 +44,12 @@ pub struct Settings {
     pub rate_key: &'static str,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Steps without an overflow after which a dynamic loss scale rises.
-    pub scale_interval: Option<u64>,
+    /// The factor on the loss.
+    pub scaling: Scaling,
     /// Norm that gradients are clipped to.
     pub clip: Option<f64>,
+    /// Absolute value that each element of a gradient is clipped to, instead of the norm.
+    pub clip_value: Option<f64>,
     /// Epochs that were asked for.
     pub epochs: u64,
     /// Whether training ends when the validation loss has stopped falling.
@@ -47,7 +65,7 @@ const WAITING: f64 = 0.05;
 const FULL: f64 = 0.9;
 /// Page faults a second from which a disk is being used as memory: each takes about 0.1 ms.
 const THRASHING: f64 = 100.0;
-/// Share of steps that a loss scale may lose to overflows: half precision finds its scale by them.
+/// Share of steps that a dynamic loss scale may lose to overflows: it finds its value by them.
 const OVERFLOWS: f64 = 0.01;
 /// Overflows that any run may need to find its scale.
 const FIRST_OVERFLOWS: u64 = 10;
@@ -183,14 +201,11 @@ fn gpu_memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
 
 fn skipped(usage: &Usage, settings: &Settings) -> Option<Advice> {
     let all = usage.steps.len();
-    let skipped: Vec<u64> =
-        usage.steps.iter().filter(|step| step.skipped).map(|step| step.step).collect();
-    let first = skipped.first()?;
-    // Those that found the loss scale are another matter.
-    let count = (skipped.len() as u64).saturating_sub(usage.overflows);
-    if count == 0 {
-        return None;
-    }
+    // An overflow under a loss scale is another matter.
+    let scaled = settings.scaling != Scaling::Off;
+    let skipped = usage.steps.iter().filter(|step| step.skipped && !(scaled && step.overflown));
+    let skipped: Vec<u64> = skipped.map(|step| step.step).collect();
+    let (first, count) = (skipped.first()?, skipped.len());
     some(
         format!(
             "{count} of {all} steps were skipped because a loss or gradient was not finite; the first step that was skipped is {first}"
@@ -200,24 +215,49 @@ fn skipped(usage: &Usage, settings: &Settings) -> Option<Advice> {
 }
 
 fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
-    let (count, all) = (usage.overflows, usage.steps.len());
-    if count <= FIRST_OVERFLOWS || (count as f64) < OVERFLOWS * all as f64 {
-        return None;
+    let count = usage.steps.iter().filter(|step| step.overflown).count() as u64;
+    let all = usage.steps.len();
+    let said = format!("{count} of {all} steps were skipped because a gradient overflowed");
+    match settings.scaling {
+        _ if count == 0 => None,
+        Scaling::Off => None,
+        Scaling::Static(scale) => some(
+            format!("{said} under the loss scale of {scale}, which never falls"),
+            format!(
+                "`train.loss_scale.static` from {scale} to {}, or `train.loss_scale.dynamic` in its place",
+                scale / 16.0
+            ),
+        ),
+        Scaling::Dynamic { .. }
+            if count <= FIRST_OVERFLOWS || (count as f64) < OVERFLOWS * all as f64 =>
+        {
+            None
+        }
+        Scaling::Dynamic { floor, .. } if usage.lowest_scale.is_none_or(|low| low <= floor) => {
+            let lower = match floor > 1.0 {
+                true => format!("`train.loss_scale.dynamic.floor` from {floor} to 1, "),
+                false => String::new(),
+            };
+            let said = format!("{said}, at the smallest loss scale ({floor}) too");
+            some(said, lower + &calmer(settings))
+        }
+        Scaling::Dynamic { interval, .. } => some(
+            format!("{said} under its loss scale"),
+            format!(
+                "`train.loss_scale.dynamic.interval` from {interval} to {}",
+                interval.saturating_mul(2)
+            ),
+        ),
     }
-    let interval = settings.scale_interval.map_or(String::new(), |interval| {
-        format!("`train.loss_scale.dynamic.interval` from {interval} to {}, ", 2 * interval)
-    });
-    some(
-        format!("{count} of {all} steps were skipped because a gradient overflowed half precision"),
-        interval + &calmer(settings),
-    )
 }
 
 fn calmer(settings: &Settings) -> String {
-    let clip = match settings.clip {
-        Some(clip) if clip <= 1.0 => format!("`train.clip` from {clip} to {}", clip / 2.0),
-        Some(clip) => format!("`train.clip` from {clip} to 1.0"),
-        None => "`train.clip` to 1.0 (it is off)".to_owned(),
+    // The two ways to clip exclude one another.
+    let clip = match (settings.clip, settings.clip_value) {
+        (_, Some(value)) => format!("`train.clip_value` from {value} to {}", value / 2.0),
+        (Some(clip), _) if clip <= 1.0 => format!("`train.clip` from {clip} to {}", clip / 2.0),
+        (Some(clip), _) => format!("`train.clip` from {clip} to 1.0"),
+        (None, None) => "`train.clip` to 1.0 (it is off)".to_owned(),
     };
     let rate = settings.learning_rate;
     format!("`{}` from {rate} to {}, {clip}", settings.rate_key, rate / 2.0)
@@ -262,7 +302,7 @@ fn plateau(usage: &Usage, settings: &Settings) -> Option<Advice> {
     }
     let stop = match settings.early_stopping {
         true => "`train.early_stopping.patience` lower",
-        false => "`train.early_stopping` on",
+        false => "`train.early_stopping.patience` to 5 (it is off)",
     };
     some(
         format!(
@@ -338,8 +378,9 @@ mod tests {
             prefetch: 2,
             rate_key: "train.optimizer.adamw.learning_rate",
             learning_rate: 0.001,
-            scale_interval: None,
+            scaling: Scaling::Off,
             clip: Some(1.0),
+            clip_value: None,
             epochs: 8,
             early_stopping: true,
             resume_every: None,
@@ -466,6 +507,8 @@ mod tests {
         check(&skipped, &settings(), &expected);
         let off = Settings { clip: None, ..settings() };
         check(&skipped, &off, &["`train.clip` to 1.0 (it is off)"]);
+        let values = Settings { clip: None, clip_value: Some(0.5), ..settings() };
+        check(&skipped, &values, &["to 0.0005, `train.clip_value` from 0.5 to 0.25"]);
         let risen = [step(1, 1.0, 0.0, 1.0), epoch(1, 0.2, 1.0), epoch(2, 0.5, 1.0)];
         check(
             &risen,
@@ -476,21 +519,42 @@ mod tests {
         check(&level, &settings(), &["nothing stood out"]);
     }
 
+    /// A step whose loss is finite and whose gradient is not.
+    fn overflown(number: u64) -> Event {
+        let mut event = step(number, 1.0, 0.0, 1.0);
+        if let Event::Step { gradient_norm, skipped, .. } = &mut event {
+            (*gradient_norm, *skipped) = (f64::INFINITY, true);
+        }
+        event
+    }
+
     #[test]
     fn overflows_that_find_a_loss_scale_are_no_instability() {
-        let half = Settings { scale_interval: Some(2_000), ..settings() };
-        let run = |overflows: u64| {
+        let scaled = |scaling| Settings { scaling, ..settings() };
+        let dynamic = scaled(Scaling::Dynamic { interval: 2_000, floor: 1.0 });
+        let run = |overflows: u64, scale: f64| {
             let mut events: Vec<Event> = (1..=100).map(|n| step(n, 1.0, 0.0, 1.0)).collect();
             for n in 101..=100 + overflows {
-                events.push(step(n, 1.0, 0.0, f64::INFINITY));
-                let overflows = n - 100;
-                events.push(Event::LossScale { step: n, before: 2.0, scale: 1.0, overflows });
+                events.push(overflown(n));
+                let before = 2.0 * scale;
+                events.push(Event::LossScale { step: n, before, scale, overflows: n - 100 });
             }
             events
         };
-        check(&run(3), &half, &["nothing stood out"]);
-        let expected = ["20 of 120 steps", "interval` from 2000 to 4000", "from 0.001 to 0.0005"];
-        check(&run(20), &half, &expected);
+        check(&run(3, 8.0), &dynamic, &["nothing stood out"]);
+        let expected = ["20 of 120 steps", "under its loss scale -> `", "from 2000 to 4000"];
+        check(&run(20, 8.0), &dynamic, &expected);
+        // Where the scale cannot fall any more, training must become calmer.
+        let expected = ["a gradient overflowed, at the smallest loss scale (1) too", "to 0.0005"];
+        check(&run(20, 1.0), &dynamic, &expected);
+        let high = scaled(Scaling::Dynamic { interval: 2_000, floor: 8.0 });
+        check(&run(20, 8.0), &high, &["`train.loss_scale.dynamic.floor` from 8 to 1, `train"]);
+        // A scale that never falls has itself to blame.
+        let events = [step(1, 1.0, 0.0, 1.0), overflown(2)];
+        let fixed = scaled(Scaling::Static(65_536.0));
+        let expected = "which never falls -> `train.loss_scale.static` from 65536 to 4096, or";
+        check(&events, &fixed, &[expected]);
+        check(&events, &settings(), &["a loss or gradient was not finite", "to 0.0005"]);
     }
 
     #[test]

@@ -1,8 +1,15 @@
 //! The `[monitor]` table: what is measured beside training, and who is told.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Largest queue of a tracker. Its memory is taken at once: about 15 MB for each tracker.
+const MAX_QUEUE: usize = 65_536;
 
 /// What is measured beside training, and who is told. Nothing here changes a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -10,17 +17,17 @@ use serde::{Deserialize, Serialize};
 pub struct MonitorConfig {
     /// Seconds between two samples of the machine, from 0.1 to 3600. 0: no samples.
     pub period: f64,
-    /// Events that wait for each tracker at most, at least 1. Training never waits for one: what
-    /// comes when the queue is full is left out and counted.
+    /// Events that wait for each tracker at most, from 1 to 65536. Training never waits for one:
+    /// what comes when the queue is full is left out and counted.
     pub queue: usize,
-    /// TensorBoard event files, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// TensorBoard event files, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub tensorboard: Option<TensorBoardConfig>,
-    /// An MLflow run, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// An MLflow run, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub mlflow: Option<MlflowConfig>,
-    /// A page of figures for Prometheus, where this table stands.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// A page of figures for Prometheus, where this table stands; `false` in its place takes it away again.
+    #[serde(deserialize_with = "or_switch", skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<PrometheusConfig>,
 }
 
@@ -38,7 +45,8 @@ pub struct TensorBoardConfig {
     pub folder: PathBuf,
     /// Steps between two points of the curves of steps, at least 1.
     pub every: u64,
-    /// Histograms of the weights, and of the running mean of their gradients, at each checkpoint.
+    /// Histograms of the weights, and of the running mean of their gradients (AdamW) or their
+    /// momentum (SGD), at each checkpoint.
     pub histograms: bool,
 }
 
@@ -80,6 +88,38 @@ impl Default for PrometheusConfig {
     }
 }
 
+/// Settings, `true` for their defaults, or `false` for none: a table that a file has is switched off
+/// by a layer over it.
+fn or_switch<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_any(Switch(PhantomData))
+}
+
+struct Switch<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Switch<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its settings, or false to switch it off")
+    }
+
+    fn visit_bool<E: Error>(self, on: bool) -> Result<Self::Value, E> {
+        Ok(on.then(T::default))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+}
+
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`monitor.{key}` is {found}; {allowed}")]
@@ -113,7 +153,12 @@ impl MonitorConfig {
             "it lies from 0.1 to 3600 seconds, or is 0 for no samples",
         )?;
         let positive = "it must be at least 1";
-        check(self.queue >= 1, "queue", self.queue.to_string(), positive)?;
+        check(
+            (1..=MAX_QUEUE).contains(&self.queue),
+            "queue",
+            self.queue.to_string(),
+            "it lies from 1 to 65536 events",
+        )?;
         if let Some(tensorboard) = &self.tensorboard {
             let every = tensorboard.every;
             check(every >= 1, "tensorboard.every", every.to_string(), positive)?;
@@ -156,6 +201,9 @@ mod tests {
         check(r#"{"period": 0.01}"#, "`monitor.period` is 0.01; it lies from 0.1");
         check(r#"{"period": -1}"#, "`monitor.period` is -1");
         check(r#"{"queue": 0}"#, "`monitor.queue` is 0");
+        let most = "it lies from 1 to 65536 events";
+        check(r#"{"queue": 65537}"#, most);
+        check(r#"{"queue": 10000000000000000000}"#, most);
         check(r#"{"tensorboard": {"every": 0}}"#, "`monitor.tensorboard.every` is 0");
         check(r#"{"mlflow": {"to": "https://a"}}"#, "`monitor.mlflow.to` is `https://a`");
         check(r#"{"mlflow": {"to": " "}}"#, "mlflow.to");
@@ -163,10 +211,21 @@ mod tests {
         check(r#"{"prometheus": {"port": 0}}"#, "`monitor.prometheus.port` is 0");
         check(r#"{"periods": 1}"#, "unknown field `periods`");
         check(r#"{"tensorboard": {"step": 1}}"#, "unknown field `step`");
-        for good in
-            ["{}", r#"{"period": 0}"#, r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#]
-        {
+        for good in [
+            "{}",
+            r#"{"period": 0, "queue": 65536}"#,
+            r#"{"tensorboard": {}, "mlflow": {}, "prometheus": {}}"#,
+        ] {
             assert_eq!(serde_json::from_str::<MonitorConfig>(good).unwrap().validate(), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_tracker_is_switched_on_and_off() {
+        let read = |text| serde_json::from_str::<MonitorConfig>(text).unwrap();
+        assert_eq!(read(r#"{"tensorboard": false, "mlflow": null}"#), MonitorConfig::default());
+        let on = read(r#"{"tensorboard": true}"#).tensorboard;
+        assert_eq!(on, Some(TensorBoardConfig::default()));
+        check(r#"{"prometheus": 9184}"#, "expected its settings, or false to switch it off");
     }
 }

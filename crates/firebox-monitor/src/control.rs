@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, scope};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+#[cfg(unix)]
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Listener, Request, Requests};
 
@@ -19,7 +21,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// # Errors
 ///
 /// When the request cannot be written.
-pub fn ask(folder: &Path, request: Request) -> std::io::Result<()> {
+#[cfg(unix)]
+pub(crate) fn ask(folder: &Path, request: Request) -> std::io::Result<()> {
     let control = folder.join(CONTROL);
     std::fs::create_dir_all(&control)?;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
@@ -72,7 +75,7 @@ pub fn obeying<T>(
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use std::sync::Mutex;
 

@@ -46,12 +46,12 @@ mod usage;
 #[cfg(unix)]
 mod watch;
 
-pub use advice::{Advice, Settings, advice};
+pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
-pub use control::{ask, obeying};
+pub use control::obeying;
 pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
 pub use track::{TrackedRun, Trackers};
 pub use usage::{Measure, Usage, Utilisation};
 #[cfg(unix)]
-pub use watch::{WatchError, watch, watch_once};
+pub use watch::{WatchError, request, watch, watch_once};

@@ -21,28 +21,42 @@ pub struct Usage {
     in_all: Gauges,
     pub(crate) steps: Vec<StepTime>,
     pub(crate) epochs: Vec<EpochTime>,
-    /// Step of each checkpoint, and milliseconds that training stood still for it.
-    saves: Vec<(u64, f64)>,
-    /// Steps that were skipped because a gradient overflowed half precision.
-    pub(crate) overflows: u64,
+    saves: Vec<Save>,
+    /// Smallest loss scale that was fallen to.
+    pub(crate) lowest_scale: Option<f64>,
+    /// Attempts before this one.
+    attempt: u64,
     pub(crate) memory: u64,
     /// Peak shares of GPU memory in use.
     pub(crate) gpu_memory: f64,
 }
 
+/// A checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Save {
+    attempt: u64,
+    step: u64,
+    /// Time that training stood still for it.
+    milliseconds: f64,
+}
+
 /// Time and health of an optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StepTime {
+    attempt: u64,
     pub(crate) step: u64,
     pub(crate) milliseconds: f64,
     pub(crate) data_milliseconds: f64,
     pub(crate) gradient_norm: f64,
     pub(crate) skipped: bool,
+    /// Skipped though its loss was finite: a gradient was not.
+    pub(crate) overflown: bool,
 }
 
 /// Time and losses of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EpochTime {
+    attempt: u64,
     pub(crate) epoch: u64,
     pub(crate) step: u64,
     pub(crate) seconds: f64,
@@ -95,6 +109,7 @@ impl Usage {
         match event {
             Event::RunStarted { resumed_at_step, .. } => {
                 (self.training, self.paused) = (false, false);
+                self.attempt += 1;
                 if let Some(step) = resumed_at_step {
                     self.forget_after(*step);
                 }
@@ -102,24 +117,37 @@ impl Usage {
             Event::StageStarted { stage } => self.training = stage == "train",
             Event::StageFinished { .. } => self.training = false,
             &Event::Step {
-                step, milliseconds, data_milliseconds, gradient_norm, skipped, ..
+                step,
+                loss,
+                milliseconds,
+                data_milliseconds,
+                gradient_norm,
+                skipped,
+                ..
             } => {
                 self.steps.push(StepTime {
+                    attempt: self.attempt,
                     step,
                     milliseconds,
                     data_milliseconds,
                     gradient_norm,
                     skipped,
+                    overflown: skipped && loss.is_finite(),
                 });
             }
             &Event::Epoch { epoch, step, train_loss, validation_loss, seconds, .. } => {
                 self.epochs.retain(|known| known.epoch < epoch);
-                self.epochs.push(EpochTime { epoch, step, seconds, train_loss, validation_loss });
+                let attempt = self.attempt;
+                let time = EpochTime { attempt, epoch, step, seconds, train_loss, validation_loss };
+                self.epochs.push(time);
             }
-            Event::Checkpoint { step, blocked_milliseconds, .. } => {
-                self.saves.push((*step, *blocked_milliseconds));
+            &Event::Checkpoint { step, blocked_milliseconds: milliseconds, .. } => {
+                self.saves.push(Save { attempt: self.attempt, step, milliseconds });
             }
-            Event::LossScale { overflows, .. } => self.overflows = *overflows,
+            Event::LossScale { scale, .. } => {
+                let lowest = self.lowest_scale.unwrap_or(f64::INFINITY);
+                self.lowest_scale = Some(lowest.min(*scale));
+            }
             Event::Asked { request: Request::Pause, .. } => self.paused = true,
             Event::Asked { request: Request::GoOn, .. } => self.paused = false,
             Event::Machine(sample) => self.sample(sample),
@@ -130,7 +158,7 @@ impl Usage {
     fn forget_after(&mut self, step: u64) {
         self.steps.retain(|known| known.step <= step);
         self.epochs.retain(|known| known.step <= step);
-        self.saves.retain(|known| known.0 <= step);
+        self.saves.retain(|known| known.step <= step);
     }
 
     fn sample(&mut self, sample: &MachineSample) {
@@ -255,18 +283,21 @@ impl Usage {
     pub(crate) fn shares(&self) -> Shares {
         let steps: f64 = self.steps.iter().map(|step| step.milliseconds).sum();
         let data: f64 = self.steps.iter().map(|step| step.data_milliseconds).sum();
-        let saves: f64 = self.saves.iter().map(|save| save.1).sum();
+        let saves: f64 = self.saves.iter().map(|save| save.milliseconds).sum();
         let (mut validation, mut from) = (0.0, 0);
         for epoch in &self.epochs {
-            let within = |step: u64| (from + 1..=epoch.step).contains(&step);
-            let own: f64 =
-                self.steps.iter().filter(|s| within(s.step)).map(|s| s.milliseconds).sum();
+            // An epoch that was gone on with has the time since then, as its steps since then have.
+            let within = |attempt: u64, step: u64| {
+                attempt == epoch.attempt && (from + 1..=epoch.step).contains(&step)
+            };
+            let own = self.steps.iter().filter(|own| within(own.attempt, own.step));
+            let own: f64 = own.map(|step| step.milliseconds).sum();
             // The save that closes an epoch comes after its time was taken.
             let saves: f64 = self
                 .saves
                 .iter()
-                .filter(|save| within(save.0) && save.0 != epoch.step)
-                .map(|save| save.1)
+                .filter(|save| within(save.attempt, save.step) && save.step != epoch.step)
+                .map(|save| save.milliseconds)
                 .sum();
             validation += (epoch.seconds * 1e3 - own - saves).max(0.0);
             from = epoch.step;
@@ -456,6 +487,35 @@ mod tests {
         assert!((shares.validation - expected.validation).abs() < 1e-9, "{shares:?}");
         assert_eq!(Shares { validation: 0.3, ..shares }, expected);
         assert_eq!(Usage::default().shares(), Shares::default());
+    }
+
+    #[test]
+    fn an_epoch_that_was_gone_on_with_loses_the_steps_of_its_own_attempt_only() {
+        let started = |resumed_at_step| Event::RunStarted {
+            run: "r".to_owned(),
+            device: "cpu".to_owned(),
+            resumed_at_step,
+        };
+        let epoch = Event::Epoch {
+            epoch: 1,
+            step: 3,
+            train_loss: 1.0,
+            validation_loss: Some(1.0),
+            best: true,
+            seconds: 0.5,
+        };
+        let events = [
+            started(None),
+            step(1, 300.0, 0.0),
+            step(2, 300.0, 0.0),
+            started(Some(2)),
+            step(3, 300.0, 0.0),
+            epoch,
+        ];
+        // 0.5 s since the resume, of which one step took 0.3 s; 0.9 s of steps in all.
+        let shares = usage(&events).shares();
+        assert!((shares.seconds - 1.1).abs() < 1e-9, "{shares:?}");
+        assert!((shares.validation - 0.2 / 1.1).abs() < 1e-9, "{shares:?}");
     }
 
     #[test]

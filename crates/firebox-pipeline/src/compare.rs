@@ -27,10 +27,22 @@ struct Scores {
 ///
 /// # Errors
 ///
-/// A run that is not there or has no log; fewer than two, or more than can be told apart; a file
+/// A run that is not there, has no log, or is named twice; fewer than two, or more than can be told apart; a file
 /// that cannot be written, or is something else.
 pub fn compare(runs: &[PathBuf], output: &Path) -> Result<(), PipelineError> {
-    let read = runs.iter().map(|run| read(&find_run(run)?));
+    let mut folders: Vec<PathBuf> = vec![];
+    for run in runs {
+        let folder = find_run(run)?;
+        let folder = folder.canonicalize().map_err(at(&folder))?;
+        if folders.contains(&folder) {
+            return Err(PipelineError::Setting(format!(
+                "the run {} is named twice\n  name each run once: beside itself it shows nothing",
+                folder.display()
+            )));
+        }
+        folders.push(folder);
+    }
+    let read = folders.iter().map(|folder| read(folder));
     let runs = read.collect::<Result<Vec<ComparedRun>, PipelineError>>()?;
     Ok(SideBySide::new(runs)?.write(output)?)
 }
@@ -92,8 +104,26 @@ fn flatten(name: &str, value: &toml::Value, out: &mut BTreeMap<String, String>) 
         toml::Value::String(text) => {
             out.insert(name.to_owned(), text.clone());
         }
+        // Whole numbers of 39 digits are not read by anybody.
+        toml::Value::Float(value) if value.abs() >= 1e9 && value.is_finite() => {
+            out.insert(name.to_owned(), format!("{value:e}"));
+        }
         other => {
             out.insert(name.to_owned(), other.to_string());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_flat_and_large_ones_are_short() {
+        let text = "[a]\nb = 1e38\nc = 0.5\nd = 3\ne = \"x\"\nf = -2.5e10";
+        let mut out = BTreeMap::new();
+        flatten("", &toml::Value::Table(text.parse().unwrap()), &mut out);
+        let out: Vec<String> = out.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(out, ["a.b=1e38", "a.c=0.5", "a.d=3", "a.e=x", "a.f=-2.5e10"]);
     }
 }

@@ -19,6 +19,9 @@ const EVENTS: &str = "events.jsonl";
 /// What a finished run consists of, beside its checkpoints.
 const RESULTS: [&str; 4] = [PIPELINE, "scores.json", "summary.md", "report.html"];
 
+/// Time for which somebody who only looks whether the run is alive may hold its lock.
+const LOOKED_AT: Duration = Duration::from_millis(50);
+
 /// A run folder, locked by this process.
 pub(crate) struct RunFolder {
     path: PathBuf,
@@ -68,7 +71,13 @@ impl RunFolder {
         let file = path.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&file);
         let lock = lock.map_err(at(&file))?;
-        match lock.try_lock() {
+        let until = Instant::now() + LOOKED_AT;
+        let mut taken = lock.try_lock();
+        while matches!(taken, Err(TryLockError::WouldBlock)) && Instant::now() < until {
+            std::thread::sleep(LOOKED_AT / 10);
+            taken = lock.try_lock();
+        }
+        match taken {
             Ok(()) => Ok(Self { path: path.to_path_buf(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(PipelineError::InUse(path.to_path_buf())),
             Err(TryLockError::Error(source)) => Err(at(&file)(source)),

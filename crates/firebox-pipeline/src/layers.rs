@@ -235,6 +235,12 @@ fn anchor_paths(table: &mut Table, folder: &Path) {
     if let Some(storage) = search.and_then(|search| search.get_mut("storage")) {
         anchor(storage, folder);
     }
+    for (tracker, key) in [("tensorboard", "folder"), ("mlflow", "to")] {
+        let monitor = table.get_mut("monitor").and_then(|monitor| monitor.get_mut(tracker));
+        if let Some(path) = monitor.and_then(|tracker| tracker.get_mut(key)) {
+            anchor(path, folder);
+        }
+    }
     let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
     for key in ["path", "test"] {
         match data.get_mut(key) {
@@ -249,7 +255,7 @@ fn anchor_paths(table: &mut Table, folder: &Path) {
 
 fn anchor(value: &mut toml::Value, folder: &Path) {
     if let toml::Value::String(path) = value
-        && !path.is_empty()
+        && !path.trim().is_empty()
         && !path.contains("://")
     {
         *path = folder.join(&*path).display().to_string();
@@ -421,6 +427,16 @@ mod tests {
         let text = "[data]\npath = \"bars.csv\"\n";
         assert_eq!(path(read(text, &[], &[]).unwrap()), "\"folder/bars.csv\"");
         assert_eq!(path(read(text, &[], &["data.path=x/y.csv"]).unwrap()), "\"x/y.csv\"");
+        let text = "[monitor.tensorboard]\nfolder = \"tb\"\n[monitor.mlflow]\nto = \"ml\"\n";
+        let trackers = |settings: &[&str]| {
+            let monitor = read(text, &[], settings).unwrap().monitor;
+            (monitor.tensorboard.map(|board| board.folder), monitor.mlflow.map(|mlflow| mlflow.to))
+        };
+        let expected = (Some(PathBuf::from("folder/tb")), Some("folder/ml".to_owned()));
+        assert_eq!(trackers(&[]), expected);
+        let expected = (Some(PathBuf::from("folder/tb")), Some("http://a".to_owned()));
+        assert_eq!(trackers(&["monitor.mlflow.to=http://a"]), expected);
+        assert_eq!(trackers(&["monitor.tensorboard=false", "monitor.mlflow=false"]), (None, None));
     }
 
     #[test]

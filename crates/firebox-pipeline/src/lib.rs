@@ -77,9 +77,9 @@ pub mod cache {
 
 /// Looking at runs, and asking them for something.
 pub mod monitor {
-    pub use firebox_monitor::{ProfileConfig, ask};
+    pub use firebox_monitor::ProfileConfig;
     #[cfg(unix)]
-    pub use firebox_monitor::{WatchError, watch, watch_once};
+    pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }
 
 /// Writes the bars of a generated market as CSV and returns their number. A file that is there is

@@ -12,8 +12,8 @@ use firebox_eval::{
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::BiLstmMae;
-use firebox_monitor::Usage;
-use firebox_train::{CHECKPOINT_FOLDER, LossScale, Optimizer};
+use firebox_monitor::{Scaling, Usage};
+use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, LossScale, Optimizer};
 
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
@@ -223,9 +223,12 @@ fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
         Optimizer::AdamW(_) => "train.optimizer.adamw.learning_rate",
         Optimizer::Sgd(_) => "train.optimizer.sgd.learning_rate",
     };
-    let scale_interval = match train.loss_scale {
-        LossScale::Dynamic(dynamic) => Some(dynamic.interval),
-        _ => None,
+    let scaling = match train.loss_scale {
+        LossScale::Auto | LossScale::Off => Scaling::Off,
+        LossScale::Static(scale) => Scaling::Static(scale),
+        LossScale::Dynamic(DynamicScale { interval, floor, .. }) => {
+            Scaling::Dynamic { interval, floor }
+        }
     };
     let settings = firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
@@ -234,8 +237,9 @@ fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
         prefetch: loader.prefetch,
         rate_key,
         learning_rate: train.optimizer.learning_rate(),
-        scale_interval,
+        scaling,
         clip: train.clip,
+        clip_value: train.clip_value,
         epochs: train.epochs,
         early_stopping: train.early_stopping.is_some(),
         resume_every: train.checkpoint.resume_every,

@@ -28,15 +28,27 @@ impl Profiling {
         Self { profiler }
     }
 
-    /// Writes the timeline and returns the table, if a step was profiled.
-    pub(crate) fn end(self, folder: &RunFolder, listener: &dyn Listener) -> Option<Table> {
+    /// Writes the timeline and returns the table, if a step was profiled. `trained_before` says
+    /// whether the training was there already.
+    pub(crate) fn end(
+        self,
+        folder: &RunFolder,
+        trained_before: bool,
+        listener: &dyn Listener,
+    ) -> Option<Table> {
         let (profiler, ProfileConfig { warmup, active }) = self.profiler?;
         let profile = profiler.profile();
         if profile.steps == 0 {
-            let message = format!(
-                "nothing was profiled: this run took no more than the {warmup} steps before the profiled ones\n  \
-                 lower warmup in --profile warmup={warmup},active={active}, or train anew (another seed, another folder)"
-            );
+            let message = if trained_before {
+                "nothing was profiled: the training is there and was reused, so no step was taken\n  \
+                 train anew (another seed, another folder)"
+                    .to_owned()
+            } else {
+                format!(
+                    "nothing was profiled: this run took no more than the {warmup} steps before the profiled ones\n  \
+                     lower warmup in --profile warmup={warmup},active={active}, or train anew (another seed, another folder)"
+                )
+            };
             listener.on(&Event::Warning { message });
             return None;
         }

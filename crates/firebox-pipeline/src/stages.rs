@@ -1,6 +1,7 @@
 //! The stages of a pipeline, one after the other: each takes what the one before made.
 
 use std::collections::BTreeSet;
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -144,12 +145,14 @@ pub(crate) fn run(
     };
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
+    let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
     let made = sampled(period, gpu, &all, || {
         let work = || run.make(prepared, &folder, &mut reasons, path);
         obeying(path, &requests, &all, work)
-    })?;
-    let profile = profiling.end(&folder, &all);
+    })
+    .inspect_err(|error| finish(&failed(error)))?;
+    let profile = profiling.end(&folder, trained_before, &all);
     let Made { windows, measured, trained, outcome, remade } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step, remade } => {
@@ -165,7 +168,8 @@ pub(crate) fn run(
         }
     };
     finish(&outcome);
-    let report = measure::report(&run, prepared, &windows, measured, &reasons, profile, path)?;
+    let report = measure::report(&run, prepared, &windows, measured, &reasons, profile, path)
+        .inspect_err(|error| finish(&failed(error)))?;
     let said = Conclusion { trained, verdict: report.verdict };
     folder.finish(keys.evaluation, &said)?;
     Ok(Finished {
@@ -191,6 +195,22 @@ struct Made {
     trained: String,
     outcome: String,
     remade: usize,
+}
+
+/// Whether a run's training has ended before.
+fn trained_before(path: &Path) -> bool {
+    path.join(firebox_train::SUMMARY_FILE).is_file()
+}
+
+/// The outcome of a run that ended with this error: its text and its causes, in one line.
+pub(crate) fn failed(error: &PipelineError) -> String {
+    let mut outcome = format!("failed: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        outcome += &format!(": {error}");
+        cause = error.source();
+    }
+    outcome.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Takes the folder of a run, and writes down what it is begun as.
@@ -594,7 +614,7 @@ impl Run<'_> {
         path: &Path,
         remade: &mut usize,
     ) -> Result<Training, PipelineError> {
-        let trained_before = path.join(firebox_train::SUMMARY_FILE).is_file();
+        let trained_before = trained_before(path);
         let versions = shards.len();
         let trained = self.stage("train", Some(self.keys.training), remade, || {
             let device = &self.device.device;

@@ -492,7 +492,10 @@ impl<M: Module> Session<'_, M> {
             std::thread::sleep(PAUSED);
         }
         let Some(since) = paused else { return Ok(Duration::ZERO) };
-        tell(Request::GoOn);
+        // A run that was told to stop meanwhile does not go on.
+        if !requests.is_paused() {
+            tell(Request::GoOn);
+        }
         Ok(since.elapsed())
     }
 

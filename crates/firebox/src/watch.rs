@@ -17,16 +17,21 @@ pub(crate) struct WatchFlags {
     /// Print the dashboard once, as text.
     #[arg(long)]
     once: bool,
-    /// Columns of what is printed once.
-    #[arg(long, default_value_t = 100, requires = "once")]
+    /// Columns of what is printed once, from 1 to 1000.
+    #[arg(long, default_value_t = 100, requires = "once", value_parser = size())]
     width: u16,
-    /// Lines of what is printed once.
-    #[arg(long, default_value_t = 30, requires = "once")]
+    /// Lines of what is printed once, from 1 to 1000.
+    #[arg(long, default_value_t = 30, requires = "once", value_parser = size())]
     height: u16,
     /// Ask the run for something instead, as the keys of the dashboard do: pause, go-on, save,
     /// stop-after-epoch. It is done at the end of the step in hand.
     #[arg(long, value_name = "REQUEST", value_parser = request, conflicts_with = "once")]
     ask: Option<Request>,
+}
+
+/// Sizes that a terminal may have: the cells of a larger one would fill the memory.
+fn size() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=1000)
 }
 
 fn request(text: &str) -> Result<Request, String> {
@@ -39,7 +44,7 @@ fn request(text: &str) -> Result<Request, String> {
 pub(crate) fn run(flags: &WatchFlags) -> anyhow::Result<ExitCode> {
     let folder = firebox_pipeline::find_run(&flags.run)?;
     if let Some(request) = flags.ask {
-        monitor::ask(&folder, request)?;
+        say(monitor::request(&folder, request)?)?;
     } else if flags.once {
         say(monitor::watch_once(&folder, [flags.width, flags.height])?)?;
     } else {

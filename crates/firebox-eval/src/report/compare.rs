@@ -92,7 +92,12 @@ impl SideBySide {
     fn overview(&self) -> Table {
         let columns = ["run", "outcome", "steps", "best validation loss", "test", "time"];
         let rows = self.runs.iter().map(|ComparedRun { report, .. }| {
-            let steps = report.curves.steps.last().map_or(0, |point| point.step);
+            let taken = report.curves.steps.last().map_or(0, |point| point.step);
+            let last = report.curves.skipped.last().map_or(taken, |skipped| taken.max(*skipped));
+            let skipped = match report.curves.skipped.len() {
+                0 => String::new(),
+                some => format!(" ({some} skipped)"),
+            };
             let best = report.best_epoch().map_or_else(
                 || "–".to_owned(),
                 |(epoch, loss)| format!("{} (epoch {})", significant(loss), epoch.epoch),
@@ -102,7 +107,7 @@ impl SideBySide {
                 |(name, estimate)| format!("{} {name}", percent(estimate.value)),
             );
             let outcome = if report.outcome.is_empty() { "not ended" } else { &report.outcome };
-            let steps = grouped(steps as f64);
+            let steps = grouped(last as f64) + &skipped;
             let time = duration(report.seconds);
             let (run, outcome) = (report.run.clone(), outcome.to_owned());
             vec![run, outcome, steps, best, test, time]

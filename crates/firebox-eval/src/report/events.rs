@@ -14,6 +14,8 @@ impl Report {
             Event::RunStarted { run, device, resumed_at_step } => {
                 self.run.clone_from(run);
                 self.device.clone_from(device);
+                // How the attempt before ended is not how this one does.
+                self.outcome.clear();
                 if let Some(step) = resumed_at_step {
                     self.forget_after(*step);
                 }

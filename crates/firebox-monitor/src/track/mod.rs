@@ -29,8 +29,8 @@ use crate::MonitorConfig;
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two moments at which a tracker writes what it has collected.
 const FLUSH: Duration = Duration::from_secs(2);
-/// Time that the end of a run waits for the trackers.
-const LAST_WORDS: Duration = Duration::from_secs(15);
+/// Time that the end of a run waits for the trackers, all together.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The run that trackers are told of.
 #[derive(Clone, Debug)]
@@ -119,8 +119,33 @@ impl Warnings {
     }
 }
 
+/// What a tracker is known to have written.
+#[derive(Default)]
+struct Delivered {
+    events: AtomicU64,
+    /// Steps taken until then.
+    step: AtomicU64,
+}
+
+impl Delivered {
+    fn is(&self, events: u64, step: u64) {
+        self.step.store(step, Ordering::Relaxed);
+        self.events.store(events, Ordering::Release);
+    }
+
+    /// What whoever looks there will not find.
+    fn missing(&self) -> String {
+        match (self.events.load(Ordering::Acquire), self.step.load(Ordering::Relaxed)) {
+            (0, _) => "nothing is tracked there".to_owned(),
+            (_, 0) => "no step is tracked there".to_owned(),
+            (_, step) => format!("what came after step {step} is missing there"),
+        }
+    }
+}
+
 struct Tracker {
     name: &'static str,
+    delivered: Arc<Delivered>,
     queue: SyncSender<(u64, Event)>,
     lost: AtomicU64,
     /// Returns whether it failed.
@@ -160,20 +185,18 @@ impl Trackers {
     ) {
         let (sender, events) = sync_channel(queue);
         let warnings = Arc::clone(&self.warnings);
+        let delivered = Arc::new(Delivered::default());
+        let known = Arc::clone(&delivered);
         let body = move || {
-            let mut last = None;
-            let Err(error) = listen(open, &events, &mut last) else { return false };
-            let what = match last {
-                Some(step) => format!("what came after step {step} is missing there"),
-                None => "nothing is tracked there".to_owned(),
-            };
+            let Err(error) = listen(open, &events, &known) else { return false };
+            let what = known.missing();
             warnings.add(format!("{name}: {error}; training goes on, and {what}"));
             true
         };
         match Builder::new().name(name.to_owned()).spawn(body) {
             Ok(thread) => {
                 let lost = AtomicU64::new(0);
-                self.trackers().push(Tracker { name, queue: sender, lost, thread });
+                self.trackers().push(Tracker { name, delivered, queue: sender, lost, thread });
             }
             Err(error) => {
                 let what = "nothing is tracked there";
@@ -207,7 +230,7 @@ impl Trackers {
 impl Tracker {
     /// Lets it end until a moment, and returns what it has lost, unless it said so itself.
     fn close(self, until: Instant) -> Option<String> {
-        let Self { name, queue, lost, thread } = self;
+        let Self { name, delivered, queue, lost, thread } = self;
         drop(queue);
         thread.thread().unpark();
         while !thread.is_finished() && Instant::now() < until {
@@ -215,8 +238,9 @@ impl Tracker {
         }
         if !thread.is_finished() {
             let waited = LAST_WORDS.as_secs();
+            let what = delivered.missing();
             return Some(format!(
-                "{name} had not ended {waited} s after the run, so its last points may be missing"
+                "{name} had not taken everything {waited} s after the run, and is not waited for: {what}"
             ));
         }
         match (thread.join(), lost.into_inner()) {
@@ -258,23 +282,27 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
 
-/// The life of a tracker: until the run drops the queue, or something cannot be written. `last` is
-/// the last step up to which everything is known to be written.
+/// The life of a tracker: until the run drops the queue, or something cannot be written.
 fn listen(
     open: impl FnOnce() -> Result<Box<dyn Track>, TrackError>,
     events: &Receiver<(u64, Event)>,
-    last: &mut Option<u64>,
+    delivered: &Delivered,
 ) -> Result<(), TrackError> {
     let mut tracker = open()?;
-    let (mut flushed, mut ending, mut taken) = (Instant::now(), Ending::Failed, None);
+    let (mut flushed, mut ending) = (Instant::now(), Ending::Failed);
+    let (mut taken, mut last) = (0, 0);
     loop {
         match events.try_recv() {
             Ok((time, event)) => {
                 tracker.take(time, &event)?;
+                taken += 1;
                 match event {
-                    Event::Step { step, .. } => taken = Some(step),
+                    Event::Step { step, .. } => last = step,
                     Event::RunFinished { outcome, .. } if outcome == "interrupted" => {
                         ending = Ending::Interrupted;
+                    }
+                    Event::RunFinished { outcome, .. } if outcome.starts_with("failed") => {
+                        ending = Ending::Failed;
                     }
                     Event::RunFinished { .. } => ending = Ending::Finished,
                     _ => {}
@@ -288,7 +316,8 @@ fn listen(
         }
         if flushed.elapsed() >= FLUSH {
             tracker.flush()?;
-            (flushed, *last) = (Instant::now(), taken);
+            flushed = Instant::now();
+            delivered.is(taken, last);
         }
     }
     tracker.close(now(), ending)
@@ -360,6 +389,30 @@ mod tests {
         let said = trackers.close();
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("Slow could not keep up: 99"), "{said:?}");
+    }
+
+    #[test]
+    fn a_tracker_that_hangs_is_left_and_what_it_lacks_is_said() {
+        let start = Instant::now();
+        let trackers = Trackers::default();
+        trackers.add("Hanging", 8, || {
+            std::thread::sleep(Duration::from_secs(3600));
+            Ok(Box::new(Slow))
+        });
+        trackers.on(&crate::testing::step(1, 1.0));
+        let said = trackers.close();
+        assert!(start.elapsed() < LAST_WORDS + Duration::from_secs(1), "{:?}", start.elapsed());
+        let expected = "5 s after the run, and is not waited for: nothing is tracked there";
+        assert!(said.len() == 1 && said[0].ends_with(expected), "{said:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_what_was_not_delivered() {
+        let delivered = Delivered::default();
+        delivered.is(3, 0);
+        assert_eq!(delivered.missing(), "no step is tracked there");
+        delivered.is(40, 30);
+        assert_eq!(delivered.missing(), "what came after step 30 is missing there");
     }
 
     #[test]

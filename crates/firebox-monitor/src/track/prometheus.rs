@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firebox_core::Event;
 
@@ -13,9 +13,11 @@ use super::points::Points;
 use super::{Ending, Track, TrackError, TrackedRun};
 use crate::PrometheusConfig;
 
-/// Time that one reader may take; others wait meanwhile.
+/// Time that one reader may take in all; others wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of a request that are looked at.
+/// Time that all readers of one look may take, so that they do not hold up the end of a run.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes that a request may have.
 const LONGEST: usize = 8192;
 
 /// The page and its port.
@@ -64,10 +66,10 @@ impl Prometheus {
     /// Answers one reader. One that is slow or goes away is left.
     fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let until = Instant::now() + PATIENCE;
         let (mut request, mut some) = (Vec::new(), [0; 1024]);
         while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
+            stream.set_read_timeout(Some(left(until)?))?;
             match stream.read(&mut some)? {
                 0 => break,
                 count => request.extend(&some[..count]),
@@ -84,8 +86,23 @@ impl Prometheus {
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
         );
-        stream.write_all((head + &body).as_bytes())
+        let answer = head + &body;
+        let mut rest = answer.as_bytes();
+        while !rest.is_empty() {
+            stream.set_write_timeout(Some(left(until)?))?;
+            match stream.write(rest)? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                count => rest = &rest[count..],
+            }
+        }
+        Ok(())
     }
+}
+
+/// Time until a moment, which is not past.
+fn left(until: Instant) -> std::io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// `train/loss` → `firebox_train_loss`.
@@ -117,7 +134,10 @@ impl Track for Prometheus {
     }
 
     fn look(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        let until = Instant::now() + LOOK;
+        while Instant::now() < until
+            && let Ok((stream, _)) = self.listener.accept()
+        {
             // Whoever asked and went away asks again.
             let _ = self.answer(stream);
         }
@@ -169,6 +189,32 @@ mod tests {
         let silent = TcpStream::connect(page.listener.local_addr().unwrap()).unwrap();
         page.look();
         drop(silent);
+    }
+
+    #[test]
+    fn slow_readers_hold_nobody_up_for_long() {
+        let mut page = open(0).unwrap();
+        let address = page.listener.local_addr().unwrap();
+        let slow: Vec<_> = (0..6)
+            .map(|_| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                std::thread::spawn(move || {
+                    // One byte after the other, until the page has had enough.
+                    for byte in b"GET /metrics HTTP/1.1\r\nHost: somewhere\r\n" {
+                        if stream.write_all(&[*byte]).is_err() {
+                            return;
+                        }
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                    panic!("all of it was waited for");
+                })
+            })
+            .collect();
+        let start = Instant::now();
+        page.look();
+        assert!(start.elapsed() < LOOK + 2 * PATIENCE, "{:?}", start.elapsed());
+        drop(page);
+        slow.into_iter().for_each(|reader| reader.join().unwrap());
     }
 
     #[test]

@@ -81,10 +81,14 @@ impl TensorBoard {
 
     fn checkpoint(&mut self, time: u64, step: u64, path: &Path) {
         let weights = histogram::of_file(&path.join("weights.safetensors"), "");
-        // AdamW's first moment: the running mean of the gradient.
-        let gradients = histogram::of_file(&path.join("optimizer.safetensors"), "exp_avg.");
-        let both = [("weights", weights), ("gradients, running mean", gradients)];
-        let values: Vec<Message> = both
+        // AdamW's first moment is the running mean of the gradient, SGD's buffer its running sum.
+        let gradients = |of| histogram::of_file(&path.join("optimizer.safetensors"), of);
+        let all = [
+            ("weights", weights),
+            ("gradients, running mean", gradients("exp_avg.")),
+            ("gradients, momentum", gradients("momentum_buffer.")),
+        ];
+        let values: Vec<Message> = all
             .iter()
             .flat_map(|(kind, all)| all.iter().map(move |(name, one)| summary(kind, name, one)))
             .collect();
@@ -177,5 +181,27 @@ mod tests {
         // An attempt that begins in the same second has a file of its own.
         let other = TensorBoard::open(&TensorBoardConfig::default(), run).unwrap();
         assert_ne!(other.path, board.path);
+    }
+
+    #[test]
+    fn what_either_optimizer_remembers_of_the_gradients_is_drawn() {
+        use safetensors::tensor::{Dtype, TensorView};
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let run = TrackedRun { name: "r".to_owned(), folder: path.into(), settings: ().into() };
+        let bytes: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        for (tensor, expected) in [
+            ("exp_avg.w", "gradients, running mean/w"),
+            ("momentum_buffer.w", "gradients, momentum/w"),
+        ] {
+            let view = TensorView::new(Dtype::F32, vec![2], &bytes).unwrap();
+            let file = safetensors::serialize([(tensor, view)], None).unwrap();
+            std::fs::write(path.join("optimizer.safetensors"), file).unwrap();
+            let mut board = TensorBoard::open(&TensorBoardConfig::default(), run.clone()).unwrap();
+            board.checkpoint(1, 1, path);
+            let told = String::from_utf8_lossy(&board.pending).into_owned();
+            assert!(told.contains(expected), "{told}");
+        }
     }
 }

@@ -20,12 +20,12 @@ const LOGARITHMIC: f64 = 10.0;
 const TRAINING: Color = Color::Cyan;
 const VALIDATION: Color = Color::Yellow;
 
-/// Draws the whole screen. `now` is in milliseconds since 1970 UTC; `said` is what the last key did.
-pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, now: u64, said: &str) {
+/// Draws the whole screen. `status` is how the run is; `said` is what the last key did.
+pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(4), Constraint::Min(3), Constraint::Length(1)])
             .areas(frame.area());
-    draw_head(frame, head, live, now);
+    draw_head(frame, head, live, status);
     if body.width >= WIDE {
         let [left, right] =
             Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(body);
@@ -69,10 +69,9 @@ fn bar_of(gauge: LineGauge<'_>, colour: Color) -> LineGauge<'_> {
     gauge.filled_style(Style::new().fg(colour)).unfilled_style(faint())
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, now: u64) {
+fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, status: &str) {
     let [name, device, bar, stages] = Layout::vertical([Constraint::Length(1); 4]).areas(area);
-    let status = live.status(now);
-    let colour = match status.as_str() {
+    let colour = match status {
         "finished" | "stopped early" => Color::Green,
         text if text.starts_with("running") => TRAINING,
         "paused" | "interrupted" => VALIDATION,
@@ -80,7 +79,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, now: u64) {
     };
     let line = Line::from(vec![
         Span::styled(format!(" {} ", live.run), Style::new().add_modifier(Modifier::BOLD)),
-        Span::styled(status, Style::new().fg(colour)),
+        Span::styled(status.to_owned(), Style::new().fg(colour)),
     ]);
     frame.render_widget(line, name);
     frame.render_widget(Line::from(format!(" {}", live.device)).style(faint()), device);
@@ -179,13 +178,14 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, live: &Live) {
     let newest = &live.newest;
     let mut rows = vec![];
     if newest.step > 0 {
-        rows.push(row("step", format!("{} in epoch {}", newest.step, newest.epoch)));
-        rows.push(row("loss", significant(newest.loss)));
-        let skipped = match live.skipped {
+        let skipped = match live.skipped.len() {
             0 => String::new(),
             some => format!(" ({some} skipped)"),
         };
-        rows.push(row("gradient norm", significant(newest.gradient_norm) + &skipped));
+        let step = format!("{} in epoch {}{skipped}", newest.step, newest.epoch);
+        rows.push(row("step", step));
+        rows.push(row("loss", significant(newest.loss)));
+        rows.push(row("gradient norm", significant(newest.gradient_norm)));
         rows.push(row("learning rate", significant(newest.learning_rate)));
     }
     if let Some((epoch, loss)) = live.best {
@@ -287,6 +287,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
+    use crate::watch::live::Alive;
 
     fn live() -> Live {
         let mut live = Live::default();
@@ -336,7 +337,8 @@ mod tests {
 
     fn screen(live: &Live, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, live, 2000, "")).unwrap();
+        let status = live.status(2000, Alive::Yes);
+        terminal.draw(|frame| draw(frame, live, &status, "")).unwrap();
         terminal.backend().to_string()
     }
 

@@ -1,9 +1,9 @@
 //! What the dashboard shows, collected from a run's log while it grows.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use firebox_core::{Event, MachineSample, Request};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ const RECENT: usize = 32;
 const WINDOW: u64 = 60_000;
 /// Samples of the machine that are kept for the line of how busy it was.
 const HISTORY: usize = 240;
-/// Time without news after which a run is not believed to go on, milliseconds.
+/// Time without news from which it is worth a word, milliseconds.
 const SILENCE: u64 = 10_000;
 
 /// The end of a file that grows.
@@ -43,6 +43,28 @@ impl Tail {
         };
         let whole: Vec<u8> = self.rest.drain(..=end).collect();
         Ok(Some(String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect()))
+    }
+}
+
+/// Whether a process works on a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alive {
+    Yes,
+    No,
+    /// There is no lock, or it cannot be asked.
+    Unknown,
+}
+
+impl Alive {
+    /// By the lock that a process holds on the run's folder as long as it works there. The look
+    /// takes the lock for a moment where nobody has it, which who begins a run waits for.
+    pub(crate) fn of(folder: &Path) -> Self {
+        let Ok(lock) = File::open(folder.join("lock")) else { return Self::Unknown };
+        match lock.try_lock_shared() {
+            Ok(()) => Self::No,
+            Err(TryLockError::WouldBlock) => Self::Yes,
+            Err(TryLockError::Error(_)) => Self::Unknown,
+        }
     }
 }
 
@@ -79,7 +101,8 @@ pub(crate) struct Live {
     pub(crate) newest: Newest,
     /// Epoch and loss of the best validation.
     pub(crate) best: Option<(u64, f64)>,
-    pub(crate) skipped: usize,
+    /// Steps that were skipped.
+    pub(crate) skipped: Vec<u64>,
     pub(crate) machine: Option<MachineSample>,
     /// Percent that the GPU, or else the processor, was busy.
     pub(crate) busy: VecDeque<u64>,
@@ -171,6 +194,11 @@ impl Live {
         let (told, best) = (kept.told, kept.best);
         *self = Self { run, device, told, best, ..Self::default() };
         (self.losses, self.validation) = (kept.losses, kept.validation);
+        kept.skipped.retain(|skipped| *skipped as f64 <= step);
+        self.skipped = kept.skipped;
+        if kept.newest.step as f64 <= step {
+            self.newest = kept.newest;
+        }
     }
 
     fn step(&mut self, event: &Event) {
@@ -190,7 +218,7 @@ impl Live {
         };
         self.newest = Newest { step, epoch, loss, learning_rate, gradient_norm };
         if skipped {
-            self.skipped += 1;
+            self.skipped.push(step);
         } else if loss.is_finite() {
             self.losses.push((step as f64, loss));
         }
@@ -210,19 +238,32 @@ impl Live {
         self.machine = Some(sample);
     }
 
-    /// Whether it has ended, or has told nothing for long.
-    pub(crate) fn status(&self, now: u64) -> String {
-        let silence = now.saturating_sub(self.told);
+    /// Milliseconds since it told something.
+    pub(crate) fn silence(&self, now: u64) -> u64 {
+        now.saturating_sub(self.told)
+    }
+
+    /// Whether it has ended, stands still, or goes on; with the time that it has told nothing, if
+    /// that is long.
+    pub(crate) fn status(&self, now: u64, alive: Alive) -> String {
+        let silence = self.silence(now);
+        let since = crate::text::duration(silence as f64 / 1e3);
+        let quiet = match silence > SILENCE {
+            true => format!(", no news for {since}"),
+            false => String::new(),
+        };
         match (&self.outcome, &self.stage) {
             (Some(outcome), _) => outcome.clone(),
             (None, _) if self.run.is_empty() => "nothing told yet".to_owned(),
-            (None, _) if silence > SILENCE => {
-                let since = crate::text::duration(silence as f64 / 1e3);
-                format!("no news for {since}: killed, or its machine stands still")
+            (None, _) if alive == Alive::No => {
+                format!("killed: no process works on it, no news for {since}")
             }
             (None, _) if self.paused => "paused".to_owned(),
-            (None, Some(stage)) => format!("running: {stage}"),
-            (None, None) => "running".to_owned(),
+            (None, _) if alive == Alive::Unknown && silence > SILENCE => {
+                format!("no news for {since}: killed, or its machine stands still")
+            }
+            (None, Some(stage)) => format!("running: {stage}{quiet}"),
+            (None, None) => format!("running{quiet}"),
         }
     }
 
@@ -286,7 +327,7 @@ mod tests {
     #[test]
     fn time_left_is_that_of_the_last_minute_and_silence_is_noticed() {
         let mut live = Live::default();
-        assert_eq!(live.status(0), "nothing told yet");
+        assert_eq!(live.status(0, Alive::No), "nothing told yet");
         live.line(&line(1_000, &started(None)));
         live.line(&line(1_000, &Event::StageStarted { stage: "train".to_owned() }));
         for (time, done) in [(1_000, 0), (2_000, 40), (70_000, 50), (80_000, 60)] {
@@ -294,17 +335,36 @@ mod tests {
         }
         // Ten in the ten seconds that the last minute still has.
         assert_eq!(live.seconds_left(), Some(40.0));
-        assert_eq!(live.status(81_000), "running: train");
-        assert!(live.status(100_000).starts_with("no news for 20 s"));
+        assert_eq!(live.status(81_000, Alive::Unknown), "running: train");
+        assert!(live.status(100_000, Alive::Unknown).starts_with("no news for 20 s"));
+        assert_eq!(live.status(100_000, Alive::Yes), "running: train, no news for 20 s");
+        assert!(live.status(100_000, Alive::No).starts_with("killed: no process works on it"));
         live.line(&line(81_000, &Event::Asked { request: Request::Pause, step: 9 }));
-        assert_eq!((live.status(81_000).as_str(), live.seconds_left()), ("paused", None));
+        // Whoever stands still tells nothing.
+        for alive in [Alive::Yes, Alive::Unknown] {
+            assert_eq!(live.status(900_000, alive), "paused");
+        }
+        assert_eq!(live.seconds_left(), None);
+        assert!(live.status(900_000, Alive::No).starts_with("killed"));
         live.line("not json");
         let outcome = "finished".to_owned();
         live.line(&line(
             82_000,
             &Event::RunFinished { run: "r".to_owned(), outcome, seconds: 1.0 },
         ));
-        assert_eq!(live.status(900_000), "finished");
+        assert_eq!(live.status(900_000, Alive::No), "finished");
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_a_run_that_is_alive() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Alive::of(folder.path()), Alive::Unknown);
+        let lock = File::create(folder.path().join("lock")).unwrap();
+        assert_eq!(Alive::of(folder.path()), Alive::No);
+        lock.lock().unwrap();
+        assert_eq!(Alive::of(folder.path()), Alive::Yes);
+        drop(lock);
+        assert_eq!(Alive::of(folder.path()), Alive::No);
     }
 
     #[test]
@@ -316,11 +376,14 @@ mod tests {
         }
         live.line(&line(50, &crate::testing::step(41, f64::NAN)));
         // A step that was skipped is no point of the curve.
-        assert_eq!((live.losses.len(), live.newest.step, live.skipped), (40, 41, 1));
+        assert_eq!((live.losses.len(), live.newest.step, live.skipped.len()), (40, 41, 1));
         let (milliseconds, waiting, samples) = live.rates().unwrap();
         assert!((milliseconds - 10.0).abs() < 1e-9 && (waiting - 1.0).abs() < 1e-9);
         assert!((samples - 400.0).abs() < 1e-9);
         live.line(&line(60, &started(Some(10))));
-        assert_eq!(live.losses.len(), 10);
+        assert_eq!((live.losses.len(), live.skipped.len(), live.newest.step), (10, 0, 0));
+        live.line(&line(70, &crate::testing::step(11, f64::NAN)));
+        live.line(&line(80, &started(Some(11))));
+        assert_eq!((live.skipped.len(), live.newest.step), (1, 11));
     }
 }

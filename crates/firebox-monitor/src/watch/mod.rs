@@ -7,7 +7,7 @@ mod draw;
 mod live;
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -19,11 +19,14 @@ use ratatui::termion::input::TermRead as _;
 use ratatui::termion::raw::IntoRawMode as _;
 use ratatui::termion::screen::IntoAlternateScreen as _;
 
-use self::live::{Live, Tail};
+use self::live::{Alive, Live, Tail};
 use crate::track::now;
 
 /// Time between two looks at the log.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Time without news after which the lock of the run is looked at, milliseconds.
+const QUIET: u64 = 2_000;
 
 /// A run that cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +35,17 @@ pub enum WatchError {
     #[error("cannot read {path}, the log of the run")]
     Log {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why.
         #[source]
         source: std::io::Error,
     },
+    /// What was asked of it would have no effect.
+    #[error("{0}")]
+    Deaf(String),
+    /// What was asked of it cannot be written.
+    #[error("cannot ask the run")]
+    Ask(#[source] std::io::Error),
     /// There is no terminal to draw on.
     #[error("there is no terminal to show the run in\n  print it once with --once")]
     NoTerminal,
@@ -47,6 +56,7 @@ pub enum WatchError {
 
 /// A log, and what it has told so far.
 struct Watched {
+    folder: PathBuf,
     tail: Tail,
     live: Live,
 }
@@ -54,7 +64,8 @@ struct Watched {
 impl Watched {
     fn open(folder: &Path) -> Result<Self, WatchError> {
         let path = folder.join("events.jsonl");
-        let mut watched = Self { tail: Tail::new(path.clone()), live: Live::default() };
+        let (folder, tail) = (folder.to_path_buf(), Tail::new(path.clone()));
+        let mut watched = Self { folder, tail, live: Live::default() };
         watched.look().map_err(|source| WatchError::Log { path, source })?;
         Ok(watched)
     }
@@ -65,6 +76,15 @@ impl Watched {
             None => self.live = Live::default(),
         }
         Ok(())
+    }
+
+    fn status(&self) -> String {
+        let now = now();
+        let alive = match self.live.silence(now) < QUIET {
+            true => Alive::Yes,
+            false => Alive::of(&self.folder),
+        };
+        self.live.status(now, alive)
     }
 }
 
@@ -77,7 +97,8 @@ pub fn watch_once(folder: &Path, [width, height]: [u16; 2]) -> Result<String, Wa
     let watched = Watched::open(folder)?;
     let size = TestBackend::new(width.max(1), height.max(1));
     let Ok(mut terminal) = Terminal::new(size);
-    let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, now(), ""));
+    let status = watched.status();
+    let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, ""));
     let buffer = terminal.backend().buffer();
     let row = |row: &[ratatui::buffer::Cell]| {
         row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
@@ -109,7 +130,8 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
         if let Some((request, step)) = watched.live.answered.filter(|new| Some(*new) != answered) {
             said = format!("{} after step {step}", request.name());
         }
-        let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, now(), &said));
+        let status = watched.status();
+        let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, &said));
         if drawn.is_err() {
             // The terminal was closed.
             return Ok(());
@@ -137,13 +159,44 @@ fn asked(folder: &Path, live: &Live, key: char) -> String {
         'e' => Request::StopAfterEpoch,
         _ => return String::new(),
     };
-    if live.outcome.is_some() {
-        return "the run has ended".to_owned();
+    match put(folder, live, request) {
+        Ok(said) => said,
+        Err(WatchError::Ask(error)) => format!("cannot ask the run: {error}"),
+        Err(error) => error.to_string(),
     }
-    match crate::ask(folder, request) {
-        Ok(()) => format!("asked: {}, at the end of the step in hand", request.name()),
-        Err(error) => format!("cannot ask the run: {error}"),
+}
+
+/// Asks the run in `folder` for something, and says when it will be done.
+///
+/// # Errors
+///
+/// When the run has no log that can be read, or does not do any more what it is asked: it has
+/// ended, was killed, or has its training behind it.
+pub fn request(folder: &Path, request: Request) -> Result<String, WatchError> {
+    put(folder, &Watched::open(folder)?.live, request)
+}
+
+/// Only training does what it is asked. What is asked before it waits for it.
+fn put(folder: &Path, live: &Live, request: Request) -> Result<String, WatchError> {
+    let deaf = |why: String| Err(WatchError::Deaf(why));
+    if let Some(outcome) = &live.outcome {
+        return deaf(format!("the run has ended ({outcome}), and can be asked for nothing"));
     }
+    if Alive::of(folder) == Alive::No {
+        return deaf("no process works on the run, so nobody would do it".to_owned());
+    }
+    let stage = live.stage.as_deref();
+    if live.stages.iter().any(|ended| ended.0 == "train") {
+        let stage = stage.map_or(String::new(), |stage| format!(", {stage} does not answer"));
+        return deaf(format!("training has ended{stage}, and only training does what it is asked"));
+    }
+    crate::control::ask(folder, request).map_err(WatchError::Ask)?;
+    let name = request.name();
+    Ok(match stage {
+        Some("train") => format!("asked: {name}, at the end of the step in hand"),
+        Some(stage) => format!("asked: {name}, once training goes on: {stage} does not answer"),
+        None => format!("asked: {name}, once training goes on"),
+    })
 }
 
 /// Keys as they are pressed; the thread ends with the process or the terminal.
@@ -186,7 +239,20 @@ mod tests {
         assert!(asked(folder.path(), &live, 'p').contains("go-on"));
         assert_eq!(asked(folder.path(), &live, 'x'), "");
         live.outcome = Some("finished".to_owned());
-        assert_eq!(asked(folder.path(), &live, 's'), "the run has ended");
+        assert!(asked(folder.path(), &live, 's').contains("the run has ended (finished)"));
+        live.outcome = None;
+        // A lock that nobody holds is left by a run that was killed.
+        let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
+        assert!(asked(folder.path(), &live, 'p').contains("no process works on the run"));
+        lock.lock().unwrap();
+        live.stage = Some("evaluate".to_owned());
+        live.stages.push(("train".to_owned(), 1.0, false));
+        assert!(asked(folder.path(), &live, 'p').contains("evaluate does not answer"));
         assert_eq!(std::fs::read_dir(folder.path().join("control")).unwrap().count(), 3);
+        (live.stage, live.stages) = (Some("augment".to_owned()), vec![]);
+        assert!(asked(folder.path(), &live, 'p').contains("once training goes on: augment does"));
+        live.stage = Some("train".to_owned());
+        assert!(asked(folder.path(), &live, 'p').contains("at the end of the step in hand"));
+        assert_eq!(std::fs::read_dir(folder.path().join("control")).unwrap().count(), 5);
     }
 }

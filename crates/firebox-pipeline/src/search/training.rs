@@ -6,13 +6,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use firebox_core::{Event, Listener, Requests};
+use firebox_eval::Reason;
 
 use crate::Prepared;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::folder::PIPELINE;
+use crate::folder::{PIPELINE, RunFolder};
 use crate::keys::Keys;
-use crate::stages::{Everyone, Run, Training, begin, split_reasons, started_event, trackers};
+use crate::stages::{
+    Everyone, Run, Training, begin, failed, split_reasons, started_event, trackers,
+};
 
 /// Everything up to the end of training, for a search: what the training says of itself, or `None` if
 /// it was stopped. A run that was trained before is not trained again.
@@ -35,6 +38,29 @@ pub(super) fn train_only(
     let requests = Requests::new();
     let run =
         Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
+    let finish = |outcome: &str| {
+        all.on(&Event::RunFinished {
+            run: name.clone(),
+            outcome: outcome.to_owned(),
+            seconds: started.elapsed().as_secs_f64(),
+        });
+        all.close();
+    };
+    let summary = trained(&run, prepared, &folder, &mut reasons, path)
+        .inspect_err(|error| finish(&failed(error)))?;
+    let outcome = summary.as_ref().map(|summary| summary.outcome.to_string());
+    finish(outcome.as_deref().unwrap_or("interrupted"));
+    Ok(summary)
+}
+
+/// The stages, and what the last one says of itself, or `None` if it was stopped.
+fn trained(
+    run: &Run<'_>,
+    prepared: &Prepared,
+    folder: &RunFolder,
+    reasons: &mut Vec<Reason>,
+    path: &Path,
+) -> Result<Option<firebox_train::Summary>, PipelineError> {
     let mut remade = 0;
     let windows = run.windows(&mut remade)?;
     if windows.parts.validation.is_empty() {
@@ -43,20 +69,12 @@ pub(super) fn train_only(
         ));
     }
     reasons.extend(split_reasons(prepared.config(), &windows));
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    folder.write(PIPELINE, prepared.resolved(reasons)?.as_bytes())?;
     let shards = run.augment(&windows, &mut remade)?;
-    let trained = run.train(&windows, shards, path, &mut remade)?;
-    let summary = match trained {
-        Training::Complete(_) => trained_before(path, keys),
+    Ok(match run.train(&windows, shards, path, &mut remade)? {
+        Training::Complete(_) => trained_before(path, run.keys),
         Training::Interrupted { .. } => None,
-    };
-    all.on(&Event::RunFinished {
-        run: name,
-        outcome: summary.as_ref().map_or("interrupted".to_owned(), |s| s.outcome.to_string()),
-        seconds: started.elapsed().as_secs_f64(),
-    });
-    all.close();
-    Ok(summary)
+    })
 }
 
 /// What a run's training said when it ended.
