@@ -13,7 +13,7 @@ mod text;
 mod training;
 mod trial;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,11 +51,8 @@ pub enum SearchSource {
 /// A search, ready to be worked on.
 pub struct Search {
     name: String,
-    /// Where the text comes from, for messages.
-    file: PathBuf,
+    /// What is searched: the pipeline with all its layers, as the study keeps it.
     text: String,
-    environment: Vec<(String, String)>,
-    settings: Vec<String>,
     config: PipelineConfig,
     search: SearchConfig,
     space: Space,
@@ -132,9 +129,13 @@ impl Search {
             None => open_storage(&config, &search, &name)?,
         };
         let stop = Arc::clone(stop);
-        let this =
-            Self { name, file, text, environment, settings, config, search, space, storage, stop };
-        this.begin(matches!(source, SearchSource::File(_)))?;
+        let mut kept = config.clone();
+        if let Some(search) = &mut kept.search {
+            search.storage = search.storage.as_deref().map(Storage::public);
+        }
+        let text = Prepared::of(&name, kept).toml()?;
+        let this = Self { name, text, config, search, space, storage, stop };
+        this.begin(&file, matches!(source, SearchSource::File(_)))?;
         Ok(this)
     }
 
@@ -143,9 +144,14 @@ impl Search {
         &self.name
     }
 
-    /// Where the study is kept, for those who join it.
+    /// Where the study is kept, for those who join it; without user and password.
     pub fn storage(&self) -> &str {
         self.storage.address()
+    }
+
+    /// Where the study is kept, with the password, for processes that this one starts.
+    pub fn secret_storage(&self) -> &str {
+        self.storage.secret_address()
     }
 
     /// The pipeline's settings, without those of a trial.
@@ -263,36 +269,39 @@ impl Search {
         Ok(Study::join(&self.storage, &self.name, &[Direction::Minimize], options)?)
     }
 
-    /// Begins the study, or makes sure that it is this one.
-    fn begin(&self, with_file: bool) -> Result<(), PipelineError> {
+    /// Begins the study, or makes sure that it is this one. With the file, what may change of it is
+    /// kept for those who join.
+    fn begin(&self, file: &Path, with_file: bool) -> Result<(), PipelineError> {
         let study = self.study()?;
         study.check_space(&self.space)?;
         let known = study.system_attributes()?;
-        let prepared = Prepared::of(&self.name, self.config.clone());
-        match known.get(PIPELINE).and_then(|text| text.as_str()) {
-            Some(text) if with_file => {
-                let file = PathBuf::from(format!("the study {}", self.name));
-                let theirs = layers::parse(&file, text, [], &[])?;
-                same_search(&self.name, &self.file, &self.config, &theirs)?;
-            }
-            Some(_) => {}
-            None => study.set_system_attribute(PIPELINE, &prepared.toml()?.into())?,
+        let known = known.get(PIPELINE).and_then(|text| text.as_str());
+        if let Some(text) = known {
+            let theirs = layers::parse(&self.kept_in(), text, [], &[])?;
+            same_search(&self.name, file, &self.config, &theirs)?;
+        }
+        if with_file || known.is_none() {
+            study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
         }
         study.set_metric_names(&["validation loss"])?;
         Ok(())
     }
 
+    /// Where the text comes from, for messages.
+    fn kept_in(&self) -> PathBuf {
+        PathBuf::from(format!("the study {}", self.name))
+    }
+
     /// The pipeline with the values of a trial.
     fn config_of(&self, trial: &Trial) -> Result<PipelineConfig, PipelineError> {
-        let mut settings = self.settings.clone();
+        let mut settings = vec![];
         for (key, (distribution, internal)) in &trial.parameters {
             let value = distribution.to_value(*internal);
             let value =
                 value.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
             settings.push(space::setting(key, &value));
         }
-        let mut config =
-            layers::parse(&self.file, &self.text, self.environment.clone(), &settings)?;
+        let mut config = layers::parse(&self.kept_in(), &self.text, [], &settings)?;
         prepared::check(&config)?;
         config.search = None;
         Ok(config)
