@@ -19,7 +19,8 @@ mod replay;
 pub(crate) mod time;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::Backend;
@@ -119,6 +120,11 @@ impl Storage {
     /// As [`Storage::open`].
     pub fn studies(&self) -> Result<Vec<String>, StorageError> {
         self.view(|replay| replay.studies().map(|(_, study)| study.name.clone()).collect())
+    }
+
+    /// Waits for no other process any more, but shortly, once `stop` is true.
+    pub(crate) fn stop_with(&self, stop: &Arc<AtomicBool>) {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner).backend.stop_with(stop);
     }
 
     /// Reads what is new, and looks at all of it.
