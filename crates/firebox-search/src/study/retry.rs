@@ -49,7 +49,7 @@ pub(super) enum Cause {
 /// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
 /// too many workers died with it before.
 pub(super) fn fail_and_retry(study: u64, id: u64, trial: &Trial, cause: Cause) -> Vec<Operation> {
-    let numbers = |key| match trial.system_attributes.get(key) {
+    let numbers = |key: &str| match trial.system_attributes.get(key) {
         Some(Value::Array(numbers)) => numbers.clone(),
         _ => vec![],
     };
