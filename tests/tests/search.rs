@@ -129,6 +129,10 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     assert_eq!(other.status.code(), Some(2));
     let text = errors(&other);
     assert!(text.contains("`train.epochs` = 2") && text.contains("`train.epochs` = 3"), "{text}");
+    let other = firebox(folder, &["search", "--join", journal, "--set", "train.epochs=3"]);
+    assert_eq!(other.status.code(), Some(2));
+    let text = errors(&other);
+    assert!(text.contains("`train.epochs` = 2") && text.contains("`train.epochs` = 3"), "{text}");
 }
 
 #[test]
@@ -174,6 +178,17 @@ fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
     check(&misspelt, &["unknown choice `medain`", "did you mean `median`?"]);
     let trials = "[search]\ntrials = 0\n".to_owned() + &empty;
     check(&trials, &["`search.trials` is 0"]);
+    let seed = space(r#""run.seed" = { low = 1, high = 3 }"#);
+    check(&seed, &["`run.seed`", "the losses of its values cannot be compared"]);
+    let rate = r#""train.optimizer.adamw.learning_rate" = { low = 1e-4, high = 1e-2 }"#;
+    for (setting, expected) in [
+        ("study = \"../../esc\"", "a study cannot be called \"../../esc\""),
+        ("study = \"\"", "a study cannot be called \"\""),
+        ("heartbeat = 1e-9", "it must be from 0.1 to 3600 seconds"),
+        ("early_stop = { patience = 0 }", "`search.early_stop.patience` is 0"),
+    ] {
+        check(&format!("[search]\n{setting}\n{}", space(rate)), &[expected]);
+    }
 }
 
 #[test]
@@ -227,6 +242,11 @@ fn several_workers_share_a_search() {
     let begun: std::collections::BTreeSet<String> =
         entries(folder, 4).iter().map(|entry| entry["worker_id"].to_string()).collect();
     assert!(begun.len() >= 2, "one worker did everything: {begun:?}");
+    // What is edited in the file counts for the workers.
+    let more = SEARCH.replace("trials = 4", "trials = 11");
+    std::fs::write(folder.join("p.toml"), format!("{PIPELINE}{more}")).unwrap();
+    assert_done(&firebox(folder, &["search", "p.toml", "--workers", "2"]));
+    assert_eq!(values(folder).len(), 11);
 }
 
 /// Waits until a run's log has the text.

@@ -82,6 +82,11 @@ pub enum PipelineError {
     /// The evaluation was asked to stop; the training before it is saved.
     #[error("the evaluation was interrupted")]
     Interrupted,
+    /// A search of a split without a validation part.
+    #[error(
+        "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
+    )]
+    NoValidation,
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
@@ -105,6 +110,7 @@ impl PipelineError {
             | Self::Kernels(_)
             | Self::Monitor(_)
             | Self::Setting(_)
+            | Self::NoValidation
             | Self::NoRun(..)
             | Self::Space { .. } => true,
             Self::Study(error) => match error {

@@ -53,10 +53,11 @@ pub enum ConfigError {
 /// Separates tables and keys in a variable's name. With one underscore it could not be told from
 /// those in names of keys.
 const NESTING: &str = "__";
-/// Variables of this name that are no settings: the kernels, and what the tests of this workspace
-/// are told.
-const NO_SETTINGS: [&str; 5] = [
+/// Variables of this name that are no settings: the kernels, where a worker finds its study, and what
+/// the tests of this workspace are told.
+const NO_SETTINGS: [&str; 6] = [
     "FIREBOX_KERNELS",
+    "FIREBOX_SEARCH_ADDRESS",
     "FIREBOX_PROGRAM",
     "FIREBOX_SHARED_DATA",
     "FIREBOX_GOLDEN_FULL",

@@ -17,6 +17,9 @@ use crate::output::say;
 use crate::terminal::{LogFormat, Terminal, write_line};
 use crate::{Layers, device, environment, stop_on_signal};
 
+/// Variable with the address of the study for a worker: other users see the arguments of a process, and
+/// the address may hold a password.
+const ADDRESS: &str = "FIREBOX_SEARCH_ADDRESS";
 /// Time between two looks at the workers.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -45,7 +48,8 @@ pub(crate) struct SearchFlags {
 }
 
 pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
-    let source = match (&flags.join, &flags.file) {
+    let passed = if flags.worker { std::env::var(ADDRESS).ok() } else { None };
+    let source = match (&passed.or_else(|| flags.join.clone()), &flags.file) {
         (Some(storage), _) => {
             SearchSource::Join { storage: storage.clone(), study: flags.study.clone() }
         }
@@ -60,7 +64,7 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
     } else if flags.log == LogFormat::Text {
         write_line(&format!("study {} in {}", search.name(), search.storage()));
         write_line(&format!("device {}", device.description));
-        write_line(&format!("join it with: firebox search --join {}", search.storage()));
+        write_line(&format!("join it with: {}", join_command(&search)));
     }
     let terminal = Terminal::new(flags.log);
     let worked = if flags.workers == 1 {
@@ -91,6 +95,7 @@ fn work_together(
     for _ in 0..flags.workers {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["search", "--worker", "--join", search.storage(), "--study", search.name()]);
+        command.env(ADDRESS, search.secret_storage());
         if flags.log == LogFormat::Json {
             command.args(["--log", "json"]);
         }
@@ -137,6 +142,16 @@ fn stop_with_input(stop: &Arc<AtomicBool>) {
     });
 }
 
+fn join_command(search: &Search) -> String {
+    let address = search.storage();
+    let hidden = if address == search.secret_storage() {
+        ""
+    } else {
+        " (with the user and the password before the host: redis://USER:PASSWORD@HOST)"
+    };
+    format!("firebox search --join {address}{hidden}")
+}
+
 fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
     let Searched { complete, pruned, failed, .. } = searched;
     say(format_args!("{complete} complete, {pruned} given up early, {failed} failed"))?;
@@ -152,7 +167,7 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
     }
     say(format_args!("study {}", searched.page.display()))?;
     if search.is_stopped() {
-        say(format_args!("interrupted; go on with: firebox search --join {}", search.storage()))?;
+        say(format_args!("interrupted; go on with: {}", join_command(search)))?;
         return Ok(ExitCode::from(130));
     }
     if searched.best.is_none() {

@@ -103,7 +103,7 @@ pub struct SpaceEntry {
 
 /// A number as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`low`, `high` and `step` are numbers, such as 8 or 0.5")]
 pub enum Number {
     /// `8`
     Int(i64),

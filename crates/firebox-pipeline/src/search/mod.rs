@@ -13,9 +13,9 @@ mod text;
 mod training;
 mod trial;
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener};
@@ -30,7 +30,9 @@ pub use config::{
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
-use open::{PIPELINE, check_numbers, find, folder, open_storage, same_search, stored_pipeline};
+use open::{
+    PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
+};
 use text::{parameters_text, reason, value_text};
 use trial::Ran;
 
@@ -51,16 +53,15 @@ pub enum SearchSource {
 /// A search, ready to be worked on.
 pub struct Search {
     name: String,
-    /// Where the text comes from, for messages.
-    file: PathBuf,
+    /// What is searched: the pipeline with all its layers, as the study keeps it.
     text: String,
-    environment: Vec<(String, String)>,
-    settings: Vec<String>,
     config: PipelineConfig,
     search: SearchConfig,
     space: Space,
     storage: Arc<Storage>,
     stop: Arc<AtomicBool>,
+    /// What keeps this worker from running any trial.
+    fault: Mutex<Option<PipelineError>>,
 }
 
 /// What a search found.
@@ -120,6 +121,7 @@ impl Search {
             Some((storage, name)) => (Some(storage), name),
             None => (None, own()),
         };
+        check_name(&name)?;
         check_numbers(&search)?;
         let space = space::space(&search.space)?;
         let read = |more: &[String]| {
@@ -132,9 +134,14 @@ impl Search {
             None => open_storage(&config, &search, &name)?,
         };
         let stop = Arc::clone(stop);
+        let mut kept = config.clone();
+        if let Some(search) = &mut kept.search {
+            search.storage = search.storage.as_deref().map(Storage::public);
+        }
+        let text = Prepared::of(&name, kept).toml()?;
         let this =
-            Self { name, file, text, environment, settings, config, search, space, storage, stop };
-        this.begin(matches!(source, SearchSource::File(_)))?;
+            Self { name, text, config, search, space, storage, stop, fault: Mutex::new(None) };
+        this.begin(&file, matches!(source, SearchSource::File(_)))?;
         Ok(this)
     }
 
@@ -143,9 +150,14 @@ impl Search {
         &self.name
     }
 
-    /// Where the study is kept, for those who join it.
+    /// Where the study is kept, for those who join it; without user and password.
     pub fn storage(&self) -> &str {
         self.storage.address()
+    }
+
+    /// Where the study is kept, with the password, for processes that this one starts.
+    pub fn secret_storage(&self) -> &str {
+        self.storage.secret_address()
     }
 
     /// The pipeline's settings, without those of a trial.
@@ -162,7 +174,8 @@ impl Search {
     ///
     /// # Errors
     ///
-    /// If the journal fails, or no trial can give a value.
+    /// If the journal fails, or what every trial would meet: data that is not there, a full disk, no
+    /// validation windows. The trial that met it is put back.
     pub fn work(
         &self,
         device: &ChosenDevice,
@@ -185,7 +198,8 @@ impl Search {
             }
             result
         })?;
-        Ok(())
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        fault.map_or(Ok(()), Err)
     }
 
     /// Whether the worker was asked to stop.
@@ -207,15 +221,27 @@ impl Search {
         let trials = study.trials()?;
         let folder = self.folder();
         std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+        // What was tried again is told of by the last try.
         let retried = |trial: &Trial| trials.iter().any(|later| goes_on_with(later, trial.number));
-        let count = |state| trials.iter().filter(|t| t.state == state && !retried(t)).count();
-        let best = study.best_trials()?.into_iter().next();
-        let mut finished = None;
+        let shown: Vec<Trial> = trials.iter().filter(|trial| !retried(trial)).cloned().collect();
+        let count = |state| shown.iter().filter(|trial| trial.state == state).count();
+        let (best, warnings) = self.best(&shown);
+        for message in &warnings {
+            listener.on(&Event::Warning { message: message.clone() });
+        }
+        let mut about = page::About {
+            study: &study,
+            trials: &shown,
+            space: &self.space,
+            storage: self.storage.address(),
+            sampler: self.search.sampler.name(),
+            pruner: self.search.pruner.name(),
+            best: best.as_ref().map(|(trial, ..)| trial.number),
+            configuration: String::new(),
+            warnings,
+        };
         let mut pipeline = None;
-        let mut configuration = String::new();
-        if let Some(best) = &best {
-            let config = self.config_of(best)?;
-            let prepared = Prepared::of(&self.name, config);
+        if let Some((best, _, prepared)) = &best {
             let path = folder.join("best.toml");
             let head = format!(
                 "# Trial {} of the study {}: {}\n# Run it: firebox run <this file>\n\n",
@@ -223,32 +249,47 @@ impl Search {
                 self.name,
                 value_text(best)
             );
-            configuration = head + &prepared.toml()?;
-            std::fs::write(&path, &configuration).map_err(at(&path))?;
+            about.configuration = head + &prepared.toml()?;
+            page::replace(&path, &about.configuration)?;
             pipeline = Some(path);
-            if !self.is_stopped() {
-                finished = Some(prepared.run(device, &self.stop, listener)?);
-            }
         }
-        let about = page::About {
-            study: &study,
-            trials: &trials,
-            space: &self.space,
-            storage: self.storage.address(),
-            sampler: self.search.sampler.name(),
-            pruner: self.search.pruner.name(),
-            configuration,
-        };
+        // Before the evaluation, which takes its time and may fail.
         let page = page::write(&folder, &about)?;
+        let finished = match &best {
+            Some((_, _, prepared)) if !self.is_stopped() => {
+                Some(prepared.run(device, &self.stop, listener)?)
+            }
+            _ => None,
+        };
         Ok(Searched {
             complete: count(TrialState::Complete),
             pruned: count(TrialState::Pruned),
             failed: count(TrialState::Fail),
-            best: best.and_then(|best| Some((best.number, *best.values.as_ref()?.first()?))),
+            best: best.map(|(best, value, _)| (best.number, value)),
             pipeline,
             page,
             finished,
         })
+    }
+
+    /// The best trial that is a pipeline, with its value, and a warning for each better one that is
+    /// none: Optuna's may have parameters and values that no pipeline has.
+    fn best(&self, trials: &[Trial]) -> (Option<(Trial, f64, Prepared)>, Vec<String>) {
+        let mut warnings = vec![];
+        for (trial, value) in ranked(trials) {
+            match self.config_of(trial) {
+                Ok(config) => {
+                    let prepared = Prepared::of(&self.name, config);
+                    return (Some((trial.clone(), value, prepared)), warnings);
+                }
+                Err(error) => warnings.push(format!(
+                    "trial {} has the loss {value} and is no pipeline, so the next best is taken: {}",
+                    trial.number,
+                    reason(&error)
+                )),
+            }
+        }
+        (None, warnings)
     }
 
     fn study(&self) -> Result<Study, PipelineError> {
@@ -263,36 +304,39 @@ impl Search {
         Ok(Study::join(&self.storage, &self.name, &[Direction::Minimize], options)?)
     }
 
-    /// Begins the study, or makes sure that it is this one.
-    fn begin(&self, with_file: bool) -> Result<(), PipelineError> {
+    /// Begins the study, or makes sure that it is this one. With the file, what may change of it is
+    /// kept for those who join.
+    fn begin(&self, file: &Path, with_file: bool) -> Result<(), PipelineError> {
         let study = self.study()?;
         study.check_space(&self.space)?;
         let known = study.system_attributes()?;
-        let prepared = Prepared::of(&self.name, self.config.clone());
-        match known.get(PIPELINE).and_then(|text| text.as_str()) {
-            Some(text) if with_file => {
-                let file = PathBuf::from(format!("the study {}", self.name));
-                let theirs = layers::parse(&file, text, [], &[])?;
-                same_search(&self.name, &self.file, &self.config, &theirs)?;
-            }
-            Some(_) => {}
-            None => study.set_system_attribute(PIPELINE, &prepared.toml()?.into())?,
+        let known = known.get(PIPELINE).and_then(|text| text.as_str());
+        if let Some(text) = known {
+            let theirs = layers::parse(&self.kept_in(), text, [], &[])?;
+            same_search(&self.name, file, &self.config, &theirs)?;
+        }
+        if with_file || known.is_none() {
+            study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
         }
         study.set_metric_names(&["validation loss"])?;
         Ok(())
     }
 
+    /// Where the text comes from, for messages.
+    fn kept_in(&self) -> PathBuf {
+        PathBuf::from(format!("the study {}", self.name))
+    }
+
     /// The pipeline with the values of a trial.
     fn config_of(&self, trial: &Trial) -> Result<PipelineConfig, PipelineError> {
-        let mut settings = self.settings.clone();
+        let mut settings = vec![];
         for (key, (distribution, internal)) in &trial.parameters {
             let value = distribution.to_value(*internal);
             let value =
                 value.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
             settings.push(space::setting(key, &value));
         }
-        let mut config =
-            layers::parse(&self.file, &self.text, self.environment.clone(), &settings)?;
+        let mut config = layers::parse(&self.kept_in(), &self.text, [], &settings)?;
         prepared::check(&config)?;
         config.search = None;
         Ok(config)
@@ -318,6 +362,7 @@ impl Search {
             Ok(Ran::Complete(loss)) => format!("validation loss {loss:.5}"),
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
+            Err(error) if is_shared(error) => "put back, as the worker cannot go on".to_owned(),
             Err(error) => format!("failed: {}", reason(error)),
         };
         let resumed = match trial.origin() {
@@ -342,6 +387,14 @@ impl Search {
                 trial.interrupt();
                 Ok(vec![])
             }
+            Err(error) if is_shared(&error) => {
+                trial.interrupt();
+                let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+                fault.get_or_insert(error);
+                // Other trials of this worker would fail in the same way.
+                self.stop.store(true, Ordering::SeqCst);
+                Ok(vec![])
+            }
             Err(error) => Err(PipelineError::Setting(reason(&error))),
         }
     }
@@ -363,6 +416,12 @@ impl Search {
         match (named, ran) {
             (Some(run), Ok(Ran::Complete(loss))) => values.push((*loss, run)),
             (Some(run), Ok(Ran::Pruned)) => done.push(run),
+            // Not if another worker goes on with it.
+            (Some(run), Err(error))
+                if !is_shared(error) && !matches!(error, PipelineError::Study(_)) =>
+            {
+                done.push(run);
+            }
             _ => {}
         }
         for trial in trials.iter().filter(|trial| trial.state == TrialState::Complete) {
@@ -381,6 +440,35 @@ impl Search {
         }
         Ok(())
     }
+}
+
+/// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
+fn is_shared(error: &PipelineError) -> bool {
+    use PipelineError::{Data, NoValidation, Normalise, Split, Study};
+    if matches!(error, Data(_) | NoValidation | Normalise(_) | Split(_)) {
+        return true;
+    }
+    if matches!(error, Study(StudyError::Storage(_))) {
+        return true;
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if inner.is::<std::io::Error>() {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
+}
+
+/// The complete trials that violate no constraint and have a finite value, the best first.
+fn ranked(trials: &[Trial]) -> Vec<(&Trial, f64)> {
+    let feasible = |trial: &Trial| trial.constraints.iter().flatten().all(|size| *size <= 0.0);
+    let complete = trials.iter().filter(|t| t.state == TrialState::Complete && feasible(t));
+    let value = |trial: &Trial| trial.values.as_ref()?.first().copied().filter(|v| v.is_finite());
+    let mut ranked: Vec<_> = complete.filter_map(|trial| Some((trial, value(trial)?))).collect();
+    ranked.sort_by(|(a, x), (b, y)| x.total_cmp(y).then(a.number.cmp(&b.number)));
+    ranked
 }
 
 fn goes_on_with(later: &Trial, number: u64) -> bool {

@@ -80,13 +80,34 @@ pub(super) fn check_numbers(search: &SearchConfig) -> Result<(), PipelineError> 
     if !(1..=64).contains(&search.concurrent) {
         return wrong("concurrent", search.concurrent.to_string(), "it must be from 1 to 64");
     }
+    if let Some(rule) = &search.early_stop {
+        if rule.patience == 0 {
+            let allowed = "a search ends after at least one trial without an improvement";
+            return wrong("early_stop.patience", "0".to_owned(), allowed);
+        }
+        if !(rule.min_delta >= 0.0 && rule.min_delta.is_finite()) {
+            let found = rule.min_delta.to_string();
+            return wrong("early_stop.min_delta", found, "it is a finite number, 0 or above");
+        }
+    }
     let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0 && seconds < 1e9;
     if let Some(timeout) = search.timeout.filter(|timeout| !positive(*timeout)) {
         return wrong("timeout", timeout.to_string(), "it is a number of seconds above 0");
     }
-    if !positive(search.heartbeat) {
+    if !(0.1..=3600.0).contains(&search.heartbeat) {
         let found = search.heartbeat.to_string();
-        return wrong("heartbeat", found, "it is a number of seconds above 0");
+        return wrong("heartbeat", found, "it must be from 0.1 to 3600 seconds");
+    }
+    Ok(())
+}
+
+/// Refuses a name that would lead out of the folder of the runs: that of the search is called so.
+pub(super) fn check_name(name: &str) -> Result<(), PipelineError> {
+    let wrong = name.trim().is_empty() || name.contains(['/', '\\', ':', '\0']);
+    if wrong || name == "." || name == ".." {
+        return Err(PipelineError::Setting(format!(
+            "a study cannot be called {name:?}: its folder has its name\n  choose a name without /, \\ and : in `search.study`"
+        )));
     }
     Ok(())
 }

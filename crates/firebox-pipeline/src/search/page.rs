@@ -22,19 +22,35 @@ pub(super) struct About<'a> {
     pub(super) storage: &'a str,
     pub(super) sampler: &'static str,
     pub(super) pruner: &'static str,
+    /// Number of the best trial.
+    pub(super) best: Option<u64>,
     /// The best trial as a pipeline file.
     pub(super) configuration: String,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Writes the page and the text, and returns the path of the page.
 pub(super) fn write(folder: &Path, about: &About<'_>) -> Result<PathBuf, PipelineError> {
     let path = folder.join("summary.md");
-    std::fs::write(&path, summary(about.study.name(), about.trials)).map_err(at(&path))?;
-    Ok(report(about)?.write(folder)?.html)
+    replace(&path, &summary(about.study.name(), about.trials))?;
+    Ok(report(about).write(folder)?.html)
 }
 
-fn report(about: &About<'_>) -> Result<StudyReport, PipelineError> {
-    let About { study, trials, space, storage, sampler, pruner, configuration } = about;
+/// Writes a file beside the old one and puts it in its place: what was there stays if the disk is full.
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), PipelineError> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written.map_err(at(path))
+}
+
+fn report(about: &About<'_>) -> StudyReport {
+    let About { study, trials, space, storage, sampler, pruner, best, configuration, warnings } =
+        about;
     let began = trials.iter().filter_map(|trial| trial.started).fold(f64::INFINITY, f64::min);
     let parameters = space.parameters().iter();
     let axes: Vec<(&String, &Distribution)> =
@@ -44,7 +60,7 @@ fn report(about: &About<'_>) -> Result<StudyReport, PipelineError> {
         marks: axis.marks(MARKS),
     };
     let fact = |name: &str, value: &str| Fact::new(name, value);
-    Ok(StudyReport {
+    StudyReport {
         title: format!("Search of {}", study.name()),
         study: study.name().to_owned(),
         created: crate::measure::now(),
@@ -53,11 +69,11 @@ fn report(about: &About<'_>) -> Result<StudyReport, PipelineError> {
         parameters: axes.iter().map(mark).collect(),
         trials: trials.iter().map(|trial| row(trial, began, &axes)).collect(),
         importances: importances(trials, 0, FanovaConfig::default()),
-        best: study.best_trials()?.iter().map(|trial| trial.number).collect(),
+        best: best.iter().copied().collect(),
         saved: savings(trials).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
         configuration: configuration.clone(),
-        warnings: vec![],
-    })
+        warnings: warnings.clone(),
+    }
 }
 
 fn row(trial: &Trial, began: f64, axes: &[(&String, &Distribution)]) -> StudyTrial {

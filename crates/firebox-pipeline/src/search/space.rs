@@ -10,6 +10,11 @@ use crate::error::PipelineError;
 /// Keys that say where and how a run is kept, not what is trained.
 const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.directory", "run.cache"];
 
+/// Keys that change what is measured, or by chance alone: losses of trials with other values cannot be
+/// compared.
+const NOT_COMPARABLE: [&str; 7] =
+    ["run.seed", "data", "window", "labels", "split", "evaluate", "monitor"];
+
 /// The space of a study. What its keys and values mean to the pipeline is checked with
 /// [`check_schema`].
 pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, PipelineError> {
@@ -22,8 +27,17 @@ pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, Pip
     }
     let mut distributions = BTreeMap::new();
     for (key, entry) in entries {
-        if NOT_SEARCHED.iter().any(|own| key == own || key.starts_with(&format!("{own}."))) {
+        let among = |names: &[&str]| {
+            names.iter().any(|own| key == own || key.starts_with(&format!("{own}.")))
+        };
+        if among(&NOT_SEARCHED) {
             return Err(wrong(key, "it says where and how a run is kept, not what is trained"));
+        }
+        if among(&NOT_COMPARABLE) {
+            return Err(wrong(
+                key,
+                "it changes what is measured and not how well it is learnt, so the losses of its values cannot be compared\n  search each value by itself, with a study for each",
+            ));
         }
         let distribution = distribution(key, entry)?;
         // Its own faults first, before a condition of another is looked up in it.

@@ -64,9 +64,7 @@ fn trained(
     let mut remade = 0;
     let windows = run.windows(&mut remade)?;
     if windows.parts.validation.is_empty() {
-        return Err(PipelineError::Setting(
-            "there are no validation windows, so no trial has a value\n  choose a split with a validation part".to_owned(),
-        ));
+        return Err(PipelineError::NoValidation);
     }
     reasons.extend(split_reasons(prepared.config(), &windows));
     folder.write(PIPELINE, prepared.resolved(reasons)?.as_bytes())?;

@@ -105,9 +105,8 @@ pub(super) fn run(
         let trained = loop {
             match train_only(&prepared, device, &keys, &path, &halt, &watcher) {
                 // Another worker has the same values in hand, or is dying with this very trial.
-                Err(PipelineError::InUse(_)) if !stop.load(Ordering::SeqCst) => {
-                    std::thread::sleep(PAUSE);
-                }
+                Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
+                Err(PipelineError::InUse(_)) => std::thread::sleep(PAUSE),
                 other => break other,
             }
         };

@@ -1,5 +1,8 @@
 //! What a journal is kept in, and the one way of changing it.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use super::error::StorageError;
 
 /// Entries that were not read before, one a line, each with its end.
@@ -10,6 +13,9 @@ pub(super) type Batch = String;
 pub(super) trait Backend: Send {
     /// Begins a change.
     fn begin(&mut self) -> Result<(), StorageError>;
+
+    /// Gives up soon instead of waiting for another process, once `stop` is true.
+    fn stop_with(&mut self, _stop: &Arc<AtomicBool>) {}
 
     /// The entries after those that were applied.
     fn read(&mut self) -> Result<Batch, StorageError>;

@@ -27,6 +27,20 @@ pub enum StorageError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another process keeps every other from writing.
+    #[error(
+        "{holder} has kept the journal {journal} locked for {seconds} s: it is suspended, or its disk \
+         does not answer\n  let it go on (`kill -CONT`) or end it, and start this one again; what was \
+         stored is safe"
+    )]
+    Held {
+        /// The journal.
+        journal: String,
+        /// Who, as far as it is known.
+        holder: String,
+        /// For how long, as seen here.
+        seconds: u64,
+    },
     /// The journal is shorter than what was read of it.
     #[error(
         "{journal} was cut or replaced while it was in use\n  put it back, or start the workers \

@@ -3,6 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::backend::{Backend, Batch};
@@ -82,6 +84,10 @@ impl Backend for FileBackend {
     fn begin(&mut self) -> Result<(), StorageError> {
         self.held = Some(self.lock.acquire()?);
         self.mend()
+    }
+
+    fn stop_with(&mut self, stop: &Arc<AtomicBool>) {
+        self.lock.stop = Arc::clone(stop);
     }
 
     fn read(&mut self) -> Result<Batch, StorageError> {

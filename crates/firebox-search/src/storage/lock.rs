@@ -7,6 +7,8 @@
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::error::{StorageError, file};
@@ -31,6 +33,10 @@ impl Default for JournalLock {
 pub const GRACE: Duration = Duration::from_secs(30);
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between two tries where processes of Firebox queue up.
+const QUEUE_PAUSE: Duration = Duration::from_millis(1);
+/// How long a process that was asked to stop waits for another that stays.
+const STOPPED_GRACE: Duration = Duration::from_secs(3);
 /// Longest gap that is left for Optuna's processes, which try less and less often.
 const LONGEST_GAP: Duration = Duration::from_millis(5);
 
@@ -41,6 +47,8 @@ pub(super) struct FileLock {
     draft: PathBuf,
     kind: JournalLock,
     grace: Duration,
+    /// Whether whoever waits should soon give up.
+    pub(super) stop: Arc<AtomicBool>,
 }
 
 /// The lock while it is held.
@@ -63,7 +71,15 @@ impl FileLock {
         let (path, owner) = (beside(".lock"), beside(".owner"));
         // Only the owner of this machine makes one.
         let draft = beside(&format!(".lock-{}", machine()));
-        Self { journal: journal.to_path_buf(), path, owner, draft, kind, grace }
+        Self {
+            journal: journal.to_path_buf(),
+            path,
+            owner,
+            draft,
+            kind,
+            grace,
+            stop: Arc::default(),
+        }
     }
 
     /// Waits for the lock.
@@ -74,7 +90,7 @@ impl FileLock {
         let contended = match owner.try_lock() {
             Ok(()) => None,
             Err(TryLockError::WouldBlock) => {
-                owner.lock().map_err(|error| file("lock", &self.owner)(error))?;
+                self.queue(&mut owner)?;
                 Some(Instant::now())
             }
             Err(TryLockError::Error(error)) => return Err(file("lock", &self.owner)(error)),
@@ -95,7 +111,7 @@ impl FileLock {
                 _ => {
                     seen = Some((now.clone(), Instant::now()));
                     // The owner's own lock is ours now: it is dead, or it would hold it.
-                    last.as_ref().is_some_and(|last| *last == now)
+                    last.as_deref().and_then(|last| last.lines().next()) == Some(now.as_str())
                 }
             };
             if left && identity(&self.path).as_deref() == Some(&now) {
@@ -106,6 +122,42 @@ impl FileLock {
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
         Ok(Held { path: self.path.clone(), owner, contended, released: false })
+    }
+
+    /// Waits for the owner's own lock. Who has it may itself wait for the grace period, until a lock of
+    /// Optuna's counts as left behind; a process that keeps it for twice as long is alive, and suspended
+    /// or stuck: nothing may be written in its place.
+    fn queue(&self, owner: &mut File) -> Result<(), StorageError> {
+        let (mut holder, mut since) = (written(owner), Instant::now());
+        let mut look = Instant::now();
+        let mut asked: Option<Instant> = None;
+        loop {
+            match owner.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(file("lock", &self.owner)(error)),
+            }
+            if self.stop.load(Ordering::SeqCst) {
+                asked.get_or_insert_with(Instant::now);
+            }
+            if look.elapsed() > LONGEST_PAUSE {
+                look = Instant::now();
+                let now = written(owner);
+                // Others take turns; only one that stays is stuck.
+                if now != holder {
+                    (holder, since) = (now, look);
+                }
+            }
+            let stopped = asked.is_some_and(|asked| asked.max(since).elapsed() > STOPPED_GRACE);
+            if since.elapsed() > 2 * self.grace || stopped {
+                return Err(StorageError::Held {
+                    journal: self.journal.display().to_string(),
+                    holder: process(holder.as_deref()),
+                    seconds: since.elapsed().as_secs(),
+                });
+            }
+            std::thread::sleep(QUEUE_PAUSE);
+        }
     }
 
     /// Makes the lock elsewhere, writes it down as this process's, and puts it into its place if there
@@ -147,9 +199,15 @@ impl FileLock {
 
 /// Keeps who holds the lock. A failure costs the next one a wait for the grace period, no more.
 fn write_down(owner: &mut File, identity: Option<String>) {
-    let text = identity.unwrap_or_default();
+    let text = format!("{}\n{}\n", identity.unwrap_or_default(), std::process::id());
     let _ = owner.rewind().and_then(|()| owner.write_all(text.as_bytes()));
     let _ = owner.set_len(text.len() as u64);
+}
+
+/// The process that was written down, for a message.
+fn process(written: Option<&str>) -> String {
+    let number = written.and_then(|text| text.lines().nth(1));
+    number.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
 }
 
 impl Held {
@@ -244,6 +302,26 @@ mod tests {
             });
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         }
+    }
+
+    #[test]
+    fn a_suspended_owner_is_named_after_the_grace_and_sooner_to_who_should_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = lock(folder.path(), JournalLock::default(), Duration::from_millis(300));
+        let held = lock.acquire().unwrap();
+        let start = Instant::now();
+        let error = lock.acquire().err().unwrap().to_string();
+        assert!(start.elapsed() > Duration::from_millis(600), "{:?}", start.elapsed());
+        assert!(error.contains("locked for"), "{error}");
+        #[cfg(unix)]
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        let patient = FileLock { grace: Duration::from_secs(60), ..lock };
+        patient.stop.store(true, Ordering::SeqCst);
+        let start = Instant::now();
+        assert!(matches!(patient.acquire(), Err(StorageError::Held { .. })));
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        drop(held);
+        drop(patient.acquire().unwrap());
     }
 
     #[test]

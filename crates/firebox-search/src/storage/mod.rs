@@ -19,7 +19,8 @@ mod replay;
 pub(crate) mod time;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::Backend;
@@ -32,6 +33,7 @@ pub(crate) use replay::{Replay, StudyRecord};
 /// A journal of studies, shared by the threads of this process.
 pub struct Storage {
     address: String,
+    secret: String,
     journal: Mutex<Journal>,
 }
 
@@ -73,7 +75,8 @@ impl Storage {
     /// As [`Storage::open`].
     pub fn redis(url: &str, patience: Duration) -> Result<Self, StorageError> {
         let backend = redis::RedisBackend::open(url, patience)?;
-        Self::with(backend.server().to_owned(), Box::new(backend))
+        let storage = Self::with(Self::public(url), Box::new(backend))?;
+        Ok(Self { secret: url.to_owned(), ..storage })
     }
 
     /// A journal of this process alone, which ends with it.
@@ -89,14 +92,25 @@ impl Storage {
         // Optuna's are a UUID and the number of a thread.
         let worker = format!("{}-firebox", uuid::Uuid::new_v4());
         let journal = Journal { backend, replay: Replay::default(), worker };
-        let storage = Self { address, journal: Mutex::new(journal) };
+        let secret = address.clone();
+        let storage = Self { address, secret, journal: Mutex::new(journal) };
         storage.view(|_| ())?;
         Ok(storage)
     }
 
-    /// Where it is, without a password.
+    /// Where it is, without user and password.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where it is, as it was opened: not to be shown or kept.
+    pub fn secret_address(&self) -> &str {
+        &self.secret
+    }
+
+    /// An address without user and password, which may be shown and kept.
+    pub fn public(address: &str) -> String {
+        redis::hidden(address)
     }
 
     /// Names of the studies, in the order in which they were created.
@@ -106,6 +120,11 @@ impl Storage {
     /// As [`Storage::open`].
     pub fn studies(&self) -> Result<Vec<String>, StorageError> {
         self.view(|replay| replay.studies().map(|(_, study)| study.name.clone()).collect())
+    }
+
+    /// Waits for no other process any more, but shortly, once `stop` is true.
+    pub(crate) fn stop_with(&self, stop: &Arc<AtomicBool>) {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner).backend.stop_with(stop);
     }
 
     /// Reads what is new, and looks at all of it.

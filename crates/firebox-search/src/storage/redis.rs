@@ -48,11 +48,6 @@ impl RedisBackend {
         Ok(Self { client, server, prefix, patience, connection, watching, applied: 0 })
     }
 
-    /// The address without a password.
-    pub(super) fn server(&self) -> &str {
-        &self.server
-    }
-
     fn key(&self, entry: u64) -> String {
         format!("{}:log:{entry}", self.prefix)
     }
@@ -212,10 +207,29 @@ fn is_passing(error: &RedisError) -> bool {
         || error.is_timeout()
 }
 
-/// An address without its user and password.
-fn hidden(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((kind, _)), Some((_, host))) => format!("{kind}://{host}"),
-        _ => url.to_owned(),
+/// An address without its user and password. What follows the host may hold an `@` of its own.
+pub(super) fn hidden(url: &str) -> String {
+    let Some((kind @ "redis", rest)) = url.split_once("://") else { return url.to_owned() };
+    let (server, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+    let host = server.rsplit_once('@').map_or(server, |(_, host)| host);
+    format!("{kind}://{host}{query}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hidden;
+
+    #[test]
+    fn an_address_is_shown_without_its_password_and_with_its_prefix() {
+        for (url, shown) in [
+            ("redis://host:1/0", "redis://host:1/0"),
+            ("redis://:secret@host:1/0", "redis://host:1/0"),
+            ("redis://me:se@cret@host/0?prefix=a@b", "redis://host/0?prefix=a@b"),
+            ("redis://host/0?prefix=a@b", "redis://host/0?prefix=a@b"),
+            ("unix:///tmp/a@b.socket", "unix:///tmp/a@b.socket"),
+            ("study@home/study.log", "study@home/study.log"),
+        ] {
+            assert_eq!(hidden(url), shown);
+        }
     }
 }

@@ -213,7 +213,7 @@ impl<'study> TrialHandle<'study> {
                 }
                 Ended::Failed(reason) => retry::fail(id, reason),
                 Ended::Interrupted => {
-                    retry::fail_and_retry(study, id, trial, "its worker was stopped", u64::MAX)
+                    retry::fail_and_retry(study, id, trial, retry::Cause::Stopped)
                 }
             })
         });

@@ -113,6 +113,7 @@ impl Study {
             return Err(StudyError::Missing { storage: storage.address().to_owned(), name, known });
         };
         let Options { sampler, pruner, heartbeat, retries, stop } = options;
+        storage.stop_with(&stop);
         Ok(Self {
             storage: Arc::clone(storage),
             id,
@@ -307,10 +308,8 @@ impl Study {
         let taken = self.storage.change::<_, StudyError>(|replay| {
             let Some(study) = replay.study(self.id) else { return Ok((vec![], Err(true))) };
             let over = |rule: &EarlyStop| rule.is_over(&study.trials, &self.directions);
-            if budget.early_stop.as_ref().is_some_and(over) {
-                return Ok((vec![], Err(true)));
-            }
-            let room = budget.trials.is_none_or(|most| retry::begun(study) < most);
+            let over = budget.early_stop.as_ref().is_some_and(over);
+            let room = !over && budget.trials.is_none_or(|most| retry::begun(study) < most);
             let waiting = study.open.iter().map(|place| (study.ids[*place], &study.trials[*place]));
             let mut waiting = waiting.filter(|(_, trial)| trial.state == TrialState::Waiting);
             if let Some((id, _)) = waiting.find(|(_, trial)| room || retry::is_retry(trial)) {
@@ -318,11 +317,8 @@ impl Study {
                 let taken = Operation::State { trial: id, state, values, time: time::now() };
                 return Ok((vec![taken, self.beat(id)], Ok(id)));
             }
-            if !room {
+            if !room || sampler().is_exhausted(&study.trials) {
                 return Ok((vec![], Err(false)));
-            }
-            if sampler().is_exhausted(&study.trials) {
-                return Ok((vec![], Err(true)));
             }
             let (id, started) = (replay.trial_count(), time::now());
             let begun = Operation::CreateTrial { study: self.id, started };
@@ -358,9 +354,8 @@ impl Study {
             // Others may have done it meanwhile, and its worker may have woken up.
             let still = watch.lost(self.strange(study));
             let operations = still.into_iter().filter_map(|id| {
-                let reason = "its worker gave no sign of life any more";
-                let trial = replay.trial(id)?;
-                Some(retry::fail_and_retry(self.id, id, trial, reason, self.retries))
+                let cause = retry::Cause::Died(self.retries);
+                Some(retry::fail_and_retry(self.id, id, replay.trial(id)?, cause))
             });
             Ok((operations.flatten().collect(), ()))
         })

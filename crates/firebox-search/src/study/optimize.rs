@@ -22,7 +22,7 @@ pub struct Budget {
 /// What became of asking for a trial.
 pub(super) enum Asked<'study> {
     Trial(TrialHandle<'study>),
-    /// The budget of trials is used up; one whose worker dies may still come back.
+    /// None is to be begun any more; one whose worker dies may still come back.
     UsedUp,
     Stopped,
 }

@@ -15,6 +15,8 @@ use crate::trial::{Trial, TrialState};
 pub(super) const REASON: &str = "fail_reason";
 const FAILED_TRIAL: &str = "failed_trial";
 const HISTORY: &str = "retry_history";
+/// Those of the history whose worker was stopped and did not die.
+const STOPPED: &str = "firebox:stopped";
 
 /// Number of the first trial of those that this one is a retry of.
 pub(super) fn origin(trial: &Trial) -> u64 {
@@ -35,28 +37,45 @@ pub(super) fn fail(id: u64, reason: &str) -> Vec<Operation> {
     ]
 }
 
+/// Why a trial is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its worker died; with the number of times that this may happen to a trial.
+    Died(u64),
+    /// Its worker was stopped, which is no fault of the trial.
+    Stopped,
+}
+
 /// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
-/// it was tried so often before.
-pub(super) fn fail_and_retry(
-    study: u64,
-    id: u64,
-    trial: &Trial,
-    reason: &str,
-    most: u64,
-) -> Vec<Operation> {
-    let mut history: Vec<Value> = match trial.system_attributes.get(HISTORY) {
+/// too many workers died with it before.
+pub(super) fn fail_and_retry(study: u64, id: u64, trial: &Trial, cause: Cause) -> Vec<Operation> {
+    let numbers = |key: &str| match trial.system_attributes.get(key) {
         Some(Value::Array(numbers)) => numbers.clone(),
         _ => vec![],
     };
-    if history.len() as u64 >= most {
-        return fail(id, &format!("{reason}, as {most} times before"));
-    }
+    let (mut history, mut stopped) = (numbers(HISTORY), numbers(STOPPED));
+    let reason = match cause {
+        Cause::Died(most) => {
+            let reason = "its worker gave no sign of life any more";
+            if history.len().saturating_sub(stopped.len()) as u64 >= most {
+                return fail(id, &format!("{reason}, as {most} times before"));
+            }
+            reason
+        }
+        Cause::Stopped => {
+            stopped.push(Value::from(trial.number));
+            "its worker was stopped"
+        }
+    };
     history.push(Value::from(trial.number));
     let kept = |key: &String| key != HEARTBEAT && !key.starts_with("constraints");
     let mut system_attributes: BTreeMap<_, _> = trial.system_attributes.clone();
     system_attributes.retain(|key, _| kept(key));
     system_attributes.insert(FAILED_TRIAL.to_owned(), json!(origin(trial)));
     system_attributes.insert(HISTORY.to_owned(), Value::Array(history));
+    if !stopped.is_empty() {
+        system_attributes.insert(STOPPED.to_owned(), Value::Array(stopped));
+    }
     let mut operations = fail(id, reason);
     operations.push(Operation::Enqueue {
         study,

@@ -383,6 +383,61 @@ fn a_worker_that_is_stopped_leaves_its_trial_to_be_gone_on_with() {
 }
 
 #[test]
+fn a_worker_that_is_stopped_costs_the_trial_no_retry() {
+    let storage = Arc::new(Storage::memory().unwrap());
+    let options = || Options { retries: 1, ..options() };
+    let study = Study::create(&storage, "s", &[Direction::Minimize], options()).unwrap();
+    for _ in 0..3 {
+        study.ask(&trials(1)).unwrap().unwrap().tell(Ended::Interrupted).unwrap();
+    }
+    dies(&storage);
+    study.optimize(&trials(1), |_| Ok::<_, StudyError>(vec![1.0])).unwrap();
+    let all = study.trials().unwrap();
+    assert_eq!((all.len(), all[4].state), (5, TrialState::Complete));
+    assert_eq!(all[4].system_attributes["retry_history"], json!([0, 1, 2, 3]));
+}
+
+/// A sampler of one proposal.
+struct Once(RandomSampler);
+
+impl Sampler for Once {
+    fn sample(
+        &mut self,
+        context: &SamplerContext<'_>,
+        space: &BTreeMap<String, Distribution>,
+    ) -> BTreeMap<String, f64> {
+        self.0.sample(context, space)
+    }
+
+    fn is_exhausted(&self, trials: &[Trial]) -> bool {
+        !trials.is_empty()
+    }
+}
+
+#[test]
+fn who_has_nothing_left_to_begin_goes_on_with_the_trials_of_the_dead() {
+    let storage = Arc::new(Storage::memory().unwrap());
+    let once = || Options {
+        heartbeat: Duration::from_millis(50),
+        ..Options::new(Once(RandomSampler::new(1)))
+    };
+    let study = Study::create(&storage, "s", &[Direction::Minimize], once()).unwrap();
+    dies(&storage);
+    study.optimize(&Budget::default(), |_| Ok::<_, StudyError>(vec![1.0])).unwrap();
+    let states = || study.trials().unwrap().iter().map(|t| t.state).collect::<Vec<_>>();
+    assert_eq!(states(), [TrialState::Fail, TrialState::Complete]);
+    // The same when the search has ended early meanwhile.
+    dies(&storage);
+    let early_stop = Some(EarlyStop { patience: 1, min_delta: 0.0 });
+    study.enqueue(&BTreeMap::new(), &BTreeMap::new()).unwrap();
+    study.optimize(&Budget::default(), |_| Ok::<_, StudyError>(vec![1.0])).unwrap();
+    dies(&storage);
+    let budget = Budget { early_stop, ..Budget::default() };
+    study.optimize(&budget, |_| Ok::<_, StudyError>(vec![1.0])).unwrap();
+    assert!(states().iter().all(|state| state.is_finished()), "{:?}", states());
+}
+
+#[test]
 fn threads_share_a_study_and_its_budget() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Storage::open(folder.path().join("j.log").to_str().unwrap()).unwrap();
