@@ -2,6 +2,8 @@
 //!
 //! Names are those of checkpoints, which are PyTorch's. In a pattern, `*` stands for any text.
 
+use std::collections::BTreeSet;
+
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 use firebox_models::Layout;
@@ -35,8 +37,9 @@ pub struct LayerDecay {
     /// Factor on the learning rate from a layer to the one before it, above 0 and at most 1.
     pub factor: f64,
     /// Names of each layer's parameters, from the input to the output: the last layer has the full
-    /// rate. `{}` stands for a number, and a name with it for as many layers as there are numbers:
-    /// `encoder.layers.{}.*`. Parameters that no layer names have the full rate.
+    /// rate. `{}` stands for a whole number, no part of a longer one, and a name with it for as many
+    /// layers as there are numbers: `encoder.layers.{}.*`. Parameters that no layer names have the
+    /// full rate.
     pub layers: Vec<String>,
 }
 
@@ -118,11 +121,11 @@ pub(crate) fn resolve(
     }
     let mut layers = vec![];
     for pattern in config.layer_decay.iter().flat_map(|decay| &decay.layers) {
-        let expanded = expand(pattern, layouts);
-        if expanded.is_empty() || !expanded.iter().all(|pattern| named(pattern)) {
+        let found = expand(pattern, layouts);
+        if found.is_empty() {
             return Err(unknown("layer_decay.layers", pattern));
         }
-        layers.extend(expanded);
+        layers.extend(found);
     }
     let settings: Vec<Settings> =
         layouts.iter().map(|layout| of_parameter(config, &layers, layout)).collect();
@@ -132,13 +135,13 @@ pub(crate) fn resolve(
     }
 }
 
-fn of_parameter(config: &TrainConfig, layers: &[String], layout: &Layout) -> Settings {
+fn of_parameter(config: &TrainConfig, layers: &[Layer<'_>], layout: &Layout) -> Settings {
     let optimizer = &config.optimizer;
     let named = |group: &&ParameterGroup| {
         group.parameters.iter().any(|pattern| matches(pattern, &layout.name))
     };
     let group = config.groups.iter().find(named);
-    let layer = layers.iter().position(|pattern| matches(pattern, &layout.name));
+    let layer = layers.iter().position(|layer| layer.names(&layout.name));
     let below = layer.map_or(0, |layer| layers.len() - 1 - layer);
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
     let peak = group.and_then(|group| group.learning_rate);
@@ -171,30 +174,44 @@ pub(crate) fn freeze<M: Module>(model: M, optimizer: &OptimizerState, epoch: u64
     model.map(&mut Mapper(optimizer, epoch, 0))
 }
 
-/// A pattern with a number for its `{}`, for each number that occurs, in their order.
-fn expand(pattern: &str, layouts: &[Layout]) -> Vec<String> {
-    let Some((before, after)) = pattern.split_once("{}") else { return vec![pattern.to_owned()] };
-    let (any, mut numbers) = (format!("{before}*"), vec![]);
-    for layout in layouts.iter().filter(|layout| matches(&any, &layout.name)) {
-        let rest = tail(before, &layout.name);
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (digits, rest) = rest.split_at(digits);
-        if let Ok(number) = digits.parse::<u64>()
-            && matches(after, rest)
-        {
-            numbers.push(number);
-        }
-    }
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.into_iter().map(|number| format!("{before}{number}{after}")).collect()
+/// A layer of the layer decay: what a pattern names, with this number for its `{}` if it has one.
+#[derive(Clone, Copy, Debug)]
+struct Layer<'a> {
+    pattern: &'a str,
+    number: Option<u64>,
 }
 
-/// What follows the first part of a name that a pattern matches.
-fn tail<'a>(pattern: &str, name: &'a str) -> &'a str {
-    let starts = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
-    let mut ends = starts.filter(|at| matches(pattern, &name[..*at]));
-    ends.next().map_or("", |at| &name[at..])
+impl Layer<'_> {
+    fn names(&self, name: &str) -> bool {
+        match self.number {
+            None => matches(self.pattern, name),
+            number => number_in(self.pattern, name) == number,
+        }
+    }
+}
+
+/// The layers that a pattern stands for, those of a `{}` in the order of their numbers.
+fn expand<'a>(pattern: &'a str, layouts: &[Layout]) -> Vec<Layer<'a>> {
+    if !pattern.contains("{}") {
+        let named = layouts.iter().any(|layout| matches(pattern, &layout.name));
+        return named.then_some(Layer { pattern, number: None }).into_iter().collect();
+    }
+    let numbers = layouts.iter().filter_map(|layout| number_in(pattern, &layout.name));
+    let numbers: BTreeSet<u64> = numbers.collect();
+    numbers.into_iter().map(|number| Layer { pattern, number: Some(number) }).collect()
+}
+
+/// The first number of a name that may stand for the `{}` of a pattern. All digits beside one
+/// another are one number, so that layer 1 is not layer 10.
+fn number_in(pattern: &str, name: &str) -> Option<u64> {
+    let (before, after) = pattern.split_once("{}")?;
+    let digit = |at: usize| name.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let mut starts = (0..name.len()).filter(|at| digit(*at) && (*at == 0 || !digit(at - 1)));
+    starts.find_map(|start| {
+        let end = (start..name.len()).find(|at| !digit(*at)).unwrap_or(name.len());
+        let fits = matches(before, &name[..start]) && matches(after, &name[end..]);
+        fits.then(|| name[start..end].parse().ok()).flatten()
+    })
 }
 
 /// Whether a name is one that a pattern stands for.
@@ -263,6 +280,20 @@ mod tests {
             resolve(&config, &encoder()).unwrap().iter().map(|s| s.rate * 32.0).collect();
         // Numbers are in their order, 10 after 2.
         assert_eq!(rates, [1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 32.0]);
+    }
+
+    #[test]
+    fn a_number_of_a_layer_is_a_whole_one() {
+        let layouts: Vec<Layout> =
+            (0..12).map(|layer| layout(&format!("lstm.weight_ih_l{layer}"), 2)).collect();
+        let config = read(r#"{"layer_decay": {"factor": 0.5, "layers": ["lstm.*_l{}*"]}}"#);
+        let found = resolve(&config, &layouts).unwrap();
+        for (layer, settings) in found.iter().enumerate() {
+            assert_eq!(settings.rate, 0.5f64.powi(11 - layer as i32), "layer {layer}");
+        }
+        assert_eq!(number_in("*{}.weight", "block1.part20.weight"), Some(20));
+        assert_eq!(number_in("block{}*", "block12"), Some(12));
+        assert_eq!(number_in("block1{}*", "block12"), None);
     }
 
     #[test]
