@@ -115,9 +115,8 @@ pub enum NonFinite {
     Stop,
     /// Training goes on with the next batches.
     Skip,
-    /// Weights and optimizer go back to the last checkpoint that no interruption wrote
-    /// (or to the start), and
-    /// training goes on with the next batches.
+    /// Weights and optimizer go back to the last checkpoint (or to the start) that no interruption
+    /// wrote and from which a later step was finite, and training goes on with the next batches.
     Rollback,
 }
 
@@ -134,8 +133,8 @@ pub struct CheckpointConfig {
     /// the newest of these is kept. None: only what the rule asks for.
     pub resume_every: Option<u64>,
     /// Bytes that all checkpoints of the run together may take between two saves (one more is
-    /// there while it is being written). The oldest go first, the best one late, the newest never.
-    /// None: no limit.
+    /// there while it is being written). The oldest go first, the best one late, the newest and
+    /// what `non_finite = "rollback"` needs never. None: no limit.
     pub size_budget: Option<u64>,
     /// Whether files are written by a background thread, from a copy of the state, while training
     /// goes on.
