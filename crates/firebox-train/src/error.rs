@@ -134,6 +134,18 @@ pub enum TrainError {
         /// Its global gradient norm.
         norm: f64,
     },
+    /// No step was finite, so nothing was learnt.
+    #[error(
+        "none of the {steps} steps had a finite loss and gradient, so nothing was learnt, at a \
+         loss scale of {scale}; lower `train.loss_scale.static` if it is set, look for values \
+         that are not finite in the data, or set `train.non_finite` to `stop` to see the first step"
+    )]
+    NothingLearnt {
+        /// Steps.
+        steps: u64,
+        /// The loss scale.
+        scale: f64,
+    },
     /// Every step overflowed, so nothing was learnt.
     #[error(
         "the gradients of all {steps} steps overflowed, down to a loss scale of {scale}; lower \

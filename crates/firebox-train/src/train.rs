@@ -78,8 +78,12 @@ where
     })?;
     let Session { model, state, data_time, .. } = session;
     let Scaler { scale, overflows, .. } = state.scaler;
-    if outcome != Outcome::Interrupted && overflows > 0 && state.updates() == 0 {
-        return Err(TrainError::Overflowed { steps: state.step, scale });
+    if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
+        let steps = state.step;
+        return Err(match overflows {
+            0 => TrainError::NothingLearnt { steps, scale },
+            _ => TrainError::Overflowed { steps, scale },
+        });
     }
     let mut summary = Summary {
         outcome,
