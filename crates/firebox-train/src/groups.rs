@@ -25,7 +25,8 @@ pub struct ParameterGroup {
     pub weight_decay: Option<f64>,
     /// Whether the parameters stay as they are for the whole run: no gradient, no decay.
     pub frozen: bool,
-    /// Epoch, from 1, from which on they are trained; before it they are frozen. None: the first.
+    /// Epoch, from 1 to the last, from which on they are trained; before it they are frozen. None:
+    /// the first.
     pub unfreeze_at: Option<u64>,
 }
 
@@ -75,6 +76,17 @@ pub enum GroupError {
         /// Names of the model's parameters, shortened.
         known: String,
     },
+    /// Earlier groups or layers name all that one names.
+    #[error(
+        "`train.{key}` names `{pattern}`, and whatever is called so belongs to an earlier entry \
+         already, so this one does nothing; put it before the others, or leave it out"
+    )]
+    Shadowed {
+        /// `groups` or `layer_decay.layers`.
+        key: &'static str,
+        /// The patterns of the group or layer.
+        pattern: String,
+    },
     /// All parameters are frozen in the first epoch.
     #[error(
         "`train.groups` freezes every parameter of the model in the first epoch; leave one to train"
@@ -91,7 +103,10 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
         check("groups.learning_rate", rate, fits, allowed)?;
         let decay = group.weight_decay.unwrap_or(0.0);
         check("groups.weight_decay", decay, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
-        check("groups.unfreeze_at", group.unfreeze_at.unwrap_or(1), |v| v >= 1, "at least 1")?;
+        let in_run = |epoch: u64| (1..=config.epochs).contains(&epoch);
+        let allowed = "at least 1 and at most `train.epochs`, or `frozen = true` in its place for \
+                       parameters that are never trained";
+        check("groups.unfreeze_at", group.unfreeze_at.unwrap_or(1), in_run, allowed)?;
         check("groups.parameters", group.parameters.len(), |v| v >= 1, "at least one name")?;
         if let (true, Some(epoch)) = (group.frozen, group.unfreeze_at) {
             let found = format!("{epoch} in a group that is frozen for the whole run");
@@ -100,7 +115,10 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
         }
     }
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
-    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")
+    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;
+    let layers = config.layer_decay.as_ref().map_or(1, |decay| decay.layers.len());
+    let allowed = "at least one name, or `train.layer_decay` be false";
+    check("layer_decay.layers", layers, |v| v >= 1, allowed)
 }
 
 /// The settings of each parameter.
@@ -119,11 +137,26 @@ pub(crate) fn resolve(
             return Err(unknown("groups", pattern));
         }
     }
-    let mut layers = vec![];
+    let mut owned = BTreeSet::new();
+    for ParameterGroup { parameters, .. } in &config.groups {
+        let names = |index: &usize| parameters.iter().any(|p| matches(p, &layouts[*index].name));
+        let before = owned.len();
+        owned.extend((0..layouts.len()).filter(names));
+        if owned.len() == before {
+            return Err(GroupError::Shadowed { key: "groups", pattern: parameters.join("`, `") });
+        }
+    }
+    let mut layers: Vec<Layer<'_>> = vec![];
     for pattern in config.layer_decay.iter().flat_map(|decay| &decay.layers) {
         let found = expand(pattern, layouts);
         if found.is_empty() {
             return Err(unknown("layer_decay.layers", pattern));
+        }
+        let free = |name: &str| !layers.iter().any(|layer| layer.names(name));
+        let new = |layer: &Layer<'_>| layouts.iter().any(|l| layer.names(&l.name) && free(&l.name));
+        if !found.iter().all(new) {
+            let key = "layer_decay.layers";
+            return Err(GroupError::Shadowed { key, pattern: pattern.clone() });
         }
         layers.extend(found);
     }
@@ -334,6 +367,19 @@ mod tests {
             r#"{"groups": [{"parameters": ["*"], "frozen": true, "unfreeze_at": 2}]}"#,
             "frozen for the whole run",
         );
+        check(
+            r#"{"epochs": 4, "groups": [{"parameters": ["head.*"], "unfreeze_at": 5}]}"#,
+            "unfreeze_at` is 5; it must be at least 1 and at most `train.epochs`, or `frozen",
+        );
+        check(
+            r#"{"groups": [{"parameters": ["encoder.*", "head.*"]}, {"parameters": ["head.*"]}]}"#,
+            "`train.groups` names `head.*`, and whatever is called so belongs to an earlier",
+        );
+        check(
+            r#"{"layer_decay": {"factor": 0.5, "layers": ["encoder.*", "encoder.layers.{}.*"]}}"#,
+            "`train.layer_decay.layers` names `encoder.layers.{}.*`, and whatever",
+        );
+        check(r#"{"layer_decay": {"factor": 0.5, "layers": []}}"#, "layers` is 0; it must be at");
         check(r#"{"layer_decay": {"factor": 1.5, "layers": []}}"#, "layer_decay.factor` is 1.5");
         check(
             r#"{"layer_decay": {"factor": 0.5, "layers": ["block.{}.*"]}}"#,
