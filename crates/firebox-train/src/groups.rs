@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
-use firebox_models::Layout;
+use firebox_models::{Layout, layouts};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Decay, TrainConfig, check};
@@ -119,6 +119,15 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
     let layers = config.layer_decay.as_ref().map_or(1, |decay| decay.layers.len());
     let allowed = "at least one name, or `train.layer_decay` be false";
     check("layer_decay.layers", layers, |v| v >= 1, allowed)
+}
+
+/// Checks that the groups and layers of a configuration fit a model, before any work is done for
+/// it.
+///
+/// # Errors
+/// As those of [`OptimizerState::new`].
+pub fn check_groups<M: Module>(model: &M, config: &TrainConfig) -> Result<(), GroupError> {
+    resolve(config, &layouts(model)).map(drop)
 }
 
 /// The settings of each parameter.

@@ -92,7 +92,7 @@ pub use config::{
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
 pub use gradients::Gradients;
-pub use groups::{GroupError, LayerDecay, ParameterGroup};
+pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
 pub use objective::{Objective, Pretraining, Streams};
 pub use optimizer::{OptimizerState, UpdateBy};
