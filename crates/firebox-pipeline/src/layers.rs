@@ -123,10 +123,13 @@ pub(crate) fn parse(
     // The first layer after which a key is missing: it chose a table and left it incomplete.
     let mut incomplete = None;
     for (layer, path, value) in layers {
-        figment = without_other_choice(figment, &path);
         let nested = path
             .rsplit('.')
             .fold(typed(&value), |value, key| Value::from(Dict::from([(key.to_owned(), value)])));
+        for choice in CHOICES {
+            figment = chosen(figment, choice, &nested, &layer)?;
+        }
+        let table = innermost(&nested);
         figment = figment.merge(Serialized::globals(nested));
         // Checked after each layer, so that the error names the one that broke it. What is still
         // missing may come with the next.
@@ -134,7 +137,7 @@ pub(crate) fn parse(
             Ok(_) => incomplete = None,
             Err(error) => match &error.kind {
                 figment::error::Kind::MissingField(name) if incomplete.is_none() => {
-                    incomplete = Some(missing_beside(layer, &path, name));
+                    incomplete = Some(missing_beside(layer, &table, name));
                 }
                 figment::error::Kind::MissingField(_) => {}
                 _ => return Err(in_layer(&layer, &path, &error)),
@@ -145,8 +148,20 @@ pub(crate) fn parse(
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
 }
 
-fn missing_beside(layer: String, path: &str, name: &str) -> ConfigError {
-    let table = path.rsplit_once('.').map_or("", |(table, _)| table);
+/// The table that a layer reaches into: down to where there is more than one key, or a value.
+fn innermost(nested: &Value) -> String {
+    let (mut at, mut path) = (nested, vec![]);
+    while let Some(table) = at.as_dict()
+        && let (1, Some((key, value))) = (table.len(), table.iter().next())
+        && value.as_dict().is_some()
+    {
+        path.push(key.as_str());
+        at = value;
+    }
+    path.join(".")
+}
+
+fn missing_beside(layer: String, table: &str, name: &str) -> ConfigError {
     ConfigError::Layer {
         layer,
         message: format!("`{table}` also needs `{name}`"),
@@ -190,11 +205,14 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 9] = [
+const CHOICES: [&str; 12] = [
     "split",
     "labels",
     "model",
     "train.schedule",
+    "train.schedule.constant.warmup",
+    "train.schedule.cosine.warmup",
+    "train.schedule.plateau.warmup",
     "train.optimizer",
     "train.loss_scale",
     "train.checkpoint.keep",
@@ -202,22 +220,38 @@ const CHOICES: [&str; 9] = [
     "search.pruner",
 ];
 
-/// Drops what an earlier layer chose where `path` goes into another choice of the same table.
-fn without_other_choice(figment: Figment, path: &str) -> Figment {
-    let choice = CHOICES.iter().find_map(|table| {
-        let rest = path.strip_prefix(table)?.strip_prefix('.')?;
-        Some((*table, rest.split('.').next()?))
-    });
-    let (Some((table, chosen)), Ok(mut all)) = (choice, figment.extract::<Table>()) else {
-        return figment;
+/// Drops what an earlier layer chose where `nested` makes another choice of the same table, and
+/// refuses two choices at once, as the file is refused: one of them would be taken silently.
+fn chosen(
+    figment: Figment,
+    table: &str,
+    nested: &Value,
+    layer: &str,
+) -> Result<Figment, ConfigError> {
+    let choices = nested.find_ref(table).and_then(Value::as_dict);
+    let Some(choices) = choices.filter(|choices| !choices.is_empty()) else {
+        return Ok(figment);
     };
+    if choices.len() > 1 {
+        let names: Vec<String> = choices.keys().map(|name| format!("`{name}`")).collect();
+        return Err(ConfigError::Layer {
+            layer: layer.to_owned(),
+            message: format!("`{table}` takes one of its choices, not {}", names.join(" and ")),
+            hint: "\n  leave out all but one of them".to_owned(),
+        });
+    }
+    // Not as a table of TOML, whose numbers cannot hold every seed.
+    let Ok(mut all) = figment.extract::<Dict>() else { return Ok(figment) };
     let mut at = Some(&mut all);
     for key in table.split('.') {
-        at = at.and_then(|table| table.get_mut(key)?.as_table_mut());
+        at = at.and_then(|table| match table.get_mut(key)? {
+            Value::Dict(_, inner) => Some(inner),
+            _ => None,
+        });
     }
-    let Some(found) = at else { return figment };
-    found.retain(|key, _| key == chosen);
-    Figment::from(Serialized::globals(all))
+    let Some(found) = at else { return Ok(figment) };
+    found.retain(|key, _| choices.contains_key(key));
+    Ok(Figment::from(Serialized::globals(all)))
 }
 
 /// A value as TOML writes it, or else the text itself, so that strings need no quotes.
@@ -420,6 +454,42 @@ mod tests {
         let given = firebox_core::SplitRule::Given { validation: 0.3, seed: 4 };
         assert_eq!(config.split, Some(given));
         assert_eq!(config.labels, firebox_core::Labels::Last);
+    }
+
+    #[test]
+    fn two_choices_at_once_are_refused_in_every_layer() {
+        let expected = "`train.optimizer` takes one of its choices, not `adamw` and `sgd`";
+        let both = "{sgd={},adamw={}}";
+        let said = [
+            message("", &[], &[&format!("train.optimizer={both}")]),
+            message("", &[], &[&format!("train={{optimizer={both}}}")]),
+            message("", &[("FIREBOX_TRAIN__OPTIMIZER", both)], &[]),
+        ];
+        for said in said {
+            assert!(said.contains(expected), "{said}");
+        }
+        let said = message("", &[], &["train.loss_scale={static=0.5,dynamic={}}"]);
+        assert!(said.contains("not `dynamic` and `static`"), "{said}");
+        // A table that is set as a whole replaces another choice too.
+        let file = "[train.optimizer.adamw]\nlearning_rate = 0.5\n";
+        let config = read(file, &[], &["train.optimizer={sgd={}}"]).unwrap();
+        let sgd = firebox_train::Optimizer::Sgd(firebox_train::SgdConfig::default());
+        assert_eq!(config.train.optimizer, sgd);
+        let seed = ["run.seed=18446744073709551615", "train.optimizer={sgd={}}"];
+        assert_eq!(read(file, &[], &seed).unwrap().train.optimizer, sgd);
+        let file = "[train.schedule.cosine]\nwarmup = { steps = 5 }\n";
+        let config = read(file, &[], &["train.schedule.cosine.warmup.share=0.5"]).unwrap();
+        let text = serde_json::to_string(&config.train.schedule).unwrap();
+        assert!(text.contains(r#""warmup":{"share":0.5}"#), "{text}");
+    }
+
+    #[test]
+    fn a_table_that_lacks_a_key_is_named_whole() {
+        for setting in ["train.layer_decay={factor=0.5}", "train.layer_decay.factor=0.5"] {
+            let said = message("", &[], &[setting]);
+            assert!(said.contains("`train.layer_decay` also needs `layers`"), "{said}");
+            assert!(said.contains("--set train.layer_decay.layers=VALUE"), "{said}");
+        }
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, Precision, SplitRule};
+use firebox_core::{Labels, Listener, Precision, SplitRule, Stream};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
 use firebox_monitor::{MonitorConfig, ProfileConfig};
-use firebox_train::LossScale;
+use firebox_train::{LossScale, TrainError, check_groups};
 
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -118,8 +118,10 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// When the files to read are not there.
+    /// When the files to read are not there, or `train.groups` or `train.layer_decay` names what the
+    /// model does not have.
     pub fn plan(&self, device: &ChosenDevice) -> Result<Plan, PipelineError> {
+        self.check_groups(device)?;
         let keys = self.keys(device)?;
         Ok(Plan::new(&self.config, &keys, &self.run_path(&keys)))
     }
@@ -138,6 +140,7 @@ impl Prepared {
         stop: &Arc<AtomicBool>,
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
+        self.check_groups(device)?;
         let keys = self.keys(device)?;
         let path = self.run_path(&keys);
         if let Some(resumed) = &self.resumed
@@ -153,6 +156,18 @@ impl Prepared {
             )));
         }
         stages::run(self, device, &keys, &path, stop, listener)
+    }
+
+    /// Checks names of parameters before any data is read, which takes longer.
+    fn check_groups(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
+        let PipelineConfig { model, train, .. } = &self.config;
+        if train.groups.is_empty() && train.layer_decay.is_none() {
+            return Ok(());
+        }
+        let ModelConfig::BilstmMae(model) = model;
+        // Names do not depend on the number of channels, which is not known yet.
+        let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
+        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
     }
 
     fn keys(&self, device: &ChosenDevice) -> Result<Keys, PipelineError> {
@@ -420,6 +435,35 @@ mod tests {
         config.train.loss_scale = LossScale::Static(0.0);
         let text = check(&config).unwrap_err().to_string();
         assert!(text.contains("`train.loss_scale.static` is 0; it must be above 0"), "{text}");
+    }
+
+    #[test]
+    fn parameters_that_the_model_lacks_are_refused_before_any_data_is_read() {
+        let device = ChosenDevice {
+            device: burn::tensor::Device::flex(),
+            backend: "test".to_owned(),
+            description: String::new(),
+            reason: String::new(),
+        };
+        let mut config = PipelineConfig::default();
+        config.data.path = firebox_data::Paths(vec![PathBuf::from("no/such/file.csv")]);
+        let plan = |config: &PipelineConfig| {
+            Prepared::of("test", config.clone()).plan(&device).unwrap_err().to_string()
+        };
+        assert!(!plan(&config).contains("train."), "{}", plan(&config));
+        let group = |name: &str| firebox_train::ParameterGroup {
+            parameters: vec![name.to_owned()],
+            ..firebox_train::ParameterGroup::default()
+        };
+        config.train.groups = vec![group("decoder.*")];
+        assert!(!plan(&config).contains("train."), "{}", plan(&config));
+        config.train.groups = vec![group("deocder.*")];
+        assert!(plan(&config).contains("`train.groups` names `deocder.*`"), "{}", plan(&config));
+        config.train.groups.clear();
+        let layers = vec!["gru.*".to_owned()];
+        config.train.layer_decay = Some(firebox_train::LayerDecay { factor: 0.5, layers });
+        let said = plan(&config);
+        assert!(said.contains("`train.layer_decay.layers` names `gru.*`"), "{said}");
     }
 
     #[test]

@@ -115,9 +115,8 @@ pub enum NonFinite {
     Stop,
     /// Training goes on with the next batches.
     Skip,
-    /// Weights and optimizer go back to the last checkpoint that no interruption wrote
-    /// (or to the start), and
-    /// training goes on with the next batches.
+    /// Weights and optimizer go back to the last checkpoint (or to the start) that no interruption
+    /// wrote and from which a later step was finite, and training goes on with the next batches.
     Rollback,
 }
 
@@ -134,8 +133,8 @@ pub struct CheckpointConfig {
     /// the newest of these is kept. None: only what the rule asks for.
     pub resume_every: Option<u64>,
     /// Bytes that all checkpoints of the run together may take between two saves (one more is
-    /// there while it is being written). The oldest go first, the best one late, the newest never.
-    /// None: no limit.
+    /// there while it is being written). The oldest go first, the best one late, the newest and
+    /// what `non_finite = "rollback"` needs never. None: no limit.
     pub size_budget: Option<u64>,
     /// Whether files are written by a background thread, from a copy of the state, while training
     /// goes on.
@@ -217,7 +216,8 @@ impl TrainConfig {
         for (key, value) in
             [("clip", self.clip.unwrap_or(1.0)), ("clip_value", self.clip_value.unwrap_or(1.0))]
         {
-            check(key, value, |v| v > 0.0 && v.is_finite(), "above 0 and finite")?;
+            let allowed = "above 0 and a normal number of f32 (1.2e-38 to 3.4e38), or false";
+            check_in_f32(key, value, 0.0, allowed)?;
         }
         let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
         let (key, allowed) = ("early_stopping.min_delta", "0 or more and finite");
@@ -270,6 +270,22 @@ pub(crate) fn check<T: Copy + std::fmt::Display>(
     if good(value) { Ok(()) } else { Err(ConfigError { key, found: value.to_string(), allowed }) }
 }
 
+/// Checks a number that is used in f32, where a smaller one than the normal numbers would be 0 or
+/// lose its digits and a larger one infinite: positive, and at least `least`.
+pub(crate) fn check_in_f32(
+    key: &'static str,
+    value: f64,
+    least: f64,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    if value > 0.0 && value >= least && (value as f32).is_normal() {
+        return Ok(());
+    }
+    let readable = value == 0.0 || !value.is_finite() || (1e-6..1e15).contains(&value.abs());
+    let found = if readable { value.to_string() } else { format!("{value:e}") };
+    Err(ConfigError { key, found, allowed })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +330,8 @@ mod tests {
         };
         check(r#"{"epochs": 0}"#, "`train.epochs` is 0; it must be at least 1");
         check(r#"{"clip": -1}"#, "`train.clip` is -1");
+        check(r#"{"clip": 1e-60}"#, "a normal number of f32 (1.2e-38 to 3.4e38), or false");
+        check(r#"{"clip": false, "clip_value": 1e-60}"#, "`train.clip_value` is 1e-60");
         check(r#"{"optimizer": {"adamw": {"betas": [0.9, 1.0]}}}"#, "betas` is 1");
         check(r#"{"checkpoint": {"keep": {"last": 0}}}"#, "checkpoint.keep");
         check(r#"{"early_stopping": {"min_delta": -0.1}}"#, "min_delta` is -0.1");

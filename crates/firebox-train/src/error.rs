@@ -76,13 +76,17 @@ pub enum TrainError {
         /// Its value now.
         wanted: String,
     },
-    /// The size budget has no room for even one checkpoint.
+    /// The size budget has no room for the checkpoints that a run cannot do without.
     #[error(
-        "a checkpoint of this model takes about {needed} bytes, more than \
-         `train.checkpoint.size_budget` of {budget}; raise the budget"
+        "a checkpoint of this model takes about {one} bytes, and the run needs {count} at a time, \
+         {needed} bytes, more than `train.checkpoint.size_budget` of {budget}; raise the budget"
     )]
     Budget {
         /// Bytes of one checkpoint.
+        one: u64,
+        /// Checkpoints that must be there at a time: the newest, and what a rollback needs.
+        count: u64,
+        /// Bytes of all of them.
         needed: u64,
         /// The budget.
         budget: u64,
@@ -113,6 +117,34 @@ pub enum TrainError {
         count: u64,
         /// The last of them, from 1.
         step: u64,
+    },
+    /// A step was not finite, and there is no checkpoint to go back to.
+    #[error(
+        "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}, and no \
+         checkpoint is there to go back to; start a new run, with a lower `learning_rate` or \
+         `train.clip`"
+    )]
+    NoWayBack {
+        /// The step, from 1.
+        step: u64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// Its loss.
+        loss: f64,
+        /// Its global gradient norm.
+        norm: f64,
+    },
+    /// No step was finite, so nothing was learnt.
+    #[error(
+        "none of the {steps} steps had a finite loss and gradient, so nothing was learnt, at a \
+         loss scale of {scale}; lower `train.loss_scale.static` if it is set, look for values \
+         that are not finite in the data, or set `train.non_finite` to `stop` to see the first step"
+    )]
+    NothingLearnt {
+        /// Steps.
+        steps: u64,
+        /// The loss scale.
+        scale: f64,
     },
     /// Every step overflowed, so nothing was learnt.
     #[error(

@@ -2,9 +2,11 @@
 //!
 //! Names are those of checkpoints, which are PyTorch's. In a pattern, `*` stands for any text.
 
+use std::collections::BTreeSet;
+
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
-use firebox_models::Layout;
+use firebox_models::{Layout, layouts};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, Decay, TrainConfig, check};
@@ -23,7 +25,8 @@ pub struct ParameterGroup {
     pub weight_decay: Option<f64>,
     /// Whether the parameters stay as they are for the whole run: no gradient, no decay.
     pub frozen: bool,
-    /// Epoch, from 1, from which on they are trained; before it they are frozen. None: the first.
+    /// Epoch, from 1 to the last, from which on they are trained; before it they are frozen. None:
+    /// the first.
     pub unfreeze_at: Option<u64>,
 }
 
@@ -35,8 +38,9 @@ pub struct LayerDecay {
     /// Factor on the learning rate from a layer to the one before it, above 0 and at most 1.
     pub factor: f64,
     /// Names of each layer's parameters, from the input to the output: the last layer has the full
-    /// rate. `{}` stands for a number, and a name with it for as many layers as there are numbers:
-    /// `encoder.layers.{}.*`. Parameters that no layer names have the full rate.
+    /// rate. `{}` stands for a whole number, no part of a longer one, and a name with it for as many
+    /// layers as there are numbers: `encoder.layers.{}.*`. Parameters that no layer names have the
+    /// full rate.
     pub layers: Vec<String>,
 }
 
@@ -72,6 +76,17 @@ pub enum GroupError {
         /// Names of the model's parameters, shortened.
         known: String,
     },
+    /// Earlier groups or layers name all that one names.
+    #[error(
+        "`train.{key}` names `{pattern}`, and whatever is called so belongs to an earlier entry \
+         already, so this one does nothing; put it before the others, or leave it out"
+    )]
+    Shadowed {
+        /// `groups` or `layer_decay.layers`.
+        key: &'static str,
+        /// The patterns of the group or layer.
+        pattern: String,
+    },
     /// All parameters are frozen in the first epoch.
     #[error(
         "`train.groups` freezes every parameter of the model in the first epoch; leave one to train"
@@ -88,7 +103,10 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
         check("groups.learning_rate", rate, fits, allowed)?;
         let decay = group.weight_decay.unwrap_or(0.0);
         check("groups.weight_decay", decay, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
-        check("groups.unfreeze_at", group.unfreeze_at.unwrap_or(1), |v| v >= 1, "at least 1")?;
+        let in_run = |epoch: u64| (1..=config.epochs).contains(&epoch);
+        let allowed = "at least 1 and at most `train.epochs`, or `frozen = true` in its place for \
+                       parameters that are never trained";
+        check("groups.unfreeze_at", group.unfreeze_at.unwrap_or(1), in_run, allowed)?;
         check("groups.parameters", group.parameters.len(), |v| v >= 1, "at least one name")?;
         if let (true, Some(epoch)) = (group.frozen, group.unfreeze_at) {
             let found = format!("{epoch} in a group that is frozen for the whole run");
@@ -97,7 +115,19 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
         }
     }
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
-    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")
+    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;
+    let layers = config.layer_decay.as_ref().map_or(1, |decay| decay.layers.len());
+    let allowed = "at least one name, or `train.layer_decay` be false";
+    check("layer_decay.layers", layers, |v| v >= 1, allowed)
+}
+
+/// Checks that the groups and layers of a configuration fit a model, before any work is done for
+/// it.
+///
+/// # Errors
+/// As those of [`OptimizerState::new`].
+pub fn check_groups<M: Module>(model: &M, config: &TrainConfig) -> Result<(), GroupError> {
+    resolve(config, &layouts(model)).map(drop)
 }
 
 /// The settings of each parameter.
@@ -116,13 +146,28 @@ pub(crate) fn resolve(
             return Err(unknown("groups", pattern));
         }
     }
-    let mut layers = vec![];
+    let mut owned = BTreeSet::new();
+    for ParameterGroup { parameters, .. } in &config.groups {
+        let names = |index: &usize| parameters.iter().any(|p| matches(p, &layouts[*index].name));
+        let before = owned.len();
+        owned.extend((0..layouts.len()).filter(names));
+        if owned.len() == before {
+            return Err(GroupError::Shadowed { key: "groups", pattern: parameters.join("`, `") });
+        }
+    }
+    let mut layers: Vec<Layer<'_>> = vec![];
     for pattern in config.layer_decay.iter().flat_map(|decay| &decay.layers) {
-        let expanded = expand(pattern, layouts);
-        if expanded.is_empty() || !expanded.iter().all(|pattern| named(pattern)) {
+        let found = expand(pattern, layouts);
+        if found.is_empty() {
             return Err(unknown("layer_decay.layers", pattern));
         }
-        layers.extend(expanded);
+        let free = |name: &str| !layers.iter().any(|layer| layer.names(name));
+        let new = |layer: &Layer<'_>| layouts.iter().any(|l| layer.names(&l.name) && free(&l.name));
+        if !found.iter().all(new) {
+            let key = "layer_decay.layers";
+            return Err(GroupError::Shadowed { key, pattern: pattern.clone() });
+        }
+        layers.extend(found);
     }
     let settings: Vec<Settings> =
         layouts.iter().map(|layout| of_parameter(config, &layers, layout)).collect();
@@ -132,13 +177,13 @@ pub(crate) fn resolve(
     }
 }
 
-fn of_parameter(config: &TrainConfig, layers: &[String], layout: &Layout) -> Settings {
+fn of_parameter(config: &TrainConfig, layers: &[Layer<'_>], layout: &Layout) -> Settings {
     let optimizer = &config.optimizer;
     let named = |group: &&ParameterGroup| {
         group.parameters.iter().any(|pattern| matches(pattern, &layout.name))
     };
     let group = config.groups.iter().find(named);
-    let layer = layers.iter().position(|pattern| matches(pattern, &layout.name));
+    let layer = layers.iter().position(|layer| layer.names(&layout.name));
     let below = layer.map_or(0, |layer| layers.len() - 1 - layer);
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
     let peak = group.and_then(|group| group.learning_rate);
@@ -171,30 +216,44 @@ pub(crate) fn freeze<M: Module>(model: M, optimizer: &OptimizerState, epoch: u64
     model.map(&mut Mapper(optimizer, epoch, 0))
 }
 
-/// A pattern with a number for its `{}`, for each number that occurs, in their order.
-fn expand(pattern: &str, layouts: &[Layout]) -> Vec<String> {
-    let Some((before, after)) = pattern.split_once("{}") else { return vec![pattern.to_owned()] };
-    let (any, mut numbers) = (format!("{before}*"), vec![]);
-    for layout in layouts.iter().filter(|layout| matches(&any, &layout.name)) {
-        let rest = tail(before, &layout.name);
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (digits, rest) = rest.split_at(digits);
-        if let Ok(number) = digits.parse::<u64>()
-            && matches(after, rest)
-        {
-            numbers.push(number);
-        }
-    }
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.into_iter().map(|number| format!("{before}{number}{after}")).collect()
+/// A layer of the layer decay: what a pattern names, with this number for its `{}` if it has one.
+#[derive(Clone, Copy, Debug)]
+struct Layer<'a> {
+    pattern: &'a str,
+    number: Option<u64>,
 }
 
-/// What follows the first part of a name that a pattern matches.
-fn tail<'a>(pattern: &str, name: &'a str) -> &'a str {
-    let starts = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
-    let mut ends = starts.filter(|at| matches(pattern, &name[..*at]));
-    ends.next().map_or("", |at| &name[at..])
+impl Layer<'_> {
+    fn names(&self, name: &str) -> bool {
+        match self.number {
+            None => matches(self.pattern, name),
+            number => number_in(self.pattern, name) == number,
+        }
+    }
+}
+
+/// The layers that a pattern stands for, those of a `{}` in the order of their numbers.
+fn expand<'a>(pattern: &'a str, layouts: &[Layout]) -> Vec<Layer<'a>> {
+    if !pattern.contains("{}") {
+        let named = layouts.iter().any(|layout| matches(pattern, &layout.name));
+        return named.then_some(Layer { pattern, number: None }).into_iter().collect();
+    }
+    let numbers = layouts.iter().filter_map(|layout| number_in(pattern, &layout.name));
+    let numbers: BTreeSet<u64> = numbers.collect();
+    numbers.into_iter().map(|number| Layer { pattern, number: Some(number) }).collect()
+}
+
+/// The first number of a name that may stand for the `{}` of a pattern. All digits beside one
+/// another are one number, so that layer 1 is not layer 10.
+fn number_in(pattern: &str, name: &str) -> Option<u64> {
+    let (before, after) = pattern.split_once("{}")?;
+    let digit = |at: usize| name.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let mut starts = (0..name.len()).filter(|at| digit(*at) && (*at == 0 || !digit(at - 1)));
+    starts.find_map(|start| {
+        let end = (start..name.len()).find(|at| !digit(*at)).unwrap_or(name.len());
+        let fits = matches(before, &name[..start]) && matches(after, &name[end..]);
+        fits.then(|| name[start..end].parse().ok()).flatten()
+    })
 }
 
 /// Whether a name is one that a pattern stands for.
@@ -266,6 +325,20 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_a_layer_is_a_whole_one() {
+        let layouts: Vec<Layout> =
+            (0..12).map(|layer| layout(&format!("lstm.weight_ih_l{layer}"), 2)).collect();
+        let config = read(r#"{"layer_decay": {"factor": 0.5, "layers": ["lstm.*_l{}*"]}}"#);
+        let found = resolve(&config, &layouts).unwrap();
+        for (layer, settings) in found.iter().enumerate() {
+            assert_eq!(settings.rate, 0.5f64.powi(11 - layer as i32), "layer {layer}");
+        }
+        assert_eq!(number_in("*{}.weight", "block1.part20.weight"), Some(20));
+        assert_eq!(number_in("block{}*", "block12"), Some(12));
+        assert_eq!(number_in("block1{}*", "block12"), None);
+    }
+
+    #[test]
     fn the_first_group_that_names_a_parameter_counts() {
         let config = read(
             r#"{"optimizer": {"adamw": {"learning_rate": 0.01, "weight_decay": 0.1, "decay": "matrices"}},
@@ -303,6 +376,19 @@ mod tests {
             r#"{"groups": [{"parameters": ["*"], "frozen": true, "unfreeze_at": 2}]}"#,
             "frozen for the whole run",
         );
+        check(
+            r#"{"epochs": 4, "groups": [{"parameters": ["head.*"], "unfreeze_at": 5}]}"#,
+            "unfreeze_at` is 5; it must be at least 1 and at most `train.epochs`, or `frozen",
+        );
+        check(
+            r#"{"groups": [{"parameters": ["encoder.*", "head.*"]}, {"parameters": ["head.*"]}]}"#,
+            "`train.groups` names `head.*`, and whatever is called so belongs to an earlier",
+        );
+        check(
+            r#"{"layer_decay": {"factor": 0.5, "layers": ["encoder.*", "encoder.layers.{}.*"]}}"#,
+            "`train.layer_decay.layers` names `encoder.layers.{}.*`, and whatever",
+        );
+        check(r#"{"layer_decay": {"factor": 0.5, "layers": []}}"#, "layers` is 0; it must be at");
         check(r#"{"layer_decay": {"factor": 1.5, "layers": []}}"#, "layer_decay.factor` is 1.5");
         check(
             r#"{"layer_decay": {"factor": 0.5, "layers": ["block.{}.*"]}}"#,

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, check};
+use crate::config::{ConfigError, check, check_in_f32};
 
 /// The factor on the loss: `train.loss_scale`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub enum LossScale {
     Auto,
     /// None.
     Off,
-    /// Always the same, above 0.
+    /// Always the same, above 0 and within the normal numbers of f32.
     Static(f64),
     /// As large as gradients allow.
     Dynamic(DynamicScale),
@@ -29,7 +29,7 @@ pub enum LossScale {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DynamicScale {
-    /// The first scale, at least the floor.
+    /// The first scale, at least the floor and finite in f32.
     pub initial: f64,
     /// Factor on the scale after `interval` steps without an overflow; above 1.
     pub growth: f64,
@@ -37,7 +37,7 @@ pub struct DynamicScale {
     pub backoff: f64,
     /// Steps without an overflow after which the scale rises; at least 1.
     pub interval: u64,
-    /// Smallest scale, above 0.
+    /// Smallest scale, above 0 and within the normal numbers of f32.
     pub floor: f64,
 }
 
@@ -58,25 +58,19 @@ impl LossScale {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let positive = |v: f64| v > 0.0 && v.is_finite();
         match self {
             Self::Auto | Self::Off => Ok(()),
-            Self::Static(scale) => check(
-                "loss_scale.static",
-                *scale,
-                positive,
-                "above 0 and finite, or `train.loss_scale` be \"off\"",
-            ),
+            Self::Static(scale) => {
+                let allowed = "above 0 and a normal number of f32 (1.2e-38 to 3.4e38), or \
+                               `train.loss_scale` be \"off\"";
+                check_in_f32("loss_scale.static", *scale, 0.0, allowed)
+            }
             Self::Dynamic(scale) => {
                 let DynamicScale { initial, growth, backoff, interval, floor } = *scale;
-                check("loss_scale.dynamic.floor", floor, positive, "above 0 and finite")?;
-                let above = |v: f64| v >= floor && v.is_finite();
-                check(
-                    "loss_scale.dynamic.initial",
-                    initial,
-                    above,
-                    "at least the floor, and finite",
-                )?;
+                let allowed = "above 0 and a normal number of f32 (1.2e-38 to 3.4e38)";
+                check_in_f32("loss_scale.dynamic.floor", floor, 0.0, allowed)?;
+                let allowed = "at least the floor, and at most what f32 holds (3.4e38)";
+                check_in_f32("loss_scale.dynamic.initial", initial, floor, allowed)?;
                 let more = |v: f64| v > 1.0 && v.is_finite();
                 check("loss_scale.dynamic.growth", growth, more, "above 1 and finite")?;
                 let less = |v: f64| v > 0.0 && v < 1.0;
@@ -124,7 +118,8 @@ impl Scaler {
         let LossScale::Dynamic(dynamic) = config else { return false };
         if found_infinite {
             let before = self.scale;
-            self.scale = f64::from((before * dynamic.backoff) as f32).max(dynamic.floor);
+            self.scale =
+                f64::from((before * dynamic.backoff) as f32).max(f64::from(dynamic.floor as f32));
             self.good_steps = 0;
             self.overflows += 1;
             return self.scale < before;
@@ -177,6 +172,11 @@ mod tests {
         check(r#"{"dynamic": {"growth": 1}}"#, "growth` is 1; it must be above 1");
         check(r#"{"dynamic": {"backoff": 1}}"#, "backoff` is 1");
         check(r#"{"dynamic": {"interval": 0}}"#, "interval` is 0");
+        check(r#"{"static": 1e-60}"#, "`train.loss_scale.static` is 1e-60; it");
+        check(r#"{"static": 1e-40}"#, "a normal number of f32 (1.2e-38 to 3.4e38)");
+        check(r#"{"static": 1e300}"#, "`train.loss_scale.static` is 1e300; it");
+        check(r#"{"dynamic": {"floor": 1e-60}}"#, "`train.loss_scale.dynamic.floor` is 1e-60; it");
+        check(r#"{"dynamic": {"initial": 1e300}}"#, "at most what f32 holds (3.4e38)");
         check(r#"{"dynamic": {"initial": 0.5}}"#, "initial` is 0.5; it must be at least the floor");
         assert_eq!(LossScale::Auto.resolve(false), LossScale::Off);
         let text = serde_json::to_string(&LossScale::default()).unwrap();

@@ -7,6 +7,7 @@ use firebox_loader::Position;
 use serde::{Deserialize, Serialize};
 
 use crate::config::EarlyStopping;
+use crate::rollback::RollbackSteps;
 use crate::scaler::Scaler;
 use crate::schedule::PlateauState;
 
@@ -40,6 +41,9 @@ pub struct State {
     /// The loss scale.
     #[serde(default)]
     pub scaler: Scaler,
+    /// What a rollback needs; absent in a run that never goes back.
+    #[serde(default, skip_serializing_if = "RollbackSteps::is_empty")]
+    pub rollback: RollbackSteps,
     /// Bytes of the history that belong to the steps so far.
     pub history_bytes: u64,
 }
@@ -137,6 +141,7 @@ impl State {
             best: None,
             counts: Counts::default(),
             scaler,
+            rollback: RollbackSteps::default(),
             history_bytes: 0,
         }
     }

@@ -31,8 +31,9 @@ use crate::groups::freeze;
 use crate::history::{EpochRecord, Log, StepRecord};
 use crate::objective::{Objective, Streams};
 use crate::optimizer::{OptimizerState, UpdateBy};
+use crate::rollback::{RollbackSteps, Safe};
 use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, Summary, Trained};
-use crate::scaler::Scaler;
+use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
 use crate::snapshot::Snapshot;
 use crate::state::{Best, Mean, State};
@@ -65,12 +66,8 @@ where
     if let Some(summary) = ended_before(run)? {
         return read_back(model, summary, run.folder, config);
     }
-    let writer = Writer::new(
-        run.folder.join(CHECKPOINT_FOLDER),
-        &config.checkpoint,
-        config.non_finite,
-        run.listener,
-    );
+    let folder = run.folder.join(CHECKPOINT_FOLDER);
+    let writer = Writer::new(folder.clone(), &config.checkpoint, run.listener);
     let mut session = Session::open(model, config, run)?;
     let start = Instant::now();
     let (outcome, saves) = std::thread::scope(|scope| {
@@ -81,8 +78,12 @@ where
     })?;
     let Session { model, state, data_time, .. } = session;
     let Scaler { scale, overflows, .. } = state.scaler;
-    if outcome != Outcome::Interrupted && overflows > 0 && state.updates() == 0 {
-        return Err(TrainError::Overflowed { steps: state.step, scale });
+    if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
+        let steps = state.step;
+        return Err(match overflows {
+            0 => TrainError::NothingLearnt { steps, scale },
+            _ => TrainError::Overflowed { steps, scale },
+        });
     }
     let mut summary = Summary {
         outcome,
@@ -100,8 +101,8 @@ where
     if outcome == Outcome::Interrupted {
         return Ok(Trained { model: model.valid(), summary });
     }
-    let folder = run.folder.join(CHECKPOINT_FOLDER);
-    Writer::new(folder.clone(), &config.checkpoint, config.non_finite, run.listener).tidy(true)?;
+    let nothing = RollbackSteps::default();
+    Writer::new(folder.clone(), &config.checkpoint, run.listener).tidy(nothing, true)?;
     let kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
     if let Some(best) = summary.best.filter(kept) {
         summary.selected = folder_name(best.step);
@@ -123,7 +124,7 @@ struct Session<'a, M> {
     state: State,
     log: Log,
     /// What a rollback goes back to.
-    safe: Option<Arc<Snapshot>>,
+    safe: Safe,
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
@@ -157,7 +158,8 @@ impl<M: Module> Session<'_, M> {
         let batches = data.train.batches_per_epoch();
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
-        if config.non_finite == NonFinite::Rollback && self.state.step == 0 {
+        let begun = self.state.rollback.proved.is_some();
+        if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;
         }
         loop {
@@ -293,6 +295,10 @@ impl<M: Module> Session<'_, M> {
         if finite {
             self.state.counts.non_finite_in_a_row = 0;
             self.state.running.add(loss, weight);
+            // A batch with nothing to learn from says nothing about the weights.
+            if weight > 0.0 {
+                self.safe.prove(&mut self.state.rollback);
+            }
             let _optimizer = info_span!("optimizer").entered();
             let clip = self.config.clipping();
             let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
@@ -363,12 +369,14 @@ impl<M: Module> Session<'_, M> {
             }
             NonFinite::Skip => format!("{what}; it was skipped"),
             NonFinite::Rollback => {
-                if let Some(safe) = &self.safe {
-                    let model = self.model.clone();
-                    self.model = safe.restore(model, &mut self.optimizer, &mut self.average);
-                }
+                let Some(safe) = self.safe.go_back(&mut self.state.rollback) else {
+                    return Err(TrainError::NoWayBack { step, epoch, loss, norm });
+                };
+                let model = self.model.clone();
+                self.model = safe.restore(model, &mut self.optimizer, &mut self.average);
                 self.state.counts.rollbacks += 1;
-                format!("{what}; weights and optimizer went back to the last checkpoint")
+                let to = self.state.rollback.proved.unwrap_or(0);
+                format!("{what}; weights and optimizer went back to the checkpoint of step {to}")
             }
         };
         self.run.listener.on(&Event::Warning { message });
@@ -520,7 +528,7 @@ impl<M: Module> Session<'_, M> {
         saver.wait()?;
         let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
         if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
-            self.safe = Some(Arc::clone(&snapshot));
+            self.safe.take(&mut self.state.rollback, self.state.step, &snapshot);
         }
         self.state.history_bytes = self.log.bytes();
         let (state, history) = (self.state.clone(), self.log.handle()?);
@@ -603,34 +611,32 @@ impl<'a, M: Module> Session<'a, M> {
             saved: checkpoint.as_ref().map(|_| (state.step, state.closed_at)),
             state,
             log,
-            safe: None,
+            safe: Safe::default(),
             data_time: Duration::ZERO,
             ends_with_epoch: false,
         };
         if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
-            session.safe = session.safe_snapshot(&folder)?;
+            let like = (&session.model, &session.optimizer, &session.average);
+            let steps = &mut session.state.rollback;
+            session.safe = Safe::read(steps, &folder, like, run.listener)?;
         }
         Ok(session)
-    }
-
-    /// The newest regular checkpoint, to which a rollback goes back.
-    fn safe_snapshot(&self, folder: &Path) -> Result<Option<Arc<Snapshot>>, TrainError> {
-        let there = checkpoints(folder)?;
-        let regular = there.iter().find(|c| c.manifest().kind != Kind::Interrupt);
-        let Some(regular) = regular else { return Ok(None) };
-        let (mut model, mut optimizer) = (self.model.clone(), self.optimizer.clone());
-        let mut average = self.average.clone();
-        regular.restore(&mut model, &mut optimizer, &mut average)?;
-        Ok(Some(Arc::new(Snapshot::take(&model, &optimizer, &average)?)))
     }
 }
 
 fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainError> {
     // Weights, moments and average, four bytes each; names and states take little beside them.
     let copies = 1 + config.optimizer.moments().len() + usize::from(config.average.is_some());
-    let needed = (model.num_params() * copies * 4) as u64;
+    let one = (model.num_params() * copies * 4) as u64;
+    // A rollback needs one beside the newest, and another where an overflow may come between.
+    let count = match (config.non_finite, config.loss_scale) {
+        (NonFinite::Rollback, LossScale::Dynamic(_)) => 3,
+        (NonFinite::Rollback, _) => 2,
+        (NonFinite::Stop | NonFinite::Skip, _) => 1,
+    };
+    let needed = one.saturating_mul(count);
     match config.checkpoint.size_budget {
-        Some(budget) if needed > budget => Err(TrainError::Budget { needed, budget }),
+        Some(budget) if needed > budget => Err(TrainError::Budget { one, count, needed, budget }),
         _ => Ok(()),
     }
 }

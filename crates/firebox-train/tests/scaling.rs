@@ -226,6 +226,23 @@ fn a_run_of_overflows_alone_is_no_result() {
 }
 
 #[test]
+fn a_run_without_an_update_is_no_result_under_a_static_scale_either() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = Storm { steps: (0..100).collect(), size: 2f64.powi(114) };
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig {
+        non_finite: NonFinite::Skip,
+        non_finite_limit: 100,
+        ..config(LossScale::Static(65_536.0))
+    };
+    let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::NothingLearnt { steps: 18, .. }), "{error}");
+    assert!(error.to_string().contains("lower `train.loss_scale.static`"), "{error}");
+    assert!(!folder.path().join("training.json").exists());
+}
+
+#[test]
 fn a_loss_that_is_no_number_is_no_overflow() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };

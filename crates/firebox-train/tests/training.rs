@@ -4,15 +4,23 @@
 
 mod support;
 
+use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use firebox_core::{Event, Request, Requests};
+use burn::module::Param;
+use burn::tensor::{Device, Tensor};
+use firebox_core::{Event, Request, Requests, Stream};
+use firebox_loader::Batch;
+use firebox_models::Loss;
 use firebox_train::{
     AdamWConfig, CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite,
-    Optimizer, Outcome, Pretraining, Schedule, TrainConfig, TrainError, checkpoints, load_weights,
+    Objective, Optimizer, Outcome, Pretraining, Schedule, SgdConfig, Streams, TrainConfig,
+    TrainError, checkpoints, load_weights,
 };
-use support::{Plan, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights};
+use support::{
+    Plan, Point, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
+};
 
 fn config(learning_rate: f64) -> TrainConfig {
     let adamw = AdamWConfig { learning_rate, ..AdamWConfig::default() };
@@ -146,9 +154,118 @@ fn a_rollback_goes_back_to_the_last_regular_checkpoint_also_after_a_resume() {
     // A bad first step goes back to the start.
     let first = tempfile::tempdir().unwrap();
     let objective = ToMean { broken: vec![0] };
-    let config = TrainConfig { max_steps: Some(1), ..config };
-    let trained = Plan::new(first.path()).train(point(), &objective, data, &config).unwrap();
-    assert_eq!(weights(&trained.model), weights(&point()));
+    let config = TrainConfig { max_steps: Some(2), checkpoint: every_steps(1), ..config };
+    Plan::new(first.path()).train(point(), &objective, data, &config).unwrap();
+    let mut after = Point { weight: Param::from_tensor(Tensor::zeros([1], &Device::default())) };
+    load_weights(&first.path().join("checkpoints/step-000001"), &mut after).unwrap();
+    assert_eq!(weights(&after), weights(&point()));
+}
+
+#[test]
+fn a_size_budget_spares_what_a_rollback_needs() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = ToMean { broken: vec![5] };
+    let checkpoint = CheckpointConfig { size_budget: Some(100), ..every_steps(2) };
+    let config = TrainConfig {
+        max_steps: Some(8),
+        non_finite: NonFinite::Rollback,
+        checkpoint,
+        ..config(1e-2)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plain = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap();
+    assert_eq!(plain.summary.counts.rollbacks, 1);
+    for stop_at in 1..8 {
+        let other = tempfile::tempdir().unwrap();
+        let plan = Plan { stop_at: Some(stop_at), ..Plan::new(other.path()) };
+        plan.train(point(), &objective, data, &config).unwrap();
+        let resumed = Plan::resumed(other.path()).train(point(), &objective, data, &config);
+        let resumed = resumed.unwrap();
+        assert_eq!(weights(&resumed.model), weights(&plain.model), "at {stop_at}");
+        assert_eq!(steps(other.path()), steps(folder.path()), "at {stop_at}");
+        assert_eq!(resumed.summary.counts, plain.summary.counts);
+    }
+    // One weight and two moments of four bytes, twice.
+    let small = CheckpointConfig { size_budget: Some(23), ..config.checkpoint };
+    let config = TrainConfig { checkpoint: small, ..config };
+    let other = tempfile::tempdir().unwrap();
+    let error = Plan::new(other.path()).train(point(), &objective, data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::Budget { one: 12, count: 2, needed: 24, .. }), "{error}");
+}
+
+#[test]
+fn a_rollback_to_nothing_is_an_error_and_not_counted() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = ToMean { broken: vec![5] };
+    let config = TrainConfig {
+        max_steps: Some(8),
+        non_finite: NonFinite::Rollback,
+        checkpoint: every_steps(4),
+        ..config(1e-2)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { stop_at: Some(5), ..Plan::new(folder.path()) };
+    plan.train(point(), &objective, data, &config).unwrap();
+    fs::remove_dir_all(folder.path().join("checkpoints/step-000004")).unwrap();
+    let warnings = Warnings::default();
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::resumed(folder.path()) };
+    let error = plan.train(point(), &objective, data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::NoWayBack { step: 6, .. }), "{error}");
+    let warnings = warnings.0.into_inner().unwrap();
+    assert!(warnings[0].contains("the checkpoint of step 4, which"), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("went back")), "{warnings:?}");
+}
+
+/// A loss whose gradient at one step (from 0) is finite, but throws the weight so far that no loss
+/// is finite from there on.
+struct Thrown(u64);
+
+impl Objective<Point> for Thrown {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let thrown = streams.samples == Stream::new(SEED, "masks").substream(self.0);
+        let distance = model.weight.val() - batch.inputs.clone().mean();
+        let value = if thrown { distance * 1e30 } else { distance.square() };
+        Loss { value, weight: batch.indices.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn a_rollback_passes_over_a_checkpoint_of_broken_weights() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    // The fourth step breaks the weight, is saved, and shows in the fifth.
+    let objective = Thrown(3);
+    let sgd = SgdConfig { learning_rate: 1e-2, ..SgdConfig::default() };
+    let config = TrainConfig {
+        max_steps: Some(12),
+        optimizer: Optimizer::Sgd(sgd),
+        clip: None,
+        non_finite: NonFinite::Rollback,
+        checkpoint: every_steps(2),
+        ..config(1e-2)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let warnings = Warnings::default();
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let plain = plan.train(point(), &objective, data, &config).unwrap();
+    assert_eq!((plain.summary.counts.skipped, plain.summary.counts.rollbacks), (1, 1));
+    assert!(weights(&plain.model)[0].abs() < 10.0);
+    let warnings = warnings.0.into_inner().unwrap();
+    assert!(warnings[0].contains("step 5") && warnings[0].ends_with("of step 2"), "{warnings:?}");
+    for stop_at in 1..12 {
+        let other = tempfile::tempdir().unwrap();
+        let plan = Plan { stop_at: Some(stop_at), ..Plan::new(other.path()) };
+        plan.train(point(), &objective, data, &config).unwrap();
+        let resumed = Plan::resumed(other.path()).train(point(), &objective, data, &config);
+        let resumed = resumed.unwrap();
+        assert_eq!(weights(&resumed.model), weights(&plain.model), "at {stop_at}");
+        assert_eq!(steps(other.path()), steps(folder.path()), "at {stop_at}");
+        assert_eq!(resumed.summary.counts, plain.summary.counts);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which checkpoints remain: a pure function of what is there and of the rule.
 
 use crate::config::Keep;
+use crate::rollback::RollbackSteps;
 
 use super::Kind;
 
@@ -18,8 +19,8 @@ pub(super) struct Entry {
 pub(super) struct Rule {
     pub(super) keep: Keep,
     pub(super) budget: Option<u64>,
-    /// The newest one that no interruption wrote is what a rollback goes back to.
-    pub(super) rollback: bool,
+    /// What a rollback needs stays while the run goes on, also over the budget.
+    pub(super) rollback: RollbackSteps,
 }
 
 impl Rule {
@@ -57,21 +58,19 @@ impl Rule {
         // A run can only go on from its newest checkpoint, and one that has ended must leave one.
         let by_score = matches!(self.keep, Keep::BestOnly | Keep::Best(_));
         let last = if finished && by_score && !kept.is_empty() { None } else { Some(newest.step) };
-        kept.extend(last);
-        if self.rollback && !finished {
-            kept.extend(regular.first().map(|entry| entry.step));
-        }
+        let needed = |step| Some(step) == last || (!finished && self.rollback.needs(step));
+        kept.extend(entries.iter().map(|entry| entry.step).filter(|step| needed(*step)));
         let best = best_first.first().map(|entry| entry.step);
         let stays = |entry: &&Entry| kept.contains(&entry.step);
         let mut bytes: u64 = newest_first.iter().filter(stays).map(|entry| entry.bytes).sum();
         let mut dropped = vec![];
-        // Oldest first, the best after all others, the one to resume from never.
+        // Oldest first, the best after all others, what a resume or a rollback needs never.
         let oldest_first = newest_first.iter().rev().filter(stays).filter(|e| Some(e.step) != best);
         let best_last = newest_first.iter().filter(stays).filter(|e| Some(e.step) == best);
         for entry in oldest_first.chain(best_last) {
             let over = self.budget.is_some_and(|budget| bytes > budget);
             let only = last.is_none() && dropped.len() + 1 == kept.len();
-            if over && Some(entry.step) != last && !only {
+            if over && !needed(entry.step) && !only {
                 bytes -= entry.bytes;
                 dropped.push(entry.step);
             }
@@ -95,7 +94,7 @@ mod tests {
         if !finished {
             entries.push(entry(47, Kind::Interrupt, None));
         }
-        let rule = Rule { keep, budget, rollback: false };
+        let rule = Rule { keep, budget, rollback: RollbackSteps::default() };
         let gone = rule.discarded(&entries, finished);
         let left: Vec<u64> =
             entries.iter().map(|e| e.step).filter(|step| !gone.contains(step)).collect();
@@ -128,16 +127,24 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_needs_the_newest_regular_checkpoint() {
+    fn what_a_rollback_needs_stays_also_over_the_budget() {
         let entry = |step, kind, score| Entry { step, kind, score, bytes: 1 };
         let entries = [
             entry(0, Kind::Step, None),
+            entry(5, Kind::Step, None),
             entry(10, Kind::Step, None),
             entry(12, Kind::Interrupt, None),
         ];
-        let rule = |rollback| Rule { keep: Keep::FinalOnly, budget: None, rollback };
-        assert_eq!(rule(true).discarded(&entries, false), [0]);
-        assert_eq!(rule(false).discarded(&entries, false), [0, 10]);
-        assert_eq!(rule(true).discarded(&[], false), [0; 0]);
+        for (keep, budget) in [(Keep::FinalOnly, None), (Keep::EverySteps(5), Some(1))] {
+            let rule = |proved, candidate| {
+                let rollback = RollbackSteps { proved, candidate };
+                Rule { keep, budget, rollback }
+            };
+            assert_eq!(rule(Some(5), Some(10)).discarded(&entries, false), [0]);
+            assert_eq!(rule(Some(10), None).discarded(&entries, false), [0, 5]);
+            assert_eq!(rule(None, None).discarded(&entries, false), [0, 5, 10]);
+            assert_eq!(rule(Some(5), Some(10)).discarded(&entries, true), [0, 5, 10]);
+            assert_eq!(rule(Some(5), None).discarded(&[], false), [0; 0]);
+        }
     }
 }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::retention::{Entry, Rule};
 use super::{Checkpoint, CheckpointError, Kind, checkpoints, discard, write};
-use crate::config::{CheckpointConfig, NonFinite};
+use crate::config::CheckpointConfig;
+use crate::rollback::RollbackSteps;
 use crate::snapshot::Snapshot;
 use crate::state::State;
 
@@ -56,10 +57,9 @@ impl<'a> Writer<'a> {
     pub(crate) fn new(
         folder: PathBuf,
         config: &CheckpointConfig,
-        non_finite: NonFinite,
         listener: &'a dyn Listener,
     ) -> Self {
-        let rollback = non_finite == NonFinite::Rollback;
+        let rollback = RollbackSteps::default();
         let rule = Rule { keep: config.keep, budget: config.size_budget, rollback };
         Self { folder, rule, asynchronous: config.asynchronous, listener }
     }
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
             source,
         })?;
         let saved = write(&self.folder, &job.snapshot, &job.state, job.kind, job.score)?;
-        self.tidy(false)?;
+        self.tidy(job.state.rollback, false)?;
         let write_time = start.elapsed();
         let blocked = if self.asynchronous { job.blocked } else { job.since.elapsed() };
         self.listener.on(&Event::Checkpoint {
@@ -91,8 +91,12 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Removes what the rule gives up.
-    pub(crate) fn tidy(&self, finished: bool) -> Result<(), CheckpointError> {
+    /// Removes what the rule gives up and no rollback needs.
+    pub(crate) fn tidy(
+        &self,
+        rollback: RollbackSteps,
+        finished: bool,
+    ) -> Result<(), CheckpointError> {
         let entry = |checkpoint: &Checkpoint| {
             let manifest = checkpoint.manifest();
             let (step, kind, score) = (manifest.step, manifest.kind, manifest.score);
@@ -100,7 +104,7 @@ impl<'a> Writer<'a> {
         };
         let there = checkpoints(&self.folder)?;
         let entries: Vec<Entry> = there.iter().map(entry).collect();
-        let gone = self.rule.discarded(&entries, finished);
+        let gone = Rule { rollback, ..self.rule }.discarded(&entries, finished);
         let gone = there.iter().filter(|checkpoint| gone.contains(&checkpoint.manifest().step));
         gone.map(Checkpoint::path).try_for_each(discard)
     }
