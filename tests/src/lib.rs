@@ -70,6 +70,11 @@ pub fn firebox(folder: &Path, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("firebox does not start: {error}"))
 }
 
+/// What a program wrote to standard error.
+pub fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// The command of [`firebox`], not yet started.
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());

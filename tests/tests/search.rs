@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use firebox_tests::{command, firebox};
+use firebox_tests::{command, errors, firebox};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -47,22 +47,7 @@ pruner = "none"
 "#;
 
 fn project(search: &str) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let price = |i: usize| 100.0 + (i * i % 17) as f64 * 0.1;
-    let row = |i: usize| {
-        let (open, close) = (price(i), price(i + 1));
-        let (high, low) = (open.max(close) + 0.1, open.min(close) - 0.1);
-        format!("2024-03-01T{:02}:{:02}:00,{open},{high},{low},{close}\n", i / 60, i % 60)
-    };
-    let bars: String = (0..900).map(row).collect();
-    std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{bars}"))
-        .unwrap();
-    std::fs::write(folder.path().join("p.toml"), format!("{PIPELINE}{search}")).unwrap();
-    folder
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    firebox_tests::project(&format!("{PIPELINE}{search}"), 900)
 }
 
 fn said(output: &Output) -> String {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use firebox_tests::{command, firebox};
+use firebox_tests::{command, errors, firebox};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -62,13 +62,13 @@ fn events(folder: &Path, text: &str) -> (PathBuf, Vec<Value>) {
 fn ask(folder: &Path, run: &Path, request: &str) {
     let name = run.file_name().unwrap().to_str().unwrap();
     let output = firebox(folder, &["watch", name, "--ask", request]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
 }
 
 fn once(folder: &Path, run: &Path, width: &str) -> String {
     let run = run.to_str().unwrap();
     let output = firebox(folder, &["watch", run, "--once", "--width", width, "--height", "40"]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -148,7 +148,7 @@ fn a_profile_is_a_timeline_and_a_table() {
     let project = project();
     let arguments = ["run", "p.toml", "--set", "train.epochs=1", "--profile", "warmup=2,active=4"];
     let output = firebox(project.path(), &arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let (run, _) = events(project.path(), "run-finished");
     let trace = std::fs::read_to_string(run.join("trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&trace).unwrap();
@@ -222,13 +222,13 @@ fn runs_are_compared_on_one_page() {
     let folder = project.path();
     for epochs in ["train.epochs=1", "train.epochs=2"] {
         let output = firebox(folder, &["run", "p.toml", "--set", epochs]);
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     }
     let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
     let runs: Vec<String> = runs.map(|run| run.file_name().into_string().unwrap()).collect();
     assert_eq!(runs.len(), 2);
     let output = firebox(folder, &["compare", &runs[0], &runs[1]]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
     for part in [&runs[0], &runs[1], "train.epochs", "step, median", "error on masked steps"] {
         assert!(page.contains(part), "{part} is missing");
@@ -237,8 +237,8 @@ fn runs_are_compared_on_one_page() {
     let again = folder.join("runs").join(&runs[0]);
     let output = firebox(folder, &["compare", &runs[0], again.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is named twice"));
+    assert!(errors(&output).contains("is named twice"));
     let output = firebox(folder, &["compare", &runs[0], "nothing"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no run nothing"));
+    assert!(errors(&output).contains("there is no run nothing"));
 }

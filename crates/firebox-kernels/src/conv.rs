@@ -9,12 +9,12 @@ use burn::backend::{Autodiff, Flex};
 use burn::module::Param;
 use burn::nn::PaddingConfig1d;
 use burn::nn::conv::Conv1d;
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, ops::ConvOptions};
+use burn::tensor::{Device, Tensor, TensorData, ops::ConvOptions};
 use firebox_core::{Precision, Stream};
 
 use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, rounded};
 use crate::init::uniform;
 
 type Primitive = FloatTensor<Flex>;
@@ -143,17 +143,6 @@ fn composed(
     let mut options = ConvOptions::new([conv.stride], [0], [conv.dilation], groups);
     options.padding = [(before, after)];
     burn::tensor::module::conv1d(x, weight, bias, options).swap_dims(1, 2)
-}
-
-/// The operand of a product, rounded to the type it is computed in and back.
-fn rounded(tensor: Tensor<3>, precision: Precision) -> Tensor<3> {
-    let kept = tensor.dtype();
-    let narrow = match precision {
-        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
-        Precision::F16 if kept == DType::F32 => FloatDType::F16,
-        _ => return tensor,
-    };
-    tensor.cast(narrow).cast(kept)
 }
 
 /// What the CPU kernels compute.

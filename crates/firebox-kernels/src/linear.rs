@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Precision;
 
 use crate::cpu::{self, CpuKernels, Products};
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, rounded};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -108,19 +108,17 @@ fn composed(
 
 /// A product whose operands are rounded, and whose result has the type that they came in.
 fn matmul(precision: Precision, left: Tensor<2>, right: Tensor<2>) -> Tensor<2> {
-    let (wide, device) = (left.dtype(), left.device());
     let narrow = match precision {
-        Precision::F32 | Precision::Tf32 => return left.matmul(right),
         Precision::Bf16 => DType::BF16,
         Precision::F16 => DType::F16,
+        Precision::F32 | Precision::Tf32 => return left.matmul(right),
     };
-    let [left, right] = [left, right].map(|operand| operand.cast(narrow));
-    if device == Device::flex() {
+    if left.device() == Device::flex() {
         // Rounded, but multiplied in f32: Burn's CPU backend would round the sums, too.
-        let [left, right] = [left, right].map(|operand| operand.cast(wide));
-        return left.matmul(right);
+        return rounded(left, precision).matmul(rounded(right, precision));
     }
-    left.matmul(right).cast(wide)
+    let wide = left.dtype();
+    left.cast(narrow).matmul(right.cast(narrow)).cast(wide)
 }
 
 /// What the gradients are computed from.

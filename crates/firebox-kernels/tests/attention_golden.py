@@ -10,10 +10,12 @@ loss and cleared.
 The metadata hold sizes, lengths, flags, and under `bf16` the norm-wise relative error of each result
 when PyTorch computes the same in bf16 (operands and result are bf16 tensors, as under autocast).
 """
-import json, pathlib, struct
+import json, pathlib
 
 import torch
 from torch.nn import functional as F
+
+from golden import save
 
 CASES = {
     "plain": dict(batch=2, queries=21, keys=21, heads=2, size=16),
@@ -22,19 +24,6 @@ CASES = {
     "cross": dict(batch=2, queries=5, keys=70, heads=3, size=12, scale=0.11),
     "wide": dict(batch=1, queries=40, keys=40, heads=1, size=64),
 }
-
-
-def save(path, tensors, metadata):
-    """The safetensors format: 8 bytes of header size, a JSON header, the data."""
-    header, blobs, at = {"__metadata__": metadata}, [], 0
-    for name, tensor in tensors.items():
-        blob = tensor.detach().to(torch.float32).contiguous().numpy().tobytes()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + len(blob)]}
-        blobs.append(blob)
-        at += len(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
 def results(tensors, dtype, heads, lengths, causal, scale):

@@ -18,6 +18,7 @@ use firebox_core::{Precision, Stream};
 use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, linear_in, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
+use crate::encoder::without_padding;
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
 
 /// What LayerNorm adds to the variance; PyTorch's default.
@@ -251,13 +252,7 @@ impl Encoder for BiLstmMae {
         let beta = beta.as_ref().map(|beta| beta.val());
         let latent = layer_norm(output, gamma.val(), beta, EPSILON);
         // LayerNorm gives its bias where the LSTM gave zeros.
-        match lengths.filter(|lengths| lengths.iter().any(|length| *length < time)) {
-            Some(lengths) => {
-                let valid = valid_steps(lengths, time, &latent.device().without_autodiff());
-                latent * valid
-            }
-            None => latent,
-        }
+        without_padding(latent, lengths)
     }
 
     fn embedding_width(&self) -> usize {

@@ -24,7 +24,8 @@ use firebox_kernels::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Encoder, ModelError, pool_mean_max, valid_steps};
+use crate::encoder::without_padding;
+use crate::{Encoder, ModelError, pool_mean_max};
 
 /// Settings of a [`CnnBiLstm`]: the `[model.cnn-bilstm]` table. Every default is R4's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -217,13 +218,7 @@ impl CnnBiLstm {
         let rows = linear_in(self.precision, x.reshape([batch * time, width]), &self.head);
         let rows = relu_dropout(rows, self.config.dropout, stream(1));
         let encoding = rows.reshape([batch, time, self.config.head]);
-        match &lengths {
-            Some(lengths) => {
-                let valid = valid_steps(lengths, time, &encoding.device().without_autodiff());
-                (encoding * valid, Some(lengths.clone()))
-            }
-            None => (encoding, None),
-        }
+        (without_padding(encoding, lengths.as_deref()), lengths)
     }
 }
 

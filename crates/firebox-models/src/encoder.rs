@@ -48,6 +48,21 @@ pub fn valid_steps(lengths: &[usize], time: usize, device: &Device) -> Tensor<3>
     Tensor::from_data(TensorData::new(values, [lengths.len(), time, 1]), device)
 }
 
+/// The same with zeros for padding; without any, the same tensor.
+///
+/// # Shapes
+/// - `encoded` and what is returned: `[batch, time, feature]`
+pub(crate) fn without_padding(encoded: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
+    let [_, time, _] = encoded.dims();
+    match lengths.filter(|lengths| lengths.iter().any(|length| *length < time)) {
+        Some(lengths) => {
+            let valid = valid_steps(lengths, time, &encoded.device().without_autodiff());
+            encoded * valid
+        }
+        None => encoded,
+    }
+}
+
 /// Mean ‖ maximum over the valid steps. A sample without a step gives zeros.
 ///
 /// # Shapes

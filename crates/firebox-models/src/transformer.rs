@@ -16,8 +16,9 @@ use firebox_core::{Precision, Stream};
 use firebox_kernels::{init_linear, linear_in, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
 
+use crate::encoder::without_padding;
 use crate::encoder_layer::{EPSILON, Layers, norm};
-use crate::{Activation, Encoder, EncoderLayerConfig, ModelError, valid_steps};
+use crate::{Activation, Encoder, EncoderLayerConfig, ModelError};
 
 /// Settings of a [`Transformer`]. Every default is R3's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,17 +208,10 @@ impl Encoder for Transformer {
             time <= positions,
             "windows of {time} steps for a model with {positions} positions"
         );
-        let padded = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
-        let valid =
-            padded.map(|lengths| valid_steps(lengths, time, &input.device().without_autodiff()));
         let rows = linear_in(self.precision, input.reshape([batch * time, channels]), &self.input);
         let x = norm(&self.input_norm, rows).reshape([batch, time, width]);
         let x = x + self.position.val().narrow(1, 0, time);
-        let x = self.encoder.forward(x, lengths, dropout);
-        match valid {
-            Some(valid) => x * valid,
-            None => x,
-        }
+        without_padding(self.encoder.forward(x, lengths, dropout), lengths)
     }
 
     fn embedding_width(&self) -> usize {

@@ -3,18 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_models::{
-    CnnBiLstmConfig, Encoder, MlpConfig, Parameter, Path as Place, read_parameters,
-    write_parameters,
+    CnnBiLstmConfig, Encoder, MlpConfig, Parameter, read_parameters, write_parameters,
 };
 use safetensors::{Dtype, SafeTensors};
+
+use support::{gradients, values};
 
 struct Golden {
     floats: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
@@ -94,32 +97,6 @@ impl Golden {
             self.check(&format!("after.{}", statistic.name), &statistic.values);
         }
     }
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap()
-}
-
-/// Gradients by name, in PyTorch's layout, of what has one.
-fn gradients<M: Module>(model: &M, recorded: &Gradients) -> Vec<(String, Vec<f32>)> {
-    struct Visitor<'a>(Place, &'a Gradients, Vec<(String, Vec<f32>)>);
-    impl ModuleVisitor for Visitor<'_> {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            self.0.enter(name, container);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = param.val().grad(self.1) {
-                let layout = self.0.layout(gradient.shape().as_slice());
-                self.2.push((layout.name.clone(), layout.to_torch(values(gradient))));
-            }
-        }
-    }
-    let mut visitor = Visitor(Place::default(), recorded, vec![]);
-    model.visit(&mut visitor);
-    visitor.2
 }
 
 fn dropout() -> Option<Stream> {

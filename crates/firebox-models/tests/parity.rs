@@ -6,92 +6,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_models::{
-    BiLstmMae, BiLstmMaeConfig, Encoder, MaskRule, Parameter, Path as Place, Pretrain,
-    PretrainBatch, write_parameters,
+    BiLstmMaeConfig, Encoder, MaskRule, Pretrain, PretrainBatch, write_parameters,
 };
-use safetensors::{Dtype, SafeTensors};
 
-/// Largest norm-wise relative error that f32 may make.
-const LIMIT: f64 = 1e-5;
-
-struct Golden(Vec<u8>);
-
-impl Golden {
-    fn read(path: &Path) -> Self {
-        Self(std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
-    }
-
-    fn all(&self, prefix: &str) -> Vec<Parameter> {
-        let file = SafeTensors::deserialize(&self.0).unwrap();
-        let named = file.tensors().into_iter().filter_map(|(name, view)| {
-            let name = name.strip_prefix(prefix)?.to_owned();
-            assert_eq!(view.dtype(), Dtype::F32);
-            let values = view.data().as_chunks::<4>().0.iter();
-            let values = values.map(|bytes| f32::from_le_bytes(*bytes)).collect();
-            Some(Parameter { name, shape: view.shape().to_vec(), values })
-        });
-        named.collect()
-    }
-
-    fn floats(&self, name: &str) -> Vec<f32> {
-        let mut found = self.all(name);
-        found.retain(|parameter| parameter.name.is_empty());
-        found.pop().unwrap_or_else(|| panic!("the golden file has no `{name}`")).values
-    }
-
-    fn bytes(&self, name: &str) -> (Vec<usize>, Vec<u8>) {
-        let file = SafeTensors::deserialize(&self.0).unwrap();
-        let view = file.tensor(name).unwrap();
-        (view.shape().to_vec(), view.data().to_vec())
-    }
-
-    fn integers(&self, name: &str) -> Vec<usize> {
-        let (_, bytes) = self.bytes(name);
-        bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as usize).collect()
-    }
-}
-
-/// ‖found − expected‖ / ‖expected‖
-fn check(what: &str, found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let pairs = found.iter().zip(expected);
-    let error = norm(&mut pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)));
-    let size = norm(&mut expected.iter().map(|v| f64::from(*v)));
-    assert!(size > 0.0 && error / size < LIMIT, "{what}: relative error {}", error / size);
-    println!("{what}: {:.1e}", error / size);
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap()
-}
-
-/// Gradients by name, in PyTorch's layout.
-fn gradients(model: &BiLstmMae, recorded: &Gradients) -> Vec<(String, Vec<f32>)> {
-    struct Visitor<'a>(Place, &'a Gradients, Vec<(String, Vec<f32>)>);
-    impl ModuleVisitor for Visitor<'_> {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            self.0.enter(name, container);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = param.val().grad(self.1).expect("every parameter has a gradient");
-            let layout = self.0.layout(gradient.shape().as_slice());
-            self.2.push((layout.name.clone(), layout.to_torch(values(gradient))));
-        }
-    }
-    let mut visitor = Visitor(Place::default(), recorded, vec![]);
-    model.visit(&mut visitor);
-    visitor.2
-}
+use support::{Golden, check, check_gradients, values};
 
 fn unpack(bits: &[u8], count: usize) -> Vec<bool> {
     (0..count).map(|i| bits[i / 8] >> (7 - i % 8) & 1 == 1).collect()
@@ -104,7 +30,7 @@ fn keep(stream: Stream, count: usize) -> Vec<bool> {
 }
 
 fn parity(path: &Path, mask: MaskRule) {
-    let golden = Golden::read(path);
+    let golden = Golden::open(path);
     let device = Device::default();
     let named = golden.all("param.");
     let shape = |name: &str| &named.iter().find(|p| p.name == name).unwrap().shape;
@@ -115,10 +41,13 @@ fn parity(path: &Path, mask: MaskRule) {
     write_parameters(&mut model, named.clone()).unwrap();
     let model = model.train();
 
-    let (lengths, indices) = (golden.integers("lengths"), golden.integers("indices"));
+    let sizes = |name: &str| -> Vec<usize> {
+        golden.integers(name).into_iter().map(|value| value as usize).collect()
+    };
+    let (lengths, indices) = (sizes("lengths"), sizes("indices"));
     let (mask_shape, mask_bytes) = golden.bytes("mask");
     let [samples, time] = mask_shape[..] else { panic!("{mask_shape:?}") };
-    let data = TensorData::new(golden.floats("inputs"), [samples, time, channels]);
+    let data = TensorData::new(golden.floats("inputs").values, [samples, time, channels]);
     let inputs = Tensor::from_data(data, &device);
     let batch = PretrainBatch { inputs: inputs.clone(), lengths: &lengths, indices: &indices };
     let masks = Stream::new(7, "masks").substream(3);
@@ -136,32 +65,30 @@ fn parity(path: &Path, mask: MaskRule) {
     }
 
     let loss = model.pretrain_loss(&batch, masks, Some(dropout));
-    let scalars = golden.floats("scalars");
+    let scalars = golden.floats("scalars").values;
     assert_eq!(loss.weight, (drawn.count() * channels) as f64);
     check("reconstruction loss", &values(loss.parts[0].1.clone()), &scalars[..1]);
     check("latent spread", &values(loss.parts[1].1.clone()), &scalars[1..2]);
     check("loss", &values(loss.value.clone().inner()), &scalars[2..3]);
     let recorded = loss.value.backward();
-    let expected = golden.all("grad.");
-    let found = gradients(&model, &recorded);
-    assert_eq!(found.len(), expected.len());
-    for (name, gradient) in found {
-        let expected = expected.iter().find(|p| p.name == name).unwrap();
-        check(&format!("gradient of {name}"), &gradient, &expected.values);
-    }
+    check_gradients(&model, &recorded, &golden);
 
     let model = model.valid();
     let plain = model.pretrain_loss(&batch, masks, None);
     check("loss in evaluation", &values(plain.value), &scalars[3..]);
     let output = values(model.reconstruct(&batch, &drawn));
-    let expected = golden.floats("evaluated");
+    let expected = golden.floats("evaluated").values;
     // Beyond a sample's length the reference's values mean as little as ours.
     let valid = |all: &[f32]| -> Vec<f32> {
         let rows = all.chunks(time * channels).zip(&lengths);
         rows.flat_map(|(row, length)| row[..length * channels].to_vec()).collect()
     };
     check("reconstruction", &valid(&output), &valid(&expected));
-    check("embedding", &values(model.embed(inputs, Some(&lengths))), &golden.floats("embedding"));
+    check(
+        "embedding",
+        &values(model.embed(inputs, Some(&lengths))),
+        &golden.floats("embedding").values,
+    );
 }
 
 fn committed(name: &str) -> PathBuf {

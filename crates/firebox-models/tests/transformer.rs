@@ -3,7 +3,6 @@
 //! float64.
 
 #![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
-#![allow(unreachable_pub, reason = "nothing outside of this program can name its modules")]
 
 mod support;
 

@@ -89,8 +89,14 @@ pub(crate) struct Everyone<'a> {
 }
 
 impl Everyone<'_> {
-    /// Ends the trackers, and says what is to be said of them.
-    pub(crate) fn close(&self) {
+    /// Says how a run ended that was started then, ends the trackers, and says what is to be said of
+    /// them.
+    pub(crate) fn finish(&self, run: &str, outcome: &str, started: Instant) {
+        self.on(&Event::RunFinished {
+            run: run.to_owned(),
+            outcome: outcome.to_owned(),
+            seconds: started.elapsed().as_secs_f64(),
+        });
         self.say(self.trackers.close());
     }
 
@@ -135,14 +141,7 @@ pub(crate) fn run(
     let requests = Requests::new();
     let run =
         Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
-    let finish = |outcome: &str| {
-        all.on(&Event::RunFinished {
-            run: name.clone(),
-            outcome: outcome.to_owned(),
-            seconds: started.elapsed().as_secs_f64(),
-        });
-        all.close();
-    };
+    let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
     let trained_before = trained_before(path);

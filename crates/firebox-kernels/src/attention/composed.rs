@@ -2,12 +2,11 @@
 //! Burn, and the yardstick of the fused operation. All scores are stored.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, DType, FloatDType, Tensor, TensorData};
-use firebox_core::Precision;
+use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
-use crate::device::lift;
+use crate::device::{lift, rounded};
 
 /// The same as [`attention()`](super::attention()), on inputs that fit.
 pub(super) fn attention(
@@ -111,15 +110,4 @@ fn factors(like: &Tensor<4>, sizes: &AttentionSizes, mask: ProbabilityMask) -> T
     let data = data.convert_dtype(like.dtype());
     let factors = Tensor::from_data(data, &like.device().without_autodiff());
     if like.is_autodiff() { lift(factors) } else { factors }
-}
-
-/// The operand of a product, rounded to the type it is computed in and back.
-fn rounded(tensor: Tensor<4>, precision: Precision) -> Tensor<4> {
-    let kept = tensor.dtype();
-    let narrow = match precision {
-        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
-        Precision::F16 if kept == DType::F32 => FloatDType::F16,
-        _ => return tensor,
-    };
-    tensor.cast(narrow).cast(kept)
 }

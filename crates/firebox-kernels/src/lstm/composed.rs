@@ -2,11 +2,11 @@
 //! Burn, and the yardstick of the fused layers.
 
 use burn::tensor::activation::sigmoid;
-use burn::tensor::{Bool, DType, FloatDType, Tensor, TensorData};
-use firebox_core::Precision;
+use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::{LstmState, Stack, Weights};
 use crate::cpu::CellKind;
+use crate::device::rounded;
 
 /// All directions of one layer.
 ///
@@ -110,18 +110,6 @@ fn run(
         outputs[t] = Some(output.unsqueeze_dim(1));
     }
     (outputs.into_iter().flatten().collect(), (h, c))
-}
-
-/// The operand of a product, rounded to the type it is computed in and back: the product of such
-/// operands in f32 is that of a matrix unit that adds up in f32.
-fn rounded(tensor: Tensor<2>, precision: Precision) -> Tensor<2> {
-    let kept = tensor.dtype();
-    let narrow = match precision {
-        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
-        Precision::F16 if kept == DType::F32 => FloatDType::F16,
-        _ => return tensor,
-    };
-    tensor.cast(narrow).cast(kept)
 }
 
 /// The steps of a sequence, each `[batch, width]`. Cut in halves again and again: the gradient of a

@@ -1,17 +1,14 @@
 //! R5: BERT's encoder on random tokens with nine labels, with the peer's loss.
 
-use burn::tensor::activation::log_sigmoid;
 use firebox_core::Stream;
 use firebox_loader::Batch;
 use firebox_models::{Bert, BertConfig, Loss};
 use firebox_train::{Objective, Streams};
 
-use super::transformer::labels;
+use super::labels::binary_cross_entropy;
 use super::{BenchConfig, Measured, Noise, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-
-const LABELS: usize = 9;
 
 pub(super) fn run(
     batch: usize,
@@ -34,11 +31,6 @@ impl Objective<Bert> for Labelling {
         let [samples, time, _] = batch.inputs.dims();
         let tokens = batch.inputs.clone().reshape([samples, time]).int();
         let logits = model.logits(tokens, None, streams.dropout);
-        let device = logits.device().without_autodiff();
-        let truth = labels(batch, &device).one_hot::<2>(LABELS).float();
-        // ln σ(-x) = ln σ(x) - x
-        let right = log_sigmoid(logits.clone()) - logits.clone() + logits * truth;
-        let count = (samples * LABELS) as f64;
-        Loss { value: right.sum() / -count, weight: count, parts: vec![] }
+        binary_cross_entropy(logits, batch)
     }
 }

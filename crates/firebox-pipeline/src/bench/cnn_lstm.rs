@@ -29,6 +29,6 @@ impl Objective<CnnBiLstm> for Classifying {
     fn loss(&self, model: &CnnBiLstm, batch: &Batch, streams: Streams) -> Loss {
         let noise = GaussianNoise { deviation: 0.005, stream: streams.samples };
         let logits = model.logits(batch.inputs.clone(), None, Some(noise), streams.dropout);
-        cross_entropy(logits, batch)
+        cross_entropy(logits, batch, 0.0)
     }
 }

@@ -25,6 +25,6 @@ struct Classifying;
 
 impl Objective<Mlp> for Classifying {
     fn loss(&self, model: &Mlp, batch: &Batch, streams: Streams) -> Loss {
-        cross_entropy(model.logits(batch.inputs.clone(), streams.dropout), batch)
+        cross_entropy(model.logits(batch.inputs.clone(), streams.dropout), batch, 0.0)
     }
 }

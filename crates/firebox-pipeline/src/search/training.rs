@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use firebox_core::{Event, Listener, Requests};
+use firebox_core::{Listener, Requests};
 use firebox_eval::Reason;
 
 use crate::Prepared;
@@ -38,14 +38,7 @@ pub(super) fn train_only(
     let requests = Requests::new();
     let run =
         Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
-    let finish = |outcome: &str| {
-        all.on(&Event::RunFinished {
-            run: name.clone(),
-            outcome: outcome.to_owned(),
-            seconds: started.elapsed().as_secs_f64(),
-        });
-        all.close();
-    };
+    let finish = |outcome: &str| all.finish(&name, outcome, started);
     let summary = trained(&run, prepared, &folder, &mut reasons, path)
         .inspect_err(|error| finish(&failed(error)))?;
     let outcome = summary.as_ref().map(|summary| summary.outcome.to_string());

@@ -41,6 +41,7 @@ pub(super) fn groups(trials: &[Trial]) -> Vec<BTreeMap<String, Distribution>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampler::testing;
 
     #[test]
     fn groups_are_what_is_always_together() {
@@ -48,16 +49,9 @@ mod tests {
             let distribution = Distribution::Float { low: 0.0, high: 1.0, log: false, step: None };
             let parameter = |name: &&str| ((*name).to_owned(), (distribution.clone(), 0.5));
             Trial {
-                number,
-                state: TrialState::Complete,
                 values: Some(vec![0.0]),
                 parameters: names.iter().map(parameter).collect(),
-                intermediate: BTreeMap::new(),
-                constraints: None,
-                user_attributes: BTreeMap::new(),
-                system_attributes: BTreeMap::new(),
-                started: None,
-                ended: None,
+                ..testing::trial(number, TrialState::Complete)
             }
         };
         let trials =
