@@ -260,6 +260,7 @@ pub fn split(
     }
     let classes: Arc<[String]> = match labels {
         Labels::Forward { .. } => Labels::FORWARD_CLASSES.map(String::from).into(),
+        Labels::Ahead { .. } => [].into(),
         Labels::None | Labels::Last | Labels::Majority { .. } => set.classes().into(),
     };
     let [train, validation, test] =

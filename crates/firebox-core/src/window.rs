@@ -74,6 +74,12 @@ pub enum Labels {
         /// Smallest move that counts, in units of expected volatility.
         threshold: f64,
     },
+    /// No class, but values of the steps after the window, which belong to its footprint as those of
+    /// `forward` do: what a forecaster learns and is measured on.
+    Ahead {
+        /// Steps looked ahead.
+        steps: usize,
+    },
 }
 
 impl Labels {
@@ -84,6 +90,7 @@ impl Labels {
     pub fn horizon(&self) -> usize {
         match self {
             Self::Forward { horizon, .. } => *horizon,
+            Self::Ahead { steps } => *steps,
             Self::None | Self::Last | Self::Majority { .. } => 0,
         }
     }
@@ -97,7 +104,7 @@ impl Labels {
         length: usize,
     ) -> Option<u32> {
         match (self, &series.labels) {
-            (Self::None, _) => None,
+            (Self::None | Self::Ahead { .. }, _) => None,
             (Self::Forward { horizon, threshold }, _) => {
                 let close = set.role(Role::Close)?;
                 let at = |step: usize| series.values[step * set.channels().len() + close];

@@ -70,7 +70,7 @@ impl DataConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
-    /// `.npy`, `.ts` or `.market.toml`.
+    /// `.npy`, `.ts`, `.market.toml` or `.demand.toml`.
     #[default]
     Auto,
     /// Text with a header line.
@@ -85,6 +85,8 @@ pub enum Format {
     Ts,
     /// Settings of a generated market: see [`MarketConfig`](crate::MarketConfig).
     Market,
+    /// Settings of generated demand: see [`DemandConfig`](crate::DemandConfig).
+    Demand,
 }
 
 impl Format {
@@ -93,6 +95,9 @@ impl Format {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         if name.ends_with(".market.toml") {
             return Some(Self::Market);
+        }
+        if name.ends_with(".demand.toml") {
+            return Some(Self::Demand);
         }
         match name.rsplit_once('.')?.1 {
             "csv" | "tsv" => Some(Self::Csv),
@@ -114,6 +119,7 @@ impl Format {
             Self::Npy => "npy",
             Self::Ts => "ts",
             Self::Market => "market",
+            Self::Demand => "demand",
         }
     }
 }

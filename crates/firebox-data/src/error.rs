@@ -103,7 +103,7 @@ pub enum DataError {
     },
     /// A file whose name does not tell its format.
     #[error(
-        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market",
+        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market or demand",
         path.display()
     )]
     UnknownFormat {
@@ -318,6 +318,16 @@ pub enum DataError {
     Defects {
         /// All of them.
         findings: Vec<Finding>,
+    },
+    /// Settings of generated demand that make none.
+    #[error("the demand's `{key}` is {found}: {wanted}")]
+    Demand {
+        /// Key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it must be.
+        wanted: String,
     },
     /// Settings of a generated market that make no market.
     #[error("the market's `{key}` is {found}: {wanted}")]

@@ -10,11 +10,12 @@ use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
+use crate::demand::DemandConfig;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, Format, frame, market, npy, store, ts};
+use crate::{Checks, DataConfig, DataError, Format, demand, frame, market, npy, store, ts};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -130,6 +131,9 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
     }
+    if inputs[0].format == Format::Demand {
+        key = key.field("generator", demand::VERSION.to_le_bytes());
+    }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.stem())
@@ -203,7 +207,7 @@ fn read_all(
             unit: "files".to_owned(),
         });
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market) {
+    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand) {
         all.sort_classes();
     }
     all.separate_names();
@@ -223,6 +227,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         }
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::read(input, config, zone)
         }
@@ -233,7 +238,8 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
 fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
     let columns = &config.columns;
     let table = matches!(format, Format::Csv | Format::Parquet | Format::Arrow);
-    let has_times = table || format == Format::Market;
+    let generated = matches!(format, Format::Market | Format::Demand);
+    let has_times = table || generated;
     let rules = [
         (
             !table && columns.time.is_some(),
@@ -252,10 +258,11 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "columns.label",
             "the classes are in the file itself",
         ),
+        (format == Format::Demand && columns.label.is_some(), "columns.label", "it has no classes"),
         (
-            format == Format::Market && !columns.channels.is_empty(),
+            generated && !columns.channels.is_empty(),
             "columns.channels",
-            "a market has open, high, low and close",
+            "a market has open, high, low and close, and demand has demand, size and homes",
         ),
         (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
         (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),

@@ -101,6 +101,19 @@ pub enum EvalError {
         /// What the training part has.
         expected: String,
     },
+    /// No test window to forecast.
+    #[error("there is no test window to forecast")]
+    NoForecast,
+    /// A forecast that is no number.
+    #[error("the forecast of test window {window} by the {forecaster} is {value}")]
+    NotFiniteForecast {
+        /// Whose it is.
+        forecaster: String,
+        /// Window, from 0.
+        window: usize,
+        /// The forecast.
+        value: f64,
+    },
     /// A random encoder that could not be made.
     #[error("the randomly initialised encoder of seed {seed} could not be made")]
     Encoder {

@@ -51,6 +51,7 @@ mod embed;
 mod error;
 mod evaluate;
 mod features;
+mod forecast;
 mod logistic;
 mod masked;
 mod matrix;
@@ -71,6 +72,11 @@ pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
+pub use forecast::{
+    ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
+    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
+    seasonal_naive, seasonal_scale, usual_season,
+};
 pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};

@@ -87,23 +87,27 @@ pub mod monitor {
     pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }
 
-/// Writes the bars of a generated market as CSV and returns their number. A file that is there is
+/// Writes the bars of a generated market, or the hours of generated demand, as CSV and returns what was
+/// written. A file that is there is
 /// replaced only if `force` says so; a link to a file stays, and its target is replaced.
 ///
 /// # Errors
 ///
 /// When the settings cannot be read, or the file cannot be written or must not be.
-pub fn generate_market(
-    settings: &Path,
-    output: &Path,
-    force: bool,
-) -> Result<usize, PipelineError> {
+pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, PipelineError> {
     let text = std::fs::read_to_string(settings)
         .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
+    let demand = settings.to_string_lossy().to_ascii_lowercase().ends_with(".demand.toml");
+    if demand {
+        let demand = firebox_data::DemandConfig::from_toml(&text)
+            .map_err(|error| layers::in_file(settings, &text, &error))?;
+        demand.write_csv_file(&replaceable(settings, output, force)?)?;
+        return Ok(format!("{} hours of {} stations", demand.hours, demand.stations));
+    }
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;
     market.write_csv_file(&replaceable(settings, output, force)?)?;
-    Ok(market.bars * market.instruments.len())
+    Ok(format!("{} bars", market.bars * market.instruments.len()))
 }
 
 /// Where a generated file may be written: a new path, or with `force` a file, through its links.

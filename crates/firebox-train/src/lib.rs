@@ -66,6 +66,7 @@ mod checkpoint;
 mod config;
 mod error;
 mod folder;
+mod forecasting;
 mod gradients;
 mod groups;
 mod history;
@@ -91,6 +92,7 @@ pub use config::{
 };
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
+pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;
 pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};

@@ -164,9 +164,9 @@ struct PlanFlags {
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// Write the bars of a generated market as CSV.
+    /// Write the bars of a generated market, or the hours of generated demand, as CSV.
     Generate {
-        /// Settings of the generator, such as data/sample.market.toml.
+        /// Settings of the generator, such as data/sample.market.toml or data/sample.demand.toml.
         settings: PathBuf,
         /// The CSV file to write.
         output: PathBuf,
@@ -294,8 +294,8 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitCode> {
-    let bars = firebox_pipeline::generate_market(settings, output, force)?;
-    say(format_args!("{bars} bars in {}", output.display()))?;
+    let written = firebox_pipeline::generate(settings, output, force)?;
+    say(format_args!("{written} in {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
