@@ -33,6 +33,7 @@
 mod augmentation;
 mod control;
 mod event;
+mod folds;
 mod key;
 mod machine;
 mod normalise;
@@ -45,6 +46,7 @@ mod window;
 pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
 pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
+pub use folds::{Fold, WalkForward, walk_forward};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};

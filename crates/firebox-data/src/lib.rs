@@ -45,9 +45,11 @@ mod config;
 mod csv;
 mod error;
 mod frame;
+mod indicators;
 mod ingest;
 mod input;
 mod interval;
+mod leaks;
 mod mapping;
 mod market;
 mod moments;
@@ -57,6 +59,7 @@ mod schema;
 mod simulation;
 mod store;
 mod time;
+mod timeframes;
 mod ts;
 mod work;
 
@@ -68,4 +71,6 @@ pub use config::{
 pub use error::DataError;
 pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
+pub use leaks::{Change, Place, changed, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
+pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};
