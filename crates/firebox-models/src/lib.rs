@@ -2,8 +2,8 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! embedding per window. [`BiLstmAttention`], [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it
+//! has no steps) classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -43,7 +43,9 @@
 //! ```
 
 mod bert;
+mod bilstm_attention;
 mod bilstm_mae;
+mod classifier;
 mod cnn_bilstm;
 mod encoder;
 mod encoder_layer;
@@ -55,7 +57,9 @@ mod pretrain;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
+pub use bilstm_attention::{BiLstmAttention, BiLstmAttentionConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
+pub use classifier::Classifier;
 pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
@@ -67,4 +71,4 @@ pub use parameters::{
     read_parameters, write_parameters,
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
-pub use transformer::{Transformer, TransformerConfig};
+pub use transformer::{Positions, Transformer, TransformerConfig};
