@@ -46,11 +46,14 @@
 //! ```
 
 mod bootstrap;
+mod clustering;
 mod config;
+mod contest;
 mod embed;
 mod error;
 mod evaluate;
 mod features;
+mod k_means;
 mod logistic;
 mod masked;
 mod matrix;
@@ -64,17 +67,21 @@ mod text;
 mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
+pub use clustering::{Agreement, moved};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
+pub use contest::{Contender, Contest, Lead, Standing, contest};
 pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
+pub use k_means::{KMeans, KMeansConfig};
 pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
+pub use probe::logistic_predictions;
 pub use projection::{Projection, project};
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
