@@ -33,6 +33,7 @@
 mod augmentation;
 mod control;
 mod event;
+mod folds;
 mod forecast;
 mod key;
 mod machine;
@@ -46,6 +47,7 @@ mod window;
 pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
 pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
+pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample};

@@ -18,6 +18,8 @@ pub enum Role {
     Low,
     /// Closing price of a bar.
     Close,
+    /// Natural logarithm of the close over the close one step before.
+    Return,
     /// Anything else.
     #[default]
     Other,
@@ -26,7 +28,7 @@ pub enum Role {
 impl Role {
     /// Whether this is one of the four prices of a bar, which share one scale.
     pub fn is_price(self) -> bool {
-        self != Self::Other
+        matches!(self, Self::Open | Self::High | Self::Low | Self::Close)
     }
 }
 

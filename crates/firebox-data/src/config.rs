@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use crate::Interval;
+use crate::{Interval, Timeframes};
 
 /// Where the data lies, what its columns mean, and what is done about its defects.
 ///
@@ -50,6 +50,10 @@ pub struct DataConfig {
     pub csv: Csv,
     /// What is done about each kind of defect.
     pub checks: CheckPolicies,
+    /// Makes bars of a longer timeframe, with features from several; by default the columns are
+    /// taken as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeframes: Option<Timeframes>,
 }
 
 impl DataConfig {

@@ -339,6 +339,43 @@ pub enum DataError {
         /// What it may be.
         wanted: String,
     },
+    /// A timeframe that cannot be made from what there is.
+    #[error("`data.timeframes.{key}` is {found}: {wanted}")]
+    Timeframe {
+        /// The key.
+        key: &'static str,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
+    },
+    /// Timeframes without bars.
+    #[error(
+        "`data.timeframes` needs bars: channels with the roles open, high, low and close\n  name them in `data.columns.channels`, such as {{ name = \"last\", role = \"close\" }}"
+    )]
+    TimeframePrices,
+    /// A price of which there is no return.
+    #[error(
+        "series `{series}`, {at}: a price is zero or negative, and returns need positive ones\n  leave the series out, or correct the file"
+    )]
+    TimeframePrice {
+        /// The series.
+        series: String,
+        /// The moment.
+        at: String,
+    },
+    /// Nothing left after the warm-up of the indicators.
+    #[error(
+        "no bar is left: {bars} bars in {runs} runs without a gap, and in none of them has every indicator bars enough to look back on (the longest timeframe is {longest})\n  give longer runs (fill short gaps with `data.checks.gaps = \"fill\"`), or set shorter `data.timeframes.higher_periods`, such as {{ average = 6, strength = 6 }}"
+    )]
+    TimeframeWarmup {
+        /// Base bars.
+        bars: u64,
+        /// Runs without a gap.
+        runs: u64,
+        /// The longest timeframe.
+        longest: crate::Interval,
+    },
     /// A promise of firebox-core that the data would break.
     #[error("the data cannot be used")]
     Series(#[from] firebox_core::SeriesError),

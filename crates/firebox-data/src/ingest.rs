@@ -15,6 +15,7 @@ use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
+use crate::timeframes::derive;
 use crate::{Checks, DataConfig, DataError, Format, demand, frame, market, npy, store, ts};
 
 /// Data that is ready to be split and cut into windows.
@@ -105,9 +106,23 @@ pub fn ingest(
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    let (set, checks) = clean(raw, config.interval, &config.checks)?;
+    let (set, checks) = checked(raw, config)?;
     store::save(cache, key, &set, &checks)?;
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+/// The checks, and the making of timeframes.
+pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+    let (set, mut checks) = clean(raw, config.interval, &config.checks)?;
+    let Some(frames) = &config.timeframes else { return Ok((set, checks)) };
+    let (set, made) = derive(&set, frames, checks.interval)?;
+    checks.timeframes = Some(made);
+    Ok((set, checks))
+}
+
+/// Everything that the files hold, before any check.
+pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, DataError> {
+    read_all(config, &inputs(config)?, listener)
 }
 
 fn warn(listener: &dyn Listener, message: String) {

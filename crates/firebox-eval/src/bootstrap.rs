@@ -200,6 +200,11 @@ impl Comparison {
         Self { confidence: resampling.confidence, values, resampled }
     }
 
+    /// The same with intervals of another confidence.
+    pub(crate) fn at(&self, confidence: f64) -> Self {
+        Self { confidence, ..self.clone() }
+    }
+
     /// A metric of one classifier.
     pub fn estimate(&self, classifier: usize, metric: Metric) -> Estimate {
         self.interval(|metrics| metric.of(&metrics[classifier]))

@@ -48,6 +48,18 @@ pub enum EvalError {
         /// Value found.
         value: f32,
     },
+    /// More clusters than there are different rows.
+    #[error(
+        "{clusters} clusters cannot be made of {rows} rows with {distinct} different embeddings: use at least 1 cluster and at most that many, or train an encoder that tells samples apart (a smaller learning rate, other augmentation)"
+    )]
+    Clusters {
+        /// Clusters asked for.
+        clusters: usize,
+        /// Rows.
+        rows: usize,
+        /// Rows of which no two are alike.
+        distinct: usize,
+    },
     /// Two sets of features that should describe the same windows.
     #[error(
         "`{subject}` has {found} {part} rows and the pre-trained encoder {expected}: they must describe the same windows in the same order"

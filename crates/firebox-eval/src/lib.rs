@@ -46,12 +46,15 @@
 //! ```
 
 mod bootstrap;
+mod clustering;
 mod config;
+mod contest;
 mod embed;
 mod error;
 mod evaluate;
 mod features;
 mod forecast;
+mod k_means;
 mod logistic;
 mod masked;
 mod matrix;
@@ -65,7 +68,9 @@ mod text;
 mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
+pub use clustering::{Agreement, moved};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
+pub use contest::{Contender, Contest, Lead, Standing, contest};
 pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
@@ -77,10 +82,12 @@ pub use forecast::{
     Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
     seasonal_naive, seasonal_scale, usual_season,
 };
+pub use k_means::{KMeans, KMeansConfig};
 pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
+pub use probe::logistic_predictions;
 pub use projection::{Projection, project};
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,

@@ -2,8 +2,8 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, [`StackedLstm`] forecasts, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! embedding per window. [`BiLstmAttention`], [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it
+//! has no steps) classify, [`StackedLstm`] forecasts, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -43,7 +43,9 @@
 //! ```
 
 mod bert;
+mod bilstm_attention;
 mod bilstm_mae;
+mod classifier;
 mod cnn_bilstm;
 mod encoder;
 mod encoder_layer;
@@ -56,7 +58,9 @@ mod stacked_lstm;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
+pub use bilstm_attention::{BiLstmAttention, BiLstmAttentionConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
+pub use classifier::Classifier;
 pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
@@ -69,4 +73,4 @@ pub use parameters::{
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
 pub use stacked_lstm::{StackedLstm, StackedLstmConfig};
-pub use transformer::{Transformer, TransformerConfig};
+pub use transformer::{Positions, Transformer, TransformerConfig};

@@ -63,6 +63,7 @@
 
 mod average;
 mod checkpoint;
+mod classify;
 mod config;
 mod error;
 mod folder;
@@ -86,6 +87,7 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_average,
     load_weights,
 };
+pub use classify::Classification;
 pub use config::{
     AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
     SgdConfig, TrainConfig,

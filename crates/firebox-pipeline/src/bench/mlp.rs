@@ -15,7 +15,8 @@ pub(super) fn run(
     config: &BenchConfig,
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
-    let model = MlpConfig::default();
+    // The peers' model has no gate.
+    let model = MlpConfig { gate: false, ..MlpConfig::default() };
     let model = model.init(Stream::new(1337, "weights"), [105, 4], 3, &device.device)?;
     let noise = Noise::normal(batch, config, [105, 4]).with_labels(3);
     time(model.in_precision(config.precision), &Classifying, noise, config, device)

@@ -2,7 +2,7 @@
 
 use firebox_core::Stream;
 use firebox_loader::Batch;
-use firebox_models::{Loss, Transformer, TransformerConfig};
+use firebox_models::{Loss, Positions, Transformer, TransformerConfig};
 use firebox_train::{Objective, Streams};
 
 use super::labels::cross_entropy;
@@ -20,7 +20,9 @@ pub(super) fn run(
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
     let stream = Stream::new(1337, "weights");
-    let model = TransformerConfig::default().init(stream, 4, 105, CLASSES, &device.device)?;
+    // The peers learn a vector for each position.
+    let model = TransformerConfig { positions: Positions::Learned, ..TransformerConfig::default() };
+    let model = model.init(stream, 4, 105, CLASSES, &device.device)?;
     let noise = Noise::normal(batch, config, [105, 4]).with_labels(CLASSES);
     time(model.in_precision(config.precision), &Classifying, noise, config, device)
 }
