@@ -56,6 +56,7 @@ mod raw;
 mod schema;
 mod simulation;
 mod store;
+mod table;
 mod time;
 mod ts;
 mod work;
@@ -66,6 +67,7 @@ pub use config::{
     Paths, Policy, TimeUnit,
 };
 pub use error::DataError;
-pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
+pub use ingest::{Ingested, files, fingerprint, ingest, read, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
 pub use market::{MarketConfig, Regime, Regimes};
+pub use table::{TableColumn, TableWriter};
