@@ -55,5 +55,5 @@ pub use normalise::{Normalisation, NormaliseError, Normaliser};
 pub use precision::{ParsePrecisionError, Precision};
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
-pub use split::{Split, SplitError, SplitRule, split};
+pub use split::{Split, SplitError, SplitRule, split, unseen};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

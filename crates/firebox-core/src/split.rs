@@ -341,6 +341,25 @@ pub(crate) fn all_windows(
     if all.is_empty() { Err(too_long(set, length + labels.horizon())) } else { Ok(all) }
 }
 
+/// Every window of a set that had no part in any training: new data for a finished model. They have no
+/// labels, and there may be none.
+///
+/// # Errors
+///
+/// When the rule is out of range, or asks for whole series and one is in pieces.
+pub fn unseen(set: &Arc<SeriesSet>, windows: &WindowRule) -> Result<HeldOutWindows, SplitError> {
+    let &WindowRule { length, stride, .. } = windows;
+    let range = 1..=u32::MAX as usize;
+    if !range.contains(&length) || !range.contains(&stride) {
+        return Err(SplitError::Rule { length, stride });
+    }
+    if windows.whole {
+        refuse_pieces(set, length)?;
+    }
+    let all = cut(set, windows, &Labels::None);
+    Ok(HeldOutWindows::new(Windows::new(Arc::clone(set), all, set.classes().into())))
+}
+
 fn way_out(rule: &SplitRule) -> &'static str {
     match rule {
         SplitRule::Time { .. } => {

@@ -97,7 +97,38 @@ pub fn ingest(
             ),
         ),
     }
-    let raw = read_all(config, &inputs, listener)?;
+    let (set, checks) = read_checked(config, &inputs, listener)?;
+    store::save(cache, key, &set, &checks)?;
+    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+/// The files that `config` names, in order: those of folders by their names.
+///
+/// # Errors
+///
+/// When a file is missing, or of the wrong kind.
+pub fn files(config: &DataConfig) -> Result<Vec<PathBuf>, DataError> {
+    Ok(inputs(config)?.into_iter().map(|input| input.path).collect())
+}
+
+/// Reads and checks the data that `config` names, and stores nothing: for data that is used once.
+///
+/// # Errors
+///
+/// As [`ingest`].
+pub fn read(
+    config: &DataConfig,
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    read_checked(config, &inputs(config)?, listener)
+}
+
+fn read_checked(
+    config: &DataConfig,
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let raw = read_all(config, inputs, listener)?;
     if raw.time.is_none()
         && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
     {
@@ -106,9 +137,7 @@ pub fn ingest(
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    let (set, checks) = checked(raw, config)?;
-    store::save(cache, key, &set, &checks)?;
-    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+    checked(raw, config)
 }
 
 /// The checks, and the making of timeframes.

@@ -59,6 +59,7 @@ mod raw;
 mod schema;
 mod simulation;
 mod store;
+mod table;
 mod time;
 mod timeframes;
 mod ts;
@@ -71,8 +72,9 @@ pub use config::{
 };
 pub use demand::DemandConfig;
 pub use error::DataError;
-pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
+pub use ingest::{Ingested, files, fingerprint, ingest, read, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Place, changed, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
+pub use table::{TableColumn, TableWriter};
 pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};

@@ -73,7 +73,8 @@ impl Default for TransformerConfig {
 }
 
 impl TransformerConfig {
-    fn layer(&self) -> EncoderLayerConfig {
+    /// The settings of each of its layers.
+    pub fn layer(&self) -> EncoderLayerConfig {
         EncoderLayerConfig {
             width: self.width,
             heads: self.heads,
