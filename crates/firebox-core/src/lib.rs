@@ -52,7 +52,9 @@ pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
-pub use precision::{ParsePrecisionError, Precision};
+pub use precision::{
+    MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,
+};
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
 pub use split::{Split, SplitError, SplitRule, split, unseen};

@@ -51,6 +51,7 @@ mod layers;
 mod measure;
 mod page;
 mod plan;
+mod precision;
 mod prepared;
 mod pretrain;
 mod profile;
@@ -68,6 +69,10 @@ pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};
 pub use plan::{Plan, PlannedStage, StageState};
+pub use precision::{
+    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class,
+    device_classes, resolve,
+};
 pub use prepared::{Prepared, Source, find_run};
 pub use search::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
@@ -78,6 +83,13 @@ pub use stages::{Finished, Outcome};
 /// The store that runs share, for those who look after it.
 pub mod cache {
     pub use firebox_cache::{Store, Stored};
+}
+
+/// What memory a run takes, for the allocator of a program.
+pub mod memory {
+    pub use firebox_train::memory::{
+        gave, held, is_in_step, limit_to, peak, ran_out, reset_peak, took,
+    };
 }
 
 /// Looking at runs, and asking them for something.
