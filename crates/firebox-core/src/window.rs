@@ -119,7 +119,7 @@ impl Labels {
             Self::Forward { .. } | Self::Return { .. } => {
                 self.of(set, series, window.start as usize, length)
             }
-            Self::None | Self::Last | Self::Majority { .. } => None,
+            Self::None | Self::Last | Self::Majority { .. } | Self::Ahead { .. } => None,
         }
     }
 

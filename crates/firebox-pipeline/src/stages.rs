@@ -456,10 +456,11 @@ impl Run<'_> {
     /// say nothing. Warns where a part has none.
     fn check_labels(&self, ingested: &Ingested, parts: &Split) -> Result<(), PipelineError> {
         let asked = match self.config.labels {
-            Labels::None => return Ok(()),
+            Labels::None | Labels::Ahead { .. } => return Ok(()),
             Labels::Last => "last",
             Labels::Majority { .. } => "majority",
             Labels::Forward { .. } => "forward",
+            Labels::Return { .. } => "return",
         };
         let setting = |what: String| Err(PipelineError::Setting(what));
         let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
