@@ -13,6 +13,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::RunFolder;
 use crate::keys::Keys;
+use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
@@ -58,6 +59,7 @@ impl Kind {
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Multitimeframe => &Multitimeframe,
         }
     }
 }

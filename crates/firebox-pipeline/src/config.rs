@@ -13,6 +13,7 @@ use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::multitimeframe::MultitimeframeConfig;
 use crate::search::SearchConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
@@ -46,6 +47,9 @@ pub struct PipelineConfig {
     pub evaluate: EvalConfig,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
+    /// What the kind `multitimeframe` needs beside the tables above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multitimeframe: Option<MultitimeframeConfig>,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,
@@ -58,6 +62,8 @@ pub enum Kind {
     /// ingest → windows → augment → pre-train → evaluate → report
     #[default]
     Pretrain,
+    /// ingest → windows in walk-forward folds → train several models on each → evaluate → report
+    Multitimeframe,
 }
 
 /// `[run]`

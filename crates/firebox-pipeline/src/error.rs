@@ -82,6 +82,18 @@ pub enum PipelineError {
     /// The evaluation was asked to stop; the training before it is saved.
     #[error("the evaluation was interrupted")]
     Interrupted,
+    /// What lies before is made with what comes after.
+    #[error(
+        "a {kind} looks ahead: it changes with {when}\n  {what}\n  what is measured with it is worth nothing until it is mended"
+    )]
+    Leak {
+        /// What looks ahead.
+        kind: &'static str,
+        /// What was changed.
+        when: String,
+        /// The place, before and after.
+        what: String,
+    },
     /// A search of a split without a validation part.
     #[error(
         "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
@@ -126,9 +138,16 @@ impl PipelineError {
             }
             Self::Eval(error) => matches!(
                 error,
-                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+                EvalError::Setting { .. }
+                    | EvalError::Runs { .. }
+                    | EvalError::NotOurs { .. }
+                    | EvalError::Clusters { .. }
             ),
-            Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
+            Self::Load(_)
+            | Self::Io { .. }
+            | Self::InUse(_)
+            | Self::Interrupted
+            | Self::Leak { .. } => false,
         }
     }
 }

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use firebox_core::{
-    HeldOutWindows, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, Window,
-    split,
+    Fold, HeldOutWindows, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, Window,
+    split, walk_forward,
 };
 use firebox_data::{Change, changed, first_difference};
 
-use crate::{PipelineConfig, PipelineError, Prepared};
+use crate::{Kind, PipelineConfig, PipelineError, Prepared};
 
 /// What was compared, and found equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,10 +46,7 @@ struct Checking<'a> {
 }
 
 impl<'a> Checking<'a> {
-    fn new(
-        config: &'a PipelineConfig,
-        listener: &'a dyn Listener,
-    ) -> Result<Self, PipelineError> {
+    fn new(config: &'a PipelineConfig, listener: &'a dyn Listener) -> Result<Self, PipelineError> {
         let (set, checks) = changed(&config.data, &Change::None, listener)?;
         let (set, clock) = (Arc::new(set), checks.span.is_some());
         let splits = splits(config, &set, clock)?;
@@ -152,7 +149,8 @@ impl<'a> Checking<'a> {
         };
         let [before, after] = [normalised(self.config, split)?, normalised(self.config, other)?];
         let found = before.iter().zip(&after).position(|(before, after)| before != after);
-        let found = found.or((before.len() != after.len()).then_some(before.len().min(after.len())));
+        let found =
+            found.or((before.len() != after.len()).then_some(before.len().min(after.len())));
         match found {
             Some(at) => {
                 let what = format!("{name}: training window {at} comes out otherwise");
@@ -181,8 +179,17 @@ fn splits(
     set: &Arc<SeriesSet>,
     clock: bool,
 ) -> Result<Vec<(String, Split)>, PipelineError> {
+    if let Kind::Multitimeframe = config.pipeline {
+        let folds = config.multitimeframe.clone().unwrap_or_default().folds;
+        let folds = walk_forward(set, &config.window.rule(), &folds, &config.labels)?;
+        let named = (1..)
+            .zip(folds)
+            .map(|(number, fold): (usize, Fold)| (format!("fold {number}"), fold.split));
+        return Ok(named.collect());
+    }
     let given = config.data.test.is_some();
-    let rule = config.split.unwrap_or_else(|| SplitRule::automatic(given, clock, set.series().len()).0);
+    let rule =
+        config.split.unwrap_or_else(|| SplitRule::automatic(given, clock, set.series().len()).0);
     let split = split(set, &config.window.rule(), &rule, &config.labels)?;
     Ok(vec![("the split".to_owned(), split)])
 }
@@ -211,6 +218,3 @@ fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineErr
     };
     PipelineError::Leak { kind, when, what: what.to_owned() }
 }
-
-#[cfg(test)]
-mod tests;

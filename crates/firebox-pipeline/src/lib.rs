@@ -48,7 +48,9 @@ mod error;
 mod folder;
 mod keys;
 mod layers;
+mod leaks;
 mod measure;
+mod multitimeframe;
 mod page;
 mod plan;
 mod precision;
@@ -57,7 +59,6 @@ mod pretrain;
 mod profile;
 mod search;
 mod stages;
-#[allow(dead_code, reason = "kinds with several trainings use it")]
 mod sub;
 
 use std::path::{Path, PathBuf};
@@ -68,6 +69,8 @@ pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, Wind
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};
+pub use leaks::LeakCheck;
+pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use precision::{
     Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class,

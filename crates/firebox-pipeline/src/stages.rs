@@ -408,8 +408,8 @@ impl Run<'_> {
         Ok(result)
     }
 
-    /// Files → series → parts of windows.
-    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+    /// Files → series, kept in the cache for as long as what is returned second lives.
+    pub(crate) fn ingest(&self, remade: &mut usize) -> Result<(Ingested, Hold), PipelineError> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
@@ -425,6 +425,13 @@ impl Run<'_> {
             Ok((ingested, reused, detail))
         })?;
         let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
+        Ok((ingested, hold))
+    }
+
+    /// Files → series → parts of windows.
+    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+        let config = self.config;
+        let (ingested, hold) = self.ingest(remade)?;
         // Windows are views: making them is never work that could be reused.
         self.stage("windows", None, &mut 0, || {
             let (rule, chosen) = rule_for(config, &ingested)?;

@@ -12,6 +12,11 @@ use crate::stages::Run;
 /// Folder of these trainings within the run's folder.
 const FOLDER: &str = "parts";
 
+/// Whether a training of this name has ended before.
+pub(crate) fn sub_trained_before(work: &Work<'_>, name: &str) -> bool {
+    work.path.join(FOLDER).join(name).join(firebox_train::SUMMARY_FILE).is_file()
+}
+
 /// Which training it is.
 pub(crate) struct Sub<'a> {
     /// Its name, which is also its path below the run's `parts`, such as `fold-1/lstm`.

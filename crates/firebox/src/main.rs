@@ -51,7 +51,7 @@ enum Command {
     /// List, verify or prune what runs share on disk.
     #[command(subcommand)]
     Cache(cache::CacheCommand),
-    /// Make sample data.
+    /// Make sample data, and test a pipeline's data for look-ahead.
     #[command(subcommand)]
     Data(DataCommand),
     /// List the devices that this build can use.
@@ -163,6 +163,9 @@ enum DataCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Change the future of a pipeline's data, and demand that no feature, window, label or scale
+    /// before it changes by a single bit. Exits with 1 and the first place that does.
+    CheckLeaks(PlanFlags),
 }
 
 /// Stopped by a second signal, with nothing saved since the last checkpoint.
@@ -184,6 +187,7 @@ fn main() -> ExitCode {
         Command::Data(DataCommand::Generate { settings, output, force }) => {
             generate(&settings, &output, force)
         }
+        Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
         Command::Compare(flags) => compare(&flags),
@@ -281,6 +285,19 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
     let device = device::choose(&prepared.config().run.device)?;
     say(prepared.plan(&device)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_leaks(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
+    let source = Source::File(flags.file.clone());
+    let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
+    let terminal = Terminal::new(LogFormat::Text);
+    let checked = prepared.check_leaks(&terminal);
+    terminal.close();
+    for line in checked?.lines {
+        say(line)?;
+    }
+    say("nothing looks ahead")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -123,7 +123,8 @@ impl MultitimeframeConfig {
             return refuse("label_smoothing", found, "at least 0 and below 1");
         }
         for model in &self.models {
-            let (name, rate, batch) = (model.name(), self.learning_rate(*model), self.batch(*model));
+            let (name, rate, batch) =
+                (model.name(), self.learning_rate(*model), self.batch(*model));
             if !(rate > 0.0 && rate.is_finite()) {
                 return refuse(&format!("{name}.learning_rate"), rate.to_string(), "above 0");
             }
@@ -188,7 +189,8 @@ mod tests {
 
     #[test]
     fn defaults_are_the_reference_systems_key_by_key() {
-        let config = parse("lstm = { batch_size = 8 }\nmlp = { settings = { gate = false } }").unwrap();
+        let config =
+            parse("lstm = { batch_size = 8 }\nmlp = { settings = { gate = false } }").unwrap();
         let rates = ModelName::ALL.map(|model| config.learning_rate(model));
         assert_eq!(rates, [5e-4, 3e-4, 1e-3]);
         assert_eq!(ModelName::ALL.map(|model| config.batch(model)), [8, 256, 512]);
