@@ -57,7 +57,7 @@ pub struct TableWriter {
     path: PathBuf,
     file: NamedTempFile,
     /// Made with the first batch, whose columns are those of the file.
-    writer: Option<BatchedWriter<File>>,
+    writer: Option<(BatchedWriter<File>, SchemaRef)>,
     rows: u64,
 }
 
@@ -88,11 +88,16 @@ impl TableWriter {
                 .with_compression(ParquetCompression::Uncompressed)
                 .batched(frame.schema())
                 .map_err(|error| self.failed(error))?;
-            self.writer = Some(writer);
+            self.writer = Some((writer, frame.schema().clone()));
         }
         self.rows += frame.height() as u64;
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        let written = writer.write_batch(&frame);
+        let Some((writer, schema)) = &mut self.writer else { return Ok(()) };
+        let written = match frame.schema() == schema {
+            true => writer.write_batch(&frame),
+            false => Err(polars_err!(
+                SchemaMismatch: "the columns are {:?}, and were {:?}", frame.schema(), schema
+            )),
+        };
         written.map_err(|error| self.failed(error))
     }
 
@@ -102,7 +107,7 @@ impl TableWriter {
     ///
     /// When the disk is full, or the file cannot be put there.
     pub fn finish(mut self) -> Result<u64, DataError> {
-        let Some(writer) = self.writer.take() else { return Ok(0) };
+        let Some((writer, _)) = self.writer.take() else { return Ok(0) };
         writer.finish().map_err(|error| self.failed(error))?;
         drop(writer);
         let Self { path, file, rows, .. } = self;
@@ -142,5 +147,81 @@ fn column((name, values): (String, TableColumn)) -> Column {
             values.chunks_exact(width.max(1)).for_each(|row| lists.append_slice(row));
             lists.finish().into_column()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(from: i64) -> Vec<(String, TableColumn)> {
+        let rows = from..from + 3;
+        let columns = [
+            (
+                "series",
+                TableColumn::Text(rows.clone().map(|row| format!("s{}", row % 2)).collect()),
+            ),
+            ("start", TableColumn::Time(rows.clone().map(|row| row * 60_000_000).collect())),
+            ("step", TableColumn::Whole(rows.clone().collect())),
+            ("p", TableColumn::Number(rows.clone().map(|row| row as f32 / 3.0).collect())),
+            (
+                "embedding",
+                TableColumn::Vectors {
+                    values: rows.flat_map(|r| [r as f32, -0.5]).collect(),
+                    width: 2,
+                },
+            ),
+        ];
+        columns.map(|(name, column)| (name.to_owned(), column)).into()
+    }
+
+    #[test]
+    fn rows_come_back_in_their_order_and_types() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let mut table = TableWriter::create(&path).unwrap();
+        table.write(batch(0)).unwrap();
+        table.write(batch(3)).unwrap();
+        assert_eq!(table.finish().unwrap(), 6);
+        let frame = ParquetReader::new(File::open(&path).unwrap()).finish().unwrap();
+        assert_eq!(frame.shape(), (6, 5));
+        let text = frame.column("series").unwrap().str().unwrap();
+        assert_eq!(text.iter().flatten().collect::<Vec<_>>(), ["s0", "s1", "s0", "s1", "s0", "s1"]);
+        let start = frame.column("start").unwrap();
+        let utc = DataType::Datetime(TimeUnit::Microseconds, Some(TimeZone::UTC));
+        assert_eq!(start.dtype(), &utc);
+        let start = start.datetime().unwrap().physical().iter().flatten().collect::<Vec<_>>();
+        assert_eq!(start, [0, 1, 2, 3, 4, 5].map(|minute| minute * 60_000_000));
+        let p = frame.column("p").unwrap().f32().unwrap();
+        assert_eq!(p.get(5), Some(5.0 / 3.0));
+        let lists = frame.column("embedding").unwrap().list().unwrap();
+        let last = lists.get_as_series(5).unwrap();
+        assert_eq!(last.f32().unwrap().iter().flatten().collect::<Vec<_>>(), [5.0, -0.5]);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_table_that_was_not_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let mut table = TableWriter::create(&path).unwrap();
+        table.write(batch(0)).unwrap();
+        drop(table);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(TableWriter::create(&path).unwrap().finish().unwrap(), 0);
+        assert!(!path.exists(), "a table without a batch is no file");
+        assert!(TableWriter::create(&folder.path().join("no/t.parquet")).is_err());
+    }
+
+    #[test]
+    fn columns_of_another_type_or_length_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut table = TableWriter::create(&folder.path().join("t.parquet")).unwrap();
+        table.write(batch(0)).unwrap();
+        let mut other = batch(0);
+        other[1].1 = TableColumn::Whole(vec![1, 2, 3]);
+        assert!(table.write(other).is_err());
+        let mut short = batch(0);
+        short[2].1 = TableColumn::Whole(vec![1]);
+        assert!(table.write(short).is_err());
     }
 }

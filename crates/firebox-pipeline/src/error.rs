@@ -36,6 +36,9 @@ pub enum PipelineError {
     /// Settings of the model.
     #[error(transparent)]
     Model(#[from] firebox_models::ModelError),
+    /// A trained model, stored or exported.
+    #[error(transparent)]
+    Export(#[from] firebox_export::ExportError),
     /// The CPU kernels that the environment asks for.
     #[error(transparent)]
     Kernels(#[from] firebox_kernels::CpuKernelsError),
@@ -131,6 +134,7 @@ impl PipelineError {
                 StudyError::Storage(_) | StudyError::Ended { .. } => false,
                 _ => true,
             },
+            Self::Export(error) => error.is_bad_input(),
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
             Self::Train(error) => {

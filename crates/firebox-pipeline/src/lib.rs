@@ -13,6 +13,9 @@
 //! [`Search`] runs the pipeline up to the end of its training again and again, with other values of
 //! some of its keys, and keeps what it finds as a study that Optuna reads.
 //!
+//! A run leaves its trained model with a card; [`apply()`] embeds or classifies the windows of new data
+//! with it, and [`export()`] hands it to other programs.
+//!
 //! Nothing below this crate sees TOML, and this crate does not know which backends exist: it takes
 //! a [`ChosenDevice`].
 //!
@@ -39,13 +42,16 @@
 //! # Ok::<(), firebox_pipeline::PipelineError>(())
 //! ```
 
+mod apply;
 mod bench;
 mod chain;
 mod compare;
 mod config;
 mod device;
 mod error;
+mod export;
 mod folder;
+mod kept;
 mod keys;
 mod layers;
 mod leaks;
@@ -61,13 +67,16 @@ mod search;
 mod stages;
 mod sub;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use apply::{Applied, ApplyRequest, Wanted, apply};
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
 pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
+pub use export::{ExportFormat, ExportRequest, Exported, export};
+pub use firebox_export::Part;
 pub use layers::{ConfigError, load};
 pub use leaks::LeakCheck;
 pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
@@ -116,34 +125,11 @@ pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, P
     if demand {
         let demand = firebox_data::DemandConfig::from_toml(&text)
             .map_err(|error| layers::in_file(settings, &text, &error))?;
-        demand.write_csv_file(&replaceable(settings, output, force)?)?;
+        demand.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;
         return Ok(format!("{} hours of {} stations", demand.hours, demand.stations));
     }
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;
-    market.write_csv_file(&replaceable(settings, output, force)?)?;
+    market.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;
     Ok(format!("{} bars", market.bars * market.instruments.len()))
-}
-
-/// Where a generated file may be written: a new path, or with `force` a file, through its links.
-fn replaceable(settings: &Path, output: &Path, force: bool) -> Result<PathBuf, PipelineError> {
-    let refuse = |what: &str| {
-        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
-    };
-    if output.symlink_metadata().is_err() {
-        return Ok(output.to_path_buf());
-    }
-    let Ok(target) = output.canonicalize() else {
-        return refuse("it is a link that leads nowhere\n  remove it, or name another file");
-    };
-    if settings.canonicalize().is_ok_and(|settings| settings == target) {
-        return refuse("it is the file of the settings itself\n  name another file");
-    }
-    if !target.is_file() {
-        return refuse("it is there and no regular file\n  name another file");
-    }
-    if !force {
-        return refuse("it is there already\n  replace it with --force, or name another file");
-    }
-    Ok(target)
 }

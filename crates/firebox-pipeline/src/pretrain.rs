@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
+use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
-use firebox_models::BiLstmMae;
+use firebox_models::{BiLstmMae, read_parameters};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -15,6 +16,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::measure;
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
@@ -54,6 +56,10 @@ impl Chain for Pretrain {
         ]
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows));
@@ -78,9 +84,22 @@ impl Chain for Pretrain {
             }
             Err(error) => return Err(error),
         };
-        for (name, value) in measured.scores() {
-            run.listener.on(&Event::Scored { name: name.to_owned(), value });
+        let scores = measured.scores();
+        for (name, value) in &scores {
+            run.listener.on(&Event::Scored { name: (*name).to_owned(), value: *value });
         }
+        let kept = Kept {
+            task: Task::Pretraining,
+            architecture: Architecture::BilstmMae {
+                config: model.config().clone(),
+                channels: windows.ingested.set.channels().len(),
+            },
+            parameters: read_parameters(&model),
+            classes: &[],
+            trained: &summary,
+            scores: &scores,
+        };
+        run.keep_model(work, &windows, kept)?;
         work.remade += evaluated;
         let report = measured.report(run, work.prepared.name(), &windows);
         Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))

@@ -22,6 +22,7 @@ use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
+use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::profile::Profiling;
 use crate::{PipelineConfig, Prepared, page};
@@ -125,14 +126,16 @@ pub(crate) fn run(
     listener: &dyn Listener,
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
-    if let Some(said) = conclusion(path, keys.evaluation) {
+    let chain = prepared.config().pipeline.chain();
+    // A run of an earlier version left no model; it is made from what is there.
+    let kept = !chain.keeps_model() || is_kept(path);
+    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| kept) {
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });
         }
         return Ok(already_done(&said, prepared, keys, path, listener));
     }
-    let chain = prepared.config().pipeline.chain();
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
@@ -220,7 +223,7 @@ pub(crate) fn begin(
 }
 
 /// Name of a run: that of its folder.
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

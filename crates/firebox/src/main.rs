@@ -4,10 +4,12 @@
 //! input (flags, pipeline file, data, device), 130 interrupted with everything saved, 131 stopped at
 //! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
+mod apply;
 mod cache;
 mod device;
 mod error;
 mod memory;
+mod export;
 mod output;
 mod search;
 mod terminal;
@@ -58,6 +60,12 @@ enum Command {
     Devices,
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
+    /// Turn windows of new data into vectors with the trained model of a run.
+    Embed(apply::EmbedFlags),
+    /// Tell the classes of windows of new data with the trained model of a run.
+    Predict(apply::PredictFlags),
+    /// Write the trained model of a run for other programs: safetensors, ONNX, PyTorch.
+    Export(export::ExportFlags),
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
@@ -177,6 +185,8 @@ fn main() -> ExitCode {
     let log = match &command {
         Command::Run(flags) => flags.log,
         Command::Search(flags) => flags.log,
+        Command::Embed(flags) => flags.log(),
+        Command::Predict(flags) => flags.log(),
         _ => LogFormat::Text,
     };
     let result = match command {
@@ -190,6 +200,9 @@ fn main() -> ExitCode {
         Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
+        Command::Embed(flags) => apply::embed(&flags),
+        Command::Predict(flags) => apply::predict(&flags),
+        Command::Export(flags) => export::run(&flags),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
@@ -211,7 +224,7 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     #[cfg(unix)]
     memory::begin_anew_without();
     let device = device::choose(&prepared.config().run.device)?;
-    let stop = stop_on_signal(flags.log)?;
+    let stop = stop_on_signal(flags.log, STOPPING)?;
     let terminal = Terminal::new(flags.log);
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
@@ -255,8 +268,11 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
     }
 }
 
-/// The first signal asks the run to stop after the step in hand; the second ends the program.
-fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
+/// What is said when a run is asked to stop.
+const STOPPING: &str = "stopping after this step; press Ctrl-C again to stop at once and lose it";
+
+/// The first signal asks the work to stop soon, and says so; the second ends the program.
+fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || {
@@ -264,7 +280,7 @@ fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
         let said = if again {
             "stopped at once; what was done since the last checkpoint is lost"
         } else {
-            "stopping after this step; press Ctrl-C again to stop at once and lose it"
+            stopping
         };
         match log {
             LogFormat::Text => write_line(&format!("\n{said}")),
