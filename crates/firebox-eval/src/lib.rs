@@ -51,6 +51,7 @@ mod embed;
 mod error;
 mod evaluate;
 mod features;
+mod few_labels;
 mod logistic;
 mod masked;
 mod matrix;
@@ -60,6 +61,7 @@ mod probe;
 mod projection;
 mod reconstruction;
 mod report;
+mod svm;
 mod text;
 mod verdict;
 
@@ -71,19 +73,22 @@ pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
+pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
 pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
+pub use probe::choose_penalty;
 pub use projection::{Projection, project};
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
-    Machine, Measure, Reason, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
-    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, WrittenReport,
-    WrittenStudy,
+    Advice, ArchiveReport, ArchiveSet, CheckpointRow, ComparedRun, Curves, EmbeddingView,
+    EpochPoint, Fact, MOST_RUNS, Machine, Measure, PUBLISHED, Published, Reason, Recipe, Report,
+    Saved, ScaleChange, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter,
+    StudyReport, StudyTrial, Table, WrittenReport, WrittenStudy, published,
 };
+pub use svm::Svm;
 pub use verdict::{Outcome, Verdict, verdict};

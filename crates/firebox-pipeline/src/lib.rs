@@ -53,6 +53,7 @@ mod prepared;
 mod profile;
 mod search;
 mod stages;
+mod ucr;
 
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,7 @@ pub use search::{
     Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
+pub use ucr::{UcrConfig, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.
 pub mod cache {

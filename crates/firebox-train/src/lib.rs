@@ -63,12 +63,16 @@
 
 mod average;
 mod checkpoint;
+mod classify;
 mod config;
+mod contrast;
 mod error;
 mod folder;
 mod gradients;
 mod groups;
 mod history;
+mod load;
+mod mix;
 mod objective;
 mod off;
 mod optimizer;
@@ -85,15 +89,19 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_average,
     load_weights,
 };
+pub use classify::{ClassLoss, ClassWeights, Classification};
 pub use config::{
     AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
     SgdConfig, TrainConfig,
 };
+pub use contrast::Contrasting;
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
 pub use gradients::Gradients;
 pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
+pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
+pub use mix::{Mix, Mixed};
 pub use objective::{Objective, Pretraining, Streams};
 pub use optimizer::{OptimizerState, UpdateBy};
 pub use rollback::RollbackSteps;

@@ -7,6 +7,7 @@
 mod cache;
 mod device;
 mod error;
+mod evaluate;
 mod output;
 mod search;
 mod terminal;
@@ -69,6 +70,9 @@ enum Command {
     Devices,
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
+    /// Measure on sets of an archive by the published protocol.
+    #[command(subcommand)]
+    Evaluate(evaluate::EvaluateCommand),
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
@@ -197,6 +201,7 @@ fn main() -> ExitCode {
         }
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
+        Command::Evaluate(command) => evaluate::run(&command),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
