@@ -85,10 +85,11 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, ArchiveReport, ArchiveSet, CheckpointRow, ComparedRun, Curves, EmbeddingView,
-    EpochPoint, Fact, MOST_RUNS, Machine, Measure, PUBLISHED, Published, Reason, Recipe, Report,
-    Saved, ScaleChange, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter,
-    StudyReport, StudyTrial, Table, WrittenReport, WrittenStudy, published,
+    Advice, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun, Curves,
+    EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
+    Published, Reason, Recipe, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
+    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, Tone,
+    WrittenReport, WrittenStudy, published,
 };
 pub use svm::Svm;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
-use crate::measure::now;
+use crate::page::now;
 
 /// The one configuration of all sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
