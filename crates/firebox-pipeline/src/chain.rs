@@ -11,6 +11,7 @@ use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::finetune::Finetune;
 use crate::folder::RunFolder;
 use crate::keys::Keys;
 use crate::pretrain::Pretrain;
@@ -58,6 +59,7 @@ impl Kind {
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Finetune => &Finetune,
         }
     }
 }

@@ -45,6 +45,7 @@ mod compare;
 mod config;
 mod device;
 mod error;
+mod finetune;
 mod folder;
 mod keys;
 mod layers;
@@ -56,9 +57,9 @@ mod pretrain;
 mod profile;
 mod search;
 mod stages;
-#[allow(dead_code, reason = "kinds with several trainings use it")]
 mod sub;
 mod ucr;
+mod zoo;
 
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,7 @@ pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
+pub use finetune::FinetuneConfig;
 pub use layers::{ConfigError, load};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use prepared::{Prepared, Source, find_run};

@@ -282,7 +282,7 @@ impl ArchiveReport {
         let sections: Vec<Section> = sections
             .into_iter()
             .filter(|(.., body)| !body.is_empty())
-            .map(|(id, title, body)| Section { id, title, body })
+            .map(|(id, title, body)| Section { id: id.into(), title: title.into(), body })
             .collect();
         page(TITLE, &head, &sections, "all figures are in <code>scores.json</code> beside it")
     }
