@@ -53,6 +53,7 @@ mod embed;
 mod error;
 mod evaluate;
 mod features;
+mod few_labels;
 mod forecast;
 mod k_means;
 mod logistic;
@@ -64,6 +65,7 @@ mod probe;
 mod projection;
 mod reconstruction;
 mod report;
+mod svm;
 mod text;
 mod verdict;
 
@@ -77,6 +79,7 @@ pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
+pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
 pub use forecast::{
     ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
     Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
@@ -87,16 +90,18 @@ pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
-pub use probe::logistic_predictions;
+pub use probe::{choose_penalty, logistic_predictions};
 pub use projection::{Projection, project};
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, Card, Chart, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact,
-    Interval, Line, MOST_RUNS, Machine, Measure, Part, Reason, Report, Saved, ScaleChange,
-    SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
-    StudyTrial, Table, Tone, WrittenReport, WrittenStudy,
+    Advice, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun, Curves,
+    EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
+    Published, Reason, Recipe, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
+    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, Tone,
+    WrittenReport, WrittenStudy, published,
 };
+pub use svm::Svm;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -58,6 +58,18 @@ pub fn logistic_predictions(
     Ok(Logistic::fit(&all, classes, l2, stop).predict(&parts.test.rows))
 }
 
+/// The penalty of logistic regression with the smallest log-loss in stratified cross-validation over
+/// the training rows; of equal ones the strongest.
+///
+/// # Panics
+///
+/// When there is no row or no strength.
+pub fn choose_penalty(train: &Features, classes: usize, strengths: &[f64], folds: usize) -> f64 {
+    assert!(!train.is_empty() && !strengths.is_empty(), "nothing to choose from");
+    let config = ProbeConfig { l2: strengths.to_vec(), folds, ..ProbeConfig::default() };
+    choose(&config, classes, train, &Features::default(), train)
+}
+
 /// The penalty with the smallest log-loss on windows that were not fitted; of equal ones the
 /// strongest.
 fn choose(

@@ -6,7 +6,7 @@
 use firebox_core::Stream;
 use firebox_eval::{
     Agreement, Comparison, Confusion, Distance, Features, KMeansConfig, Logistic, Metric,
-    Neighbours, Predictions, Resampling, Stop, project,
+    Neighbours, Predictions, Resampling, Stop, Svm, project,
 };
 use serde_json::Value;
 
@@ -66,6 +66,21 @@ fn logistic_probabilities_agree() {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-5, "{count} classes, l2 {l2}: {worst}");
+    }
+}
+
+#[test]
+fn support_vector_machines_agree() {
+    let golden: Value = serde_json::from_str(include_str!("golden/svm.json")).unwrap();
+    for case in golden["svm"].as_array().unwrap() {
+        let (count, c) = (number(&case["classes"]), case["c"].as_f64().unwrap());
+        let fitted = Svm::fit(&features(case), count, c);
+        let found = fitted.scores(&singles(&case["test"]));
+        let expected = floats(&case["scores"]);
+        assert_eq!(found.len(), expected.len());
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-3, "{count} classes, C {c}: {worst}");
+        assert_eq!(fitted.predict(&singles(&case["test"])), classes(&case["predicted"]));
     }
 }
 

@@ -4,8 +4,8 @@ use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
     Bert, BertConfig, BiLstmMae, BiLstmMaeConfig, CnnBiLstm, CnnBiLstmConfig, Encoder, Mismatch,
-    Mlp, MlpConfig, ModelError, Parameter, Transformer, TransformerConfig, layouts,
-    read_parameters, write_parameters,
+    Mlp, MlpConfig, ModelError, Parameter, PatchTransformer, PatchTransformerConfig, Transformer,
+    TransformerConfig, layouts, read_parameters, write_parameters,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,13 @@ pub enum Architecture {
         /// Classes.
         classes: usize,
     },
+    /// The patch Transformer, pre-trained by masking.
+    PatchTransformer {
+        /// Its settings.
+        config: PatchTransformerConfig,
+        /// Channels of a window.
+        channels: usize,
+    },
     /// The text model of reference system R5.
     Bert {
         /// Its settings.
@@ -71,6 +78,8 @@ pub enum Model {
     Transformer(Transformer),
     /// R3's dense classifier.
     Mlp(Mlp),
+    /// The patch Transformer.
+    PatchTransformer(PatchTransformer),
     /// R5's text model.
     Bert(Bert),
 }
@@ -83,6 +92,7 @@ macro_rules! each_model {
             Model::CnnBilstm($inner) => $value,
             Model::Transformer($inner) => $value,
             Model::Mlp($inner) => $value,
+            Model::PatchTransformer($inner) => $value,
             Model::Bert($inner) => $value,
         }
     };
@@ -96,6 +106,7 @@ impl Architecture {
             Self::CnnBilstm { .. } => "cnn-bilstm",
             Self::Transformer { .. } => "transformer",
             Self::Mlp { .. } => "mlp",
+            Self::PatchTransformer { .. } => "patch-transformer",
             Self::Bert { .. } => "bert",
         }
     }
@@ -108,7 +119,7 @@ impl Architecture {
     /// Classes that it tells apart, if it is a classifier.
     pub fn classes(&self) -> Option<usize> {
         match self {
-            Self::BilstmMae { .. } => None,
+            Self::BilstmMae { .. } | Self::PatchTransformer { .. } => None,
             Self::CnnBilstm { classes, .. }
             | Self::Transformer { classes, .. }
             | Self::Mlp { classes, .. } => Some(*classes),
@@ -131,6 +142,9 @@ impl Architecture {
             }
             Self::Mlp { config, time, channels, classes } => {
                 Model::Mlp(config.init(stream, [*time, *channels], *classes, device)?)
+            }
+            Self::PatchTransformer { config, channels } => {
+                Model::PatchTransformer(config.init(stream, *channels, device)?)
             }
             Self::Bert { config } => Model::Bert(config.init(stream, device)?),
         })
@@ -165,6 +179,7 @@ impl Model {
             Self::CnnBilstm(model) => Self::CnnBilstm(model.in_precision(precision)),
             Self::Transformer(model) => Self::Transformer(model.in_precision(precision)),
             Self::Mlp(model) => Self::Mlp(model.in_precision(precision)),
+            Self::PatchTransformer(model) => Self::PatchTransformer(model.in_precision(precision)),
             Self::Bert(model) => Self::Bert(model.in_precision(precision)),
         }
     }
@@ -190,6 +205,7 @@ impl Model {
             Self::BilstmMae(model) => Some(model.embed(input, Some(lengths))),
             Self::CnnBilstm(model) => Some(model.embed(input, Some(lengths))),
             Self::Transformer(model) => Some(model.embed(input, Some(lengths))),
+            Self::PatchTransformer(model) => Some(model.embed(input, Some(lengths))),
             Self::Mlp(_) | Self::Bert(_) => None,
         }
     }
@@ -200,6 +216,7 @@ impl Model {
             Self::BilstmMae(model) => Some(model.embedding_width()),
             Self::CnnBilstm(model) => Some(model.embedding_width()),
             Self::Transformer(model) => Some(model.embedding_width()),
+            Self::PatchTransformer(model) => Some(model.embedding_width()),
             Self::Mlp(_) | Self::Bert(_) => None,
         }
     }
@@ -215,7 +232,7 @@ impl Model {
             Self::CnnBilstm(model) => Some(model.logits(input, Some(lengths), None, None)),
             Self::Transformer(model) => Some(model.logits(input, Some(lengths), None)),
             Self::Mlp(model) => Some(model.logits(input, None)),
-            Self::BilstmMae(_) | Self::Bert(_) => None,
+            Self::BilstmMae(_) | Self::PatchTransformer(_) | Self::Bert(_) => None,
         }
     }
 }

@@ -24,6 +24,14 @@ pub enum ExportError {
         /// Name of the model.
         model: &'static str,
     },
+    /// A model whose graph is not written yet.
+    #[error(
+        "the model `{model}` cannot be exported as ONNX by this version\n  export safetensors, which PyTorch reads"
+    )]
+    NoGraph {
+        /// Name of the model.
+        model: &'static str,
+    },
     /// More than Protocol Buffers hold.
     #[error(
         "the graph would have {bytes} bytes, and an ONNX file holds at most 2 GiB\n  export safetensors, which have no such limit"

@@ -335,6 +335,10 @@ impl Encoder for CnnBiLstm {
     fn embedding_width(&self) -> usize {
         self.config.embedding_width()
     }
+
+    fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {
+        lengths.iter().map(|length| length >> self.blocks.len()).collect()
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::finetune::Finetune;
 use crate::folder::RunFolder;
 use crate::keys::Keys;
 use crate::multitimeframe::Multitimeframe;
@@ -66,6 +67,7 @@ impl Kind {
         match self {
             Self::Pretrain => &Pretrain,
             Self::Multitimeframe => &Multitimeframe,
+            Self::Finetune => &Finetune,
         }
     }
 }

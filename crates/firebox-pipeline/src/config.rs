@@ -8,11 +8,12 @@ use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, Wi
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
-use firebox_models::BiLstmMaeConfig;
+use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::finetune::FinetuneConfig;
 use crate::multitimeframe::MultitimeframeConfig;
 use crate::search::SearchConfig;
 
@@ -45,6 +46,9 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// Fine-tuning, where `pipeline` is `finetune`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finetune: Option<FinetuneConfig>,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
     /// What the kind `multitimeframe` needs beside the tables above.
@@ -64,6 +68,8 @@ pub enum Kind {
     Pretrain,
     /// ingest → windows in walk-forward folds → train several models on each → evaluate → report
     Multitimeframe,
+    /// ingest → windows → (augment → pre-train →) fine-tune → evaluate → report
+    Finetune,
 }
 
 /// `[run]`
@@ -156,6 +162,8 @@ impl Default for LoaderTable {
 pub enum ModelConfig {
     /// The BiLSTM masked autoencoder of reference system R1.
     BilstmMae(BiLstmMaeConfig),
+    /// The masked Transformer over patches.
+    PatchTransformer(PatchTransformerConfig),
 }
 
 impl Default for ModelConfig {

@@ -51,6 +51,9 @@ pub enum PipelineError {
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
+    /// Weights that an encoder was to begin with.
+    #[error(transparent)]
+    Encoder(Box<firebox_train::LoadEncoder>),
     /// Evaluation or report.
     #[error(transparent)]
     Eval(#[from] firebox_eval::EvalError),
@@ -127,6 +130,7 @@ impl PipelineError {
             | Self::Setting(_)
             | Self::NoValidation
             | Self::NoRun(..)
+            | Self::Encoder(_)
             | Self::Space { .. } => true,
             Self::Study(error) => match error {
                 StudyError::Storage(StorageError::Address { .. })

@@ -50,6 +50,7 @@ mod config;
 mod device;
 mod error;
 mod export;
+mod finetune;
 mod folder;
 mod kept;
 mod keys;
@@ -66,6 +67,8 @@ mod profile;
 mod search;
 mod stages;
 mod sub;
+mod ucr;
+mod zoo;
 
 use std::path::Path;
 
@@ -76,14 +79,15 @@ pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, Wind
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};
+pub use finetune::FinetuneConfig;
 pub use firebox_export::Part;
 pub use layers::{ConfigError, load};
 pub use leaks::LeakCheck;
 pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use precision::{
-    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class,
-    device_classes, resolve,
+    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class, device_classes,
+    resolve,
 };
 pub use prepared::{Prepared, Source, find_run};
 pub use search::{
@@ -91,6 +95,7 @@ pub use search::{
     Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
+pub use ucr::{UcrConfig, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.
 pub mod cache {

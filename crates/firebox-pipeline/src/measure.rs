@@ -11,11 +11,11 @@ use firebox_eval::{
     Table, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
-use firebox_models::BiLstmMae;
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
 use crate::stages::{Run, Windows, written};
+use crate::zoo::Pretrainable;
 
 /// Masked windows that the report draws.
 const SHOWN_WINDOWS: usize = 6;
@@ -81,10 +81,10 @@ impl Measured {
 }
 
 /// Measures a trained model: probes where there are labels, reconstruction always.
-pub(crate) fn measure(
+pub(crate) fn measure<M: Pretrainable>(
     run: &Run<'_>,
     windows: &Windows,
-    model: &BiLstmMae,
+    model: &M,
 ) -> Result<Measured, PipelineError> {
     let (config, device) = (&run.config.evaluate, &run.device.device);
     let (parts, normaliser) = (&windows.parts, &windows.normaliser);
@@ -105,7 +105,7 @@ pub(crate) fn measure(
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {
         true => Err(PipelineError::Interrupted),
-        false => run.untrained(seed, channels),
+        false => run.untrained::<M>(seed, channels),
     };
     let evaluation = evaluate_encoder(config, model, random, &sources, device, run.listener)?;
     let embeddings = embed(model, &sources.test, SHOWN_EMBEDDINGS, config.batch_size, device)?;
@@ -143,7 +143,7 @@ impl<S: Source> Source for Stoppable<S> {
 }
 
 /// Consecutive windows that share a step: they are not independent, and intervals must know it.
-fn overlap(config: &PipelineConfig) -> usize {
+pub(crate) fn overlap(config: &PipelineConfig) -> usize {
     if config.window.whole { 1 } else { config.window.length.div_ceil(config.window.stride) }
 }
 

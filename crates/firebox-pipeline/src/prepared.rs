@@ -337,6 +337,9 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     for path in paths(&mut config) {
         *path = absolute(path)?;
     }
+    if let Some(encoder) = config.finetune.as_mut().and_then(|finetune| finetune.encoder.as_mut()) {
+        *encoder = absolute(encoder)?;
+    }
     Ok(config)
 }
 

@@ -71,6 +71,7 @@ mod average;
 mod checkpoint;
 mod classify;
 mod config;
+mod contrast;
 mod division;
 mod error;
 mod folder;
@@ -78,7 +79,9 @@ mod forecasting;
 mod gradients;
 mod groups;
 mod history;
+mod load;
 pub mod memory;
+mod mix;
 mod objective;
 mod off;
 mod optimizer;
@@ -95,11 +98,12 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_average,
     load_weights,
 };
-pub use classify::Classification;
+pub use classify::{ClassLoss, ClassWeights, Classification};
 pub use config::{
     AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
     SgdConfig, TrainConfig,
 };
+pub use contrast::Contrasting;
 pub use division::{DIVISIONS_FILE, Division};
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
@@ -107,6 +111,8 @@ pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;
 pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
+pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
+pub use mix::{Mix, Mixed};
 pub use objective::{Objective, Pretraining, Streams};
 pub use optimizer::{OptimizerState, UpdateBy};
 pub use rollback::RollbackSteps;

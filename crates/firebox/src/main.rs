@@ -8,8 +8,9 @@ mod apply;
 mod cache;
 mod device;
 mod error;
-mod memory;
+mod evaluate;
 mod export;
+mod memory;
 mod output;
 mod search;
 mod terminal;
@@ -66,6 +67,9 @@ enum Command {
     Predict(apply::PredictFlags),
     /// Write the trained model of a run for other programs: safetensors, ONNX, PyTorch.
     Export(export::ExportFlags),
+    /// Measure on sets of an archive by the published protocol.
+    #[command(subcommand)]
+    Evaluate(evaluate::EvaluateCommand),
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
@@ -203,6 +207,7 @@ fn main() -> ExitCode {
         Command::Embed(flags) => apply::embed(&flags),
         Command::Predict(flags) => apply::predict(&flags),
         Command::Export(flags) => export::run(&flags),
+        Command::Evaluate(command) => evaluate::run(&command),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),

@@ -121,7 +121,7 @@ fn section(out: &mut String, title: &str, write: impl FnOnce(&mut String)) {
     }
 }
 
-fn write_table(out: &mut String, table: &Table, heading: bool) {
+pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
     if table.rows.is_empty() {
         return;
     }

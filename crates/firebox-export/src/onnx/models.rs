@@ -30,6 +30,9 @@ pub(super) fn model(
         Architecture::Mlp { config, time, channels, classes } => {
             mlp(graph, config, [*time, *channels], *classes, part)
         }
+        Architecture::PatchTransformer { .. } => {
+            Err(ExportError::NoGraph { model: architecture.name() })
+        }
         Architecture::Bert { config } => bert(graph, config, part),
     }
 }

@@ -7,8 +7,8 @@ use firebox_core::{
     Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
 };
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows, TrainLoader};
-use firebox_models::Classifier;
-use firebox_train::{Classification, Data, Outcome, TrainConfig};
+use firebox_models::Classify;
+use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
 
 use super::{ModelName, MultitimeframeConfig};
 use crate::chain::Work;
@@ -169,7 +169,7 @@ impl Run<'_> {
         result
     }
 
-    fn trained<M: Classifier>(
+    fn trained<M: Classify>(
         &self,
         work: &Work<'_>,
         task: &Task<'_>,
@@ -183,7 +183,9 @@ impl Run<'_> {
         let validation = HeldOutLoader::new(parts.validation.clone(), loader, device.clone())?;
         let data = Data { train: &train, validation: Some(&validation) };
         let config: TrainConfig = settings.training(*which, &training(self.config));
-        let objective = Classification { label_smoothing: settings.label_smoothing };
+        let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
+        let weights = vec![1.0; parts.train.classes().len()];
+        let objective = Classification::new(loss, weights, Mix::None);
         let sub = Sub { name, key: *key, seed: self.config.run.seed };
         let firebox_train::Trained { model, summary } =
             self.train_sub(work, &sub, model, &objective, data, &config)?;
@@ -209,7 +211,7 @@ impl Run<'_> {
 }
 
 /// The class of the highest score of each window, the first of equal ones.
-pub(crate) fn predict<M: Classifier>(
+pub(crate) fn predict<M: Classify>(
     model: &M,
     windows: &Arc<NormalisedWindows<HeldOutWindows>>,
     loader: LoaderConfig,
@@ -218,7 +220,7 @@ pub(crate) fn predict<M: Classifier>(
     let mut predicted = Vec::new();
     for batch in HeldOutLoader::new(windows.clone(), loader, device.clone())?.batches() {
         let batch = batch?;
-        let scores = model.scores(batch.inputs, &batch.lengths, None);
+        let scores = model.logits(batch.inputs, Some(&batch.lengths), None);
         let [_, classes] = scores.dims();
         let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
         predicted.extend(scores.chunks_exact(classes).map(highest));
