@@ -3,7 +3,8 @@
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
 //! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! classify, and [`Bert`] labels texts, given as tokens. [`TextEncoder`]
+//! is the encoder of published text models, and [`TextModel`] puts R5's heads on it. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -52,6 +53,7 @@ mod mask;
 mod mlp;
 mod parameters;
 mod pretrain;
+mod text;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
@@ -67,4 +69,8 @@ pub use parameters::{
     read_parameters, write_parameters,
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
+pub use text::{
+    Disentangled, Pooling, TextAttention, TextEncoder, TextEncoderConfig, TextHeadsConfig,
+    TextLoss, TextModel, TextScores, TextTargets, Windowed,
+};
 pub use transformer::{Transformer, TransformerConfig};
