@@ -77,7 +77,7 @@ impl Classify for CnnBiLstm {
 /// How the steps of a window become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pooling {
+pub enum StepPooling {
     /// Mean over the valid steps.
     #[default]
     Mean,
@@ -95,7 +95,7 @@ pub struct ClassifierConfig {
     /// LayerNorm.
     pub heads: usize,
     /// How steps become one vector.
-    pub pooling: Pooling,
+    pub pooling: StepPooling,
     /// Units of the head's hidden layer. 0: none, a linear head.
     pub hidden: usize,
     /// Probability of dropout on the probabilities of attention, after attention and within the head,
@@ -105,7 +105,7 @@ pub struct ClassifierConfig {
 
 impl Default for ClassifierConfig {
     fn default() -> Self {
-        Self { heads: 2, pooling: Pooling::Mean, hidden: 128, dropout: 0.2 }
+        Self { heads: 2, pooling: StepPooling::Mean, hidden: 128, dropout: 0.2 }
     }
 }
 
@@ -143,7 +143,7 @@ impl ClassifierConfig {
             let allowed = "a divisor of the encoder's width";
             return Err(ModelError::Setting { key: "heads", found, allowed });
         }
-        let pooled = width * if self.pooling == Pooling::MeanMax { 2 } else { 1 };
+        let pooled = width * if self.pooling == StepPooling::MeanMax { 2 } else { 1 };
         let last = if self.hidden > 0 { self.hidden } else { pooled };
         let hidden = || init_linear(stream.substream(1), pooled, self.hidden, device);
         Ok(Classifier {
@@ -240,9 +240,9 @@ impl<E: Encoder> Classifier<E> {
         let [batch, _, width] = steps.dims();
         let pooled = pool_mean_max(steps, lengths);
         match self.config.pooling {
-            Pooling::Mean => pooled.slice([0..batch, 0..width]),
-            Pooling::Max => pooled.slice([0..batch, width..2 * width]),
-            Pooling::MeanMax => pooled,
+            StepPooling::Mean => pooled.slice([0..batch, 0..width]),
+            StepPooling::Max => pooled.slice([0..batch, width..2 * width]),
+            StepPooling::MeanMax => pooled,
         }
     }
 }
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn padding_changes_nothing_and_a_window_without_a_step_has_finite_scores() {
-        for pooling in [Pooling::Mean, Pooling::Max, Pooling::MeanMax] {
+        for pooling in [StepPooling::Mean, StepPooling::Max, StepPooling::MeanMax] {
             let model = model(ClassifierConfig { pooling, ..Default::default() }).unwrap();
             let device = Device::default();
             let short = Tensor::<3>::ones([2, 5, 2], &device);
