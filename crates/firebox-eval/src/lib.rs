@@ -82,7 +82,7 @@ pub use reconstruction::{
 };
 pub use report::{
     Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
-    Machine, Measure, Reason, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
+    Machine, Measure, Reason, Report, Saved, ScaleChange, Sheet, SheetChart, SheetSection, SideBySide, Stage, StepPoint,
     StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, WrittenReport,
     WrittenStudy,
 };

@@ -8,6 +8,7 @@ mod markdown;
 mod pictures;
 mod plot;
 mod sections;
+mod sheet;
 mod study;
 mod study_charts;
 mod tables;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
+pub use sheet::{Sheet, SheetChart, SheetSection};
 pub use study::{
     Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,
 };

@@ -56,7 +56,10 @@ mod stages;
 
 use std::path::{Path, PathBuf};
 
-pub use bench::{BenchConfig, BenchResult, Workload, bench};
+pub use bench::suite::{
+    Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart, TorchConfig, suite,
+};
+pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};

@@ -4,6 +4,7 @@
 //! input (flags, pipeline file, data, device), 130 interrupted with everything saved, 131 stopped at
 //! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
+mod bench;
 mod cache;
 mod device;
 mod error;
@@ -20,9 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
-use firebox_core::Precision;
 use firebox_pipeline::monitor::ProfileConfig;
-use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
+use firebox_pipeline::{Finished, Outcome, Prepared, Source};
 
 use crate::output::{OutputError, say};
 use crate::terminal::{LogFormat, Terminal, write_line};
@@ -67,8 +67,8 @@ enum Command {
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
-    /// Time whole training steps of a reference workload on noise.
-    Bench(BenchFlags),
+    /// Time whole training steps of a reference workload on noise, or many in the suite.
+    Bench(bench::BenchFlags),
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
@@ -84,34 +84,6 @@ struct CompareFlags {
     /// The page to write.
     #[arg(long, default_value = "comparison.html", value_name = "FILE")]
     output: PathBuf,
-}
-
-#[derive(Args)]
-struct BenchFlags {
-    /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
-    #[arg(long, default_value = "lstm-mae")]
-    workload: Workload,
-    /// Type of the operands of products: f32, bf16.
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
-    /// Samples of a batch; by default the workload's own.
-    #[arg(long)]
-    batch: Option<usize>,
-    /// Steps that are timed.
-    #[arg(long, default_value_t = 10)]
-    steps: u64,
-    /// Steps before them.
-    #[arg(long, default_value_t = 3)]
-    warmup: u64,
-    /// Time the forward pass and the loss alone, in evaluation.
-    #[arg(long)]
-    eval: bool,
-    /// Device: auto, cpu, cuda:0, vulkan, …
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// Print one line of JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args)]
@@ -196,7 +168,7 @@ fn main() -> ExitCode {
             generate(&settings, &output, force)
         }
         Command::Devices => devices(),
-        Command::Bench(flags) => bench(&flags),
+        Command::Bench(flags) => bench::run(&flags),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
@@ -296,34 +268,6 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
 fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitCode> {
     let bars = firebox_pipeline::generate_market(settings, output, force)?;
     say(format_args!("{bars} bars in {}", output.display()))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
-    let config = BenchConfig {
-        workload: flags.workload,
-        precision: flags.precision,
-        batch: flags.batch,
-        steps: flags.steps,
-        warmup: flags.warmup,
-        evaluate: flags.eval,
-    };
-    let result = firebox_pipeline::bench(&config, &device::choose(&flags.device)?)?;
-    if flags.json {
-        say(serde_json::to_string(&result)?)?;
-    } else {
-        let firebox_pipeline::BenchResult { workload, mode, precision, batch, kernels, .. } =
-            &result;
-        let device = &result.device;
-        say(format_args!("{workload} {mode} {precision}, batch {batch}, {device} ({kernels})"))?;
-        say(format_args!(
-            "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s",
-            result.step_ms, result.min_ms, result.max_ms, result.samples_per_s
-        ))?;
-        if let Some(peak) = result.peak_mib {
-            say(format_args!("peak resident memory {peak:.0} MiB"))?;
-        }
-    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,17 +12,20 @@ use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{Objective, Streams};
 
-use super::{BenchConfig, Measured, Noise, time};
+use super::config::{BenchConfig, Sizes};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
     let model = Forecaster::init(config.precision, &device.device);
-    time(model, &Forecasting, Noise::normal(batch, config, [105, 4]), config, device)
+    time(model, &Forecasting, Noise::normal(sizes, config, 4), config, device, beside)
 }
 
 /// The two layers and the head.
