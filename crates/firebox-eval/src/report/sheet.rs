@@ -131,7 +131,9 @@ impl SheetSection {
             let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(&self.lead));
         }
         if !self.charts.is_empty() {
-            out.push_str("<div class=\"grid\">\n");
+            // One chart alone would be as wide as the page.
+            let class = if self.charts.len() == 1 { "half" } else { "grid" };
+            let _ = writeln!(out, "<div class=\"{class}\">");
             for chart in &self.charts {
                 out += &match chart {
                     SheetChart::Powers { title, axis, unit, curves } => {
@@ -160,6 +162,9 @@ fn bars(title: &str, rows: &[(String, Estimate, bool)]) -> String {
     interval_chart(title, &rows, true, significant)
 }
 
+/// How far an axis reaches above and below its middle at least.
+const LEAST: f64 = 3.0;
+
 /// Curves on two logarithmic axes, their points marked.
 fn powers(title: &str, axis: &str, unit: &str, curves: &[(String, Vec<(f64, f64)>)]) -> String {
     let positive = |value: &f64| *value > 0.0;
@@ -172,6 +177,9 @@ fn powers(title: &str, axis: &str, unit: &str, curves: &[(String, Vec<(f64, f64)
     };
     let bottom = HEIGHT - super::charts::BOTTOM;
     let x = Scale::logarithmic(across, LEFT, WIDTH - RIGHT);
+    // What hardly changes is to look so.
+    let middle = (up[0] * up[1]).sqrt();
+    let up = [up[0].min(middle / LEAST), up[1].max(middle * LEAST)];
     let y = Scale::logarithmic(up, bottom, TOP);
     // Sizes are few, and worth their own marks.
     let mut marks: Vec<f64> = all().map(|point| point.0).collect();

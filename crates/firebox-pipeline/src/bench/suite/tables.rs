@@ -19,8 +19,9 @@ pub(super) fn digits(value: f64) -> String {
 
 /// `12.3 (12.1 to 12.9)`.
 pub(super) fn spread(found: Option<Spread>) -> String {
-    found.map_or("–".to_owned(), |Spread { value, low, high }| {
-        format!("{} ({} to {})", digits(value), digits(low), digits(high))
+    found.map_or("–".to_owned(), |Spread { value, low, high }| match low == high {
+        true => digits(value),
+        false => format!("{} ({} to {})", digits(value), digits(low), digits(high)),
     })
 }
 
@@ -107,7 +108,10 @@ pub(super) fn watching(all: &Performance) -> SheetSection {
     let turns = Spread::of(pairs.map(|(a, w)| 100.0 * (w.step_ms / a.step_ms - 1.0)));
     let percent = |found: Option<Spread>| {
         found.map_or("–".to_owned(), |Spread { value, low, high }| {
-            format!("{value:.3} % ({low:.3} to {high:.3})")
+            match low == high {
+                true => format!("{value:.3} %"),
+                false => format!("{value:.3} % ({low:.3} to {high:.3})"),
+            }
         })
     };
     let rows = vec![
