@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
 pub use self::config::{BenchConfig, Workload};
-use self::timing::{Beside, Measured};
+pub(crate) use self::timing::Measured;
+use self::timing::Beside;
 pub use self::watch::Watching;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -100,16 +101,8 @@ pub fn bench_shown(
     progress: &dyn Listener,
 ) -> Result<BenchResult, PipelineError> {
     let sizes = config.sizes()?;
-    let beside = Beside { progress };
     let kernels = device.arithmetic()?;
-    let measured = device.run(|| match config.workload {
-        Workload::LstmMae => lstm_mae::run(sizes, config, device, &beside),
-        Workload::LstmForecast => lstm_forecast::run(sizes, config, device, &beside),
-        Workload::Transformer => transformer::run(sizes, config, device, &beside),
-        Workload::Mlp => mlp::run(sizes, config, device, &beside),
-        Workload::CnnLstm => cnn_lstm::run(sizes, config, device, &beside),
-        Workload::BertBase => bert_base::run(sizes, config, device, &beside),
-    })?;
+    let measured = measure(config, device, progress)?;
     let Measured { times, waits, losses, peak_mib, parameters, utilisation, watching } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -137,6 +130,27 @@ pub fn bench_shown(
         parameters,
         gflop: work::operations(config.workload, sizes, config.evaluate) / 1e9,
         watching,
+    })
+}
+
+/// Takes the steps of a workload.
+///
+/// # Errors
+/// When a setting cannot be, or training fails.
+pub(crate) fn measure(
+    config: &BenchConfig,
+    device: &ChosenDevice,
+    progress: &dyn Listener,
+) -> Result<Measured, PipelineError> {
+    let sizes = config.sizes()?;
+    let beside = Beside { progress };
+    device.run(|| match config.workload {
+        Workload::LstmMae => lstm_mae::run(sizes, config, device, &beside),
+        Workload::LstmForecast => lstm_forecast::run(sizes, config, device, &beside),
+        Workload::Transformer => transformer::run(sizes, config, device, &beside),
+        Workload::Mlp => mlp::run(sizes, config, device, &beside),
+        Workload::CnnLstm => cnn_lstm::run(sizes, config, device, &beside),
+        Workload::BertBase => bert_base::run(sizes, config, device, &beside),
     })
 }
 

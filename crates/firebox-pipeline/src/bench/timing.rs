@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use firebox_core::{Event, Key, Listener, Requests, Stream};
+use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams, TrainConfig,
+    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams,
+    TrainConfig,
 };
 
 use super::config::BenchConfig;
@@ -32,21 +33,21 @@ pub(super) struct Beside<'a> {
 
 /// What was measured of the steps.
 #[derive(Default)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// Times in milliseconds, in the end of the timed steps alone.
-    pub(super) times: Vec<f64>,
+    pub(crate) times: Vec<f64>,
     /// Milliseconds of each that went by waiting for data.
-    pub(super) waits: Vec<f64>,
+    pub(crate) waits: Vec<f64>,
     /// Losses of all steps.
-    pub(super) losses: Vec<f64>,
+    pub(crate) losses: Vec<f64>,
     /// Largest resident memory up to the last step: what is saved after it is no part of a step.
-    pub(super) peak_mib: Option<f64>,
+    pub(crate) peak_mib: Option<f64>,
     /// Parameters of the model.
-    pub(super) parameters: usize,
+    pub(crate) parameters: usize,
     /// Share of the device's time that the timed steps kept it busy.
-    pub(super) utilisation: Option<f64>,
+    pub(crate) utilisation: Option<f64>,
     /// What watching cost, if there was any.
-    pub(super) watching: Option<Watching>,
+    pub(crate) watching: Option<Watching>,
 }
 
 /// Steps in hand: what was measured, and the processor's time when the timed ones began.
@@ -133,7 +134,8 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         prefetch: 2 * config.workers,
         ..LoaderConfig::default()
     };
-    let (gpu, parameters) = (device.backend != "cpu", model.num_params());
+    let (gpu, precision) = (device.backend != "cpu", config.precision);
+    let parameters = model.num_params();
     let steps = Mutex::new(Steps::new(config));
     let listener = |event: &Event| {
         let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,10 +159,10 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         if !config.watched {
-            return train(model, objective, &loader, folder.path(), &listener);
+            return train(model, objective, &loader, precision, folder.path(), &listener);
         }
         let (done, found) = watched(folder.path(), beside.progress, &listener, |everyone| {
-            train(model, objective, &loader, folder.path(), everyone)
+            train(model, objective, &loader, precision, folder.path(), everyone)
         })?;
         watching = Some(found);
         done
@@ -174,6 +176,7 @@ fn train<M: Module, O: Objective<M>>(
     model: M,
     objective: &O,
     loader: &TrainLoader,
+    precision: Precision,
     folder: &Path,
     listener: &dyn Listener,
 ) -> Result<(), PipelineError> {
@@ -181,6 +184,8 @@ fn train<M: Module, O: Objective<M>>(
         epochs: 1,
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
+        // As a pipeline does it: f16 without a scale is another, worse job.
+        loss_scale: LossScale::default().resolve(precision == Precision::F16),
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
         ..TrainConfig::default()
     };
