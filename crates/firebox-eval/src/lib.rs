@@ -82,7 +82,7 @@ pub use reconstruction::{
 };
 pub use report::{
     Advice, Card, Chart, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact,
-    Interval, Line, MOST_RUNS, Machine, Measure, Part, Reason, Report, Saved, ScaleChange, Sheet,
+    Interval, Line, MOST_RUNS, Machine, Measure, Part, Raster, Reason, Report, Saved, ScaleChange, Sheet,
     SheetChart, SheetSection, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome,
     StudyParameter, StudyReport, StudyTrial, Table, Tone, WrittenReport, WrittenStudy,
 };

@@ -8,6 +8,7 @@ mod markdown;
 mod part;
 mod pictures;
 mod plot;
+mod raster;
 mod sections;
 mod sheet;
 mod study;
@@ -21,6 +22,7 @@ use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
 pub use part::{Card, Chart, Interval, Line, Part, Tone};
+pub use raster::Raster;
 pub use sheet::{Sheet, SheetChart, SheetSection};
 pub use study::{
     Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,

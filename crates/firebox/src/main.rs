@@ -254,8 +254,26 @@ fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
             std::process::exit(STOPPED_AT_ONCE);
         }
     })?;
+    outlive_the_terminal();
     Ok(stop)
 }
+
+/// Lets a run go on when its terminal is closed, as `nohup` does: its log, its trackers and
+/// `firebox watch` tell the rest.
+#[cfg(unix)]
+fn outlive_the_terminal() {
+    /// `SIGHUP` and `SIG_IGN` of every Unix's signal.h.
+    const SIGHUP: std::ffi::c_int = 1;
+    const SIG_IGN: usize = 1;
+    unsafe extern "C" {
+        fn signal(number: std::ffi::c_int, handler: usize) -> usize;
+    }
+    // SAFETY: a function of the C library; ignoring a signal calls nothing of ours.
+    unsafe { signal(SIGHUP, SIG_IGN) };
+}
+
+#[cfg(not(unix))]
+fn outlive_the_terminal() {}
 
 fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let source = Source::File(flags.file.clone());

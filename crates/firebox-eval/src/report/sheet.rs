@@ -79,7 +79,11 @@ impl Sheet {
             .sections
             .iter()
             .filter(|section| !section.is_empty())
-            .map(|section| Section { id: section.id, title: section.title, body: section.html() })
+            .map(|section| Section {
+                id: section.id.into(),
+                title: section.title.into(),
+                body: section.html(),
+            })
             .collect();
         page(&self.title, &head, &sections, "its figures are in the JSON file beside it")
     }
