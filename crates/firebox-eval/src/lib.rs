@@ -99,9 +99,9 @@ pub use reconstruction::{
 pub use report::{
     Advice, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun, Curves,
     EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
-    Published, Reason, Recipe, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
-    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, Tone,
-    WrittenReport, WrittenStudy, published,
+    Published, Raster, Reason, Recipe, Report, Saved, ScaleChange, Sheet, SheetChart, SheetSection,
+    SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
+    StudyTrial, Table, Tone, WrittenReport, WrittenStudy, published,
 };
 pub use svm::Svm;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -73,7 +73,11 @@ mod zoo;
 use std::path::Path;
 
 pub use apply::{Applied, ApplyRequest, Wanted, apply};
-pub use bench::{BenchConfig, BenchResult, Workload, bench};
+pub use bench::suite::{
+    Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
+    TorchConfig, suite,
+};
+pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};

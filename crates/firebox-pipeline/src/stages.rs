@@ -13,9 +13,9 @@ use firebox_core::{
     split,
 };
 use firebox_data::Ingested;
-use firebox_eval::Reason;
+use firebox_eval::{Raster, Reason};
 use firebox_loader::LoaderConfig;
-use firebox_monitor::{TrackedRun, Trackers, obeying, sampled};
+use firebox_monitor::{Picture, TrackedRun, Trackers, obeying, sampled};
 use firebox_train::{LossScale, TrainConfig};
 
 use crate::chain::{Made, Making, Work};
@@ -114,6 +114,9 @@ impl Listener for Everyone<'_> {
         self.listener.on(event);
         self.trackers.on(event);
         self.say(self.trackers.warnings());
+        if let Some(message) = self.log.warning() {
+            self.say(vec![message]);
+        }
     }
 }
 
@@ -146,7 +149,8 @@ pub(crate) fn run(
     let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
-    let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
+    let (period, gpu) =
+        (prepared.config().monitor.period, matches!(device.backend.as_str(), "cuda" | "rocm"));
     let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
     let made = sampled(period, gpu, &all, || {
@@ -168,6 +172,9 @@ pub(crate) fn run(
             });
         }
     };
+    for Raster { name, width, height, palette, pixels } in report.pictures() {
+        trackers.picture(Picture { name, width, height, palette, pixels });
+    }
     finish(&outcome);
     let report =
         page::complete(&run, &work, report, profile).inspect_err(|error| finish(&failed(error)))?;

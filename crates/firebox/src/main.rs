@@ -5,6 +5,7 @@
 //! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
 mod apply;
+mod bench;
 mod cache;
 mod device;
 mod error;
@@ -24,9 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
-use firebox_core::Precision;
 use firebox_pipeline::monitor::ProfileConfig;
-use firebox_pipeline::{BenchConfig, Finished, Outcome, Prepared, Source, Workload};
+use firebox_pipeline::{Finished, Outcome, Prepared, Source};
 
 use crate::output::{OutputError, say};
 use crate::terminal::{LogFormat, Terminal, write_line};
@@ -59,8 +59,8 @@ enum Command {
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
-    /// Time whole training steps of a reference workload on noise.
-    Bench(BenchFlags),
+    /// Time whole training steps of a reference workload on noise, or many in the suite.
+    Bench(bench::BenchFlags),
     /// Turn windows of new data into vectors with the trained model of a run.
     Embed(apply::EmbedFlags),
     /// Tell the classes of windows of new data with the trained model of a run.
@@ -85,34 +85,6 @@ struct CompareFlags {
     /// The page to write.
     #[arg(long, default_value = "comparison.html", value_name = "FILE")]
     output: PathBuf,
-}
-
-#[derive(Args)]
-struct BenchFlags {
-    /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
-    #[arg(long, default_value = "lstm-mae")]
-    workload: Workload,
-    /// Type of the operands of products: f32, bf16.
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
-    /// Samples of a batch; by default the workload's own.
-    #[arg(long)]
-    batch: Option<usize>,
-    /// Steps that are timed.
-    #[arg(long, default_value_t = 10)]
-    steps: u64,
-    /// Steps before them.
-    #[arg(long, default_value_t = 3)]
-    warmup: u64,
-    /// Time the forward pass and the loss alone, in evaluation.
-    #[arg(long)]
-    eval: bool,
-    /// Device: auto, cpu, cuda:0, vulkan, …
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// Print one line of JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args)]
@@ -298,8 +270,26 @@ fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<
             std::process::exit(STOPPED_AT_ONCE);
         }
     })?;
+    outlive_the_terminal();
     Ok(stop)
 }
+
+/// Lets a run go on when its terminal is closed, as `nohup` does: its log, its trackers and
+/// `firebox watch` tell the rest.
+#[cfg(unix)]
+fn outlive_the_terminal() {
+    /// `SIGHUP` and `SIG_IGN` of every Unix's signal.h.
+    const SIGHUP: std::ffi::c_int = 1;
+    const SIG_IGN: usize = 1;
+    unsafe extern "C" {
+        fn signal(number: std::ffi::c_int, handler: usize) -> usize;
+    }
+    // SAFETY: a function of the C library; ignoring a signal calls nothing of ours.
+    unsafe { signal(SIGHUP, SIG_IGN) };
+}
+
+#[cfg(not(unix))]
+fn outlive_the_terminal() {}
 
 fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let source = Source::File(flags.file.clone());
@@ -325,34 +315,6 @@ fn check_leaks(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
 fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitCode> {
     let written = firebox_pipeline::generate(settings, output, force)?;
     say(format_args!("{written} in {}", output.display()))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn bench(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
-    let config = BenchConfig {
-        workload: flags.workload,
-        precision: flags.precision,
-        batch: flags.batch,
-        steps: flags.steps,
-        warmup: flags.warmup,
-        evaluate: flags.eval,
-    };
-    let result = firebox_pipeline::bench(&config, &device::choose(&flags.device)?)?;
-    if flags.json {
-        say(serde_json::to_string(&result)?)?;
-    } else {
-        let firebox_pipeline::BenchResult { workload, mode, precision, batch, kernels, .. } =
-            &result;
-        let device = &result.device;
-        say(format_args!("{workload} {mode} {precision}, batch {batch}, {device} ({kernels})"))?;
-        say(format_args!(
-            "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s",
-            result.step_ms, result.min_ms, result.max_ms, result.samples_per_s
-        ))?;
-        if let Some(peak) = result.peak_mib {
-            say(format_args!("peak resident memory {peak:.0} MiB"))?;
-        }
-    }
     Ok(ExitCode::SUCCESS)
 }
 
