@@ -175,7 +175,7 @@ fn main() -> ExitCode {
         }
         Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
-        Command::Bench(flags) => bench(&flags),
+        Command::Bench(flags) => bench::run(&flags),
         Command::Embed(flags) => apply::embed(&flags),
         Command::Predict(flags) => apply::predict(&flags),
         Command::Export(flags) => export::run(&flags),
