@@ -184,7 +184,7 @@ impl Run<'_> {
         let data = Data { train: &train, validation: Some(&validation) };
         let config: TrainConfig = settings.training(*which, &training(self.config));
         let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
-        let weights = vec![1.0; parts.train.classes().len()];
+        let weights = vec![1.0; parts.train.windows().classes().len()];
         let objective = Classification::new(loss, weights, Mix::None);
         let sub = Sub { name, key: *key, seed: self.config.run.seed };
         let firebox_train::Trained { model, summary } =
