@@ -341,10 +341,16 @@ fn a_full_disk_under_a_tracker_is_said_once_and_changes_nothing() {
         run.get_program().display()
     );
     // A namespace of its own may mount what it likes, where the system allows one.
-    let output =
-        Command::new("unshare").args(["-rm", "sh", "-c", &script]).current_dir(project.path()).output();
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", &script])
+        .current_dir(project.path())
+        .output();
     let output = match output {
-        Ok(output) if !errors(&output).contains("unshare:") && !errors(&output).contains("mount:") => output,
+        Ok(output)
+            if !errors(&output).contains("unshare:") && !errors(&output).contains("mount:") =>
+        {
+            output
+        }
         _ => {
             println!("skipped: a full disk, because this system lets nobody mount one");
             return;

@@ -140,7 +140,9 @@ fn target() -> PathBuf {
 
 /// The benchmark suite, or the data path, which is a program of its own.
 fn bench(arguments: &[String]) -> Result<u8, String> {
-    if let Some(("data", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+    if let Some(("data", rest)) =
+        arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
         return match build("firebox-benches", &["--quiet"])? {
             0 => run(Command::new(target().join("release").join("firebox-benches")).args(rest)),
             code => Ok(code),

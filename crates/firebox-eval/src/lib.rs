@@ -82,8 +82,8 @@ pub use reconstruction::{
 };
 pub use report::{
     Advice, Card, Chart, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact,
-    Interval, Line, MOST_RUNS, Machine, Measure, Part, Raster, Reason, Report, Saved, ScaleChange, Sheet,
-    SheetChart, SheetSection, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome,
+    Interval, Line, MOST_RUNS, Machine, Measure, Part, Raster, Reason, Report, Saved, ScaleChange,
+    Sheet, SheetChart, SheetSection, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome,
     StudyParameter, StudyReport, StudyTrial, Table, Tone, WrittenReport, WrittenStudy,
 };
 pub use verdict::{Outcome, Verdict, verdict};

@@ -77,7 +77,8 @@ mod tests {
     fn cards_of_amd_are_found_and_read_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let cards = folder.path();
-        for (card, vendor) in [("card10", AMD), ("card2", AMD), ("card0", "0x10de"), ("card3", AMD)] {
+        for (card, vendor) in [("card10", AMD), ("card2", AMD), ("card0", "0x10de"), ("card3", AMD)]
+        {
             write(cards, &format!("{card}/device/vendor"), vendor);
         }
         for card in ["card0", "card2", "card10", "card2-DP-1"] {

@@ -62,7 +62,8 @@ mod sub;
 use std::path::{Path, PathBuf};
 
 pub use bench::suite::{
-    Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart, TorchConfig, suite,
+    Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
+    TorchConfig, suite,
 };
 pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;
@@ -85,7 +86,7 @@ pub mod cache {
 
 /// Looking at runs, and asking them for something.
 pub mod monitor {
-    pub use firebox_monitor::ProfileConfig;
+    pub use firebox_monitor::{Counted, ProfileConfig};
     #[cfg(unix)]
     pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }

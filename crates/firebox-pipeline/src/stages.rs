@@ -146,14 +146,15 @@ pub(crate) fn run(
     let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
-    let (period, gpu) = (prepared.config().monitor.period, matches!(device.backend.as_str(), "cuda" | "rocm"));
+    let (period, gpu) =
+        (prepared.config().monitor.period, matches!(device.backend.as_str(), "cuda" | "rocm"));
     let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
     let made = sampled(period, gpu, &all, || {
         obeying(path, &requests, &all, || chain.make(&run, &mut work))
     })
     .inspect_err(|error| finish(&failed(error)))?;
-    let profile = profiling.end(&folder, trained_before, &all);
+    let profile = profiling.end(&folder, trained_before, device, &all);
     let Made { report, trained, outcome } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step } => {

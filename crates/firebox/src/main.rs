@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
-use firebox_pipeline::monitor::ProfileConfig;
+use firebox_pipeline::monitor::{Counted, ProfileConfig};
 use firebox_pipeline::{Finished, Outcome, Prepared, Source};
 
 use crate::output::{OutputError, say};
@@ -29,7 +29,7 @@ use crate::terminal::{LogFormat, Terminal, write_line};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Counted<mimalloc::MiMalloc> = Counted(mimalloc::MiMalloc);
 
 /// Lets the allocator keep freed memory until the process ends: a training step takes what the one
 /// before gave up, without a page fault (5 % of a step of 600 ms, measured).

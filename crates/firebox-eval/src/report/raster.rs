@@ -189,7 +189,8 @@ mod tests {
         let confusion = Confusion { classes: 2, counts: vec![4, 0, 3, 1] };
         let picture = confusion_matrix(&confusion);
         let at = |row: usize, column: usize| {
-            picture.palette[picture.pixels[(CELL * row + 9) * picture.width + CELL * column + 9] as usize]
+            picture.palette
+                [picture.pixels[(CELL * row + 9) * picture.width + CELL * column + 9] as usize]
         };
         assert_eq!(at(0, 0), [24, 115, 74]);
         assert_eq!(at(0, 1), [238, 238, 238]);

@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::charts::{HEIGHT, IntervalRow, LEFT, RIGHT, TOP, WIDTH, figure, interval_chart, nothing};
+use super::charts::{
+    HEIGHT, IntervalRow, LEFT, RIGHT, TOP, WIDTH, figure, interval_chart, nothing,
+};
 use super::html::{MADE_BY, Section, facts, page, table};
 use super::markdown::{inline, write_table};
 use super::plot::{Scale, coordinate, escape, path, range};
 use super::write::replace;
 use super::{Fact, Table};
 use crate::text::significant;
-use crate::{EvalError, Estimate};
+use crate::{Estimate, EvalError};
 
 /// A page of measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -218,7 +220,8 @@ mod tests {
     use super::*;
 
     fn sheet() -> Sheet {
-        let fact = |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
+        let fact =
+            |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
         let estimate = |value: f64| Estimate { value, low: value * 0.9, high: value * 1.1 };
         Sheet {
             title: "Speed <of> it".to_owned(),

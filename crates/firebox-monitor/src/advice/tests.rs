@@ -87,12 +87,7 @@ fn each_finding_has_its_figure_and_its_setting() {
     check(
         &[step(1, 100.0, 5.0, 1.0), step(2, 100.0, 19.0, 1.0)],
         &settings(),
-        &[
-            "12.0 % of the time",
-            "12.0 of 100 ms",
-            "workers` from 1 to 2",
-            "prefetch` from 2 to 4",
-        ],
+        &["12.0 % of the time", "12.0 of 100 ms", "workers` from 1 to 2", "prefetch` from 2 to 4"],
     );
     let save = Event::Checkpoint {
         step: 1,

@@ -105,7 +105,9 @@ mod tests {
         let file = png(&picture);
         assert_eq!(file[..16], *b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
         assert_eq!(file[16..29], [0, 0, 0, 2, 0, 0, 0, 1, 8, 3, 0, 0, 0]);
-        assert!(file.windows(10).any(|part| part == [b'P', b'L', b'T', b'E', 255, 255, 255, 1, 2, 3]));
+        assert!(
+            file.windows(10).any(|part| part == [b'P', b'L', b'T', b'E', 255, 255, 255, 1, 2, 3])
+        );
         assert!(file.windows(3).any(|part| part == [0, 0, 1]) && file.ends_with(b"IEND\xaeB`\x82"));
     }
 }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use firebox_core::Event;
 
 use super::histogram::{self, Histogram};
+use super::png::png;
 use super::points::{Points, settings};
 use super::protobuf::{Message, record};
-use super::png::png;
 use super::{Ending, Picture, Track, TrackError, TrackedRun, at, hparams, layout, now};
 use crate::TensorBoardConfig;
 

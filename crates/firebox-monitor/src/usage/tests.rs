@@ -137,10 +137,7 @@ fn a_device_that_is_not_busy_has_a_cause() {
     assert_eq!(usage(&[started("train"), step(1, 1.0, 0.0)]).utilisation(false), None);
     assert_eq!(usage(&[started("train"), sample(1.0, 1.0, 0.0, None)]).utilisation(true), None);
     // Samples of other stages say nothing about training.
-    assert_eq!(
-        usage(&[started("ingest"), sample(1.0, 4.0, 0.0, None)]).utilisation(false),
-        None
-    );
+    assert_eq!(usage(&[started("ingest"), sample(1.0, 4.0, 0.0, None)]).utilisation(false), None);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use firebox_loader::Batch;
 use firebox_models::{Bert, BertConfig, Loss};
 use firebox_train::{Objective, Streams};
 
-use super::labels::binary_cross_entropy;
 use super::config::{BenchConfig, Sizes, heads};
+use super::labels::binary_cross_entropy;
 use super::noise::Noise;
 use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;

@@ -150,7 +150,9 @@ impl BenchConfig {
         }
         let fixed_length = workload == Workload::LstmForecast;
         if self.length.is_some() && fixed_length {
-            return refuse("lstm-forecast has sequences of 24 steps, whatever the length".to_owned());
+            return refuse(
+                "lstm-forecast has sequences of 24 steps, whatever the length".to_owned(),
+            );
         }
         if self.hidden.is_some() && workload.default_hidden().is_none() {
             let name = workload.name();

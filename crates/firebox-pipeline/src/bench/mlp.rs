@@ -5,8 +5,8 @@ use firebox_loader::Batch;
 use firebox_models::{Loss, Mlp, MlpConfig};
 use firebox_train::{Objective, Streams};
 
-use super::labels::cross_entropy;
 use super::config::{BenchConfig, Sizes};
+use super::labels::cross_entropy;
 use super::noise::Noise;
 use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
 pub use self::config::{BenchConfig, Workload};
-pub(crate) use self::timing::Measured;
 use self::timing::Beside;
+pub(crate) use self::timing::Measured;
 pub use self::watch::Watching;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;

@@ -48,7 +48,11 @@ impl Noise {
     /// Where the sample at a place of the epoch lies. More samples than a batch are met all over
     /// memory.
     fn place(&self, index: usize) -> usize {
-        if self.samples == self.batch { index % self.samples } else { index * STRIDE % self.samples }
+        if self.samples == self.batch {
+            index % self.samples
+        } else {
+            index * STRIDE % self.samples
+        }
     }
 
     /// The same with a label from 0 to below `classes` for each sample.
@@ -96,8 +100,7 @@ mod tests {
 
     #[test]
     fn labels_and_tokens_cover_their_ranges_and_come_again() {
-        let config =
-            BenchConfig { steps: 2, warmup: 1, ..BenchConfig::new(Workload::BertBase) };
+        let config = BenchConfig { steps: 2, warmup: 1, ..BenchConfig::new(Workload::BertBase) };
         let sizes = Sizes { batch: 64, length: 128, hidden: 768, samples: 64 };
         let noise = Noise::tokens(sizes, &config, 30_522).with_labels(3);
         assert_eq!((noise.len(), noise.shape()), (3 * 64, [128, 1]));

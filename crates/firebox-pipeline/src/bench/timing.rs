@@ -111,8 +111,7 @@ impl Steps {
         self.measured.waits.drain(..warmup);
         if gpu {
             let count = self.gpu.len() as f64;
-            self.measured.utilisation =
-                (count > 0.0).then(|| self.gpu.iter().sum::<f64>() / count);
+            self.measured.utilisation = (count > 0.0).then(|| self.gpu.iter().sum::<f64>() / count);
         }
         self.measured
     }

@@ -68,7 +68,8 @@ fn bilstm(steps: usize, inputs: usize, hidden: usize) -> (usize, usize) {
 /// Operations of an encoder layer whose feed-forward network is four times as wide.
 fn encoder_layer(length: usize, width: usize) -> usize {
     let attention = 2 * dense(length, width);
-    length * (dense(width, 3 * width) + attention + dense(width, width) + 2 * dense(width, 4 * width))
+    length
+        * (dense(width, 3 * width) + attention + dense(width, width) + 2 * dense(width, 4 * width))
 }
 
 #[cfg(test)]
@@ -100,6 +101,9 @@ mod tests {
         // 101 GFLOP were counted for a training step by other means (LOG.md), the input's gradient left out.
         assert!((95.0..105.0).contains(&giga(Workload::CnnLstm, 64, false)));
         assert!((105.0..112.0).contains(&giga(Workload::Transformer, 256, false)));
-        assert!(giga(Workload::LstmForecast, 128, false) < giga(Workload::LstmForecast, 128, true) * 3.0);
+        assert!(
+            giga(Workload::LstmForecast, 128, false)
+                < giga(Workload::LstmForecast, 128, true) * 3.0
+        );
     }
 }

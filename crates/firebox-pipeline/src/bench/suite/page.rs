@@ -116,7 +116,14 @@ fn advice(all: &Performance) -> SheetSection {
             let said =
                 format!("{}: the device is busy {} % of the time", case.name, digits(100.0 * busy));
             let kernels = case.name == "kernels" || case.name == "all";
-            say(said, if kernels { "`loader.batch_size` larger" } else { "the kernels: `FIREBOX_KERNELS` unset" });
+            say(
+                said,
+                if kernels {
+                    "`loader.batch_size` larger"
+                } else {
+                    "the kernels: `FIREBOX_KERNELS` unset"
+                },
+            );
         }
     }
     for (single, half) in pairs(all) {

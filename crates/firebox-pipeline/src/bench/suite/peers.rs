@@ -53,13 +53,15 @@ impl Torch {
                     python.display()
                 )));
             }
-            None => match [PathBuf::from("python3"), made.clone()].into_iter().find(|p| has_torch(p)) {
-                Some(python) => python,
-                None => {
-                    make(environment, on_gpu, say)?;
-                    made
+            None => {
+                match [PathBuf::from("python3"), made.clone()].into_iter().find(|p| has_torch(p)) {
+                    Some(python) => python,
+                    None => {
+                        make(environment, on_gpu, say)?;
+                        made
+                    }
                 }
-            },
+            }
         };
         Ok(Self { python, script: script.clone(), on_gpu })
     }
@@ -126,7 +128,12 @@ fn make(folder: &Path, on_gpu: bool, say: &dyn Fn(&str)) -> Result<(), PipelineE
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
                 let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-                Err(errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").to_owned())
+                Err(errors
+                    .lines()
+                    .rev()
+                    .find(|line| !line.trim().is_empty())
+                    .unwrap_or("")
+                    .to_owned())
             }
             Err(error) => Err(error.to_string()),
         }

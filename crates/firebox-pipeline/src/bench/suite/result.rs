@@ -277,8 +277,7 @@ pub(super) mod tests {
         let (slope, error) = exponent(&points).unwrap();
         assert!((slope - 1.5).abs() < 1e-12 && error < 1e-9, "{slope} {error}");
         // Against numpy.polyfit(log x, log y, 1, cov=True) of the same four points.
-        let (slope, error) =
-            exponent(&[(1.0, 1.0), (2.0, 2.5), (4.0, 3.5), (8.0, 9.0)]).unwrap();
+        let (slope, error) = exponent(&[(1.0, 1.0), (2.0, 2.5), (4.0, 3.5), (8.0, 9.0)]).unwrap();
         assert!((slope - 0.999_520_2).abs() < 1e-6, "{slope}");
         assert!((error - 0.121_343_2).abs() < 1e-6, "{error}");
         assert_eq!(exponent(&points[..2]), None);

@@ -75,7 +75,13 @@ pub(super) fn settings(all: &Performance) -> SheetSection {
         ]
     });
     let columns = [
-        "setting", "step ms", "samples/s", "data overhead", "utilisation", "speed-up", "epoch min",
+        "setting",
+        "step ms",
+        "samples/s",
+        "data overhead",
+        "utilisation",
+        "speed-up",
+        "epoch min",
         "total min",
     ];
     let batch = timed(all, SuitePart::Table).next().map_or(0, |case| case.rounds[0].batch);
@@ -88,10 +94,12 @@ pub(super) fn settings(all: &Performance) -> SheetSection {
         tables: vec![table("What each setting brings", "", &columns, rows.collect())],
         charts: vec![SheetChart::Bars {
             title: "Milliseconds of a step".to_owned(),
-            rows: timed(all, SuitePart::Table).filter_map(|case| {
-                let Spread { value, low, high } = case.step()?;
-                Some((case.name.clone(), Estimate { value, low, high }, case.name == "all"))
-            }).collect(),
+            rows: timed(all, SuitePart::Table)
+                .filter_map(|case| {
+                    let Spread { value, low, high } = case.step()?;
+                    Some((case.name.clone(), Estimate { value, low, high }, case.name == "all"))
+                })
+                .collect(),
         }],
     }
 }
@@ -107,16 +115,17 @@ pub(super) fn watching(all: &Performance) -> SheetSection {
     let pairs = alone.rounds.iter().zip(&watched.rounds);
     let turns = Spread::of(pairs.map(|(a, w)| 100.0 * (w.step_ms / a.step_ms - 1.0)));
     let percent = |found: Option<Spread>| {
-        found.map_or("–".to_owned(), |Spread { value, low, high }| {
-            match low == high {
-                true => format!("{value:.3} %"),
-                false => format!("{value:.3} % ({low:.3} to {high:.3})"),
-            }
+        found.map_or("–".to_owned(), |Spread { value, low, high }| match low == high {
+            true => format!("{value:.3} %"),
+            false => format!("{value:.3} % ({low:.3} to {high:.3})"),
         })
     };
     let rows = vec![
         vec!["the training loop stands still".to_owned(), percent(of(|cost| Some(cost.loop_us)))],
-        vec!["processor time of all threads that watch".to_owned(), percent(of(|cost| cost.threads_us))],
+        vec![
+            "processor time of all threads that watch".to_owned(),
+            percent(of(|cost| cost.threads_us)),
+        ],
         vec!["whole steps, watched after alone, round by round".to_owned(), percent(turns)],
     ];
     SheetSection {
@@ -149,8 +158,7 @@ pub(super) fn workloads(all: &Performance) -> SheetSection {
             memory.map_or("–".to_owned(), |mib| format!("{mib:.0}")),
         ]
     });
-    let columns =
-        ["case", "step ms", "samples/s", "floor ms", "of it", "utilisation", "peak MiB"];
+    let columns = ["case", "step ms", "samples/s", "floor ms", "of it", "utilisation", "peak MiB"];
     let note = "The floor is the products of a step at the measured peak of their type, and the optimizer's way through memory at its measured rate; `of it` is how close the step comes.";
     let mut tables = vec![table("Steps and floors", note, &columns, rows.collect())];
     tables.push(beside(&cases));
@@ -191,7 +199,12 @@ fn beside(cases: &[&Measurement]) -> Table {
         ]
     });
     let columns = [
-        "case", "Firebox ms", "PyTorch ms", "tuned ms", "over PyTorch", "over tuned",
+        "case",
+        "Firebox ms",
+        "PyTorch ms",
+        "tuned ms",
+        "over PyTorch",
+        "over tuned",
         "peak MiB, ours / theirs",
     ];
     let note = "In turn: each round starts Firebox, then PyTorch as installed, then PyTorch with glibc's allocator tuned. A ratio is the median of the rounds' ratios.";
@@ -210,9 +223,8 @@ pub(super) fn scaling(all: &Performance) -> SheetSection {
     let mut charts: BTreeMap<Axis, Vec<(String, Points)>> = BTreeMap::new();
     let mut rows = vec![];
     for ((axis, name), points) in curves {
-        let fitted = exponent(&points).map_or("–".to_owned(), |(slope, error)| {
-            format!("{slope:.2} ± {error:.2}")
-        });
+        let fitted = exponent(&points)
+            .map_or("–".to_owned(), |(slope, error)| format!("{slope:.2} ± {error:.2}"));
         let texts: Vec<String> =
             points.iter().map(|(size, time)| format!("{size}: {}", digits(*time))).collect();
         rows.push(vec![name.clone(), axis.name().to_owned(), fitted, texts.join(", ")]);
