@@ -201,6 +201,10 @@ fn a_profile_is_a_timeline_and_a_table() {
     let summary = std::fs::read_to_string(run.join("summary.md")).unwrap();
     assert!(summary.contains("## Profile"), "{summary}");
     assert!(summary.contains("| backward | 4 |"), "{summary}");
+    // Kernels stand with their shapes and rates, and the note tells what a step took.
+    let row = summary.lines().find(|line| line.starts_with("| recurrent layer | ")).unwrap();
+    assert!(row.contains("16, 4, 8, 2\\]") && row.contains(" %) | "), "{row}");
+    assert!(summary.contains("waited for the device ") && summary.contains(" times a step, "));
 
     // A run that is there already takes no step that could be profiled.
     let output =

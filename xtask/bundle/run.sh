@@ -19,8 +19,21 @@ work=${WORK:-$BUNDLE/work}
 results="$BUNDLE/results"
 export BUNDLE DEVICE="$device"
 
+# Programs travel packed.
+for packed in "$BUNDLE"/bin/*.xz "$BUNDLE"/bin/*.gz; do
+    [ -f "$packed" ] || continue
+    case $packed in
+    *.gz) gunzip "$packed" ;;
+    *) xz -d "$packed" 2>/dev/null || python3 -c 'import lzma, os, shutil, sys
+with lzma.open(sys.argv[1]) as packed, open(sys.argv[1][:-3], "wb") as program:
+    shutil.copyfileobj(packed, program)
+os.chmod(sys.argv[1][:-3], 0o755)
+os.remove(sys.argv[1])' "$packed" || { echo "unpacking needs xz or python3" >&2; exit 2; } ;;
+    esac
+done
+
 usage() {
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit 2
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
         let target = bin.join(name);
         copy(program, &target)?;
         strip(&target);
+        compress(&target)?;
     }
     let from = root().join("xtask/bundle");
     copy(&from.join("run.sh"), &out.join("run.sh"))?;
@@ -147,6 +148,19 @@ fn strip(program: &Path) {
     let done = Command::new("strip").arg(program).status();
     if !done.is_ok_and(|status| status.success()) {
         println!("{} keeps its symbols: there is no `strip` here", program.display());
+    }
+}
+
+/// Packs a program; `run.sh` unpacks it.
+fn compress(program: &Path) -> Result<(), String> {
+    let packed = Command::new("xz").args(["-6", "-T0"]).arg(program).status();
+    if packed.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let packed = Command::new("gzip").arg("-9").arg(program).status();
+    match packed.is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err("programs cannot be packed: there is neither `xz` nor `gzip` here".to_owned()),
     }
 }
 

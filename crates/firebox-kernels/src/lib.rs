@@ -98,6 +98,7 @@ mod max_pool;
 mod noise;
 mod norm;
 mod optimizer;
+mod profile;
 
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};

@@ -50,7 +50,7 @@ mod watch;
 pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
-pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
+pub use profile::{Counted, Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
 pub use track::{Picture, TrackedRun, Trackers};
 pub use usage::{Measure, Usage, Utilisation};

@@ -157,7 +157,7 @@ pub(crate) fn run(
         obeying(path, &requests, &all, || chain.make(&run, &mut work))
     })
     .inspect_err(|error| finish(&failed(error)))?;
-    let profile = profiling.end(&folder, trained_before, &all);
+    let profile = profiling.end(&folder, trained_before, device, &all);
     let Made { report, trained, outcome } = match made {
         Making::Complete(made) => *made,
         Making::Interrupted { step } => {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
-use firebox_pipeline::monitor::ProfileConfig;
+use firebox_pipeline::monitor::{Counted, ProfileConfig};
 use firebox_pipeline::{Finished, Outcome, Prepared, Source};
 
 use crate::output::{OutputError, say};
@@ -33,7 +33,7 @@ use crate::terminal::{LogFormat, Terminal, write_line};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
+static ALLOCATOR: Counted<memory::Counting> = Counted(memory::Counting);
 
 /// Train sequence encoders fast and honestly from one declarative file.
 #[derive(Parser)]

@@ -100,12 +100,14 @@ pub fn suite(
     let forms = torch.as_ref().map_or(0, |torch| torch.forms().len()) as f64;
     let left = 60.0 * config.minutes - begun.elapsed().as_secs_f64();
     let (wanted, seconds) = rounds(&cases, forms, left);
-    say(&format!(
-        "{} cases, about {:.0} s a round; {wanted} rounds, about {:.1} minutes in all",
-        cases.len(),
-        seconds,
-        (wanted as f64 * seconds + begun.elapsed().as_secs_f64()) / 60.0
-    ));
+    if !cases.is_empty() {
+        say(&format!(
+            "{} cases, about {:.0} s a round; {wanted} rounds, about {:.1} minutes in all",
+            cases.len(),
+            seconds,
+            (wanted as f64 * seconds + begun.elapsed().as_secs_f64()) / 60.0
+        ));
+    }
     let mut performance = Performance {
         created: now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -136,6 +138,7 @@ pub fn suite(
         }
     }
     performance.peers = engines(&performance);
+    performance.seconds = begun.elapsed().as_secs_f64();
     let regressions = before.as_ref().map(|before| performance.regressions(before));
     write(&config.output.join("performance.json"), &json(&performance)?)?;
     let summary = config.output.join("performance_summary.md");
