@@ -12,6 +12,7 @@ use firebox_train::Summary;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::RunFolder;
+use crate::forecast::Forecast;
 use crate::keys::Keys;
 use crate::pretrain::Pretrain;
 use crate::stages::Run;
@@ -58,6 +59,7 @@ impl Kind {
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Forecast => &Forecast,
         }
     }
 }

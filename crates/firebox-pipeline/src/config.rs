@@ -8,11 +8,12 @@ use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, Wi
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
-use firebox_models::BiLstmMaeConfig;
+use firebox_models::{BiLstmMaeConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::forecast::ForecastConfig;
 use crate::search::SearchConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
@@ -44,6 +45,9 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// What is forecast, for the pipeline `forecast`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastConfig>,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
@@ -58,6 +62,8 @@ pub enum Kind {
     /// ingest → windows → augment → pre-train → evaluate → report
     #[default]
     Pretrain,
+    /// ingest → windows → train → evaluate → report
+    Forecast,
 }
 
 /// `[run]`
@@ -150,6 +156,18 @@ impl Default for LoaderTable {
 pub enum ModelConfig {
     /// The BiLSTM masked autoencoder of reference system R1.
     BilstmMae(BiLstmMaeConfig),
+    /// The forecaster of reference system R2.
+    StackedLstm(StackedLstmConfig),
+}
+
+impl ModelConfig {
+    /// Its name in a configuration.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::BilstmMae(_) => "bilstm-mae",
+            Self::StackedLstm(_) => "stacked-lstm",
+        }
+    }
 }
 
 impl Default for ModelConfig {

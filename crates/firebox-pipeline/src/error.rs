@@ -45,6 +45,9 @@ pub enum PipelineError {
     /// Settings of the monitor.
     #[error(transparent)]
     Monitor(#[from] firebox_monitor::ConfigError),
+    /// Settings of a loss.
+    #[error(transparent)]
+    Loss(#[from] firebox_kernels::LossError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
@@ -105,6 +108,7 @@ impl PipelineError {
             | Self::Split(_)
             | Self::Normalise(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
@@ -126,7 +130,10 @@ impl PipelineError {
             }
             Self::Eval(error) => matches!(
                 error,
-                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+                EvalError::Setting { .. }
+                    | EvalError::Runs { .. }
+                    | EvalError::NotOurs { .. }
+                    | EvalError::NoForecast
             ),
             Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
 use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
-use firebox_models::BiLstmMae;
+use firebox_models::{BiLstmMae, BiLstmMaeConfig};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -24,8 +24,12 @@ pub(crate) struct Pretrain;
 
 impl Chain for Pretrain {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
-        let ModelConfig::BilstmMae(model) = &config.model;
-        Ok(model.validate()?)
+        if config.forecast.is_some() {
+            return Err(PipelineError::Setting(
+                "[forecast] is there, and `pipeline = \"pretrain\"` forecasts nothing\n  remove it, or set pipeline = \"forecast\"".to_owned(),
+            ));
+        }
+        Ok(bilstm_mae(config)?.validate()?)
     }
 
     fn check_model(
@@ -33,11 +37,11 @@ impl Chain for Pretrain {
         config: &PipelineConfig,
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
-        let PipelineConfig { model, train, .. } = config;
+        let train = &config.train;
         if train.groups.is_empty() && train.layer_decay.is_none() {
             return Ok(());
         }
-        let ModelConfig::BilstmMae(model) = model;
+        let model = bilstm_mae(config)?;
         // Names do not depend on the number of channels, which is not known yet.
         let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
         check_groups(&model, train).map_err(|error| TrainError::from(error).into())
@@ -56,7 +60,7 @@ impl Chain for Pretrain {
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let windows = run.windows(&mut work.remade)?;
-        work.reasons.extend(split_reasons(run.config, &windows));
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let shards = run.augment(&windows, &mut work.remade)?;
         let Trained { model, summary, outcome, step } =
@@ -95,13 +99,24 @@ impl Chain for Pretrain {
         if windows.parts.validation.is_empty() {
             return Err(PipelineError::NoValidation);
         }
-        work.reasons.extend(split_reasons(run.config, &windows));
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let shards = run.augment(&windows, &mut work.remade)?;
         Ok(match run.train(&windows, shards, work.path, &mut work.remade)? {
             Training::Complete(_) => summary_of(work.path, run.keys),
             Training::Interrupted { .. } => None,
         })
+    }
+}
+
+/// The settings of the one model that is pre-trained.
+fn bilstm_mae(config: &PipelineConfig) -> Result<&BiLstmMaeConfig, PipelineError> {
+    match &config.model {
+        ModelConfig::BilstmMae(model) => Ok(model),
+        other => Err(PipelineError::Setting(format!(
+            "[model.{}] is none that `pipeline = \"pretrain\"` trains\n  replace it with [model.bilstm-mae], or leave it out",
+            other.name()
+        ))),
     }
 }
 
@@ -121,7 +136,7 @@ struct Trained {
 impl Run<'_> {
     /// The model as it is initialised from a seed, on the device without gradients.
     pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
-        let ModelConfig::BilstmMae(model) = &self.config.model;
+        let model = bilstm_mae(self.config)?;
         let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
         Ok(model.in_precision(self.config.run.precision))
     }
