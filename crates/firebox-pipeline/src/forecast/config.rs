@@ -22,7 +22,8 @@ pub struct ForecastConfig {
     pub statics: Vec<String>,
     /// Cycles of the calendar at the window's last step: `hour`, `weekday`, `year-day`.
     pub calendar: Vec<Calendar>,
-    /// Whether the model puts out values, or changes since the window's last step.
+    /// What the model puts out: `value`, `change` since the window's last step, or `relative-change`,
+    /// in units of the target's standard deviation within the window.
     pub predict: Predicted,
     /// What is minimised, over outputs in units of their training scale.
     pub loss: ForecastLoss,

@@ -11,8 +11,8 @@ use crate::measure::{data_tables, table};
 
 /// Horizons whose forecasts are drawn.
 const SHOWN_HORIZONS: usize = 3;
-/// Steps that are drawn of the first series: a week of hours.
-const SHOWN_STEPS: usize = 168;
+/// Steps that are drawn of the first series: four days of hours.
+const SHOWN_STEPS: usize = 96;
 
 /// What this kind of run has to say.
 pub(super) fn report(name: &str, sequences: &Sequences, measured: &Measured) -> Report {
@@ -109,12 +109,17 @@ fn errors(evaluation: &ForecastEvaluation) -> Part {
             _ => by_horizon(evaluation, target, &places),
         });
     }
+    // The season is in the table; a chart has no room for it.
+    let short = |baseline| match baseline {
+        Forecaster::SeasonalNaive(_) => "seasonal naive".to_owned(),
+        other => other.name(),
+    };
     let gains = evaluation.gains.iter().map(|gain| Interval {
         name: match gain.output.map(|place| &evaluation.outputs[place]) {
             Some(output) => {
-                format!("{}, {} +{}", gain.baseline.name(), output.target, output.horizon)
+                format!("{}, {} +{}", short(gain.baseline), output.target, output.horizon)
             }
-            None => format!("{}, all", gain.baseline.name()),
+            None => format!("{}, all", short(gain.baseline)),
         },
         estimate: gain.gain,
         own: gain.output.is_none(),
@@ -194,7 +199,11 @@ fn score_table(evaluation: &ForecastEvaluation) -> Table {
         .flat_map(|place| evaluation.scores.iter().filter(move |score| score.output == place));
     let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values; MASE is the absolute error in units of the seasonal naive forecast's on the training steps.".to_owned();
     let columns = ["output", "forecaster", "MAE", "RMSE", "R²", "MASE", "MAE of each seed"];
-    table("Errors by output", note, &columns, scores.map(row).collect())
+    let mut rows: Vec<Vec<String>> = scores.map(row).collect();
+    let several = rows.iter().any(|row| row.last().is_some_and(|seeds| !seeds.is_empty()));
+    let shown = if several { columns.len() } else { columns.len() - 1 };
+    rows.iter_mut().for_each(|row| row.truncate(shown));
+    table("Errors by output", note, &columns[..shown], rows)
 }
 
 /// Forecasts of consecutive windows of the first series beside what came.

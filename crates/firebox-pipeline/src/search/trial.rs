@@ -118,11 +118,21 @@ pub(super) fn run(
             number,
             epochs,
         };
+        let mut waits = false;
         let trained = loop {
             match train_only(&prepared, device, &keys, &path, &halt, shared, &watcher) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
-                Err(PipelineError::InUse(_)) => std::thread::sleep(PAUSE),
+                Err(PipelineError::InUse(folder)) => {
+                    if !std::mem::replace(&mut waits, true) {
+                        let message = format!(
+                            "trial {number} waits for {}, which another worker has in hand",
+                            folder.display()
+                        );
+                        listener.on(&Event::Warning { message });
+                    }
+                    std::thread::sleep(PAUSE);
+                }
                 other => break other,
             }
         };
