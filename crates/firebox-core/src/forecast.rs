@@ -56,6 +56,10 @@ pub enum Predicted {
     /// Its change since the last step of the window: a level that drifts away from what was trained
     /// on does no harm.
     Change,
+    /// The same in units of the target's standard deviation within the window: neither a level nor a
+    /// volatility that drifts does harm. Source of the idea: Kim et al., "Reversible instance
+    /// normalization for accurate time-series forecasting against distribution shift", 2022.
+    RelativeChange,
 }
 
 /// What is forecast from a window of some set, by the indices of its channels.
@@ -154,6 +158,9 @@ pub struct ForecastScaler {
     outputs: Vec<Affine>,
     /// Of each static channel.
     statics: Vec<Affine>,
+    /// Standard deviation of each target within a window, the mean over the training windows: for
+    /// windows in which it is constant.
+    spreads: Vec<f64>,
 }
 
 impl ForecastScaler {
@@ -168,9 +175,13 @@ impl ForecastScaler {
     pub fn fit(rule: ForecastRule, set: &SeriesSet, train: &TrainWindows) -> Self {
         let mut outputs = vec![Moments::default(); rule.outputs()];
         let mut statics = vec![Moments::default(); rule.statics.len()];
+        let spreads = match rule.predicted {
+            Predicted::RelativeChange => spreads(&rule, set, train),
+            Predicted::Value | Predicted::Change => vec![1.0; rule.targets.len()],
+        };
         let mut row = vec![0.0; rule.outputs()];
         for window in train.windows() {
-            framed(&rule, set, window, &mut row);
+            framed(&rule, &spreads, set, window, &mut row);
             outputs.iter_mut().zip(&row).for_each(|(moments, value)| moments.add(*value));
             let last = window.steps().end - 1;
             for (moments, channel) in statics.iter_mut().zip(&rule.statics) {
@@ -178,7 +189,7 @@ impl ForecastScaler {
             }
         }
         let fitted = |moments: Vec<Moments>| moments.iter().map(Moments::affine).collect();
-        Self { outputs: fitted(outputs), statics: fitted(statics), rule }
+        Self { outputs: fitted(outputs), statics: fitted(statics), rule, spreads }
     }
 
     /// What is forecast.
@@ -192,7 +203,7 @@ impl ForecastScaler {
     /// - `out`: `[horizon, target]`
     pub fn targets(&self, set: &SeriesSet, window: &Window, out: &mut [f32]) {
         let mut row = vec![0.0; self.rule.outputs()];
-        framed(&self.rule, set, window, &mut row);
+        framed(&self.rule, &self.spreads, set, window, &mut row);
         for ((out, value), Affine { center, scale }) in out.iter_mut().zip(row).zip(&self.outputs) {
             *out = ((value - center) / scale) as f32;
         }
@@ -224,25 +235,60 @@ impl ForecastScaler {
         let targets = self.rule.targets.len().max(1);
         for (place, (out, value)) in out.iter_mut().zip(outputs).enumerate() {
             let Affine { center, scale } = self.outputs[place];
-            let from = match self.rule.predicted {
-                Predicted::Value => 0.0,
-                Predicted::Change => self.rule.last(set, window, place % targets),
-            };
-            *out = from + center + scale * f64::from(*value);
+            let (from, unit) = frame(&self.rule, &self.spreads, set, window, place % targets);
+            *out = from + unit * (center + scale * f64::from(*value));
         }
     }
 }
 
-/// The targets of a window as the rule wants them put out, without a scale.
-fn framed(rule: &ForecastRule, set: &SeriesSet, window: &Window, out: &mut [f64]) {
-    rule.truth(set, window, out);
-    if rule.predicted == Predicted::Change {
-        for row in out.chunks_exact_mut(rule.targets.len().max(1)) {
-            for (target, out) in row.iter_mut().enumerate() {
-                *out -= rule.last(set, window, target);
-            }
+/// What a model's output 0 and a difference of 1 stand for, before the scale of training.
+fn frame(
+    rule: &ForecastRule,
+    spreads: &[f64],
+    set: &SeriesSet,
+    window: &Window,
+    target: usize,
+) -> (f64, f64) {
+    match rule.predicted {
+        Predicted::Value => (0.0, 1.0),
+        Predicted::Change => (rule.last(set, window, target), 1.0),
+        Predicted::RelativeChange => {
+            let own = spread(set, window, rule.targets[target]);
+            let unit = if own > 0.0 { own } else { spreads[target] };
+            (rule.last(set, window, target), unit)
         }
     }
+}
+
+/// The targets of a window as the rule wants them put out, without the scale of training.
+fn framed(rule: &ForecastRule, spreads: &[f64], set: &SeriesSet, window: &Window, out: &mut [f64]) {
+    rule.truth(set, window, out);
+    for target in 0..rule.targets.len() {
+        let (from, unit) = frame(rule, spreads, set, window, target);
+        for out in out[target..].iter_mut().step_by(rule.targets.len()) {
+            *out = (*out - from) / unit;
+        }
+    }
+}
+
+/// Standard deviation of a channel within a window; 0 where it is constant.
+fn spread(set: &SeriesSet, window: &Window, channel: usize) -> f64 {
+    let mut moments = Moments::default();
+    window.steps().for_each(|step| moments.add(value(set, window.series, step, channel)));
+    let spread = (moments.squares / moments.count.max(1.0)).sqrt();
+    // What rounding leaves of a constant is not a scale.
+    if spread > moments.mean.abs() * 1e-12 { spread } else { 0.0 }
+}
+
+/// The mean of [`spread`] over the training windows that are not constant; 1 if all are.
+fn spreads(rule: &ForecastRule, set: &SeriesSet, train: &TrainWindows) -> Vec<f64> {
+    let of = |channel: &usize| {
+        let mut moments = Moments::default();
+        let own = train.windows().iter().map(|window| spread(set, window, *channel));
+        own.filter(|own| *own > 0.0).for_each(|own| moments.add(own));
+        if moments.count > 0.0 { moments.mean } else { 1.0 }
+    };
+    rule.targets.iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -279,7 +325,7 @@ mod tests {
     fn targets_come_back_in_their_own_units() {
         let set = set();
         let parts = parts(&set, 5);
-        for predicted in [Predicted::Value, Predicted::Change] {
+        for predicted in [Predicted::Value, Predicted::Change, Predicted::RelativeChange] {
             let scaler = ForecastScaler::fit(rule(predicted), &set, &parts.train);
             let window = parts.test.windows()[3];
             let (mut scaled, mut back, mut truth) = ([0.0; 4], [0.0; 4], [0.0; 4]);
@@ -315,6 +361,34 @@ mod tests {
         let changes = ForecastScaler::fit(rule(Predicted::Change), &set, &parts.train);
         changes.targets(&set, &parts.test.windows()[0], &mut row);
         assert_eq!([row[1], row[3]], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn relative_changes_are_in_units_of_the_window_and_survive_constant_ones() {
+        let values = (0..60).map(|step| if step < 40 { f64::from(step % 4) } else { 7.0 });
+        let series = Series::regular("a", 0, HOUR, values.collect(), 1);
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let parts = parts(&set, 1);
+        let relative = ForecastRule {
+            targets: vec![0],
+            horizons: vec![1],
+            predicted: Predicted::RelativeChange,
+            ..ForecastRule::default()
+        };
+        // Each window holds 0, 1, 2, 3 in some order.
+        let unit = 1.25f64.sqrt();
+        let scaler = ForecastScaler::fit(relative, &set, &parts.train);
+        assert!((scaler.spreads[0] - unit).abs() < 1e-12);
+        let window = Window { series: 0, start: 0, length: 4, label: None };
+        let mut back = [0.0];
+        let Affine { center, scale } = scaler.outputs[0];
+        let output = (1.0 - center) / scale;
+        scaler.restore(&set, &window, &[output as f32], &mut back);
+        assert!((back[0] - (3.0 + unit)).abs() < 1e-6, "{back:?}");
+        let constant = Window { start: 50, ..window };
+        scaler.restore(&set, &constant, &[output as f32], &mut back);
+        assert!((back[0] - (7.0 + unit)).abs() < 1e-6, "{back:?}");
     }
 
     #[test]

@@ -8,12 +8,13 @@ use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, Wi
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
-use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig};
+use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::finetune::FinetuneConfig;
+use crate::forecast::ForecastConfig;
 use crate::multitimeframe::MultitimeframeConfig;
 use crate::search::SearchConfig;
 
@@ -49,6 +50,9 @@ pub struct PipelineConfig {
     /// Fine-tuning, where `pipeline` is `finetune`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finetune: Option<FinetuneConfig>,
+    /// What is forecast, for the pipeline `forecast`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastConfig>,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
     /// What the kind `multitimeframe` needs beside the tables above.
@@ -57,6 +61,17 @@ pub struct PipelineConfig {
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,
+}
+
+impl PipelineConfig {
+    /// The tables that one kind of pipeline alone reads, whether they are there, and that kind.
+    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 3] {
+        [
+            ("finetune", self.finetune.is_some(), Kind::Finetune),
+            ("forecast", self.forecast.is_some(), Kind::Forecast),
+            ("multitimeframe", self.multitimeframe.is_some(), Kind::Multitimeframe),
+        ]
+    }
 }
 
 /// A chain of stages.
@@ -70,6 +85,8 @@ pub enum Kind {
     Multitimeframe,
     /// ingest → windows → (augment → pre-train →) fine-tune → evaluate → report
     Finetune,
+    /// ingest → windows → train → evaluate → report
+    Forecast,
 }
 
 /// `[run]`
@@ -164,6 +181,8 @@ pub enum ModelConfig {
     BilstmMae(BiLstmMaeConfig),
     /// The masked Transformer over patches.
     PatchTransformer(PatchTransformerConfig),
+    /// The forecaster of reference system R2.
+    StackedLstm(StackedLstmConfig),
 }
 
 impl Default for ModelConfig {

@@ -48,6 +48,9 @@ pub enum PipelineError {
     /// Settings of the monitor.
     #[error(transparent)]
     Monitor(#[from] firebox_monitor::ConfigError),
+    /// Settings of a loss.
+    #[error(transparent)]
+    Loss(#[from] firebox_kernels::LossError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
@@ -123,6 +126,7 @@ impl PipelineError {
             | Self::Split(_)
             | Self::Normalise(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
@@ -150,6 +154,7 @@ impl PipelineError {
                     | EvalError::Runs { .. }
                     | EvalError::NotOurs { .. }
                     | EvalError::Clusters { .. }
+                    | EvalError::NoForecast
             ),
             Self::Load(_)
             | Self::Io { .. }

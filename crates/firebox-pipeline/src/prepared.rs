@@ -259,6 +259,14 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             ));
         }
     }
+    for (table, there, kind) in config.own_tables() {
+        if there && kind != config.pipeline {
+            return setting(format!(
+                "[{table}] is there, and the pipeline is `{}`, which does not read it\n  set pipeline = \"{table}\", or remove the table",
+                config.pipeline.name()
+            ));
+        }
+    }
     config.pipeline.chain().check(config)?;
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;

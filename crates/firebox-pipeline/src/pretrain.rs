@@ -27,7 +27,6 @@ pub(crate) struct Pretrain;
 
 impl Chain for Pretrain {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
-        refuse_finetune(config, "pretrain")?;
         config.model.check_pretrainable()
     }
 
@@ -58,6 +57,7 @@ impl Chain for Pretrain {
         match &run.config.model {
             ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
             ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
+            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
         }
     }
 
@@ -70,7 +70,7 @@ impl Chain for Pretrain {
         if windows.parts.validation.is_empty() {
             return Err(PipelineError::NoValidation);
         }
-        work.reasons.extend(split_reasons(run.config, &windows));
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let shards = run.augment(&windows, &mut work.remade)?;
         let complete = match &run.config.model {
@@ -80,6 +80,7 @@ impl Chain for Pretrain {
             ModelConfig::PatchTransformer(_) => run
                 .train::<PatchTransformer>(&windows, shards, work.path, &mut work.remade)?
                 .is_complete(),
+            ModelConfig::StackedLstm(_) => return Err(run.config.model.cannot_pretrain()),
         };
         Ok(if complete { summary_of(work.path, run.keys) } else { None })
     }
@@ -88,7 +89,7 @@ impl Chain for Pretrain {
 /// Everything up to the report, for one of the models.
 fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let windows = run.windows(&mut work.remade)?;
-    work.reasons.extend(split_reasons(run.config, &windows));
+    work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
     work.resolved()?;
     let shards = run.augment(&windows, &mut work.remade)?;
     let Trained { model, summary, outcome, step } =
@@ -128,16 +129,6 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
 }
 
-/// Refuses a table that only fine-tuning reads.
-pub(crate) fn refuse_finetune(config: &PipelineConfig, kind: &str) -> Result<(), PipelineError> {
-    if config.finetune.is_none() {
-        return Ok(());
-    }
-    Err(PipelineError::Setting(format!(
-        "[finetune] is there, and the pipeline is `{kind}`, which does not read it\n  set pipeline = \"finetune\", or leave the table out"
-    )))
-}
-
 /// Checks names of parameters in the settings of pre-training.
 pub(crate) fn check_names(
     config: &PipelineConfig,
@@ -159,6 +150,7 @@ pub(crate) fn check_names(
         ModelConfig::PatchTransformer(_) => {
             check_groups(&PatchTransformer::build(model, &at)?, train)
         }
+        ModelConfig::StackedLstm(_) => return model.check_pretrainable(),
     };
     checked.map_err(|error| TrainError::from(error).into())
 }

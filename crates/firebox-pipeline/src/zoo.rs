@@ -83,6 +83,7 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(_) => "bilstm-mae",
             Self::PatchTransformer(_) => "patch-transformer",
+            Self::StackedLstm(_) => "stacked-lstm",
         }
     }
 
@@ -98,6 +99,15 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(model) => Ok(model.validate()?),
             Self::PatchTransformer(model) => Ok(model.validate()?),
+            Self::StackedLstm(_) => Err(self.cannot_pretrain()),
         }
+    }
+
+    /// What is said of a model that does not learn by masking.
+    pub(crate) fn cannot_pretrain(&self) -> PipelineError {
+        PipelineError::Setting(format!(
+            "[model.{}] is not pre-trained by masking\n  set [model.bilstm-mae] or [model.patch-transformer], or leave the model out",
+            self.name()
+        ))
     }
 }

@@ -1,6 +1,8 @@
 //! What a forecaster minimises. Targets and static features are held here, by the index of their
 //! sample; the loader knows neither.
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_kernels::{LossError, MeanLoss, huber, squared_error};
 use firebox_loader::Batch;
@@ -79,8 +81,8 @@ fn rows(values: &[f32], width: usize, indices: &[usize], device: &Device) -> Ten
 /// Forecasts of several outputs from windows and static features.
 #[derive(Clone, Debug)]
 pub struct Forecasting {
-    train: ForecastSamples,
-    validation: ForecastSamples,
+    train: Arc<ForecastSamples>,
+    validation: Arc<ForecastSamples>,
     statics: usize,
     outputs: usize,
     loss: ForecastLoss,
@@ -93,7 +95,7 @@ impl Forecasting {
     /// # Errors
     /// If a setting of the loss is out of its range.
     pub fn new(
-        [train, validation]: [ForecastSamples; 2],
+        [train, validation]: [Arc<ForecastSamples>; 2],
         statics: usize,
         outputs: usize,
         loss: ForecastLoss,
@@ -178,7 +180,7 @@ mod tests {
                 (ForecastLoss::Mae, mean(&f64::abs)),
                 (ForecastLoss::Huber { delta: 0.7 }, mean(&huber)),
             ] {
-                let both = [samples(1.0), samples(-0.5)];
+                let both = [samples(1.0), samples(-0.5)].map(Arc::new);
                 let objective = Forecasting::new(both, 1, 2, loss).unwrap();
                 let streams = Streams { samples: Stream::new(3, "samples"), dropout };
                 let trained = model.clone().train();
@@ -192,7 +194,8 @@ mod tests {
             }
         }
         let wrong = ForecastLoss::Huber { delta: 0.0 };
-        let error = Forecasting::new([samples(1.0), samples(1.0)], 1, 2, wrong).unwrap_err();
+        let error =
+            Forecasting::new([1.0, 1.0].map(|of| Arc::new(samples(of))), 1, 2, wrong).unwrap_err();
         assert!(error.to_string().contains("`huber.delta` of a loss is 0"), "{error}");
     }
 }

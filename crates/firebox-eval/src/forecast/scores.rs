@@ -1,8 +1,6 @@
 //! Errors of forecasts with their intervals, and the model beside its baselines.
 
-use super::{
-    ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster, Forecasts,
-};
+use super::{ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
 use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
