@@ -249,18 +249,19 @@ pub fn evaluate_ucr(
     Ok(UcrFinished { page, verdict, summary, interrupted })
 }
 
+/// Names of the two trainings.
+const PRETRAIN: &str = "pretrain";
+const FINETUNE: &str = "finetune";
+
 /// The key of a training of one set, from its data and all settings.
 fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str) -> Key {
     // Neither the number of seeds nor what is done with the features changes a training.
-    let shared = UcrConfig {
-        seed: 0,
-        seeds: 1,
-        levels: vec![1],
-        strengths: vec![1.0],
-        penalties: vec![1.0],
-        folds: 2,
-        ..config.clone()
-    };
+    let UcrConfig { longest, encoder, pretraining, .. } = config.clone();
+    let mut shared = UcrConfig { longest, encoder, pretraining, ..UcrConfig::default() };
+    if kind == FINETUNE {
+        let UcrConfig { finetuning, head, loss, mix, .. } = config.clone();
+        shared = UcrConfig { finetuning, head, loss, mix, ..shared };
+    }
     Key::builder(kind, 1)
         .upstream("series", series)
         .field("config", serde_json::to_string(&shared).unwrap_or_default())
@@ -277,10 +278,14 @@ mod tests {
     fn what_does_not_change_a_training_does_not_change_its_key() {
         let series = Key::builder("series", 1).finish();
         let base = UcrConfig::default();
-        let of = |config: &UcrConfig, seed| key("train", series, config, seed, "cpu");
+        let of = |config: &UcrConfig, seed| key(PRETRAIN, series, config, seed, "cpu");
         let more = UcrConfig { seeds: 9, levels: vec![1], folds: 3, ..base.clone() };
         assert_eq!(of(&base, 1), of(&more, 1));
         assert_ne!(of(&base, 1), of(&base, 2));
+        let mixed = UcrConfig { mix: Mix::Mixup { alpha: 0.4 }, ..base.clone() };
+        assert_eq!(of(&base, 1), of(&mixed, 1), "pre-training has no labels to mix");
+        let tuned = |config: &UcrConfig| key(FINETUNE, series, config, 1, "cpu");
+        assert_ne!(tuned(&base), tuned(&mixed));
         let longer = UcrTraining { steps: 7, ..base.pretraining };
         assert_ne!(of(&base, 1), of(&UcrConfig { pretraining: longer, ..base.clone() }, 1));
     }
