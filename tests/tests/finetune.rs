@@ -145,12 +145,11 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
 
     let quick = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
     let encoder = format!("finetune.encoder=runs/{name}");
-    let with = |more: &[&str]| -> Vec<String> {
-        let all = quick.iter().chain(["--set", encoder.as_str()].iter()).chain(more);
-        all.map(|text| (*text).to_owned()).collect()
+    let with = |more: &[&'static str]| -> Vec<String> {
+        let all = quick.iter().copied().chain(["--set", encoder.as_str()]);
+        all.chain(more.iter().copied()).map(str::to_owned).collect()
     };
-    let strings = |all: &[String]| -> Vec<String> { all.to_vec() };
-    let arguments = strings(&with(&[]));
+    let arguments = with(&[]);
     let text = run(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(text.contains("10 of 10 parameters match (100 % of their numbers)"), "{text}");
     assert!(text.contains("not used: `decoder.hidden.bias`"), "{text}");

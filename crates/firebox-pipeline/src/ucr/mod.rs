@@ -82,7 +82,7 @@ impl Default for UcrConfig {
             penalties: vec![1000.0, 100.0, 10.0, 1.0, 0.1],
             folds: 5,
             pretraining: UcrTraining { steps: 200, batch_size: 16, learning_rate: 1e-3 },
-            finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 1e-3 },
+            finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 3e-3 },
             head: ClassifierConfig {
                 heads: 0,
                 pooling: Pooling::MeanMax,
@@ -90,7 +90,7 @@ impl Default for UcrConfig {
                 ..ClassifierConfig::default()
             },
             loss: ClassLoss::CrossEntropy { label_smoothing: 0.1 },
-            mix: Mix::None,
+            mix: Mix::Mixup { alpha: 0.4 },
         }
     }
 }
@@ -282,7 +282,7 @@ mod tests {
         let more = UcrConfig { seeds: 9, levels: vec![1], folds: 3, ..base.clone() };
         assert_eq!(of(&base, 1), of(&more, 1));
         assert_ne!(of(&base, 1), of(&base, 2));
-        let mixed = UcrConfig { mix: Mix::Mixup { alpha: 0.4 }, ..base.clone() };
+        let mixed = UcrConfig { mix: Mix::None, ..base.clone() };
         assert_eq!(of(&base, 1), of(&mixed, 1), "pre-training has no labels to mix");
         let tuned = |config: &UcrConfig| key(FINETUNE, series, config, 1, "cpu");
         assert_ne!(tuned(&base), tuned(&mixed));
