@@ -191,10 +191,20 @@ pub fn evaluate_ucr(
     let pairs = sets::pairs(folder)?;
     std::fs::create_dir_all(output).map_err(at(output))?;
     let started = Instant::now();
-    let (mut measured, mut failed) = (vec![], vec![]);
+    let configuration = toml::to_string(config).map_err(|error| {
+        PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
+    })?;
+    let mut report = ArchiveReport {
+        created: String::new(),
+        device: device.description.clone(),
+        seeds: config.seeds as usize,
+        seconds: 0.0,
+        configuration,
+        sets: vec![],
+        failed: vec![],
+    };
     let total = pairs.len() as u64 * u64::from(config.seeds);
-    let mut done = 0;
-    let mut interrupted = false;
+    let (mut done, mut interrupted, mut first_error) = (0, false, None);
     for pair in &pairs {
         let set_started = Instant::now();
         let mut progress = |seeds: u64| {
@@ -206,11 +216,10 @@ pub fn evaluate_ucr(
                 unit: "seeds".to_owned(),
             });
         };
-        let made = recipe::Job { config, device, stop, output, pair }.run(&mut progress);
-        match made {
+        match (recipe::Job { config, device, stop, output, pair }).run(&mut progress) {
             Ok(set) => {
                 let seconds = set_started.elapsed().as_secs_f64();
-                measured.push(ArchiveSet { seconds, ..set });
+                report.sets.push(ArchiveSet { seconds, ..set });
             }
             Err(_) if stop.load(Ordering::SeqCst) => {
                 interrupted = true;
@@ -221,29 +230,19 @@ pub fn evaluate_ucr(
                 let why = why.trim_start_matches("failed: ").to_owned();
                 let message = format!("{} could not be measured: {why}", pair.name);
                 listener.on(&Event::Warning { message });
-                failed.push((error, pair.name.clone(), why));
+                report.failed.push((pair.name.clone(), why));
+                first_error.get_or_insert(error);
             }
         }
+        // After each set, so that a long run can be looked at.
+        report.created = now();
+        report.seconds = started.elapsed().as_secs_f64();
+        report.write(output)?;
     }
-    if measured.is_empty()
-        && !interrupted
-        && let Some((error, ..)) = failed.pop()
-    {
-        return Err(error);
+    match first_error {
+        Some(error) if report.sets.is_empty() && !interrupted => return Err(error),
+        _ => report.write(output)?,
     }
-    let configuration = toml::to_string(config).map_err(|error| {
-        PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
-    })?;
-    let report = ArchiveReport {
-        created: now(),
-        device: device.description.clone(),
-        seeds: config.seeds as usize,
-        seconds: started.elapsed().as_secs_f64(),
-        configuration,
-        sets: measured,
-        failed: failed.into_iter().map(|(_, name, why)| (name, why)).collect(),
-    };
-    report.write(output)?;
     let (page, verdict, summary) =
         (output.join("report.html"), report.verdict(), report.markdown());
     Ok(UcrFinished { page, verdict, summary, interrupted })
