@@ -63,7 +63,7 @@ impl Svm {
     }
 
     /// A score for each class: the pairs that it wins, plus less than a third for how clearly, as
-    /// scikit-learn's `decision_function` with its default shape. Classes without a training row have
+    /// scikit-learn's `decision_function` with its default shape, by which it predicts where `break_ties` is set. Classes without a training row have
     /// the score −1.
     ///
     /// # Shapes

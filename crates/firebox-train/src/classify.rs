@@ -176,7 +176,87 @@ const MIXED: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use burn::tensor::Device;
+    use firebox_core::Stream;
+    use firebox_loader::Position;
+    use firebox_models::{Classifier, ClassifierConfig, RecurrentConfig, RecurrentEncoder};
+
     use super::*;
+
+    fn model() -> Classifier<RecurrentEncoder> {
+        let device = Device::default();
+        let encoder = RecurrentConfig { hidden: 3, dropout: 0.0, ..RecurrentConfig::default() };
+        let encoder = encoder.init(Stream::new(1, "encoder"), 2, &device).unwrap();
+        let head = ClassifierConfig { dropout: 0.0, ..ClassifierConfig::default() };
+        head.init(Stream::new(1, "head"), encoder, 3, &device).unwrap()
+    }
+
+    fn batch(labels: Vec<Option<u32>>) -> Batch {
+        let values: Vec<f32> =
+            (0..labels.len() * 7 * 2).map(|at| (at as f32 * 0.7).sin()).collect();
+        let data = TensorData::new(values, [labels.len(), 7, 2]);
+        Batch {
+            inputs: Tensor::from_data(data, &Device::default()),
+            lengths: vec![7; labels.len()],
+            indices: (0..labels.len()).collect(),
+            next: Position::START,
+            wait: Duration::ZERO,
+            labels,
+        }
+    }
+
+    fn value(objective: &Classification, batch: &Batch, dropout: Option<Stream>) -> (f64, f64) {
+        let streams = Streams { samples: Stream::new(1, "samples"), dropout };
+        let Loss { value, weight, .. } = objective.loss(&model(), batch, streams);
+        (f64::from(value.into_data().iter::<f32>().next().unwrap()), weight)
+    }
+
+    #[test]
+    fn a_mixed_window_counts_for_both_classes_by_their_shares() {
+        let labels = [2, 0, 1, 1, 0];
+        let batch = batch(labels.iter().copied().map(Some).collect());
+        let (weights, stream) = (vec![1.0, 0.5, 2.0], Stream::new(5, "dropout"));
+        let plain = ClassLoss::CrossEntropy { label_smoothing: 0.0 };
+        for mix in [Mix::Mixup { alpha: 0.4 }, Mix::Cutmix { probability: 1.0 }] {
+            let objective = Classification::new(plain, weights.clone(), mix);
+            let found = value(&objective, &batch, Some(stream));
+            let mixed = mix.apply(batch.inputs.clone(), &batch.lengths, stream.substream(MIXED));
+            let logits = model().logits(mixed.inputs, Some(&mixed.lengths), None);
+            let logs = burn::tensor::activation::log_softmax(logits, 1).into_data();
+            let logs: Vec<f64> = logs.iter::<f32>().map(f64::from).collect();
+            let (mut sum, mut all) = (0.0, 0.0);
+            for row in 0..5 {
+                let share = f64::from(mixed.shares[row]);
+                for (class, share) in
+                    [(labels[row], share), (labels[mixed.partners[row]], 1.0 - share)]
+                {
+                    let weight = share * f64::from(weights[class as usize]);
+                    sum -= weight * logs[row * 3 + class as usize];
+                    all += weight;
+                }
+            }
+            assert!((found.0 - sum / all).abs() < 1e-5, "{mix:?}: {} {}", found.0, sum / all);
+            assert!((found.1 - all).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn evaluation_never_mixes_and_windows_without_a_label_are_passed_over() {
+        let plain = ClassLoss::default();
+        let of = |mix| Classification::new(plain, vec![1.0; 3], mix);
+        let four = batch(vec![Some(0), Some(1), Some(2), Some(1)]);
+        let never = value(&of(Mix::None), &four, None);
+        assert_eq!(never, value(&of(Mix::Mixup { alpha: 0.4 }), &four, None));
+        let mixed = value(&of(Mix::Mixup { alpha: 0.4 }), &four, Some(Stream::new(1, "d")));
+        assert_ne!(never, mixed);
+        let mut some = four;
+        some.labels[1] = None;
+        assert_eq!(value(&of(Mix::None), &some, None).1, 3.0);
+        some.labels[0] = Some(7);
+        assert!(value(&of(Mix::None), &some, None).0.is_nan(), "no class of the model");
+    }
 
     #[test]
     fn balanced_weights_make_classes_count_alike() {

@@ -399,7 +399,7 @@ mod tests {
         let text = report(sets).verdict();
         assert_eq!(
             text,
-            "One untuned configuration: on 2 sets of UCR the ensemble's mean test accuracy is 0.950, below the best published here, InceptionTime with 0.983."
+            "One untuned configuration: on 2 sets of UCR the ensemble's mean test accuracy is 0.950, below the best published here, InceptionTime with 0.982."
         );
         let text = report(vec![set("GunPoint", 1.0)]).verdict();
         assert!(

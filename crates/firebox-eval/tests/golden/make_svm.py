@@ -23,7 +23,7 @@ def case(count, width, classes, c):
     x[np.arange(count), labels % width] += 60
     x, test = x.astype(np.float32), test.astype(np.float32)
     scaler = StandardScaler().fit(x.astype(np.float64))
-    model = SVC(C=c, kernel="rbf", gamma="scale", tol=1e-7).fit(scaler.transform(x.astype(np.float64)), labels)
+    model = SVC(C=c, kernel="rbf", gamma="scale", tol=1e-7, break_ties=True).fit(scaler.transform(x.astype(np.float64)), labels)
     scaled = scaler.transform(test.astype(np.float64))
     scores = model.decision_function(scaled)
     if classes == 2:

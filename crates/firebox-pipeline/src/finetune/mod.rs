@@ -11,7 +11,7 @@ mod page;
 
 use std::path::{Path, PathBuf};
 
-use firebox_core::{Event, Key, Labels};
+use firebox_core::{Event, Key, Labels, Stream};
 use firebox_eval::Arm;
 use firebox_models::{BiLstmMae, Parameter, PatchTransformer, read_parameters};
 use firebox_train::{LoadEncoder, Summary, read_weights};
@@ -24,7 +24,7 @@ use crate::folder::PIPELINE;
 use crate::keys::{Keys, json};
 use crate::pretrain::{Training, check_names};
 use crate::stages::{Run, Windows, split_reasons};
-use crate::zoo::Pretrainable;
+use crate::zoo::{Place, Pretrainable};
 use crate::{PipelineConfig, find_run};
 
 pub use config::FinetuneConfig;
@@ -54,6 +54,10 @@ impl Chain for Finetune {
             let path = located(encoder);
             same_normalisation(&path, config)?;
             read_weights(&path)?;
+        }
+        match &config.model {
+            ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
+            ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
         }
         check_names(config, device)
     }
@@ -107,6 +111,23 @@ impl Chain for Finetune {
                 .to_owned(),
         ))
     }
+}
+
+/// Refuses a head that does not fit the encoder, before anything is trained. Neither channels nor classes,
+/// which are not known yet, change whether it does.
+fn check_head<M: Pretrainable>(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
+    let at = Place {
+        stream: Stream::new(0, "names"),
+        channels: 1,
+        precision: config.run.precision,
+        device: &device.device,
+    };
+    let encoder = M::encoder(&config.model, &at)?;
+    settings(config).head.init(at.stream, encoder, 2, &device.device)?;
+    Ok(())
 }
 
 /// The table, or its defaults.

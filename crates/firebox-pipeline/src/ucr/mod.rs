@@ -82,7 +82,7 @@ impl Default for UcrConfig {
             penalties: vec![1000.0, 100.0, 10.0, 1.0, 0.1],
             folds: 5,
             pretraining: UcrTraining { steps: 200, batch_size: 16, learning_rate: 1e-3 },
-            finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 1e-3 },
+            finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 3e-3 },
             head: ClassifierConfig {
                 heads: 0,
                 pooling: StepPooling::MeanMax,
@@ -90,7 +90,7 @@ impl Default for UcrConfig {
                 ..ClassifierConfig::default()
             },
             loss: ClassLoss::CrossEntropy { label_smoothing: 0.1 },
-            mix: Mix::None,
+            mix: Mix::Mixup { alpha: 0.4 },
         }
     }
 }
@@ -191,10 +191,20 @@ pub fn evaluate_ucr(
     let pairs = sets::pairs(folder)?;
     std::fs::create_dir_all(output).map_err(at(output))?;
     let started = Instant::now();
-    let (mut measured, mut failed) = (vec![], vec![]);
+    let configuration = toml::to_string(config).map_err(|error| {
+        PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
+    })?;
+    let mut report = ArchiveReport {
+        created: String::new(),
+        device: device.description.clone(),
+        seeds: config.seeds as usize,
+        seconds: 0.0,
+        configuration,
+        sets: vec![],
+        failed: vec![],
+    };
     let total = pairs.len() as u64 * u64::from(config.seeds);
-    let mut done = 0;
-    let mut interrupted = false;
+    let (mut done, mut interrupted, mut first_error) = (0, false, None);
     for pair in &pairs {
         let set_started = Instant::now();
         let mut progress = |seeds: u64| {
@@ -206,11 +216,10 @@ pub fn evaluate_ucr(
                 unit: "seeds".to_owned(),
             });
         };
-        let made = recipe::Job { config, device, stop, output, pair }.run(&mut progress);
-        match made {
+        match (recipe::Job { config, device, stop, output, pair }).run(&mut progress) {
             Ok(set) => {
                 let seconds = set_started.elapsed().as_secs_f64();
-                measured.push(ArchiveSet { seconds, ..set });
+                report.sets.push(ArchiveSet { seconds, ..set });
             }
             Err(_) if stop.load(Ordering::SeqCst) => {
                 interrupted = true;
@@ -221,46 +230,37 @@ pub fn evaluate_ucr(
                 let why = why.trim_start_matches("failed: ").to_owned();
                 let message = format!("{} could not be measured: {why}", pair.name);
                 listener.on(&Event::Warning { message });
-                failed.push((error, pair.name.clone(), why));
+                report.failed.push((pair.name.clone(), why));
+                first_error.get_or_insert(error);
             }
         }
+        // After each set, so that a long run can be looked at.
+        report.created = now();
+        report.seconds = started.elapsed().as_secs_f64();
+        report.write(output)?;
     }
-    if measured.is_empty()
-        && !interrupted
-        && let Some((error, ..)) = failed.pop()
-    {
-        return Err(error);
+    match first_error {
+        Some(error) if report.sets.is_empty() && !interrupted => return Err(error),
+        _ => report.write(output)?,
     }
-    let configuration = toml::to_string(config).map_err(|error| {
-        PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
-    })?;
-    let report = ArchiveReport {
-        created: now(),
-        device: device.description.clone(),
-        seeds: config.seeds as usize,
-        seconds: started.elapsed().as_secs_f64(),
-        configuration,
-        sets: measured,
-        failed: failed.into_iter().map(|(_, name, why)| (name, why)).collect(),
-    };
-    report.write(output)?;
     let (page, verdict, summary) =
         (output.join("report.html"), report.verdict(), report.markdown());
     Ok(UcrFinished { page, verdict, summary, interrupted })
 }
 
+/// Names of the two trainings.
+const PRETRAIN: &str = "pretrain";
+const FINETUNE: &str = "finetune";
+
 /// The key of a training of one set, from its data and all settings.
 fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str) -> Key {
     // Neither the number of seeds nor what is done with the features changes a training.
-    let shared = UcrConfig {
-        seed: 0,
-        seeds: 1,
-        levels: vec![1],
-        strengths: vec![1.0],
-        penalties: vec![1.0],
-        folds: 2,
-        ..config.clone()
-    };
+    let UcrConfig { longest, encoder, pretraining, .. } = config.clone();
+    let mut shared = UcrConfig { longest, encoder, pretraining, ..UcrConfig::default() };
+    if kind == FINETUNE {
+        let UcrConfig { finetuning, head, loss, mix, .. } = config.clone();
+        shared = UcrConfig { finetuning, head, loss, mix, ..shared };
+    }
     Key::builder(kind, 1)
         .upstream("series", series)
         .field("config", serde_json::to_string(&shared).unwrap_or_default())
@@ -277,10 +277,14 @@ mod tests {
     fn what_does_not_change_a_training_does_not_change_its_key() {
         let series = Key::builder("series", 1).finish();
         let base = UcrConfig::default();
-        let of = |config: &UcrConfig, seed| key("train", series, config, seed, "cpu");
+        let of = |config: &UcrConfig, seed| key(PRETRAIN, series, config, seed, "cpu");
         let more = UcrConfig { seeds: 9, levels: vec![1], folds: 3, ..base.clone() };
         assert_eq!(of(&base, 1), of(&more, 1));
         assert_ne!(of(&base, 1), of(&base, 2));
+        let mixed = UcrConfig { mix: Mix::None, ..base.clone() };
+        assert_eq!(of(&base, 1), of(&mixed, 1), "pre-training has no labels to mix");
+        let tuned = |config: &UcrConfig| key(FINETUNE, series, config, 1, "cpu");
+        assert_ne!(tuned(&base), tuned(&mixed));
         let longer = UcrTraining { steps: 7, ..base.pretraining };
         assert_ne!(of(&base, 1), of(&UcrConfig { pretraining: longer, ..base.clone() }, 1));
     }

@@ -16,7 +16,7 @@ use firebox_train::{
 
 use super::features::features;
 use super::sets::{self, Pair, Set};
-use super::{UcrConfig, key};
+use super::{FINETUNE, PRETRAIN, UcrConfig, key};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -83,7 +83,7 @@ impl Job<'_> {
 
         let samples = set.train.len();
         let pretraining = (config.pretraining.batch_size, config.pretraining.config(samples));
-        let encoder = self.train(untrained()?, &Contrasting, set, pretraining, "pretrain", seed)?;
+        let encoder = self.train(untrained()?, &Contrasting, set, pretraining, PRETRAIN, seed)?;
         let (train_features, test_features) = self.both(&encoder, set)?;
         let (svm, shares) = self.svm(&train_features, &test_features, classes);
         let l2 = choose_penalty(&train_features, classes, &config.penalties, config.folds);
@@ -137,7 +137,7 @@ impl Job<'_> {
         let weights = ClassWeights::None.of(&counts);
         let objective = Classification::new(config.loss, weights, config.mix);
         let training = (config.finetuning.batch_size, config.finetuning.config(set.train.len()));
-        let model = self.train(model, &objective, set, training, "finetune", seed)?;
+        let model = self.train(model, &objective, set, training, FINETUNE, seed)?;
         let source: Arc<dyn Source> = set.test.clone();
         let loader = LoaderConfig { batch_size: 64, workers: 0, ..LoaderConfig::default() };
         let mut shares = vec![];
