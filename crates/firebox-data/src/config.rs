@@ -74,7 +74,7 @@ impl DataConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
-    /// `.npy`, `.ts` or `.market.toml`.
+    /// `.npy`, `.ts`, `.market.toml` or `.clips.toml`.
     #[default]
     Auto,
     /// Text with a header line.
@@ -89,6 +89,8 @@ pub enum Format {
     Ts,
     /// Settings of a generated market: see [`MarketConfig`](crate::MarketConfig).
     Market,
+    /// Settings of generated clips: see [`ClipsConfig`](crate::ClipsConfig).
+    Clips,
 }
 
 impl Format {
@@ -97,6 +99,9 @@ impl Format {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         if name.ends_with(".market.toml") {
             return Some(Self::Market);
+        }
+        if name.ends_with(".clips.toml") {
+            return Some(Self::Clips);
         }
         match name.rsplit_once('.')?.1 {
             "csv" | "tsv" => Some(Self::Csv),
@@ -118,6 +123,7 @@ impl Format {
             Self::Npy => "npy",
             Self::Ts => "ts",
             Self::Market => "market",
+            Self::Clips => "clips",
         }
     }
 }

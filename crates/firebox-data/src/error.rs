@@ -103,7 +103,7 @@ pub enum DataError {
     },
     /// A file whose name does not tell its format.
     #[error(
-        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market",
+        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market or clips",
         path.display()
     )]
     UnknownFormat {
@@ -365,6 +365,16 @@ pub enum DataError {
         runs: u64,
         /// The longest timeframe.
         longest: crate::Interval,
+    },
+    /// Settings of generated clips that make none.
+    #[error("the clips' `{key}` is {found}: {wanted}")]
+    Clips {
+        /// The key.
+        key: String,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
     },
     /// A promise of firebox-core that the data would break.
     #[error("the data cannot be used")]

@@ -15,7 +15,9 @@ use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
 use crate::timeframes::derive;
-use crate::{Checks, DataConfig, DataError, Format, frame, market, npy, store, ts};
+use crate::{
+    Checks, ClipsConfig, DataConfig, DataError, Format, clips, frame, market, npy, store, ts,
+};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -145,6 +147,9 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
     }
+    if inputs[0].format == Format::Clips {
+        key = key.field("generator", clips::VERSION.to_le_bytes());
+    }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.stem())
@@ -218,7 +223,7 @@ fn read_all(
             unit: "files".to_owned(),
         });
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market) {
+    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Clips) {
         all.sort_classes();
     }
     all.separate_names();
@@ -238,6 +243,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         }
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::read(input, config, zone)
         }
@@ -263,7 +269,8 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
-            matches!(format, Format::Ts | Format::Market) && columns.label.is_some(),
+            matches!(format, Format::Ts | Format::Market | Format::Clips)
+                && columns.label.is_some(),
             "columns.label",
             "the classes are in the file itself",
         ),
@@ -271,6 +278,11 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             format == Format::Market && !columns.channels.is_empty(),
             "columns.channels",
             "a market has open, high, low and close",
+        ),
+        (
+            format == Format::Clips && !columns.channels.is_empty(),
+            "columns.channels",
+            "generated clips have channels without names",
         ),
         (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
         (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),

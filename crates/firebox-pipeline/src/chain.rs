@@ -15,6 +15,7 @@ use crate::folder::RunFolder;
 use crate::keys::Keys;
 use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
+use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -60,6 +61,7 @@ impl Kind {
         match self {
             Self::Pretrain => &Pretrain,
             Self::Multitimeframe => &Multitimeframe,
+            Self::Pseudolabel => &Pseudolabel,
         }
     }
 }

@@ -14,6 +14,7 @@ use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::multitimeframe::MultitimeframeConfig;
+use crate::pseudolabel::PseudolabelConfig;
 use crate::search::SearchConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
@@ -50,6 +51,9 @@ pub struct PipelineConfig {
     /// What the kind `multitimeframe` needs beside the tables above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multitimeframe: Option<MultitimeframeConfig>,
+    /// What the kind `pseudolabel` needs beside the tables above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pseudolabel: Option<PseudolabelConfig>,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,
@@ -64,6 +68,8 @@ pub enum Kind {
     Pretrain,
     /// ingest → windows in walk-forward folds → train several models on each → evaluate → report
     Multitimeframe,
+    /// ingest → windows → iterations of clustering and training on the clusters → evaluate → report
+    Pseudolabel,
 }
 
 /// `[run]`

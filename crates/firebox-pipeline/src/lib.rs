@@ -56,6 +56,7 @@ mod plan;
 mod prepared;
 mod pretrain;
 mod profile;
+mod pseudolabel;
 mod search;
 mod stages;
 mod sub;
@@ -72,6 +73,7 @@ pub use leaks::LeakCheck;
 pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use prepared::{Prepared, Source, find_run};
+pub use pseudolabel::PseudolabelConfig;
 pub use search::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
     Searched, SpaceEntry,

@@ -143,11 +143,11 @@ impl<S: Source> Source for Stoppable<S> {
 }
 
 /// Consecutive windows that share a step: they are not independent, and intervals must know it.
-fn overlap(config: &PipelineConfig) -> usize {
+pub(crate) fn overlap(config: &PipelineConfig) -> usize {
     if config.window.whole { 1 } else { config.window.length.div_ceil(config.window.stride) }
 }
 
-fn channel_names(windows: &Windows) -> Vec<String> {
+pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {
     windows.ingested.set.channels().iter().map(|channel| channel.name.clone()).collect()
 }
 

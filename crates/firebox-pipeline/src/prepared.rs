@@ -15,7 +15,7 @@ use crate::error::PipelineError;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
-use crate::{Finished, PipelineConfig, layers, stages};
+use crate::{Finished, Kind, PipelineConfig, layers, stages};
 
 /// Where a pipeline comes from.
 #[derive(Clone, Debug)]
@@ -259,12 +259,28 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             ));
         }
     }
+    refuse_other_tables(config)?;
     config.pipeline.chain().check(config)?;
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
     config.monitor.validate()?;
     Ok(())
+}
+
+/// The table of a kind that is not the one of this pipeline would be read by nobody.
+fn refuse_other_tables(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let tables = [
+        ("multitimeframe", config.multitimeframe.is_some(), Kind::Multitimeframe),
+        ("pseudolabel", config.pseudolabel.is_some(), Kind::Pseudolabel),
+    ];
+    match tables.into_iter().find(|(_, there, kind)| *there && *kind != config.pipeline) {
+        Some((name, ..)) => Err(PipelineError::Setting(format!(
+            "[{name}] belongs to pipelines of its kind, and this one is of another\n  \
+             set pipeline = \"{name}\", or remove the table"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Runs that a message names.
