@@ -10,7 +10,7 @@ use crate::error::PipelineError;
 use crate::stages::Run;
 
 /// Folder of these trainings within the run's folder.
-const FOLDER: &str = "parts";
+pub(crate) const FOLDER: &str = "parts";
 
 /// The folder of a training, which is made if it is not there.
 pub(crate) fn folder(work: &Work<'_>, name: &str) -> Result<std::path::PathBuf, PipelineError> {
