@@ -28,7 +28,7 @@ pub(super) fn report(
     report.parts = vec![
         Part {
             title: "Clusters and true classes".to_owned(),
-            lead: "Clusters were found on training windows; test windows belong to the nearest center. True classes chose nothing, and clusters are never judged by themselves.".to_owned(),
+            lead: "Clusters were found on training windows; test windows belong to the nearest center. True classes chose nothing, and clusters are never judged by themselves. In the scores below, the pre-trained encoder is the one that was trained on clusters.".to_owned(),
             charts: charts(&judged),
             tables: judged_tables(&judged),
         },
