@@ -74,7 +74,7 @@ impl DataConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
-    /// `.npy`, `.ts`, `.market.toml` or `.demand.toml`.
+    /// `.npy`, `.ts`, `.market.toml`, `.demand.toml` or `.clips.toml`.
     #[default]
     Auto,
     /// Text with a header line.
@@ -91,6 +91,8 @@ pub enum Format {
     Market,
     /// Settings of generated demand: see [`DemandConfig`](crate::DemandConfig).
     Demand,
+    /// Settings of generated clips: see [`ClipsConfig`](crate::ClipsConfig).
+    Clips,
 }
 
 impl Format {
@@ -102,6 +104,9 @@ impl Format {
         }
         if name.ends_with(".demand.toml") {
             return Some(Self::Demand);
+        }
+        if name.ends_with(".clips.toml") {
+            return Some(Self::Clips);
         }
         match name.rsplit_once('.')?.1 {
             "csv" | "tsv" => Some(Self::Csv),
@@ -124,6 +129,7 @@ impl Format {
             Self::Ts => "ts",
             Self::Market => "market",
             Self::Demand => "demand",
+            Self::Clips => "clips",
         }
     }
 }

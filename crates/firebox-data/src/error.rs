@@ -103,7 +103,7 @@ pub enum DataError {
     },
     /// A file whose name does not tell its format.
     #[error(
-        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market or demand",
+        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market, demand or clips",
         path.display()
     )]
     UnknownFormat {
@@ -364,6 +364,20 @@ pub enum DataError {
         /// The moment.
         at: String,
     },
+    /// A feature that is no number.
+    #[error(
+        "series `{series}`, {at}: the feature `{feature}` is {value}, because its prices lie too far apart\n  correct the file, or leave such bars out (`data.checks.ohlc`)"
+    )]
+    TimeframeFeature {
+        /// The feature.
+        feature: String,
+        /// The series.
+        series: String,
+        /// The moment at which its bar closes.
+        at: String,
+        /// Its value.
+        value: f64,
+    },
     /// Nothing left after the warm-up of the indicators.
     #[error(
         "no bar is left: {bars} bars in {runs} runs without a gap, and in none of them has every indicator bars enough to look back on (the longest timeframe is {longest})\n  give longer runs (fill short gaps with `data.checks.gaps = \"fill\"`), or set shorter `data.timeframes.higher_periods`, such as {{ average = 6, strength = 6 }}"
@@ -375,6 +389,16 @@ pub enum DataError {
         runs: u64,
         /// The longest timeframe.
         longest: crate::Interval,
+    },
+    /// Settings of generated clips that make none.
+    #[error("the clips' `{key}` is {found}: {wanted}")]
+    Clips {
+        /// The key.
+        key: String,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
     },
     /// A promise of firebox-core that the data would break.
     #[error("the data cannot be used")]

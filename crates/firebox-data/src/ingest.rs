@@ -16,7 +16,10 @@ use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
 use crate::timeframes::derive;
-use crate::{Checks, DataConfig, DataError, Format, demand, frame, market, npy, store, ts};
+use crate::{
+    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, frame, market, npy, store,
+    ts,
+};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -178,6 +181,9 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     if inputs[0].format == Format::Demand {
         key = key.field("generator", demand::VERSION.to_le_bytes());
     }
+    if inputs[0].format == Format::Clips {
+        key = key.field("generator", clips::VERSION.to_le_bytes());
+    }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.stem())
@@ -251,7 +257,7 @@ fn read_all(
             unit: "files".to_owned(),
         });
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand) {
+    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand | Format::Clips) {
         all.sort_classes();
     }
     all.separate_names();
@@ -272,6 +278,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::read(input, config, zone)
         }
@@ -298,7 +305,8 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
-            matches!(format, Format::Ts | Format::Market) && columns.label.is_some(),
+            matches!(format, Format::Ts | Format::Market | Format::Clips)
+                && columns.label.is_some(),
             "columns.label",
             "the classes are in the file itself",
         ),
@@ -307,6 +315,11 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             generated && !columns.channels.is_empty(),
             "columns.channels",
             "a market has open, high, low and close, and demand has demand, size and homes",
+        ),
+        (
+            format == Format::Clips && !columns.channels.is_empty(),
+            "columns.channels",
+            "generated clips have channels without names",
         ),
         (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
         (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),

@@ -28,6 +28,9 @@ impl Input {
             Format::Demand => {
                 name.strip_suffix(".demand.toml").or_else(|| name.strip_suffix(".toml"))
             }
+            Format::Clips => {
+                name.strip_suffix(".clips.toml").or_else(|| name.strip_suffix(".toml"))
+            }
             _ => name.rsplit_once('.').map(|(stem, _)| stem),
         };
         stem.unwrap_or(&name).to_owned()
@@ -98,7 +101,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     if files.is_empty() {
         let wanted = match declared {
             Format::Auto => {
-                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml or .demand.toml"
+                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
             }
             Format::Csv => ".csv or .tsv",
             Format::Parquet => ".parquet or .pq",
@@ -107,6 +110,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
             Format::Ts => ".ts",
             Format::Market => ".market.toml",
             Format::Demand => ".demand.toml",
+            Format::Clips => ".clips.toml",
         };
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }

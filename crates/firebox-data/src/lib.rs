@@ -3,8 +3,8 @@
 //!
 //! [`DataConfig`] says where the data lies, what its columns mean and what is done about its
 //! defects; [`ingest()`] reads it. Parquet, CSV and Arrow files are read by polars, NumPy arrays and
-//! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`] and
-//! [`DemandConfig`] make a market and hourly demand to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
+//! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`],
+//! [`DemandConfig`] and [`ClipsConfig`] make a market, hourly demand and clips to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
 //! bars whose high is not the highest and constant channels are found before anything is trained,
 //! counted in [`Checks`], and refused unless a policy says what to do about them. The result is
 //! stored under a key of everything that it depends on, and reused.
@@ -41,6 +41,7 @@
 
 mod checks;
 mod clean;
+mod clips;
 mod config;
 mod csv;
 mod demand;
@@ -66,6 +67,7 @@ mod ts;
 mod work;
 
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
+pub use clips::ClipsConfig;
 pub use config::{
     ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
     Paths, Policy, TimeUnit,

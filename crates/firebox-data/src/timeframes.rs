@@ -308,6 +308,9 @@ fn of_series(
         if ready < run.len() {
             out.segments.push(out.time.len()..out.time.len() + run.len() - ready);
         }
+        if let Some(error) = not_finite(series, &columns, ready, &run, frames) {
+            return Err(error);
+        }
         for t in ready..run.len() {
             out.time.push(run.closed[t]);
             out.values.extend(columns.iter().map(|column| column[t]));
@@ -320,6 +323,25 @@ fn of_series(
         whole => whole.clone(),
     };
     Ok((out, checks))
+}
+
+/// The first feature that is no number although its bars are: prices too far apart for f64.
+fn not_finite(
+    series: &Series,
+    columns: &[Vec<f64>],
+    ready: usize,
+    run: &Bars,
+    frames: &Timeframes,
+) -> Option<DataError> {
+    let usable = |value: f64| value.abs() <= f64::from(f32::MAX);
+    let bad = |column: &Vec<f64>| (ready..run.len()).find(|t| !usable(column[*t]));
+    let found = columns.iter().enumerate().find_map(|(at, column)| Some((at, bad(column)?)));
+    found.map(|(at, t)| DataError::TimeframeFeature {
+        feature: frames.names().swap_remove(at),
+        series: series.name.clone(),
+        at: time::format(run.closed[t]),
+        value: columns[at][t],
+    })
 }
 
 fn slice(bars: &Bars, range: std::ops::Range<usize>) -> Bars {

@@ -17,6 +17,7 @@ use crate::forecast::Forecast;
 use crate::keys::Keys;
 use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
+use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -70,6 +71,7 @@ impl Kind {
             Self::Finetune => "finetune",
             Self::Forecast => "forecast",
             Self::Multitimeframe => "multitimeframe",
+            Self::Pseudolabel => "pseudolabel",
         }
     }
 
@@ -80,6 +82,7 @@ impl Kind {
             Self::Multitimeframe => &Multitimeframe,
             Self::Finetune => &Finetune,
             Self::Forecast => &Forecast,
+            Self::Pseudolabel => &Pseudolabel,
         }
     }
 }

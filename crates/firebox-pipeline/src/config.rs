@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::finetune::FinetuneConfig;
 use crate::forecast::ForecastConfig;
 use crate::multitimeframe::MultitimeframeConfig;
+use crate::pseudolabel::PseudolabelConfig;
 use crate::search::SearchConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
@@ -58,6 +59,9 @@ pub struct PipelineConfig {
     /// What the kind `multitimeframe` needs beside the tables above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multitimeframe: Option<MultitimeframeConfig>,
+    /// What the kind `pseudolabel` needs beside the tables above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pseudolabel: Option<PseudolabelConfig>,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,
@@ -65,11 +69,12 @@ pub struct PipelineConfig {
 
 impl PipelineConfig {
     /// The tables that one kind of pipeline alone reads, whether they are there, and that kind.
-    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 3] {
+    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 4] {
         [
             ("finetune", self.finetune.is_some(), Kind::Finetune),
             ("forecast", self.forecast.is_some(), Kind::Forecast),
             ("multitimeframe", self.multitimeframe.is_some(), Kind::Multitimeframe),
+            ("pseudolabel", self.pseudolabel.is_some(), Kind::Pseudolabel),
         ]
     }
 }
@@ -87,6 +92,8 @@ pub enum Kind {
     Finetune,
     /// ingest → windows → train → evaluate → report
     Forecast,
+    /// ingest → windows → iterations of clustering and training on the clusters → evaluate → report
+    Pseudolabel,
 }
 
 /// `[run]`

@@ -218,3 +218,75 @@ fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineErr
     };
     PipelineError::Leak { kind, when, what: what.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{Labels, Silent, WindowRule, Windows};
+    use firebox_data::DataConfig;
+
+    use super::*;
+
+    fn config(folder: &std::path::Path) -> PipelineConfig {
+        let market = folder.join("m.market.toml");
+        std::fs::write(&market, "bars = 400\ninstruments = ['ONE', 'TWO']\n[regimes.a]\n").unwrap();
+        let mut config =
+            PipelineConfig { data: DataConfig::new(market), ..PipelineConfig::default() };
+        config.data.checks.gaps = firebox_data::GapPolicy::Split;
+        (config.window.length, config.window.stride) = (10, 3);
+        config.labels = Labels::Return { horizon: 3, threshold: 0.001 };
+        config
+    }
+
+    /// The set with one value of an early step changed by its last bit.
+    fn nudged(set: &SeriesSet, step: usize) -> Arc<SeriesSet> {
+        let mut series = set.series().to_vec();
+        let width = set.channels().len();
+        let value = &mut series[0].values[step * width];
+        *value = f64::from_bits(value.to_bits() + 1);
+        let (channels, classes) = (set.channels().to_vec(), set.classes().to_vec());
+        Arc::new(SeriesSet::new(channels, classes, series).unwrap())
+    }
+
+    #[test]
+    fn what_does_not_look_ahead_passes_and_the_last_bit_of_what_does_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let checking = Checking::new(&config, &Silent).unwrap();
+        let lines = checking.run().unwrap().lines;
+        assert_eq!(lines.len(), 3);
+        assert!(lines[2].contains("training windows of the split"), "{lines:?}");
+        // As if the future had moved one feature by one bit.
+        let leaky = Checking { set: nudged(&checking.set, 40), ..checking };
+        let error = leaky.run().unwrap_err();
+        assert!(matches!(&error, PipelineError::Leak { kind: "feature", .. }), "{error}");
+        assert!(error.to_string().contains("feature `open`"), "{error}");
+        assert!(!error.is_bad_input());
+    }
+
+    #[test]
+    fn labels_and_scales_that_look_ahead_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let checking = Checking::new(&config, &Silent).unwrap();
+        let moment = checking.set.series()[0].time[200];
+        // A label changes if the steps that it looks at do.
+        let mut series = checking.set.series().to_vec();
+        for step in 100..110 {
+            series[0].values[step * 4 + 3] *= 2.0;
+        }
+        let channels = checking.set.channels().to_vec();
+        let other = SeriesSet::new(channels, checking.set.classes().to_vec(), series).unwrap();
+        let error = checking.compare_windows(&Arc::new(other), moment).unwrap_err();
+        assert!(error.to_string().contains("window or label looks ahead"), "{error}");
+        // A scale that was fitted on something else.
+        let all = WindowRule { length: 10, stride: 3, whole: false };
+        let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
+        let wrong = split(&checking.set, &all, &whole, &config.labels).unwrap();
+        let right = &checking.splits[0].1;
+        let mixed = Split { train: wrong.train, boundaries: right.boundaries, ..right.clone() };
+        let count: fn(&Windows) -> usize = Windows::len;
+        assert!(count(&mixed.train) > count(&right.train));
+        let error = checking.compare_scales("the split", &mixed).unwrap_err();
+        assert!(error.to_string().contains("what is held out"), "{error}");
+    }
+}

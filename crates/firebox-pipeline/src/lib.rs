@@ -65,6 +65,7 @@ mod precision;
 mod prepared;
 mod pretrain;
 mod profile;
+mod pseudolabel;
 mod search;
 mod shared;
 mod stages;
@@ -97,6 +98,7 @@ pub use precision::{
     resolve,
 };
 pub use prepared::{Prepared, Source, find_run};
+pub use pseudolabel::PseudolabelConfig;
 pub use search::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
     Searched, SpaceEntry,

@@ -147,7 +147,7 @@ pub(crate) fn overlap(config: &PipelineConfig) -> usize {
     if config.window.whole { 1 } else { config.window.length.div_ceil(config.window.stride) }
 }
 
-fn channel_names(windows: &Windows) -> Vec<String> {
+pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {
     windows.ingested.set.channels().iter().map(|channel| channel.name.clone()).collect()
 }
 

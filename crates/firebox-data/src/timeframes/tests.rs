@@ -151,4 +151,10 @@ fn what_cannot_be_made_says_why() {
     config.timeframes = Some(short());
     let zero = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
     assert!(zero.contains("zero or negative"), "{zero}");
+    let mut rows: Vec<String> = ROWS.lines().map(str::to_owned).collect();
+    let time = rows[1200].split(',').next().unwrap().to_owned();
+    rows[1200] = format!("{time},1e-300,3e38,1e-300,1e-300");
+    std::fs::write(folder.path().join("bars.csv"), rows.join("\n") + "\n").unwrap();
+    let far = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
+    assert!(far.contains("the feature `15min_") && far.contains("too far apart"), "{far}");
 }

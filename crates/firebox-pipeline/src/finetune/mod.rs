@@ -58,6 +58,7 @@ impl Chain for Finetune {
         match &config.model {
             ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
             ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
+            ModelConfig::StackedLstm(_) => return Err(config.model.cannot_pretrain()),
         }
         check_names(config, device)
     }

@@ -56,8 +56,16 @@ pub(super) fn report(
         Fact::new("features", ingested.set.channels().len().to_string()),
         Fact::new("window", run.config.window.length.to_string()),
         Fact::new("horizon", run.config.labels.horizon().to_string()),
+        Fact::new("batch", batches(run)),
     ];
     report
+}
+
+/// The batch of each model.
+fn batches(run: &Run<'_>) -> String {
+    let settings = super::settings(run.config);
+    let of = |model: &super::ModelName| format!("{} ({})", settings.batch(*model), model.name());
+    settings.models.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
 fn card(measured: &Contest, tone: Tone) -> Card {

@@ -53,10 +53,8 @@ impl Objective<CnnBiLstm> for Clusters {
     fn loss(&self, model: &CnnBiLstm, batch: &Batch, streams: Streams) -> Loss {
         let Streams { samples, dropout } = streams;
         let training = dropout.is_some();
-        let noise = (training && self.noise > 0.0).then(|| GaussianNoise {
-            deviation: self.noise,
-            stream: samples.substream(NOISE),
-        });
+        let noise = (training && self.noise > 0.0)
+            .then(|| GaussianNoise { deviation: self.noise, stream: samples.substream(NOISE) });
         let inputs = batch.inputs.clone();
         let inputs = if training { self.hide(inputs, batch, samples) } else { inputs };
         let targets: Vec<i64> =
