@@ -3,7 +3,7 @@
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
 //! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! classify, [`StackedLstm`] forecasts, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -52,6 +52,7 @@ mod mask;
 mod mlp;
 mod parameters;
 mod pretrain;
+mod stacked_lstm;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
@@ -67,4 +68,5 @@ pub use parameters::{
     read_parameters, write_parameters,
 };
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
+pub use stacked_lstm::{StackedLstm, StackedLstmConfig};
 pub use transformer::{Transformer, TransformerConfig};
