@@ -250,6 +250,10 @@ impl Encoder for CnnBiLstm {
     fn embedding_width(&self) -> usize {
         2 * self.config.head
     }
+
+    fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {
+        lengths.iter().map(|length| length >> self.blocks.len()).collect()
+    }
 }
 
 #[cfg(test)]

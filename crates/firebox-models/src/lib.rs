@@ -2,8 +2,9 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, [`StackedLstm`] forecasts, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! embedding per window. [`Classifier`] puts attention and a head on any of them. [`CnnBiLstm`],
+//! [`Transformer`] and [`Mlp`] (no encoder: it has no steps) classify by themselves, [`StackedLstm`]
+//! forecasts, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -44,6 +45,7 @@
 
 mod bert;
 mod bilstm_mae;
+mod classifier;
 mod cnn_bilstm;
 mod encoder;
 mod encoder_layer;
@@ -51,12 +53,15 @@ mod error;
 mod mask;
 mod mlp;
 mod parameters;
+mod patch_transformer;
 mod pretrain;
+mod recurrent;
 mod stacked_lstm;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
+pub use classifier::{Classifier, ClassifierConfig, Classify, Pooling};
 pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
@@ -67,6 +72,8 @@ pub use parameters::{
     Layout, MapParameter, Parameter, Path, compare_parameters, layouts, map_parameters,
     read_parameters, write_parameters,
 };
+pub use patch_transformer::{PatchTransformer, PatchTransformerConfig};
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
+pub use recurrent::{Cell, RecurrentConfig, RecurrentEncoder};
 pub use stacked_lstm::{StackedLstm, StackedLstmConfig};
 pub use transformer::{Transformer, TransformerConfig};
