@@ -69,7 +69,7 @@ impl TableWriter {
     /// When nothing can be written in that folder.
     pub fn create(path: &Path) -> Result<Self, DataError> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
+        let file = temporary().tempfile_in(folder.unwrap_or(Path::new(".")));
         let file = file.map_err(DataError::io("write", path))?;
         Ok(Self { path: path.to_path_buf(), file, writer: None, rows: 0 })
     }
@@ -119,6 +119,15 @@ impl TableWriter {
     fn failed(&self, error: PolarsError) -> DataError {
         DataError::io("write", &self.path)(std::io::Error::other(error.to_string()))
     }
+}
+
+/// Temporary files that others may read as they may any file, once these are in their place.
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
 }
 
 fn frame(columns: Vec<(String, TableColumn)>) -> PolarsResult<DataFrame> {

@@ -4,17 +4,19 @@
 
     import firebox_models
     model, card = firebox_models.load("FOLDER")            # model.safetensors and model.json
-    vectors = model.embed(windows, lengths)                # [batch, time, channel], [batch]
+    windows = [firebox_models.normalise(window, card) for window in raw]       # each [time, channel]
+    x, lengths = firebox_models.batch(windows)             # [batch, time, channel], [batch]
+    vectors = model.embed(x, lengths)                      # [batch, embedding]
 
 `load` is no more than `Class(...).load_state_dict(safetensors.torch.load_file("model.safetensors"))` with the sizes
-that `model.json` states. Windows are normalised before (the card says how) and may hold anything after their length.
-Needs torch and safetensors.
+that `model.json` states. Steps after the length of a window may hold anything. Needs numpy, torch and safetensors.
 """
 
 import json
 import pathlib
 import sys
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -78,12 +80,25 @@ class BiLstmMae(nn.Module):
         return self.decoder["output"](self.dropout(F.relu(self.decoder["hidden"](latent))))
 
 
+def hidden_layers(sizes):
+    """Linear layers with batch normalisation; `run_hidden` runs them."""
+    layer = lambda a, b: nn.ModuleDict({"linear": nn.Linear(a, b), "norm": nn.BatchNorm1d(b)})
+    return nn.ModuleList([layer(a, b) for a, b in zip(sizes, sizes[1:])])
+
+
+def run_hidden(layers, x, dropout):
+    for layer in layers:
+        x = dropout(F.relu(layer["norm"](layer["linear"](x))))
+    return x
+
+
 class CnnBiLstm(nn.Module):
-    """The classifier of reference system R4."""
+    """The classifier of reference system R4. Layers whose setting is absent from a card are not there."""
 
     def __init__(
         self, channels, classes, convolutions=(64, 128, 256), kernel=3, convolution_dropout=0.2, hidden=256, layers=2,
-        head=512, dropout=0.3, **_
+        head=512, dropout=0.3, head_norm=False, head_dropout=0.0, embedding=0, classifier=(), classifier_dropout=0.4,
+        **_
     ):
         super().__init__()
         blocks = [
@@ -95,15 +110,23 @@ class CnnBiLstm(nn.Module):
             convolutions[-1], hidden, layers, batch_first=True, bidirectional=True,
             dropout=dropout if layers > 1 else 0.0,
         )
-        self.head, self.output = nn.Linear(2 * hidden, head), nn.Linear(2 * head, classes)
-        self.after_convolution, self.after_head = nn.Dropout(convolution_dropout), nn.Dropout(dropout)
+        self.head = nn.Linear(2 * hidden, head)
+        self.head_norm = nn.BatchNorm1d(head) if head_norm else None
+        self.embedding = nn.Linear(2 * head, embedding) if embedding else None
+        sizes = [embedding or 2 * head, *classifier]
+        self.classifier, self.output = hidden_layers(sizes), nn.Linear(sizes[-1], classes)
+        self.after_convolution, self.after_head = nn.Dropout(convolution_dropout), nn.Dropout(head_dropout)
+        self.after_hidden = nn.Dropout(classifier_dropout)
 
     def encode_with_lengths(self, x, lengths):
         x = (x * valid_steps(lengths, x.shape[1])).transpose(1, 2)
         for block in self.blocks:
             x = self.after_convolution(F.max_pool1d(F.relu(block["norm"](block["conv"](x))), 2))
         x, lengths = x.transpose(1, 2), lengths // 2 ** len(self.blocks)
-        x = self.after_head(F.relu(self.head(run_lstm(self.lstm, x, lengths))))
+        x = self.head(run_lstm(self.lstm, x, lengths))
+        if self.head_norm is not None:
+            x = self.head_norm(x.transpose(1, 2)).transpose(1, 2)
+        x = self.after_head(F.relu(x))
         return x * valid_steps(lengths, x.shape[1]), lengths
 
     def encode(self, x, lengths):
@@ -111,13 +134,14 @@ class CnnBiLstm(nn.Module):
         return self.encode_with_lengths(x, lengths)[0]
 
     def embed(self, x, lengths):
-        """[batch, 2 * head]: the maximum, then the mean"""
+        """[batch, embedding]: of the maximum and the mean"""
         encoding, lengths = self.encode_with_lengths(x, lengths)
-        return torch.cat([maximum(encoding, lengths), mean(encoding, lengths)], 1)
+        pooled = torch.cat([maximum(encoding, lengths), mean(encoding, lengths)], 1)
+        return pooled if self.embedding is None else self.embedding(pooled)
 
     def forward(self, x, lengths):
         """[batch, class]"""
-        return self.output(self.embed(x, lengths))
+        return self.output(run_hidden(self.classifier, self.embed(x, lengths), self.after_hidden))
 
 
 class Layers(nn.Module):
@@ -170,22 +194,17 @@ class Transformer(nn.Module):
 class Mlp(nn.Module):
     """The dense classifier of reference system R3: every window has all its steps."""
 
-    def __init__(self, time, channels, classes, hidden=(128, 96, 64, 32), dropout=0.3, **_):
+    def __init__(self, time, channels, classes, hidden=(128, 96, 64, 32), dropout=0.3, gate=False, **_):
         super().__init__()
         self.norm = nn.BatchNorm1d(time * channels)
-        layers = [
-            nn.ModuleDict({"linear": nn.Linear(a, b), "norm": nn.BatchNorm1d(b)})
-            for a, b in zip([time * channels, *hidden], hidden)
-        ]
-        self.layers, self.output = nn.ModuleList(layers), nn.Linear(hidden[-1], classes)
-        self.dropout = nn.Dropout(dropout)
+        self.layers = hidden_layers([time * channels, *hidden])
+        self.gate = nn.Linear(hidden[-1], hidden[-1]) if gate else None
+        self.output, self.dropout = nn.Linear(hidden[-1], classes), nn.Dropout(dropout)
 
     def forward(self, x, lengths=None):
         """[batch, class]"""
-        x = self.norm(x.flatten(1))
-        for layer in self.layers:
-            x = self.dropout(F.relu(layer["norm"](layer["linear"](x))))
-        return self.output(x)
+        x = run_hidden(self.layers, self.norm(x.flatten(1)), self.dropout)
+        return self.output(x if self.gate is None else x * torch.sigmoid(self.gate(x)))
 
 
 class Bert(nn.Module):
@@ -208,6 +227,45 @@ class Bert(nn.Module):
     def forward(self, tokens, lengths):
         """[batch, label]"""
         return self.head(self.encode(tokens, lengths)[:, 0])
+
+
+def own_scale(values):
+    """The (population) standard deviation; zero for a constant, of which rounding leaves some."""
+    if len(values) == 0:
+        return 0.0
+    scale = values.std()
+    return scale if scale > abs(values.mean()) * 1e-12 else 0.0
+
+
+def normalise(window, card):
+    """A window [time, channel] of raw values, with the channels of the card, as the model reads it: float32."""
+    window = np.asarray(window, np.float64)
+    normaliser = card["normaliser"]
+    roles = [channel["role"] for channel in normaliser["channels"]]
+    assert window.ndim == 2 and window.shape[1] == len(roles), f"{window.shape}: not [time, {len(roles)}]"
+    out = np.empty_like(window)
+    for channel, (role, fitted) in enumerate(zip(roles, normaliser["fitted"])):
+        center, scale = fitted["center"], fitted["scale"]
+        if normaliser["kind"] == "window-standard":
+            center, scale = window[:, channel].mean(), own_scale(window[:, channel]) or scale
+        elif normaliser["kind"] == "window-relative":
+            # Prices share the map of the close.
+            level = window[:, roles.index("close") if role != "other" and "close" in roles else channel]
+            changes = np.diff(level)
+            center, scale = level[0], own_scale(changes) * np.sqrt(len(changes)) or scale
+        else:
+            assert normaliser["kind"] in ("none", "standard", "robust"), normaliser["kind"]
+        out[:, channel] = (window[:, channel] - center) * (1 / scale)
+    return out.astype(np.float32)
+
+
+def batch(windows):
+    """Windows [time, channel] of any lengths as one tensor [batch, time, channel] with zeros, and their lengths."""
+    lengths = torch.tensor([len(window) for window in windows])
+    out = torch.zeros(len(windows), int(lengths.max()), windows[0].shape[1])
+    for row, window in zip(out, windows):
+        row[: len(window)] = torch.as_tensor(window)
+    return out, lengths
 
 
 MODELS = {"bilstm-mae": BiLstmMae, "cnn-bilstm": CnnBiLstm, "transformer": Transformer, "mlp": Mlp, "bert": Bert}

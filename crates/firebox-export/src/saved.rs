@@ -117,8 +117,17 @@ impl SavedModel {
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ExportError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(at(path))?;
+    let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
     file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
     file.persist(path).map_err(|error| at(path)(error.error))?;
     Ok(())
+}
+
+/// Temporary files that others may read as they may any file, once these are in their place.
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
 }

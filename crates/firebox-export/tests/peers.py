@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python"))
 import firebox_models  # noqa: E402
@@ -85,12 +86,33 @@ def check_torch(folder, cases):
     return worst
 
 
+def write_from_torch(folder, case):
+    """A model with PyTorch's own weights as its state dict, and what it makes of a batch, for Firebox to read."""
+    _, card = firebox_models.load(folder)
+    torch.manual_seed(1)
+    model = firebox_models.build(card["architecture"]).eval()
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
+    save_file(model.state_dict(), folder / "from-torch.safetensors")
+    feed = given(case, torch.from_numpy)
+    x, lengths = feed.get("input", feed.get("tokens")), feed["lengths"]
+    with torch.no_grad():
+        out = {}
+        if "embedding" in case:
+            out["embedding"] = model.embed(x, lengths)
+        if "logits" in case:
+            out["logits"] = model(x, lengths)
+    save_file(out, folder / "from-torch-case.safetensors")
+
+
 def main():
     folders = sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if path.is_dir())
     for folder in folders:
         cases = [load_file(path) for path in sorted(folder.glob("case-*.safetensors"))]
         assert cases, f"{folder}: no batches"
         errors = [check_onnx(path, cases) for path in sorted(folder.glob("*.onnx"))]
+        write_from_torch(folder, cases[0])
         print(f"{folder.name}: onnxruntime {max(errors):.1e}, PyTorch {check_torch(folder, cases):.1e}")
     print(f"{len(folders)} models agree")
 

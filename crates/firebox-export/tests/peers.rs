@@ -12,7 +12,9 @@ use std::process::Command;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Draws, Stream};
-use firebox_export::{Architecture, Model, Part, SavedModel, safetensors};
+use firebox_export::{
+    Architecture, Model, Part, SavedModel, parameters_from_safetensors, safetensors,
+};
 use firebox_models::{Encoder, Parameter, Pretrain, PretrainBatch, StepMask};
 use zoo::{channels, saved, zoo};
 
@@ -56,6 +58,58 @@ fn onnxruntime_and_pytorch_compute_what_firebox_computes() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     println!("{said}");
     assert!(said.contains(&format!("{} models agree", zoo().len())), "{said}");
+    for (name, architecture) in zoo() {
+        check_state_dict(&folder.path().join(name), &architecture);
+    }
+}
+
+/// A state dict of PyTorch becomes the model that it was there.
+fn check_state_dict(folder: &Path, architecture: &Architecture) {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        parameters_from_safetensors(&std::fs::read(&path).unwrap(), &path).unwrap()
+    };
+    let model = architecture.build(read("from-torch.safetensors"), &Device::default()).unwrap();
+    let (case, expected) = (read("case-0.safetensors"), read("from-torch-case.safetensors"));
+    let given = |name: &str| case.iter().find(|one| one.name == name);
+    let lengths = &given("lengths").unwrap().values;
+    let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
+    let device = Device::default();
+    let found = |name: &str| match (&model, given("input"), given("tokens")) {
+        (Model::Bert(bert), _, Some(Parameter { shape, values, .. })) => {
+            let tokens: Vec<i32> = values.iter().map(|token| *token as i32).collect();
+            let data = TensorData::new(tokens, shape.clone());
+            Some(bert.logits(Tensor::<2, Int>::from_data(data, &device), Some(&lengths), None))
+        }
+        (model, Some(Parameter { shape, values, .. }), _) => {
+            let mut shown = values.clone();
+            let [time, width] = [shape[1], shape[2]];
+            for (row, length) in shown.chunks_exact_mut(time * width).zip(&lengths) {
+                row[length * width..].fill(0.0);
+            }
+            let input = Tensor::<3>::from_data(TensorData::new(shown, shape.clone()), &device);
+            match name {
+                "embedding" => model.embed(input, &lengths),
+                _ => model.logits(input, &lengths),
+            }
+        }
+        _ => None,
+    };
+    assert!(!expected.is_empty());
+    for Parameter { name, values, .. } in expected {
+        let found = found(&name).unwrap().into_data().try_into_vec::<f32>().unwrap();
+        let rows = found.len() / lengths.len();
+        for (row, (found, expected)) in found.chunks(rows).zip(values.chunks(rows)).enumerate() {
+            // PyTorch has no attention to nothing.
+            if lengths[row] == 0 && matches!(architecture, Architecture::Bert { .. }) {
+                continue;
+            }
+            for (found, expected) in found.iter().zip(expected) {
+                let error = (found - expected).abs() / expected.abs().max(1.0);
+                assert!(error < 1e-4, "{}: {name} {found} {expected}", folder.display());
+            }
+        }
+    }
 }
 
 /// A batch with values in its padding, and what Firebox makes of it.

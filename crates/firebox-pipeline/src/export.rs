@@ -96,8 +96,8 @@ fn file(
     usage: String,
 ) -> Result<Exported, PipelineError> {
     let output = replaceable(output, force, &[])?;
-    let card = replaceable(&output.with_extension("md"), force, &[])?;
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let card = replaceable(&output.with_file_name(format!("{name}.md")), force, &[])?;
     let text = model.card.markdown(&how(&name, model));
     // The card first: whoever sees the file finds its card.
     write_whole(&card, text.as_bytes())?;
@@ -124,7 +124,7 @@ fn how(name: &str, model: &SavedModel) -> String {
     format!(
         "`{name}` holds the weights under PyTorch's names. {lead}{classes}\n\n\
          ```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```\n\n\
-         `firebox export --format torch` writes the module `model` is made from."
+         That module also has the class of `model`."
     )
 }
 
@@ -154,8 +154,9 @@ fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, Pip
     write_whole(&made.path().join("firebox_models.py"), PYTORCH.as_bytes())?;
     let how = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
                `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
-               ```python\nimport firebox_models\nmodel, card = firebox_models.load(\".\")\n\
-               vectors = model.embed(windows, lengths)\n```";
+               ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
+               windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
+               vectors = model.embed(*firebox_models.batch(windows))\n```";
     write_whole(&made.path().join("README.md"), model.card.markdown(how).as_bytes())?;
     if there {
         // Ours, as its card shows, or empty.

@@ -40,6 +40,8 @@ pub(super) enum Setting {
 
 pub(super) struct Graph<'a> {
     parameters: BTreeMap<&'a str, &'a Parameter>,
+    /// What all names of parameters begin with at the moment, such as `encoder.`.
+    prefix: &'static str,
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
     /// Constants that are used again instead of being stored twice.
@@ -53,6 +55,7 @@ impl<'a> Graph<'a> {
         let parameters = parameters.iter().map(|one| (one.name.as_str(), one)).collect();
         Self {
             parameters,
+            prefix: "",
             nodes: Vec::new(),
             constants: Vec::new(),
             known: BTreeMap::new(),
@@ -112,10 +115,21 @@ impl<'a> Graph<'a> {
         names.into_iter().map(Value).collect()
     }
 
+    /// Takes parameters from within a part of the model from now on: `encoder.`, or `` for all of it.
+    pub(super) fn within(&mut self, prefix: &'static str) {
+        self.prefix = prefix;
+    }
+
     /// A parameter of the model, without being stored yet.
     pub(super) fn parameter(&self, name: &str) -> Result<&'a Parameter, ExportError> {
-        let found = self.parameters.get(name).copied();
-        found.ok_or_else(|| ExportError::Missing { name: name.to_owned() })
+        let name = format!("{}{name}", self.prefix);
+        let found = self.parameters.get(name.as_str()).copied();
+        found.ok_or(ExportError::Missing { name })
+    }
+
+    /// Whether the model has this parameter, for layers that are optional.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.parameter(name).is_ok()
     }
 
     /// Stores a parameter of the model as it is.
@@ -124,10 +138,10 @@ impl<'a> Graph<'a> {
         Ok(self.floats(name, &parameter.shape, &parameter.values))
     }
 
-    /// Stores numbers. The same name is stored once.
+    /// Stores numbers that are made of parameters. The same name is stored once.
     pub(super) fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Value {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constant(name, FLOAT, shape, bytes)
+        self.constant(&format!("{}{name}", self.prefix), FLOAT, shape, bytes)
     }
 
     /// Stores whole numbers, `[n]`.

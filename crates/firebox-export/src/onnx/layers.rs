@@ -147,13 +147,20 @@ impl Graph<'_> {
     }
 
     /// A convolution that keeps the number of steps, for an odd kernel: `[batch, channel, time]`.
-    pub(super) fn conv(&mut self, x: &Value, prefix: &str) -> Result<Value, ExportError> {
+    pub(super) fn conv(
+        &mut self,
+        x: &Value,
+        prefix: &str,
+        dilation: i64,
+    ) -> Result<Value, ExportError> {
         let name = format!("{prefix}.weight");
         let kernel = self.parameter(&name)?.shape.last().copied().unwrap_or(1) as i64;
         let (weight, bias) = (self.weight(&name)?, self.weight(&format!("{prefix}.bias"))?);
+        let padding = kernel / 2 * dilation;
         let settings = [
             ("kernel_shape", Setting::Ints(vec![kernel])),
-            ("pads", Setting::Ints(vec![kernel / 2, kernel / 2])),
+            ("dilations", Setting::Ints(vec![dilation])),
+            ("pads", Setting::Ints(vec![padding, padding])),
         ];
         Ok(self.node("Conv", &[x, &weight, &bias], &settings))
     }

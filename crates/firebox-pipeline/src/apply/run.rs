@@ -1,5 +1,6 @@
 //! Reading, computing and writing side by side: three threads and what goes between them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::softmax;
-use firebox_core::{Event, HeldOutWindows, Listener, WindowRule, unseen};
+use firebox_core::{Event, HeldOutWindows, Listener, SplitError, Window, WindowRule, unseen};
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
@@ -178,11 +179,15 @@ impl Work<'_> {
             seconds: 0.0,
         };
         let mut longest = (0, String::new());
+        let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {
             let loaded = loaded?;
             applied.files += loaded.files;
             applied.series += loaded.set.series().len() as u64;
-            let windows = unseen(&loaded.set, &self.rule)?;
+            let names: Vec<String> =
+                loaded.set.series().iter().map(|one| one.name.clone()).collect();
+            let names = distinct(names, &mut taken);
+            let windows = unseen(&loaded.set, &self.rule).map_err(no_window)?;
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 if steps > longest.0 {
@@ -192,14 +197,15 @@ impl Work<'_> {
             if windows.is_empty() {
                 continue;
             }
-            if !self.windows(&model, &loaded, windows, &mut applied, &to_file)? {
+            let part = Part { names: &names, loaded: &loaded, windows };
+            if !self.windows(&model, part, &mut applied, &to_file)? {
                 return Ok(None);
             }
         }
         if applied.windows == 0 {
             let (longest, series) = longest;
             let needed = self.rule.length;
-            return Err(firebox_core::SplitError::TooLong { needed, longest, series }.into());
+            return Err(no_window(SplitError::TooLong { needed, longest, series }));
         }
         Ok(Some(applied))
     }
@@ -208,11 +214,11 @@ impl Work<'_> {
     fn windows(
         &self,
         model: &Model,
-        loaded: &Loaded,
-        windows: HeldOutWindows,
+        part: Part<'_>,
         applied: &mut Applied,
         to_file: &SyncSender<Columns>,
     ) -> Result<bool, PipelineError> {
+        let windows = &part.windows;
         let total = applied.windows + windows.len() as u64;
         let source = NormalisedWindows::new(windows.clone(), self.saved.card.normaliser.clone());
         let config = LoaderConfig { batch_size: self.request.batch, ..LoaderConfig::default() };
@@ -237,7 +243,7 @@ impl Work<'_> {
             };
             self.listener.on(&progress);
             if to - from >= group || to == windows.len() {
-                let mut columns = places(loaded, &windows, from..to);
+                let mut columns = part.places(from..to);
                 columns.extend(self.heads.columns(std::mem::take(&mut values)));
                 if to_file.send(columns).is_err() {
                     // The writer has ended, and says why.
@@ -251,26 +257,52 @@ impl Work<'_> {
     }
 }
 
-/// Where windows lie: series, first and last step.
-fn places(loaded: &Loaded, windows: &HeldOutWindows, range: std::ops::Range<usize>) -> Columns {
-    let chosen = &windows.windows()[range];
-    let all = loaded.set.series();
-    let names = chosen.iter().map(|window| all[window.series as usize].name.clone()).collect();
-    let at = |last: bool| -> Vec<i64> {
-        let time = |window: &firebox_core::Window| {
-            let steps = window.steps();
-            let step = if last { steps.end - 1 } else { steps.start };
-            all[window.series as usize].time[step]
+/// New data is not split, so what a split says of it stands by itself.
+fn no_window(error: SplitError) -> PipelineError {
+    PipelineError::Setting(error.to_string())
+}
+
+/// Names of series that no file before had: two folders may hold files of one name.
+fn distinct(names: Vec<String>, taken: &mut HashSet<String>) -> Vec<String> {
+    let free = |name: String| {
+        if taken.insert(name.clone()) {
+            return name;
+        }
+        let mut others = (2..).map(|number| format!("{name} ({number})"));
+        others.find(|other| taken.insert(other.clone())).unwrap_or(name)
+    };
+    names.into_iter().map(free).collect()
+}
+
+/// The windows of what is in memory.
+struct Part<'a> {
+    names: &'a [String],
+    loaded: &'a Loaded,
+    windows: HeldOutWindows,
+}
+
+impl Part<'_> {
+    /// Where windows lie: series, first and last step.
+    fn places(&self, range: std::ops::Range<usize>) -> Columns {
+        let chosen = &self.windows.windows()[range];
+        let all = self.loaded.set.series();
+        let names = chosen.iter().map(|window| self.names[window.series as usize].clone());
+        let at = |last: bool| -> Vec<i64> {
+            let time = |window: &Window| {
+                let steps = window.steps();
+                let step = if last { steps.end - 1 } else { steps.start };
+                all[window.series as usize].time[step]
+            };
+            chosen.iter().map(time).collect()
         };
-        chosen.iter().map(time).collect()
-    };
-    let column = |values| match loaded.timed {
-        true => TableColumn::Time(values),
-        false => TableColumn::Whole(values),
-    };
-    vec![
-        ("series".to_owned(), TableColumn::Text(names)),
-        ("start".to_owned(), column(at(false))),
-        ("end".to_owned(), column(at(true))),
-    ]
+        let column = |values| match self.loaded.timed {
+            true => TableColumn::Time(values),
+            false => TableColumn::Whole(values),
+        };
+        vec![
+            ("series".to_owned(), TableColumn::Text(names.collect())),
+            ("start".to_owned(), column(at(false))),
+            ("end".to_owned(), column(at(true))),
+        ]
+    }
 }

@@ -222,6 +222,16 @@ fn vectors_are_those_of_each_window_in_files_of_any_order_of_columns() {
     // The prices of b.csv alone, in the model's order.
     bars(&project.at("b.csv"), 2, 41, 1, &ORDER);
     check(&found, "b", &expected(&project.at("b.csv"), 5, embed));
+    // Files of one name from two folders are two series.
+    request.force = true;
+    request.inputs.push(project.at("b.csv"));
+    let found = {
+        run(&request).unwrap();
+        rows(&request.output, "embedding_", 20)
+    };
+    let names: Vec<&str> = found.series().iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "b (2)"]);
+    request.inputs.pop();
     // Another stride, another batch, lists: as many rows as there are windows.
     request.wanted = Wanted::Embedding { wide: false };
     (request.stride, request.batch, request.force) = (Some(1), 7, true);
