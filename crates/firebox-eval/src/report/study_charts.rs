@@ -181,7 +181,9 @@ pub(super) fn parallel(study: &StudyReport) -> String {
     let legend = [("best tenth", "own"), ("others", "other")];
     // In a narrow window it is moved sideways; scaled down, nobody could read it.
     let picture = figure(&title, [width, FLOOR + 14.0], &body, &legend);
-    format!("<div class=\"scroll wide\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">{picture}</div>\n")
+    format!(
+        "<div class=\"scroll wide\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">{picture}</div>\n"
+    )
 }
 
 /// A key that fits between two axes: its last parts.
