@@ -14,7 +14,7 @@
 //! Nothing here knows a module, a schedule or a file.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Flex, TensorMetadata};
+use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
