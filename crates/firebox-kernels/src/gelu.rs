@@ -23,7 +23,7 @@ type Primitive = FloatTensor<Flex>;
 /// On Burn's CPU backend in f32 it is one pass over memory in each direction, within `4e-7 · |x|` of
 /// float64; elsewhere it is Burn's own.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    gelu_dropout(x, 0, None)
+    gelu_dropout(x, 0.0, None)
 }
 
 /// [`dropout()`] of [`gelu`], in one pass over memory where the CPU kernels run.
