@@ -315,7 +315,7 @@ fn a_run_outlives_its_terminal() {
     assert!(only_run(project.path()).join("manifest.json").is_file());
     // A terminal that is gone cannot be written to either.
     let other = firebox_tests::project(PIPELINE, 900);
-    let mut child = command(other.path(), &["run", "p.toml"]);
+    let mut child = command(other.path(), &arguments);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop((child.stdout.take(), child.stderr.take()));
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -335,16 +335,17 @@ fn a_full_disk_under_a_tracker_is_said_once_and_changes_nothing() {
     let project = project();
     let small = project.path().join("small");
     std::fs::create_dir(&small).unwrap();
-    let run = command(project.path(), &["run", "p.toml", "--set", "train.epochs=40"]);
     let script = format!(
         "mount -t tmpfs -o size=64k none small && exec '{}' run p.toml --set train.epochs=40 --set monitor.tensorboard.folder=small",
-        run.get_program().display()
+        firebox_tests::program().display()
     );
     // A namespace of its own may mount what it likes, where the system allows one.
-    let output = Command::new("unshare")
-        .args(["-rm", "sh", "-c", &script])
-        .current_dir(project.path())
-        .output();
+    let mut alone = Command::new("unshare");
+    alone.args(["-rm", "sh", "-c", &script]).current_dir(project.path());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIREBOX_")) {
+        alone.env_remove(name);
+    }
+    let output = alone.output();
     let output = match output {
         Ok(output)
             if !errors(&output).contains("unshare:") && !errors(&output).contains("mount:") =>

@@ -105,10 +105,12 @@ impl Spread {
 pub(super) fn step(rounds: &[BenchResult]) -> Option<Spread> {
     if let [only] = rounds {
         let BenchResult { step_ms: value, sd_ms, min_ms, max_ms, .. } = *only;
+        // The peer's script tells the range of its steps alone.
+        let known = sd_ms > 0.0;
         return Some(Spread {
             value,
-            low: (value - sd_ms).max(min_ms),
-            high: (value + sd_ms).min(max_ms),
+            low: if known { (value - sd_ms).max(min_ms) } else { min_ms },
+            high: if known { (value + sd_ms).min(max_ms) } else { max_ms },
         });
     }
     Spread::of(rounds.iter().map(|round| round.step_ms))
