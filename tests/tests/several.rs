@@ -237,7 +237,7 @@ fn clusters_that_cannot_be_made_say_why() {
     refused(
         folder,
         &["pseudolabel.model.convolutions=[8, 8, 8, 8]"],
-        &["has 12 steps", "need 16", "use fewer of them"],
+        &["that halve them need 16", "use fewer of them"],
     );
     refused(folder, &["pseudolabel.clusters=50"], &["50 clusters cannot be made of"]);
     refused(folder, &["pseudolabel.clusters=1"], &["`pseudolabel.clusters` is 1"]);
