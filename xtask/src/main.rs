@@ -15,6 +15,7 @@ Usage: cargo xtask COMMAND
   pipeline NAME-or-FILE [--backend B] [FLAGS]  run a pipeline; NAME is a file of pipelines/
   test [FILTER]                                all tests, and how many were skipped
   bench [FLAGS]                                measure the data path beside NumPy and polars
+  doctor [--backend B] [FLAGS]                 examine the devices: --quick, --json FILE, --device
   ci                                           format, tests, clippy, docs, main job, backends
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Some("pipeline") => pipeline(rest),
         Some("test") => test::run(rest),
         Some("bench") => bench(rest),
+        Some("doctor") => doctor(rest),
         Some("ci") => check::run(),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
@@ -74,13 +76,7 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
             file = Some(argument.clone());
         }
     }
-    if !BACKENDS.contains(&backend.as_str()) {
-        return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
-    }
-    if !first_build_is_done() {
-        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
-    }
-    match build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])? {
+    match build_for(&backend)? {
         0 => {}
         code => return Ok(code),
     }
@@ -132,6 +128,37 @@ fn program() -> PathBuf {
 /// Cargo's target folder.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Builds the binary for a backend and examines the devices with it.
+fn doctor(arguments: &[String]) -> Result<u8, String> {
+    let mut backend = "cpu".to_owned();
+    let mut flags = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if let Some(name) = argument.strip_prefix("--backend=") {
+            backend = name.to_owned();
+        } else if argument == "--backend" {
+            backend = rest.next().ok_or("`--backend` needs a name")?.clone();
+        } else {
+            flags.push(argument.clone());
+        }
+    }
+    match build_for(&backend)? {
+        0 => run(Command::new(program()).arg("doctor").args(flags)),
+        code => Ok(code),
+    }
+}
+
+/// Builds the binary for a backend.
+fn build_for(backend: &str) -> Result<u8, String> {
+    if !BACKENDS.contains(&backend) {
+        return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
+    }
+    if !first_build_is_done() {
+        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
+    }
+    build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])
 }
 
 fn bench(arguments: &[String]) -> Result<u8, String> {

@@ -59,9 +59,11 @@ pub fn peak() -> Option<u64> {
     Some(PEAK.load(Relaxed)).filter(|peak| *peak > 0)
 }
 
-/// Begins to look for another peak.
+/// Begins to look for another peak, if an allocator counts.
 pub fn reset_peak() {
-    PEAK.store(HELD.load(Relaxed).max(1), Relaxed);
+    if peak().is_some() {
+        PEAK.store(HELD.load(Relaxed).max(1), Relaxed);
+    }
 }
 
 /// Whether a training step is being computed in a run that can be gone on with.

@@ -6,6 +6,7 @@
 
 mod cache;
 mod device;
+mod doctor;
 mod error;
 mod memory;
 mod output;
@@ -56,6 +57,8 @@ enum Command {
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
+    /// Examine the devices: times, memory and losses of each model in each precision, and what to set.
+    Doctor(doctor::DoctorFlags),
     /// Time whole training steps of a reference workload on noise.
     Bench(BenchFlags),
     /// Put several runs on one page: curves, scores, settings that differ, times.
@@ -80,7 +83,7 @@ struct BenchFlags {
     /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
     #[arg(long, default_value = "lstm-mae")]
     workload: Workload,
-    /// Type of the operands of products: f32, bf16.
+    /// Type of the operands of products: f32, bf16, or f16 with a dynamic loss scale.
     #[arg(long, default_value = "f32")]
     precision: Precision,
     /// Samples of a batch; by default the workload's own.
@@ -185,6 +188,7 @@ fn main() -> ExitCode {
             generate(&settings, &output, force)
         }
         Command::Devices => devices(),
+        Command::Doctor(flags) => doctor::run(&flags),
         Command::Bench(flags) => bench(&flags),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
@@ -325,8 +329,8 @@ fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn devices() -> anyhow::Result<ExitCode> {
-    for name in ["cuda", "rocm", "vulkan", "metal", "wgpu", "cpu"] {
-        match device::choose(name) {
+    for (name, found) in device::all() {
+        match found {
             Ok(device) => say(format_args!("{name:<8} {}", device.description))?,
             Err(error) => {
                 let error = error.to_string();

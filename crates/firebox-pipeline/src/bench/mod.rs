@@ -24,7 +24,7 @@ use firebox_core::{Event, Key, Precision, Requests, Stream};
 use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams, TrainConfig,
+    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams, TrainConfig,
 };
 use serde::Serialize;
 
@@ -64,11 +64,11 @@ impl Workload {
         (Self::CnnLstm, "cnn-lstm"),
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
     }
 
-    fn default_batch(self) -> usize {
+    pub(crate) fn default_batch(self) -> usize {
         match self {
             Self::LstmMae | Self::Mlp => 512,
             Self::LstmForecast => 128,
@@ -152,14 +152,7 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
         return Err(PipelineError::Setting(message));
     }
     let kernels = device.arithmetic()?;
-    let Measured { times, losses, peak_mib } = device.run(|| match config.workload {
-        Workload::LstmMae => lstm_mae::run(batch, config, device),
-        Workload::LstmForecast => lstm_forecast::run(batch, config, device),
-        Workload::Transformer => transformer::run(batch, config, device),
-        Workload::Mlp => mlp::run(batch, config, device),
-        Workload::CnnLstm => cnn_lstm::run(batch, config, device),
-        Workload::BertBase => bert_base::run(batch, config, device),
-    })?;
+    let Measured { times, losses, peak_mib, .. } = measure(batch, config, device)?;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let median = sorted[sorted.len() / 2];
@@ -189,23 +182,45 @@ pub fn bench(config: &BenchConfig, device: &ChosenDevice) -> Result<BenchResult,
     })
 }
 
+/// Takes the steps of a workload.
+///
+/// # Errors
+/// When training fails.
+pub(crate) fn measure(
+    batch: usize,
+    config: &BenchConfig,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    device.run(|| match config.workload {
+        Workload::LstmMae => lstm_mae::run(batch, config, device),
+        Workload::LstmForecast => lstm_forecast::run(batch, config, device),
+        Workload::Transformer => transformer::run(batch, config, device),
+        Workload::Mlp => mlp::run(batch, config, device),
+        Workload::CnnLstm => cnn_lstm::run(batch, config, device),
+        Workload::BertBase => bert_base::run(batch, config, device),
+    })
+}
+
 /// What was measured of the steps.
-struct Measured {
+pub(crate) struct Measured {
     /// Times in milliseconds, in the end of the timed steps alone.
-    times: Vec<f64>,
+    pub(crate) times: Vec<f64>,
+    /// Part of the time of each step that it waited for data, milliseconds.
+    pub(crate) waits: Vec<f64>,
     /// Losses of all steps.
-    losses: Vec<f64>,
+    pub(crate) losses: Vec<f64>,
     /// Largest resident memory up to the last step: what is saved after it is no part of a step.
     peak_mib: Option<f64>,
 }
 
 impl Measured {
     fn nothing() -> Self {
-        Self { times: vec![], losses: vec![], peak_mib: None }
+        Self { times: vec![], waits: vec![], losses: vec![], peak_mib: None }
     }
 
-    fn step(&mut self, milliseconds: f64, loss: f64) {
+    fn step(&mut self, milliseconds: f64, wait: f64, loss: f64) {
         self.times.push(milliseconds);
+        self.waits.push(wait);
         self.losses.push(loss);
         self.peak_mib = peak_mib();
     }
@@ -228,9 +243,10 @@ fn time<M: Module, O: Objective<M>>(
     } else {
         let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
-        train(model, objective, &loader, folder.path())?
+        train(model, objective, &loader, config.precision, folder.path())?
     };
     measured.times.drain(..skip);
+    measured.waits.drain(..skip);
     Ok(measured)
 }
 
@@ -239,18 +255,22 @@ fn train<M: Module, O: Objective<M>>(
     model: M,
     objective: &O,
     loader: &TrainLoader,
+    precision: Precision,
     folder: &Path,
 ) -> Result<Measured, PipelineError> {
     let steps = Mutex::new(Measured::nothing());
     let listener = |event: &Event| {
-        if let Event::Step { milliseconds, loss, .. } = event {
-            steps.lock().unwrap_or_else(PoisonError::into_inner).step(*milliseconds, *loss);
+        if let &Event::Step { milliseconds, data_milliseconds, loss, .. } = event {
+            let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
+            steps.step(milliseconds, data_milliseconds, loss);
         }
     };
     let config = TrainConfig {
         epochs: 1,
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
+        // As a pipeline does it: f16 without a scale is another, worse job.
+        loss_scale: LossScale::default().resolve(precision == Precision::F16),
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
         ..TrainConfig::default()
     };
@@ -286,7 +306,7 @@ fn evaluate<M: Module, O: Objective<M>>(
         let batch: Batch = batch?;
         let Loss { value, .. } = objective.loss(model, &batch, Streams { samples, dropout: None });
         let loss = value.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
-        measured.step(start.elapsed().as_secs_f64() * 1e3, loss);
+        measured.step(start.elapsed().as_secs_f64() * 1e3, batch.wait.as_secs_f64() * 1e3, loss);
         start = Instant::now();
     }
     Ok(measured)
