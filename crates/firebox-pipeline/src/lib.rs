@@ -40,6 +40,7 @@
 //! ```
 
 mod bench;
+mod chain;
 mod compare;
 mod config;
 mod device;
@@ -49,12 +50,16 @@ mod folder;
 mod keys;
 mod layers;
 mod measure;
+mod page;
 mod plan;
 mod precision;
 mod prepared;
+mod pretrain;
 mod profile;
 mod search;
 mod stages;
+#[allow(dead_code, reason = "kinds with several trainings use it")]
+mod sub;
 
 use std::path::{Path, PathBuf};
 
