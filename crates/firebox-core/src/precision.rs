@@ -99,10 +99,9 @@ impl FromStr for PrecisionRule {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "auto" => Ok(Self::Auto),
-            _ => text
-                .parse()
-                .map(Self::Fixed)
-                .map_err(|_| ParsePrecisionRuleError(text.to_owned())),
+            _ => {
+                text.parse().map(Self::Fixed).map_err(|_| ParsePrecisionRuleError(text.to_owned()))
+            }
         }
     }
 }

@@ -99,13 +99,15 @@ mod tests {
             next: Position { epoch: 1, batch: 2 },
             wait: Duration::from_secs(3),
         };
-        for (asked, sizes) in [(1, vec![7]), (2, vec![4, 3]), (4, vec![2, 2, 2, 1]), (9, vec![1; 7])]
+        for (asked, sizes) in
+            [(1, vec![7]), (2, vec![4, 3]), (4, vec![2, 2, 2, 1]), (9, vec![1; 7])]
         {
             let parts = batch.parts(asked);
             assert_eq!(parts.iter().map(Batch::len).collect::<Vec<_>>(), sizes);
             let joined = Tensor::cat(parts.iter().map(|part| part.inputs.clone()).collect(), 0);
             assert_eq!(joined.into_data().try_into_vec::<f32>().unwrap(), values);
-            let all = |of: &dyn Fn(&Batch) -> Vec<usize>| parts.iter().flat_map(of).collect::<Vec<_>>();
+            let all =
+                |of: &dyn Fn(&Batch) -> Vec<usize>| parts.iter().flat_map(of).collect::<Vec<_>>();
             assert_eq!(all(&|part| part.lengths.clone()), batch.lengths);
             assert_eq!(all(&|part| part.indices.clone()), batch.indices);
             let labels: Vec<_> = parts.iter().flat_map(|part| part.labels.clone()).collect();

@@ -39,6 +39,7 @@
 //! # Ok::<(), firebox_pipeline::PipelineError>(())
 //! ```
 
+mod batch_size;
 mod bench;
 mod chain;
 mod compare;
@@ -57,6 +58,7 @@ mod prepared;
 mod pretrain;
 mod profile;
 mod search;
+mod settle;
 mod stages;
 #[allow(dead_code, reason = "kinds with several trainings use it")]
 mod sub;
@@ -65,15 +67,17 @@ use std::path::{Path, PathBuf};
 
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
 pub use compare::compare;
-pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
+pub use config::{
+    Autotune, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
+};
 pub use device::{ChosenDevice, describe_cpu};
 pub use doctor::{DoctorConfig, Examination, Found, Learning, Mark, Tick, Timed, doctor};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use precision::{
-    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class,
-    device_classes, resolve,
+    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class, device_classes,
+    resolve,
 };
 pub use prepared::{Prepared, Source, find_run};
 pub use search::{

@@ -11,6 +11,7 @@ use firebox_models::BiLstmMae;
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -41,6 +42,20 @@ impl Chain for Pretrain {
         // Names do not depend on the number of channels, which is not known yet.
         let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
         check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Option<Measured>, PipelineError> {
+        let ModelConfig::BilstmMae(model) = &config.model;
+        let shape = probe_shape(config)?;
+        let model =
+            model.init(Stream::new(config.run.seed, "weights"), shape[1], &device.device)?;
+        let model = model.in_precision(probe.precision);
+        probe.run(model, &Pretraining, shape, device).map(Some)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -103,6 +118,16 @@ impl Chain for Pretrain {
             Training::Interrupted { .. } => None,
         })
     }
+}
+
+/// Channels of a bar, where the data are not known yet.
+const BAR: usize = 4;
+
+/// Steps and channels of the windows, the channels from data that were read before.
+pub(crate) fn probe_shape(config: &PipelineConfig) -> Result<[usize; 2], PipelineError> {
+    let series = firebox_data::fingerprint(&config.data)?;
+    let checks = firebox_data::stored_checks(&config.run.cache, series);
+    Ok([config.window.length, checks.map_or(BAR, |checks| checks.channels.len().max(1))])
 }
 
 /// How the training ended.

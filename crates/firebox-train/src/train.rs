@@ -631,7 +631,7 @@ impl<'a, M: Module> Session<'a, M> {
         if let Some(division) = noted {
             run.listener.on(&Event::Warning { message: division.to_string() });
         }
-        let watch = Watch::start(run.folder).map_err(|source| TrainError::File {
+        let watch = Watch::start(run.folder, run.resume).map_err(|source| TrainError::File {
             action: "create",
             path: run.folder.join(NOTE_FILE),
             source,

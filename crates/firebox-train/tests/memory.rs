@@ -30,7 +30,11 @@ impl Objective<BiLstmMae> for Small {
             let masks = firebox_core::Stream::new(support::SEED, "masks").substream(step);
             streams.samples != masks
         });
-        assert!(streams.dropout.is_none() || !begun || batch.len() <= self.samples, "{}", self.says);
+        assert!(
+            streams.dropout.is_none() || !begun || batch.len() <= self.samples,
+            "{}",
+            self.says
+        );
         Pretraining.loss(model, batch, streams)
     }
 }

@@ -89,9 +89,9 @@ fn refused(bytes: usize) {
 fn begin_anew(_: usize) {}
 
 #[cfg(unix)]
-pub(crate) use restart::begin_anew_without;
-#[cfg(unix)]
 use restart::begin_anew;
+#[cfg(unix)]
+pub(crate) use restart::begin_anew_without;
 
 /// Beginning the program anew, from within an allocation that failed: with what was prepared while
 /// there was memory.

@@ -24,7 +24,8 @@ use firebox_core::{Event, Key, Precision, Requests, Stream};
 use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams, TrainConfig,
+    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams,
+    TrainConfig,
 };
 use serde::Serialize;
 
@@ -199,6 +200,39 @@ pub(crate) fn measure(
         Workload::CnnLstm => cnn_lstm::run(batch, config, device),
         Workload::BertBase => bert_base::run(batch, config, device),
     })
+}
+
+/// Steps of a model of one's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    /// Type of the operands of products.
+    pub(crate) precision: Precision,
+    /// Samples of a batch.
+    pub(crate) batch: usize,
+    /// Steps that are timed, after one that is not.
+    pub(crate) steps: u64,
+}
+
+impl Probe {
+    /// Takes the steps on normal noise of this shape, `[time, channel]`.
+    ///
+    /// # Errors
+    /// When training fails.
+    pub(crate) fn run<M: Module, O: Objective<M>>(
+        self,
+        model: M,
+        objective: &O,
+        shape: [usize; 2],
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        let Self { precision, batch, steps } = self;
+        // Nothing here asks which workload it is.
+        let (workload, evaluate) = (Workload::LstmMae, false);
+        let config =
+            BenchConfig { workload, precision, batch: Some(batch), steps, warmup: 1, evaluate };
+        let noise = Noise::normal(batch, &config, shape);
+        device.run(|| time(model, objective, noise, &config, device))
+    }
 }
 
 /// What was measured of the steps.

@@ -75,24 +75,28 @@ impl Checks {
     ) -> Result<Self, PipelineError> {
         tell("checking R1's list");
         let workload = Workload::LstmMae;
-        let of_main = |timed: &&Timed| timed.workload == workload.name() && timed.precision == precision;
+        let of_main =
+            |timed: &&Timed| timed.workload == workload.name() && timed.precision == precision;
         let Some(main) = timed.iter().find(of_main) else { return Ok(Self::default()) };
         let most = if config.quick { 6.0 } else { 20.0 };
         let steps = (time.next().as_secs_f64() * 1e3 / main.median_ms).clamp(2.0, most) as u64;
         let half = main.batch / 2;
         let settings = BenchConfig { batch: Some(half), ..bench(workload, precision, steps, 1) };
-        let (before, begun) = (processor_seconds(), Instant::now());
         let rate = |batch: usize, median: f64| 1e3 * batch as f64 / median;
-        let at_half = median(measure(half, &settings, device)?.times);
+        // Making model and noise is the same for few steps and for more, and so falls out.
+        let few = BenchConfig { steps: 1, warmup: 0, ..settings };
+        let (_, little) = working(|| measure(half, &few, device))?;
+        let (measured, much) = working(|| measure(half, &settings, device))?;
+        let at_half = median(measured.times);
         let threads = rayon::current_num_threads() as f64;
-        let busy = before.zip(processor_seconds()).map(|(before, after)| {
-            ((after - before) / (begun.elapsed().as_secs_f64() * threads)).min(1.0)
-        });
+        let busy = little
+            .zip(much)
+            .map(|(little, much)| (much.0 - little.0) / ((much.1 - little.1) * threads));
         let settings = BenchConfig { evaluate: true, ..bench(workload, precision, 2, 1) };
         let forward = median(measure(main.batch, &settings, device)?.times);
         Ok(Self {
             rates: Some((rate(half, at_half), rate(main.batch, main.median_ms))),
-            busy: busy.filter(|_| device.backend == "cpu"),
+            busy: busy.filter(|share| device.backend == "cpu" && share.is_finite()),
             forward,
             stopped: early_stopping(device)?,
             memory: memory_of(device),
@@ -112,15 +116,18 @@ impl Checks {
             mark: if good { Mark::Yes } else { Mark::No },
             found,
         };
-        let not_here = |line, found: &str| Tick { line, mark: Mark::NotHere, found: found.to_owned() };
+        let not_here =
+            |line, found: &str| Tick { line, mark: Mark::NotHere, found: found.to_owned() };
         let chosen: Vec<&Timed> = timed.iter().filter(|one| one.precision == precision).collect();
-        let wait = chosen.iter().map(|one| one.wait).fold(0.0, f64::max);
+        let worst = chosen.iter().max_by(|a, b| a.wait.total_cmp(&b.wait));
+        let (wait, which) =
+            worst.map_or((0.0, "none"), |worst| (worst.wait, worst.workload.as_str()));
         let mut ticks = vec![
             self.precision(precision, abilities),
             tick(
                 "loader workers are enough",
                 wait < 0.05,
-                format!("with one worker a step waits {:.1} % of its time for data", 100.0 * wait),
+                format!("with one, a step of {which} waits {:.1} % of its time", 100.0 * wait),
             ),
             kernels(abilities),
             match abilities.support(Precision::Tf32) {
@@ -138,7 +145,7 @@ impl Checks {
             Some(busy) => tick(
                 "the device is busy more than 85 %",
                 busy > 0.85,
-                format!("{:.0} % of the threads' time, making the noise included", 100.0 * busy),
+                format!("{:.0} % of the threads' time in steps of lstm-mae", 100.0 * busy.min(1.0)),
             ),
             None => not_here("the device is busy more than 85 %", "`firebox watch RUN` shows it"),
         });
@@ -146,13 +153,18 @@ impl Checks {
         ticks.push(tick(
             "data loading takes less than 5 %",
             wait < 0.05,
-            format!("{:.1} % at most, on noise in memory; a run's report has its own", 100.0 * wait),
+            format!(
+                "{:.1} % at most ({which}), on noise in memory; a run's report has its own",
+                100.0 * wait
+            ),
         ));
         let (stopped, wanted) = self.stopped;
         ticks.push(tick(
             "early stopping ends a run",
             stopped == wanted,
-            format!("a run that could not improve ended after {stopped} epochs; {wanted} are right"),
+            format!(
+                "a run that could not improve ended after {stopped} epochs; {wanted} are right"
+            ),
         ));
         ticks.push(speed_up(&chosen));
         ticks.push(accuracy(learnt, precision));
@@ -228,15 +240,26 @@ fn speed_up(chosen: &[&Timed]) -> Tick {
 
 fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
     let own = learnt.iter().filter(|one| one.precision == precision);
-    let worst = own.max_by(|a, b| a.difference.abs().total_cmp(&b.difference.abs()));
+    // Few steps say nothing of the end, whether they are near or not.
+    let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
+    let beyond = |one: &Learning| one.difference.abs() - 2.0 * one.error;
+    let worst = enough.iter().max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
     let (mark, found) = match worst {
+        None if !few.is_empty() => {
+            (Mark::NotHere, "too few steps to say; leave out --quick".to_owned())
+        }
         Some(worst) => {
             let mark = if worst.is_close() { Mark::Yes } else { Mark::No };
             let found = format!(
-                "losses end within {:.3} % of f32's first loss ({}, {} steps)",
-                100.0 * worst.difference.abs(),
+                "of models with {} steps or more, {} ends the farthest from f32, {:+.2} ± {:.2} % of its first loss{}",
+                super::learn::ENOUGH,
                 worst.workload,
-                worst.steps
+                100.0 * worst.difference,
+                100.0 * worst.error,
+                match few.len() {
+                    0 => String::new(),
+                    count => format!("; {count} took too few steps to say"),
+                }
             );
             (mark, found)
         }
@@ -267,6 +290,17 @@ fn kernels(abilities: &Abilities) -> Tick {
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Does work, and returns with its result the seconds that all threads computed and those that passed.
+#[allow(clippy::type_complexity, reason = "two times, if they are known")]
+fn working<T>(
+    work: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<(T, Option<(f64, f64)>), PipelineError> {
+    let (before, begun) = (processor_seconds(), Instant::now());
+    let done = work()?;
+    let passed = begun.elapsed().as_secs_f64();
+    Ok((done, before.zip(processor_seconds()).map(|(before, after)| (after - before, passed))))
 }
 
 /// Seconds that all threads of this process have computed; Linux alone says it.
@@ -387,17 +421,11 @@ mod tests {
             precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
             processor: true,
         };
-        let checks = Checks {
-            busy: Some(0.9),
-            stopped: (3, 3),
-            memory: Some(1000.0),
-            ..Checks::default()
-        };
+        let checks =
+            Checks { busy: Some(0.9), stopped: (3, 3), memory: Some(1000.0), ..Checks::default() };
         let marks = |timed: Timed| {
             let ticks = checks.ticks(&[timed], &[], Precision::Bf16, &abilities);
-            let of = |part: &str| {
-                ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark
-            };
+            let of = |part: &str| ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark;
             [of("workers"), of("data loading"), of("baseline"), of("memory"), of("early")]
         };
         assert_eq!(marks(timed(0.01, 1.4)), [Mark::Yes, Mark::Yes, Mark::Yes, Mark::No, Mark::Yes]);

@@ -107,10 +107,19 @@ impl Allowance {
     }
 }
 
-/// The models that are examined.
+/// The models that are examined, the quickest first: what they leave of their time is for the others.
 fn workloads(config: DoctorConfig) -> Vec<Workload> {
+    let place = |workload: &Workload| match workload {
+        Workload::Mlp => 0,
+        Workload::LstmForecast => 1,
+        Workload::BertBase => 3,
+        _ => 2,
+    };
     let all = Workload::ALL.into_iter().map(|(workload, _)| workload);
-    all.filter(|workload| !config.quick || *workload != Workload::BertBase).collect()
+    let mut chosen: Vec<Workload> =
+        all.filter(|workload| !config.quick || *workload != Workload::BertBase).collect();
+    chosen.sort_by_key(place);
+    chosen
 }
 
 /// Examines a device, telling what it does meanwhile.
@@ -131,13 +140,12 @@ pub fn doctor(
     let measurements = (models.len() * precisions.len()) as u32;
     // Most of the time goes where types are emulated, and some beside the measurements.
     let seconds = if config.quick { 140 } else { 30 * 60 };
-    let mut time = Allowance {
-        end: started + Duration::from_secs(seconds),
-        left: 2 * measurements + 4,
-    };
+    let mut time =
+        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 4 };
     let (mut timed, mut learnt) = (vec![], vec![]);
     for workload in &models {
-        let sample = timing::time(*workload, &precisions, &abilities, config, device, &mut time, tell)?;
+        let sample =
+            timing::time(*workload, &precisions, &abilities, config, device, &mut time, tell)?;
         timed.extend(sample);
     }
     for workload in &models {
@@ -146,7 +154,7 @@ pub fn doctor(
         learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &abilities, &precisions);
-    let mut checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
+    let checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
     let class = device_class(&device.description).clone();
     let advice = advice(&checks, &devices, &abilities, precision, &class);
@@ -240,7 +248,8 @@ fn advice(
     if abilities.processor && !devices.iter().any(|found| found.there && found.name != "cpu") {
         let built = devices.iter().any(|found| found.description.contains("not compiled in"));
         said.push(if built {
-            "a GPU, if there is one: build with --features vulkan, metal, wgpu, cuda or rocm".to_owned()
+            "a GPU, if there is one: build with --features vulkan, metal, wgpu, cuda or rocm"
+                .to_owned()
         } else {
             "a GPU: the backends of this build found none".to_owned()
         });
@@ -263,9 +272,9 @@ fn available_threads() -> usize {
 
 /// What to paste into a pipeline.
 fn block(timed: &[Timed], precision: Precision, reason: &str) -> String {
-    let main = timed.iter().find(|timed| {
-        timed.workload == Workload::LstmMae.name() && timed.precision == precision
-    });
+    let main = timed
+        .iter()
+        .find(|timed| timed.workload == Workload::LstmMae.name() && timed.precision == precision);
     let batch = main.map_or(Workload::LstmMae.default_batch(), |timed| timed.batch);
     format!(
         "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = 1\n"
@@ -292,10 +301,16 @@ mod tests {
             recommend(&timed, &abilities, &both)
         };
         let (precision, why) = ask([1.5, 1.5]);
-        assert_eq!((precision, why.as_str()), (Precision::Bf16, "units; 1.50× f32 in the mean over the models"));
+        assert_eq!(
+            (precision, why.as_str()),
+            (Precision::Bf16, "units; 1.50× f32 in the mean over the models")
+        );
         let (precision, why) = ask([0.8, 1.0]);
         assert_eq!(precision, Precision::F32);
-        assert!(why.contains("bf16, reaches 0.89× f32") && why.ends_with("slower than f32 in a"), "{why}");
+        assert!(
+            why.contains("bf16, reaches 0.89× f32") && why.ends_with("slower than f32 in a"),
+            "{why}"
+        );
         assert!(ask([2.0, 0.9]).1.ends_with("; slower than f32 in b"));
     }
 

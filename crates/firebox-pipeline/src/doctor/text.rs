@@ -82,7 +82,9 @@ fn devices(out: &mut String, examination: &Examination) {
 
 fn times(out: &mut String, examination: &Examination) {
     heading(out, "Time of a training step");
-    out.push_str("model          batch  type      ms/step      quartiles    peak MiB  over f32  steps\n");
+    out.push_str(
+        "model          batch  type      ms/step      quartiles    peak MiB  over f32  steps\n",
+    );
     for timed in &examination.timed {
         let name = format!("{}{}", timed.precision, if timed.emulated { "*" } else { "" });
         let quartiles = timed.quartiles_ms.map(milliseconds).join(" to ");
@@ -112,7 +114,9 @@ fn milliseconds(value: f64) -> String {
 
 fn losses(out: &mut String, examination: &Examination) {
     heading(out, "Loss beside f32, same seed");
-    out.push_str("model          type    steps    first     last   f32 last  difference  largest\n");
+    out.push_str(
+        "model          type    steps    first     last   f32 last  difference    error\n",
+    );
     for learnt in &examination.learnt {
         let _ = writeln!(
             out,
@@ -124,14 +128,14 @@ fn losses(out: &mut String, examination: &Examination) {
             learnt.last,
             learnt.last_f32,
             100.0 * learnt.difference,
-            100.0 * learnt.largest,
+            100.0 * learnt.error,
             if learnt.is_close() { "" } else { " !" }
         );
     }
     item(
         out,
         "",
-        "Differences are shares of the first loss: of the last tenth of the steps, and the largest of any step. `!` is above 0.5 %.",
+        "Difference of the mean loss of the last third of the steps as a share of the first loss, and its standard error. `!` is above 0.5 % and two errors.",
     );
 }
 

@@ -14,6 +14,8 @@ use crate::precision::{Abilities, Support};
 
 /// Steps that are timed where the time allows it, as in R5's check.
 const STEPS: u64 = 50;
+/// Steps that are timed whatever time they take.
+const LEAST: u64 = 3;
 
 /// Times of a model in a precision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,32 +76,33 @@ pub(super) fn time(
         let emulated = matches!(abilities.support(*precision), Support::Emulated(_));
         // Nobody trains in an emulated f16: one step tells how slow it is.
         let few = config.quick && emulated && *precision == Precision::F16;
-        let sample = one(workload, *precision, if few { Duration::ZERO } else { time.next() }, device)?;
+        let allowed = if few { None } else { Some(time.next()) };
+        let sample = one(workload, *precision, allowed, device)?;
         let base = all.first().map_or(sample.median_ms, |first| first.median_ms);
         all.push(Timed { speed_up: base / sample.median_ms, emulated, ..sample });
     }
     Ok(all)
 }
 
-/// Times a model within about this time.
+/// Times a model within about this time, or one step of it.
 fn one(
     workload: Workload,
     precision: Precision,
-    allowed: Duration,
+    allowed: Option<Duration>,
     device: &ChosenDevice,
 ) -> Result<Timed, PipelineError> {
     let batch = workload.default_batch();
     let begun = Instant::now();
     let (held, mut peak) = start_of_peak();
+    eprintln!("DEBUG held {held}");
     let mut measured = measure(batch, &bench(workload, precision, 1, 0), device)?;
     let first = Duration::from_secs_f64(measured.times[0] / 1e3);
-    // Making the model and the noise takes its time anew.
-    let again = begun.elapsed().saturating_sub(first);
-    let left = allowed.saturating_sub(begun.elapsed() + again);
-    let steps = (left.as_secs_f64() / first.as_secs_f64()) as u64;
-    if steps >= 3 {
-        let warmup = (steps / 4).min(3);
-        let config = bench(workload, precision, (steps - warmup).min(STEPS), warmup);
+    if let Some(allowed) = allowed {
+        // Making the model and the noise takes its time anew; the first step of all is a cold one.
+        let again = begun.elapsed().saturating_sub(first);
+        let left = allowed.saturating_sub(begun.elapsed() + again);
+        let steps = (left.as_secs_f64() / first.as_secs_f64()) as u64;
+        let config = bench(workload, precision, steps.clamp(LEAST + 1, STEPS + 1) - 1, 1);
         measured = measure(batch, &config, device)?;
     }
     if let Some(value) = &mut peak {

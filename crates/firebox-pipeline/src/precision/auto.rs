@@ -169,18 +169,15 @@ mod tests {
     }
 
     fn steps(milliseconds: [f64; 2]) -> impl FnMut(Precision) -> Result<Vec<f64>, PipelineError> {
-        move |precision| {
-            Ok(vec![milliseconds[usize::from(precision == Precision::Bf16)]; 3])
-        }
+        move |precision| Ok(vec![milliseconds[usize::from(precision == Precision::Bf16)]; 3])
     }
 
     const BOTH: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
     #[test]
     fn the_faster_type_is_chosen_and_the_slower_one_is_not() {
-        let chosen = |milliseconds| {
-            choose(&BOTH, &device(), "this model", steps(milliseconds)).unwrap()
-        };
+        let chosen =
+            |milliseconds| choose(&BOTH, &device(), "this model", steps(milliseconds)).unwrap();
         let faster = chosen([14.0, 10.0]);
         assert_eq!(faster.precision, Precision::Bf16);
         let said = &faster.reason;
@@ -188,7 +185,11 @@ mod tests {
         assert!(said.ends_with("the guess for the class `processor` was f32"), "{said}");
         let slower = chosen([10.0, 14.0]);
         assert_eq!(slower.precision, Precision::F32);
-        assert!(slower.reason.contains("nothing is faster by 5 %: bf16 0.71×"), "{}", slower.reason);
+        assert!(
+            slower.reason.contains("nothing is faster by 5 %: bf16 0.71×"),
+            "{}",
+            slower.reason
+        );
         // Within what a short measurement can make of nothing.
         assert_eq!(chosen([10.3, 10.0]).precision, Precision::F32);
     }

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::device::ChosenDevice;
 
-pub(crate) use auto::{Choice, choose_cached};
+pub(crate) use auto::choose_cached;
 pub use classes::{DeviceClass, device_class, device_classes};
 
 /// How a device computes in a type.
@@ -148,7 +148,9 @@ pub enum Resolution {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// A type that the device does not have.
-    #[error("`run.precision` is {asked}, and this device does not compute in it: {why}\n  set run.precision to one of {alternatives}, or to \"auto\"")]
+    #[error(
+        "`run.precision` is {asked}, and this device does not compute in it: {why}\n  set run.precision to one of {alternatives}, or to \"auto\""
+    )]
     Missing {
         /// The type.
         asked: Precision,
@@ -158,7 +160,9 @@ pub enum PolicyError {
         alternatives: String,
     },
     /// An exactness of f32 products that the device cannot promise.
-    #[error("`run.matmul` is {asked}, and this device cannot promise it: {why}\n  leave `run.matmul` out, or {way_out}")]
+    #[error(
+        "`run.matmul` is {asked}, and this device cannot promise it: {why}\n  leave `run.matmul` out, or {way_out}"
+    )]
     Matmul {
         /// What was asked for.
         asked: MatmulPrecision,
@@ -168,7 +172,9 @@ pub enum PolicyError {
         way_out: &'static str,
     },
     /// Two settings that contradict each other.
-    #[error("`run.matmul` is {matmul} and `run.precision` is {rule}: `run.matmul` says how exact products of f32 are\n  leave one of them out")]
+    #[error(
+        "`run.matmul` is {matmul} and `run.precision` is {rule}: `run.matmul` says how exact products of f32 are\n  leave one of them out"
+    )]
     Both {
         /// The one.
         matmul: MatmulPrecision,
