@@ -50,6 +50,11 @@ pub(crate) trait Chain: Sync {
         Ok(None)
     }
 
+    /// Whether its model takes `run.recompute`.
+    fn recomputes(&self) -> bool {
+        false
+    }
+
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
 

@@ -84,6 +84,9 @@ pub struct RunConfig {
     /// Whether Burn chooses among kernels by timing them, and keeps its choice in cubecl's cache.
     /// Left out: where a backend does so. Processors have nothing to tune.
     pub autotune: Option<Autotune>,
+    /// Whether the layers of a model keep their inputs alone and are computed again for their
+    /// gradients: less memory, another forward pass, the same numbers to the bit. On processors.
+    pub recompute: bool,
     /// Whether a whole step is recorded once and replayed. Refused: it is bit-equal to taking the
     /// steps on no device yet.
     pub capture: bool,
@@ -115,6 +118,8 @@ struct RunTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     autotune: Option<Autotune>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    recompute: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     capture: bool,
     directory: PathBuf,
     cache: PathBuf,
@@ -128,21 +133,35 @@ impl Default for RunTable {
 
 impl From<RunTable> for RunConfig {
     fn from(table: RunTable) -> Self {
-        let RunTable { seed, device, precision, matmul, autotune, capture, directory, cache } =
-            table;
-        let (precision, auto) = match precision {
+        let (precision, auto) = match table.precision {
             PrecisionRule::Auto => (Precision::F32, true),
             PrecisionRule::Fixed(precision) => (precision, false),
         };
-        Self { seed, device, precision, auto, matmul, autotune, capture, directory, cache }
+        let RunTable {
+            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+        } = table;
+        Self {
+            seed,
+            device,
+            precision,
+            auto,
+            matmul,
+            autotune,
+            recompute,
+            capture,
+            directory,
+            cache,
+        }
     }
 }
 
 impl From<RunConfig> for RunTable {
     fn from(config: RunConfig) -> Self {
         let precision = config.rule();
-        let RunConfig { seed, device, matmul, autotune, capture, directory, cache, .. } = config;
-        Self { seed, device, precision, matmul, autotune, capture, directory, cache }
+        let RunConfig {
+            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+        } = config;
+        Self { seed, device, precision, matmul, autotune, recompute, capture, directory, cache }
     }
 }
 
@@ -162,6 +181,7 @@ impl Default for RunConfig {
             auto: false,
             matmul: None,
             autotune: None,
+            recompute: false,
             capture: false,
             directory: "runs".into(),
             cache: "cache".into(),

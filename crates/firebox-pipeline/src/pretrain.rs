@@ -54,8 +54,12 @@ impl Chain for Pretrain {
         let shape = probe_shape(config)?;
         let model =
             model.init(Stream::new(config.run.seed, "weights"), shape[1], &device.device)?;
-        let model = model.in_precision(probe.precision);
+        let model = model.in_precision(probe.precision).recomputed(config.run.recompute);
         probe.run(model, &Pretraining, shape, device).map(Some)
+    }
+
+    fn recomputes(&self) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -148,7 +152,8 @@ impl Run<'_> {
     pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
         let ModelConfig::BilstmMae(model) = &self.config.model;
         let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
-        Ok(model.in_precision(self.config.run.precision))
+        let config = &self.config.run;
+        Ok(model.in_precision(config.precision).recomputed(config.recompute))
     }
 
     /// Trains, or reads back what was trained.

@@ -29,6 +29,7 @@ pub(crate) fn settle(
     let reason =
         |key: &str, value: String, reason: String| Reason { key: key.to_owned(), value, reason };
     refuse_capture(&config)?;
+    check_recompute(&config, device)?;
     let mut reasons = vec![];
     let abilities = Abilities::of(device)?;
     let policy = match resolve(config.run.rule(), config.run.matmul, &abilities)? {
@@ -94,6 +95,23 @@ pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
         json(serde_json::to_string(&config.train.optimizer)),
         config.window.length
     )
+}
+
+/// Layers are computed again where that is built.
+fn check_recompute(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineError> {
+    let why = match (
+        config.pipeline.chain().recomputes(),
+        device.backend == "cpu" && firebox_kernels::recomputes_on(&device.device),
+    ) {
+        _ if !config.run.recompute => return Ok(()),
+        (false, _) => "the model of this kind of pipeline does not compute its layers again",
+        (_, false) => "layers are computed again on processors alone",
+        (true, true) => return Ok(()),
+    };
+    Err(PipelineError::Setting(format!(
+        "`run.recompute` is true, and {why}\n  \
+         leave `run.recompute` out; a smaller loader.batch_size with train.accumulate saves memory, too"
+    )))
 }
 
 /// Whole steps are not replayed: see the message.
@@ -188,6 +206,8 @@ mod tests {
         assert!(text.contains("bit for bit") && text.contains("leave `run.capture` out"), "{text}");
         let text = said(&|config| config.run.autotune = Some(Autotune::Off), "cuda");
         assert!(text.contains("CUBECL_AUTOTUNE_LEVEL=minimal"), "{text}");
+        let text = said(&|config| config.run.recompute = true, "cuda");
+        assert!(text.contains("on processors alone"), "{text}");
         let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
         assert!(text.contains("no processor has TF32"), "{text}");
         // Nobody counts memory in a test.

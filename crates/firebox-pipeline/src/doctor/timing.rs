@@ -94,7 +94,6 @@ fn one(
     let batch = workload.default_batch();
     let begun = Instant::now();
     let (held, mut peak) = start_of_peak();
-    eprintln!("DEBUG held {held}");
     let mut measured = measure(batch, &bench(workload, precision, 1, 0), device)?;
     let first = Duration::from_secs_f64(measured.times[0] / 1e3);
     if let Some(allowed) = allowed {
@@ -128,6 +127,7 @@ fn one(
 
 /// Bytes held now, from which on a peak is looked for; and where it goes, if anyone counts.
 pub(super) fn start_of_peak() -> (u64, Option<u64>) {
+    firebox_kernels::release_buffers();
     memory::reset_peak();
     match memory::held() {
         Some(held) => (held, Some(0)),
