@@ -17,7 +17,7 @@ fn project() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut bars = "open,high,low,close\n".to_owned();
     let (mut price, mut seed) = (1000.0f64, 7u64);
-    for _ in 0..1500 {
+    for _ in 0..3000 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let close = price + ((seed >> 33) as f64 / f64::from(1u32 << 31) - 0.5) * 2.0;
         let (high, low) = (price.max(close) + 0.1, price.min(close) - 0.1);
@@ -32,7 +32,7 @@ fn project() -> TempDir {
         path = "bars.csv"
         [window]
         length = 100
-        stride = 2
+        stride = 4
         [augment]
         versions = 1
         [loader]
@@ -48,7 +48,7 @@ fn project() -> TempDir {
         resume_every = 1
         [evaluate]
         seeds = 1
-        resamples = 20
+        resamples = 100
         [monitor]
         period = 0
     "#;
@@ -84,8 +84,8 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
     let divided = (2..=9).rev().map(|hundreds| hundreds * 100_000).find_map(|kib| {
         let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
-        let run = only_run(folder.path());
         assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
+        let run = only_run(folder.path());
         run.join("memory.json").exists().then(|| (run, errors(&output)))
     });
     let (run, said) = divided.expect("a limit under which a step fails");

@@ -42,7 +42,7 @@ fn project() -> TempDir {
         early_stopping = false
         [evaluate]
         seeds = 1
-        resamples = 20
+        resamples = 100
         [monitor]
         period = 0
     "#;
@@ -74,11 +74,11 @@ fn train(folder: &Path, precision: &str) -> (f64, f64, String) {
 fn every_precision_ends_where_f32_does() {
     let folder = project();
     let (first, base, _) = train(folder.path(), "f32");
-    assert!(base < 0.8 * first, "nothing was learnt: {first} to {base}");
+    assert!(base < 0.9 * first, "nothing was learnt: {first} to {base}");
     for precision in ["bf16", "f16"] {
         let (_, last, settings) = train(folder.path(), precision);
-        // A job of 60 steps is noisier than the main job, of which 0.5 % are asked.
-        assert!((last - base).abs() < 0.02 * base, "{precision}: {last} beside {base}");
+        // What is asked of the main job.
+        assert!((last - base).abs() < 0.005 * base, "{precision}: {last} beside {base}");
         assert!(settings.contains(&format!("# run.precision = {precision}: as written")));
         let emulated = settings.contains("storage and rounding, its arithmetic is f32");
         assert_eq!(emulated, precision == "f16", "{settings}");
