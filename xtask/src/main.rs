@@ -18,6 +18,7 @@ Usage: cargo xtask COMMAND
   bench [FLAGS]                                the benchmark suite; all flags of `firebox bench suite`
   bench data FOLDER                            the data path, which benches/compare.py runs beside NumPy
   bundle [FLAGS] OUT                           a folder to take to a machine without a network
+  doctor [--backend B] [FLAGS]                 examine the devices: --quick, --json FILE, --device
   ci                                           format, tests, clippy, docs, main job, backends
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("bench") => bench(rest),
         Some("bundle") => bundle::run(rest),
+        Some("doctor") => doctor(rest),
         Some("ci") => check::run(),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
@@ -78,13 +80,7 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
             file = Some(argument.clone());
         }
     }
-    if !BACKENDS.contains(&backend.as_str()) {
-        return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
-    }
-    if !first_build_is_done() {
-        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
-    }
-    match build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])? {
+    match build_for(&backend)? {
         0 => {}
         code => return Ok(code),
     }
@@ -136,6 +132,37 @@ fn program() -> PathBuf {
 /// Cargo's target folder.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Builds the binary for a backend and examines the devices with it.
+fn doctor(arguments: &[String]) -> Result<u8, String> {
+    let mut backend = "cpu".to_owned();
+    let mut flags = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if let Some(name) = argument.strip_prefix("--backend=") {
+            backend = name.to_owned();
+        } else if argument == "--backend" {
+            backend = rest.next().ok_or("`--backend` needs a name")?.clone();
+        } else {
+            flags.push(argument.clone());
+        }
+    }
+    match build_for(&backend)? {
+        0 => run(Command::new(program()).arg("doctor").args(flags)),
+        code => Ok(code),
+    }
+}
+
+/// Builds the binary for a backend.
+fn build_for(backend: &str) -> Result<u8, String> {
+    if !BACKENDS.contains(&backend) {
+        return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
+    }
+    if !first_build_is_done() {
+        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
+    }
+    build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])
 }
 
 /// The benchmark suite, or the data path, which is a program of its own.

@@ -56,6 +56,12 @@
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube.rs` has the
 //! command); `examples/gpu_lstm_step.rs` times them.
 //!
+//! # Memory
+//!
+//! [`recomputed`] makes a segment of a model keep its input alone and compute itself again for its
+//! gradient, bit for bit. On a processor, buffers that a step gave back are kept for the next one;
+//! [`release_buffers`] gives them up.
+//!
 //! Nothing here reads files, knows a model or chooses a device.
 //!
 //! # Example: in the place of `burn::nn::BiLstm`
@@ -99,11 +105,12 @@ mod noise;
 mod norm;
 mod optimizer;
 mod profile;
+mod recompute;
 
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
-pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError};
+pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, release_buffers};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use device::rounded;
@@ -126,3 +133,4 @@ pub use optimizer::{
     Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach, squared_norm,
     update_parameters,
 };
+pub use recompute::{recomputed, recomputes_on};

@@ -133,6 +133,14 @@ impl Bert {
         Self { encoder, precision, ..self }
     }
 
+    /// The same model, of which each encoder layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
+    }
+
     /// A vector for each token; those after a text's length mean nothing.
     ///
     /// # Shapes

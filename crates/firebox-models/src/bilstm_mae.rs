@@ -15,7 +15,9 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, layer_norm, linear_in, normal, relu_dropout};
+use firebox_kernels::{
+    Lstm, LstmConfig, dropout, init_linear, layer_norm, linear_in, normal, recomputed, relu_dropout,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -114,6 +116,7 @@ impl BiLstmMaeConfig {
                 output: init_linear(stream.substream(3), self.decoder_hidden, channels, device),
             },
             config: self.clone(),
+            recomputed: false,
         })
     }
 }
@@ -128,6 +131,8 @@ pub struct BiLstmMae {
     decoder: Decoder,
     #[module(skip)]
     config: BiLstmMaeConfig,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 #[derive(Module, Debug)]
@@ -147,6 +152,37 @@ impl BiLstmMae {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { lstm: self.lstm.in_precision(precision), ..self }
+    }
+
+    /// The same model, of which each LSTM layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
+    }
+
+    /// The LSTM's output, layer by layer if they are computed again.
+    fn recur(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        stream: Option<Stream>,
+    ) -> Tensor<3> {
+        if !self.recomputed {
+            return self.lstm.forward(input, lengths, None, stream).0;
+        }
+        self.lstm.layers().iter().enumerate().fold(input, |x, (index, layer)| {
+            let lengths = lengths.map(<[usize]>::to_vec);
+            // Above the first layer, dropout of what is below: computed again like the rest.
+            let below = index.checked_sub(1).and_then(|below| Some((below, stream?)));
+            let rate = self.config.dropout;
+            recomputed(layer, x, move |layer, x| {
+                let stream = below.map(|(below, stream)| stream.substream(below as u64));
+                let x = dropout(x, rate, stream);
+                layer.forward(x, lengths.as_deref(), None, None).0
+            })
+        })
     }
 
     /// Parameters of the LSTM alone: what R1 counts as the encoder.
@@ -247,7 +283,7 @@ impl Encoder for BiLstmMae {
         if lengths.is_some_and(|lengths| lengths.iter().all(|length| *length == 0)) {
             return Tensor::zeros([batch, time, 2 * self.config.hidden], &input.device());
         }
-        let (output, _) = self.lstm.forward(input, lengths, None, dropout);
+        let output = self.recur(input, lengths, dropout);
         let LayerNorm { gamma, beta, .. } = &self.norm;
         let beta = beta.as_ref().map(|beta| beta.val());
         let latent = layer_norm(output, gamma.val(), beta, EPSILON);

@@ -10,8 +10,8 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, dropout_add, gelu_dropout, init_linear, layer_norm, linear_in, relu_dropout,
-    self_attention, uniform,
+    Attention, dropout_add, gelu_dropout, init_linear, layer_norm, linear_in, recomputed,
+    relu_dropout, self_attention, uniform,
 };
 use serde::{Deserialize, Serialize};
 
@@ -224,6 +224,8 @@ pub(crate) fn norm<const D: usize>(norm: &LayerNorm, x: Tensor<D>) -> Tensor<D> 
 #[derive(Module, Debug)]
 pub(crate) struct Layers {
     layers: Vec<EncoderLayer>,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 impl Layers {
@@ -234,13 +236,19 @@ impl Layers {
         device: &Device,
     ) -> Result<Self, ModelError> {
         let layers = (0..count).map(|index| config.init(stream.substream(index as u64), device));
-        Ok(Self { layers: layers.collect::<Result<_, _>>()? })
+        Ok(Self { layers: layers.collect::<Result<_, _>>()?, recomputed: false })
     }
 
     #[must_use]
     pub(crate) fn in_precision(self, precision: Precision) -> Self {
         let layers = self.layers.into_iter().map(|layer| layer.in_precision(precision));
-        Self { layers: layers.collect() }
+        Self { layers: layers.collect(), ..self }
+    }
+
+    /// Whether each layer keeps its input alone and is computed again for its gradient.
+    #[must_use]
+    pub(crate) fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     pub(crate) fn forward(
@@ -250,7 +258,12 @@ impl Layers {
         dropout: Option<Stream>,
     ) -> Tensor<3> {
         self.layers.iter().enumerate().fold(x, |x, (index, layer)| {
-            layer.forward(x, lengths, dropout.map(|stream| stream.substream(index as u64)))
+            let dropout = dropout.map(|stream| stream.substream(index as u64));
+            if !self.recomputed {
+                return layer.forward(x, lengths, dropout);
+            }
+            let lengths = lengths.map(<[usize]>::to_vec);
+            recomputed(layer, x, move |layer, x| layer.forward(x, lengths.as_deref(), dropout))
         })
     }
 }

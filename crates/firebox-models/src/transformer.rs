@@ -188,6 +188,14 @@ impl Transformer {
         Self { encoder, precision, ..self }
     }
 
+    /// The same model, of which each encoder layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
+    }
+
     /// A score for each class, before softmax. A sample without a step has the scores of a vector of
     /// zeros.
     ///

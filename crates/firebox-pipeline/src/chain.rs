@@ -9,6 +9,7 @@ use firebox_core::Key;
 use firebox_eval::{Reason, Report};
 use firebox_train::Summary;
 
+use crate::bench::{Measured, Probe};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::finetune::Finetune;
@@ -40,6 +41,22 @@ pub(crate) trait Chain: Sync {
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = firebox_data::fingerprint(&config.data)?;
         Ok(Keys::new(config, series, &device.arithmetic()?))
+    }
+
+    /// A few training steps of its model on noise, for what is measured before a run. `None`: this
+    /// kind has none, and refuses `auto`.
+    fn probe(
+        &self,
+        _config: &PipelineConfig,
+        _probe: Probe,
+        _device: &ChosenDevice,
+    ) -> Result<Option<Measured>, PipelineError> {
+        Ok(None)
+    }
+
+    /// Whether its model takes `run.recompute`.
+    fn recomputes(&self, _config: &PipelineConfig) -> bool {
+        false
     }
 
     /// Its stages in order, with the keys of their results. The names are those of the events.

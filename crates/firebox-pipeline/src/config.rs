@@ -4,7 +4,10 @@
 
 use std::path::PathBuf;
 
-use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, WindowRule};
+use firebox_core::{
+    Augmentation, Labels, MatmulPrecision, Normalisation, Precision, PrecisionRule, SplitRule,
+    WindowRule,
+};
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
@@ -98,19 +101,111 @@ pub enum Kind {
 
 /// `[run]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(from = "RunTable", into = "RunTable")]
 pub struct RunConfig {
     /// Seed of every random draw.
     pub seed: u64,
     /// `auto` or the name of a device: `cpu`, `cuda:0`, `vulkan`, …
     pub device: String,
-    /// Compute type: `f32`, or `bf16`, in which the operands of the LSTM's products are rounded to
-    /// bf16. Weights, states, sums, the other layers and the optimizer are f32 in both.
+    /// Compute type: `f32`, or `bf16` or `f16`, to which the operands of products are rounded. Weights,
+    /// states, sums, losses and the optimizer are f32 in all of them. `tf32` only where a device has
+    /// it. `auto` measures a few steps of the model in each type and takes the fastest, f32 unless
+    /// another is faster by 5 %; until then, this is f32 here, and [`RunConfig::auto`] is true.
     pub precision: Precision,
+    /// Whether the precision is still to be measured.
+    pub auto: bool,
+    /// How exact products of f32 have to be: `highest`, `high` or `medium`. Left out: as exact as
+    /// `precision` makes them. An error where the device cannot promise it.
+    pub matmul: Option<MatmulPrecision>,
+    /// Whether Burn chooses among kernels by timing them, and keeps its choice in cubecl's cache.
+    /// Left out: where a backend does so. Processors have nothing to tune.
+    pub autotune: Option<Autotune>,
+    /// Whether the layers of a model keep their inputs alone and are computed again for their
+    /// gradients: less memory, another forward pass, the same numbers to the bit. On processors.
+    pub recompute: bool,
+    /// Whether a whole step is recorded once and replayed. Refused: it is bit-equal to taking the
+    /// steps on no device yet.
+    pub capture: bool,
     /// Folder of the runs.
     pub directory: PathBuf,
     /// Folder of the results that runs share.
     pub cache: PathBuf,
+}
+
+/// `run.autotune`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Autotune {
+    /// By timing.
+    On,
+    /// By rule.
+    Off,
+}
+
+/// [`RunConfig`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename = "RunConfig")]
+struct RunTable {
+    seed: u64,
+    device: String,
+    precision: PrecisionRule,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matmul: Option<MatmulPrecision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    autotune: Option<Autotune>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    recompute: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    capture: bool,
+    directory: PathBuf,
+    cache: PathBuf,
+}
+
+impl Default for RunTable {
+    fn default() -> Self {
+        RunConfig::default().into()
+    }
+}
+
+impl From<RunTable> for RunConfig {
+    fn from(table: RunTable) -> Self {
+        let (precision, auto) = match table.precision {
+            PrecisionRule::Auto => (Precision::F32, true),
+            PrecisionRule::Fixed(precision) => (precision, false),
+        };
+        let RunTable {
+            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+        } = table;
+        Self {
+            seed,
+            device,
+            precision,
+            auto,
+            matmul,
+            autotune,
+            recompute,
+            capture,
+            directory,
+            cache,
+        }
+    }
+}
+
+impl From<RunConfig> for RunTable {
+    fn from(config: RunConfig) -> Self {
+        let precision = config.rule();
+        let RunConfig {
+            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+        } = config;
+        Self { seed, device, precision, matmul, autotune, recompute, capture, directory, cache }
+    }
+}
+
+impl RunConfig {
+    /// The precision that was asked for.
+    pub fn rule(&self) -> PrecisionRule {
+        if self.auto { PrecisionRule::Auto } else { PrecisionRule::Fixed(self.precision) }
+    }
 }
 
 impl Default for RunConfig {
@@ -119,6 +214,11 @@ impl Default for RunConfig {
             seed: 1337,
             device: "auto".to_owned(),
             precision: Precision::F32,
+            auto: false,
+            matmul: None,
+            autotune: None,
+            recompute: false,
+            capture: false,
             directory: "runs".into(),
             cache: "cache".into(),
         }
@@ -157,7 +257,9 @@ impl WindowConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderTable {
-    /// Windows of a training batch.
+    /// Windows of a training batch, at least 1. `auto` measures how many fit into memory and how many
+    /// still make training faster; until then, this is 0.
+    #[serde(with = "batch_size")]
     pub batch_size: usize,
     /// Batches made ahead.
     pub prefetch: usize,
@@ -177,6 +279,55 @@ impl Default for LoaderTable {
     /// The batch of reference system R1, and one thread: R1's windows take microseconds to copy.
     fn default() -> Self {
         Self { batch_size: 512, prefetch: 2, workers: 1 }
+    }
+}
+
+/// `loader.batch_size`: a number, or `auto`, which is 0.
+mod batch_size {
+    use std::fmt;
+
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(size: &usize, to: S) -> Result<S::Ok, S::Error> {
+        match size {
+            0 => to.serialize_str("auto"),
+            size => to.serialize_u64(*size as u64),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        struct Size;
+        impl Visitor<'_> for Size {
+            type Value = usize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of windows, at least 1, or \"auto\"")
+            }
+
+            fn visit_u64<E: Error>(self, size: u64) -> Result<usize, E> {
+                match usize::try_from(size) {
+                    Ok(size) if size > 0 => Ok(size),
+                    _ => Err(E::custom(format!(
+                        "a batch of {size} windows; it has at least one, or is \"auto\""
+                    ))),
+                }
+            }
+
+            fn visit_i64<E: Error>(self, size: i64) -> Result<usize, E> {
+                self.visit_u64(u64::try_from(size).unwrap_or(0))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {
+                match text {
+                    "auto" => Ok(0),
+                    other => Err(E::custom(format!(
+                        "`{other}` is no size of a batch: write a number of windows, or \"auto\""
+                    ))),
+                }
+            }
+        }
+        from.deserialize_any(Size)
     }
 }
 

@@ -42,6 +42,9 @@ pub enum PipelineError {
     /// The CPU kernels that the environment asks for.
     #[error(transparent)]
     Kernels(#[from] firebox_kernels::CpuKernelsError),
+    /// A precision that the device does not have.
+    #[error(transparent)]
+    Policy(#[from] crate::precision::PolicyError),
     /// Settings of training.
     #[error(transparent)]
     TrainSettings(#[from] firebox_train::ConfigError),
@@ -130,6 +133,7 @@ impl PipelineError {
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
+            | Self::Policy(_)
             | Self::Monitor(_)
             | Self::Setting(_)
             | Self::NoValidation

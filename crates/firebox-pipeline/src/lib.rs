@@ -43,11 +43,13 @@
 //! ```
 
 mod apply;
+mod batch_size;
 mod bench;
 mod chain;
 mod compare;
 mod config;
 mod device;
+mod doctor;
 mod error;
 mod export;
 mod finetune;
@@ -67,6 +69,7 @@ mod pretrain;
 mod profile;
 mod pseudolabel;
 mod search;
+mod settle;
 mod shared;
 mod stages;
 mod sub;
@@ -82,8 +85,11 @@ pub use bench::suite::{
 };
 pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;
-pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
+pub use config::{
+    Autotune, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
+};
 pub use device::{ChosenDevice, describe_cpu};
+pub use doctor::{DoctorConfig, Examination, Found, Learning, Mark, Tick, Timed, doctor};
 pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};
 pub use finetune::FinetuneConfig;

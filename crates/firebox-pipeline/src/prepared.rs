@@ -15,6 +15,7 @@ use crate::error::PipelineError;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
+use crate::settle::settle;
 use crate::{Finished, PipelineConfig, layers, stages};
 
 /// Where a pipeline comes from.
@@ -39,6 +40,8 @@ pub struct Prepared {
     config: PipelineConfig,
     resumed: Option<PathBuf>,
     profile: Option<ProfileConfig>,
+    /// Why settings that were measured have their values.
+    settled: Vec<Reason>,
 }
 
 impl Prepared {
@@ -76,7 +79,8 @@ impl Prepared {
             }),
             None => stem(&file),
         };
-        Ok(Self { name: name.unwrap_or_else(|| "run".to_owned()), config, resumed, profile: None })
+        let name = name.unwrap_or_else(|| "run".to_owned());
+        Ok(Self { name, config, resumed, profile: None, settled: vec![] })
     }
 
     /// Profiles these steps of the training, if it takes them.
@@ -93,10 +97,25 @@ impl Prepared {
 
     /// A pipeline whose settings were checked before.
     pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
-        Self { name: name.to_owned(), config, resumed: None, profile: None }
+        Self { name: name.to_owned(), config, resumed: None, profile: None, settled: vec![] }
     }
 
-    /// The keys of its results, and the folder of its run.
+    /// The same with every setting that the device or a measurement on it decides.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot do what was asked for, or a measurement fails.
+    pub(crate) fn settled(&self, device: &ChosenDevice) -> Result<Self, PipelineError> {
+        let (config, settled) = settle(&self.config, device)?;
+        Ok(Self { config, settled, ..self.clone() })
+    }
+
+    /// Why settings that a device or a measurement decided have their values.
+    pub(crate) fn settled_reasons(&self) -> &[Reason] {
+        &self.settled
+    }
+
+    /// The keys of its results, and the folder of its run. It is [settled](Self::settled).
     pub(crate) fn place(&self, device: &ChosenDevice) -> Result<(Keys, PathBuf), PipelineError> {
         let keys = self.keys(device)?;
         let path = self.run_path(&keys);
@@ -121,8 +140,9 @@ impl Prepared {
     /// model does not have.
     pub fn plan(&self, device: &ChosenDevice) -> Result<Plan, PipelineError> {
         self.check_model(device)?;
-        let keys = self.keys(device)?;
-        Ok(Plan::new(&self.config, &keys, &self.run_path(&keys)))
+        let settled = self.settled(device)?;
+        let keys = settled.keys(device)?;
+        Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
     }
 
     /// Runs every stage whose result is not there.
@@ -140,8 +160,9 @@ impl Prepared {
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
-        let keys = self.keys(device)?;
-        let path = self.run_path(&keys);
+        let settled = self.settled(device)?;
+        let keys = settled.keys(device)?;
+        let path = settled.run_path(&keys);
         if let Some(resumed) = &self.resumed
             && let Some(begun) = folder::begun(resumed)
             && begun.training != keys.training
@@ -154,7 +175,7 @@ impl Prepared {
                 keys.training.short()
             )));
         }
-        stages::run(self, device, &keys, &path, stop, listener)
+        stages::run(&settled, device, &keys, &path, stop, listener)
     }
 
     /// Checks names of parameters before any data is read, which takes longer.
@@ -197,12 +218,6 @@ impl Prepared {
 /// What no single component can check by itself.
 pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let setting = |message: String| Err(PipelineError::Setting(message));
-    if config.run.precision == Precision::Tf32 {
-        return setting(format!(
-            "`run.precision` is {}, and this version trains in f32, or in bf16 or f16 with f32 weights, states and sums\n  set run.precision = \"f32\", \"bf16\" or \"f16\"",
-            config.run.precision
-        ));
-    }
     let f16 = config.run.precision == Precision::F16;
     if f16 && config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
         return setting(
@@ -220,9 +235,6 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
              replace it with [split.given] (--set split.given.validation=0.1), or leave the split out: it is `given` then",
             rule.name()
         ));
-    }
-    if config.loader.batch_size == 0 {
-        return setting("`loader.batch_size` is 0; a batch has at least one window".to_owned());
     }
     if let Labels::Majority { share } = config.labels
         && !(0.0..=1.0).contains(&share)
@@ -364,7 +376,18 @@ fn same_settings(
     file: &Path,
     theirs: &PipelineConfig,
 ) -> Result<(), PipelineError> {
-    match first_difference(ours, theirs)? {
+    // What was measured then is not measured again.
+    let mut theirs = theirs.clone();
+    if theirs.run.auto {
+        (theirs.run.precision, theirs.run.auto) = (ours.run.precision, ours.run.auto);
+    }
+    if theirs.run.matmul.is_some() && ours.run.matmul.is_none() {
+        (theirs.run.precision, theirs.run.matmul) = (ours.run.precision, None);
+    }
+    if theirs.loader.batch_size == 0 {
+        theirs.loader.batch_size = ours.loader.batch_size;
+    }
+    match first_difference(ours, &theirs)? {
         Some((key, ours, theirs)) => Err(PipelineError::Setting(format!(
             "{} differs from the pipeline of the run {}: `{key}` is {theirs} in the one and {ours} in the other\n  \
              leave {0} out to go on with the run as it was begun, or leave out --resume to begin another run",

@@ -12,6 +12,7 @@ use firebox_models::{BiLstmMae, PatchTransformer, read_parameters};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -36,6 +37,37 @@ impl Chain for Pretrain {
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
         check_names(config, device)
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Option<Measured>, PipelineError> {
+        let shape = probe_shape(config)?;
+        let at = Place {
+            stream: Stream::new(config.run.seed, "weights"),
+            channels: shape[1],
+            precision: probe.precision,
+            recompute: config.run.recompute,
+            device: &device.device,
+        };
+        match &config.model {
+            ModelConfig::BilstmMae(_) => {
+                let model = BiLstmMae::build(&config.model, &at)?;
+                probe.run(model, &Pretraining, shape, device).map(Some)
+            }
+            ModelConfig::PatchTransformer(_) => {
+                let model = PatchTransformer::build(&config.model, &at)?;
+                probe.run(model, &Pretraining, shape, device).map(Some)
+            }
+            ModelConfig::StackedLstm(_) => Err(config.model.cannot_pretrain()),
+        }
+    }
+
+    fn recomputes(&self, config: &PipelineConfig) -> bool {
+        matches!(config.model, ModelConfig::BilstmMae(_))
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -143,6 +175,7 @@ pub(crate) fn check_names(
         stream: Stream::new(0, "names"),
         channels: 1,
         precision: config.run.precision,
+        recompute: false,
         device: &device.device,
     };
     let checked = match model {
@@ -153,6 +186,16 @@ pub(crate) fn check_names(
         ModelConfig::StackedLstm(_) => return model.check_pretrainable(),
     };
     checked.map_err(|error| TrainError::from(error).into())
+}
+
+/// Channels of a bar, where the data are not known yet.
+const BAR: usize = 4;
+
+/// Steps and channels of the windows, the channels from data that were read before.
+pub(crate) fn probe_shape(config: &PipelineConfig) -> Result<[usize; 2], PipelineError> {
+    let series = firebox_data::fingerprint(&config.data)?;
+    let checks = firebox_data::stored_checks(&config.run.cache, series);
+    Ok([config.window.length, checks.map_or(BAR, |checks| checks.channels.len().max(1))])
 }
 
 /// How the training ended.
@@ -190,6 +233,7 @@ impl Run<'_> {
             stream: Stream::new(seed, "weights"),
             channels,
             precision: self.config.run.precision,
+            recompute: self.config.run.recompute,
             device: &self.device.device,
         }
     }

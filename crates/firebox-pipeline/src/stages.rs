@@ -235,7 +235,7 @@ pub(crate) fn begin(
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
     folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
-    let reasons = reasons(prepared.config(), device)?;
+    let reasons = reasons(prepared, device)?;
     folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let log = folder.events()?;
     Ok((folder, reasons, log))
@@ -307,22 +307,15 @@ pub(crate) fn training(config: &PipelineConfig) -> TrainConfig {
 }
 
 /// Values that were not written but derived, each with its reason.
-fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>, PipelineError> {
+fn reasons(prepared: &Prepared, device: &ChosenDevice) -> Result<Vec<Reason>, PipelineError> {
+    let config = prepared.config();
     let reason = |key: &str, value: String, reason: &str| Reason {
         key: key.to_owned(),
         value,
         reason: reason.to_owned(),
     };
-    let precision = match (config.run.precision, device.backend.as_str()) {
-        (Precision::F16, "cpu") => {
-            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slow"
-        }
-        _ => "as written; weights, states and sums are f32 whatever it is",
-    };
-    let mut reasons = vec![
-        reason("run.device", device.backend.clone(), &device.reason),
-        reason("run.precision", config.run.precision.to_string(), precision),
-    ];
+    let mut reasons = vec![reason("run.device", device.backend.clone(), &device.reason)];
+    reasons.extend_from_slice(prepared.settled_reasons());
     if let (LossScale::Auto, LossScale::Dynamic(scale)) =
         (config.train.loss_scale, training(config).loss_scale)
     {

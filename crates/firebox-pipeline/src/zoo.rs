@@ -31,6 +31,8 @@ pub(crate) struct Place<'a> {
     pub(crate) stream: Stream,
     pub(crate) channels: usize,
     pub(crate) precision: Precision,
+    /// Whether layers are computed again for their gradients.
+    pub(crate) recompute: bool,
     pub(crate) device: &'a Device,
 }
 
@@ -39,7 +41,8 @@ impl Pretrainable for BiLstmMae {
 
     fn build(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError> {
         let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
-        Ok(config.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
+        let model = config.init(at.stream, at.channels, at.device)?;
+        Ok(model.in_precision(at.precision).recomputed(at.recompute))
     }
 
     fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError> {

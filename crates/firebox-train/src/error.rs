@@ -157,6 +157,16 @@ pub enum TrainError {
         /// The scale after the last one.
         scale: f64,
     },
+    /// Weights, states and losses are f32 whatever a model computes in.
+    #[error(
+        "{what} is of type {found}, and must be f32; let the model round operands (`in_precision`), and keep its parameters and its loss as they are"
+    )]
+    Type {
+        /// A parameter, or the loss.
+        what: String,
+        /// Its type.
+        found: String,
+    },
     /// There is no smaller part of a batch to compute.
     #[error(
         "step {step} has too little memory for one window at a time{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",

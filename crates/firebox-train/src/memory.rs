@@ -59,9 +59,11 @@ pub fn peak() -> Option<u64> {
     Some(PEAK.load(Relaxed)).filter(|peak| *peak > 0)
 }
 
-/// Begins to look for another peak.
+/// Begins to look for another peak, if an allocator counts.
 pub fn reset_peak() {
-    PEAK.store(HELD.load(Relaxed).max(1), Relaxed);
+    if peak().is_some() {
+        PEAK.store(HELD.load(Relaxed).max(1), Relaxed);
+    }
 }
 
 /// Whether a training step is being computed in a run that can be gone on with.
@@ -112,11 +114,11 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
 pub(crate) struct Watch(());
 
 impl Watch {
-    /// Empties the note of this run, or makes it.
-    pub(crate) fn start(folder: &Path) -> std::io::Result<Self> {
-        let file = File::create(folder.join(NOTE_FILE))?;
+    /// Empties the note of this run, or makes it. A run that nobody would go on with has none.
+    pub(crate) fn start(folder: &Path, resumed: bool) -> std::io::Result<Self> {
+        let file = resumed.then(|| File::create(folder.join(NOTE_FILE))).transpose()?;
         if let Ok(mut note) = NOTE.write() {
-            *note = Some(file);
+            *note = file;
         }
         Ok(Self(()))
     }
@@ -151,7 +153,7 @@ mod tests {
     fn a_note_is_written_within_a_step_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_note(folder.path()), None);
-        let watch = Watch::start(folder.path()).unwrap();
+        let watch = Watch::start(folder.path(), true).unwrap();
         assert!(!ran_out(100) && !is_in_step());
         watch.begin(7, 2, 64);
         assert!(is_in_step() && ran_out(4096));
@@ -160,9 +162,12 @@ mod tests {
         watch.end();
         assert!(!ran_out(1));
         drop(watch);
-        let watch = Watch::start(folder.path()).unwrap();
-        assert_eq!(read_note(folder.path()), None);
+        let watch = Watch::start(folder.path(), false).unwrap();
+        watch.begin(8, 1, 64);
+        assert!(!ran_out(1) && read_note(folder.path()).unwrap().step == 7);
         drop(watch);
+        drop(Watch::start(folder.path(), true).unwrap());
+        assert_eq!(read_note(folder.path()), None);
     }
 
     #[test]

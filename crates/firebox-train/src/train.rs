@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{DType, Tensor};
 use firebox_core::{Event, Request, Stream};
 use firebox_kernels::SquaredNorm;
 use firebox_loader::{Batches, HeldOutLoader, Position};
-use firebox_models::Loss;
+use firebox_models::{Loss, layouts};
 use tracing::info_span;
 
 use crate::TrainError;
@@ -305,6 +305,7 @@ impl<M: Module> Session<'_, M> {
                 let forward = info_span!("forward", samples = batch.indices.len() as u64);
                 let Loss { value, weight, parts } =
                     forward.in_scope(|| objective.loss(&self.model, &batch, streams));
+                check_type("the loss", value.dtype())?;
                 let plain = value.clone().detach().inner();
                 // A batch with nothing to learn from has no gradient.
                 if weight > 0.0 {
@@ -626,12 +627,13 @@ impl<'a, M: Module> Session<'a, M> {
     /// A new run, or the newest whole checkpoint of the one in the folder.
     fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
         let mut model = model.train();
+        check_parameter_types(&model)?;
         let mut optimizer = OptimizerState::new(&model, config)?;
         let (divisions, noted) = Divisions::open(run.folder)?;
         if let Some(division) = noted {
             run.listener.on(&Event::Warning { message: division.to_string() });
         }
-        let watch = Watch::start(run.folder).map_err(|source| TrainError::File {
+        let watch = Watch::start(run.folder, run.resume).map_err(|source| TrainError::File {
             action: "create",
             path: run.folder.join(NOTE_FILE),
             source,
@@ -699,6 +701,28 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
     match config.checkpoint.size_budget {
         Some(budget) if needed > budget => Err(TrainError::Budget { one, count, needed, budget }),
         _ => Ok(()),
+    }
+}
+
+/// Master weights are f32.
+fn check_parameter_types<M: Module>(model: &M) -> Result<(), TrainError> {
+    struct Types(Vec<DType>);
+    impl ModuleVisitor for Types {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.val().dtype());
+        }
+    }
+    let mut types = Types(vec![]);
+    model.visit(&mut types);
+    let mut found = types.0.into_iter().zip(layouts(model));
+    found.try_for_each(|(found, layout)| check_type(&layout.name, found))
+}
+
+/// Burn neither promotes types nor always complains about another one.
+fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
+    match found {
+        DType::F32 => Ok(()),
+        found => Err(TrainError::Type { what: what.to_owned(), found: format!("{found:?}") }),
     }
 }
 

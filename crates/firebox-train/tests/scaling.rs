@@ -306,3 +306,50 @@ fn a_static_scale_that_is_a_power_of_two_changes_nothing() {
     };
     assert_eq!(run(LossScale::Static(4096.0)), run(LossScale::Off));
 }
+
+/// A loss in half precision.
+struct Half;
+
+impl Objective<Point> for Half {
+    fn loss(&self, model: &Point, _: &Batch, _: Streams) -> Loss {
+        Loss { value: model.weight.val().cast(DType::F16), weight: 1.0, parts: vec![] }
+    }
+}
+
+#[test]
+fn weights_and_losses_of_another_type_are_refused() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let train = |model, objective: &dyn Fn(&Plan<'_>, Point) -> TrainError| {
+        let folder = tempfile::tempdir().unwrap();
+        objective(&Plan::new(folder.path()), model).to_string()
+    };
+    let settings = config(LossScale::Off);
+    let half =
+        train(point(), &|plan, model| plan.train(model, &Half, data, &settings).unwrap_err());
+    assert!(half.starts_with("the loss is of type F16, and must be f32"), "{half}");
+    let weight = point().weight.val().cast(DType::F16);
+    let narrow = Point { weight: Param::from_tensor(weight) };
+    let said = train(narrow, &|plan, model| {
+        plan.train(model, &ToMean::default(), data, &settings).unwrap_err()
+    });
+    assert!(said.starts_with("weight is of type F16"), "{said}");
+}
+
+#[test]
+fn an_infinite_learning_rate_is_no_overflow_and_ends_the_run() {
+    // PyTorch's scaler lets such a step pass, too: the trace has one. The loop ends with the first
+    // loss after it.
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = tempfile::tempdir().unwrap();
+    let adamw = AdamWConfig { learning_rate: 1e38, ..AdamWConfig::default() };
+    let config = TrainConfig {
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        ..config(LossScale::Dynamic(DynamicScale::default()))
+    };
+    let plan = Plan::new(folder.path());
+    let error = plan.train(point(), &ToMean::default(), data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::NonFinite { step: 2, .. }), "{error}");
+}

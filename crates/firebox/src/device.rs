@@ -31,6 +31,11 @@ pub(crate) enum DeviceError {
     Absent(String, String),
 }
 
+/// Every device that a build could have, the CPU last, or why it is not there.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Result<ChosenDevice, DeviceError>)> {
+    BACKENDS.iter().map(|(name, _)| (*name, choose(name)))
+}
+
 /// Resolves `auto`, `cpu`, `cuda`, `cuda:1`, ….
 pub(crate) fn choose(wanted: &str) -> Result<ChosenDevice, DeviceError> {
     if wanted == "auto" {

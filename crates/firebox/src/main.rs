@@ -8,6 +8,7 @@ mod apply;
 mod bench;
 mod cache;
 mod device;
+mod doctor;
 mod error;
 mod evaluate;
 mod export;
@@ -59,6 +60,8 @@ enum Command {
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
+    /// Examine the devices: times, memory and losses of each model in each precision, and what to set.
+    Doctor(doctor::DoctorFlags),
     /// Time whole training steps of a reference workload on noise, or many in the suite.
     Bench(bench::BenchFlags),
     /// Turn windows of new data into vectors with the trained model of a run.
@@ -175,6 +178,7 @@ fn main() -> ExitCode {
         }
         Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
+        Command::Doctor(flags) => doctor::run(&flags),
         Command::Bench(flags) => bench::run(&flags),
         Command::Embed(flags) => apply::embed(&flags),
         Command::Predict(flags) => apply::predict(&flags),
@@ -325,8 +329,8 @@ fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn devices() -> anyhow::Result<ExitCode> {
-    for name in ["cuda", "rocm", "vulkan", "metal", "wgpu", "cpu"] {
-        match device::choose(name) {
+    for (name, found) in device::all() {
+        match found {
             Ok(device) => say(format_args!("{name:<8} {}", device.description))?,
             Err(error) => {
                 let error = error.to_string();

@@ -22,6 +22,16 @@ fn pool() -> std::sync::MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Gives up the memory that the processor's kernels keep from one step for the next, for who turns to
+/// other work.
+pub fn release_buffers() {
+    let mut pool = pool();
+    pool.most = pool.lent;
+    let idle = std::mem::take(&mut pool.idle);
+    drop(pool);
+    drop(idle);
+}
+
 /// A buffer that goes back to the pool when it is dropped.
 pub(super) struct Lent(Buffer);
 

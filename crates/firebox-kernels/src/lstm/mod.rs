@@ -242,6 +242,19 @@ impl Lstm {
         stack.forward(input, lengths, state, dropout, |index| self.parameters[index].weights())
     }
 
+    /// Each layer as a module of its own, with the same parameters, the lowest first. Between two of
+    /// them stands the dropout of the configuration, with `stream.substream(index of the lower)`.
+    pub fn layers(&self) -> Vec<Self> {
+        let directions = self.config.directions();
+        let layer = |(index, parameters): (usize, &[Direction])| {
+            let input =
+                if index == 0 { self.config.input } else { self.config.hidden * directions };
+            let config = LstmConfig { input, layers: 1, ..self.config.clone() };
+            Self { config, precision: self.precision, parameters: parameters.to_vec() }
+        };
+        self.parameters.chunks(directions).enumerate().map(layer).collect()
+    }
+
     /// The same module with its products computed in this type: what is multiplied is rounded to
     /// it, while sums, gates, states and gradients of parameters stay f32. Weights are rounded once
     /// a call, never where they are stored.

@@ -13,6 +13,7 @@ mod lstm_forecast;
 mod lstm_mae;
 mod mlp;
 mod noise;
+mod probe;
 mod processor;
 pub(crate) mod suite;
 mod timing;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
 pub use self::config::{BenchConfig, Workload};
+pub(crate) use self::probe::Probe;
 use self::timing::Beside;
 pub(crate) use self::timing::Measured;
 pub use self::watch::Watching;

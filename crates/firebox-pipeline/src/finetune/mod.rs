@@ -124,6 +124,7 @@ fn check_head<M: Pretrainable>(
         stream: Stream::new(0, "names"),
         channels: 1,
         precision: config.run.precision,
+        recompute: false,
         device: &device.device,
     };
     let encoder = M::encoder(&config.model, &at)?;

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::device::ChosenDevice;
 
-pub(crate) use auto::{Choice, choose_cached};
+pub(crate) use auto::choose_cached;
 pub use classes::{DeviceClass, device_class, device_classes};
 
 /// How a device computes in a type.

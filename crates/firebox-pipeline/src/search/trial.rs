@@ -103,7 +103,7 @@ pub(super) fn run(
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
     let (number, epochs) = (trial.number(), config.train.epochs);
-    let prepared = Prepared::of(name, config);
+    let prepared = Prepared::of(name, config).settled(device)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let halt = Arc::new(AtomicBool::new(false));

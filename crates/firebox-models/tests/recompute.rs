@@ -1,0 +1,94 @@
+//! Activation checkpointing in the zoo: losses and gradients are those of the ordinary pass, bit for
+//! bit, with dropout, lengths and in every precision of the processor's kernels.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use firebox_core::{Precision, Stream};
+use firebox_models::{BertConfig, BiLstmMaeConfig, Pretrain, PretrainBatch, TransformerConfig};
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
+
+fn noise(shape: [usize; 3]) -> Tensor<3> {
+    let mut draws = Stream::new(2, "noise").draws();
+    let values: Vec<f32> = (0..shape.iter().product()).map(|_| draws.normal() as f32).collect();
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex())
+}
+
+/// The loss and the gradient of every parameter, as bits.
+fn bits<M: Module>(model: &M, loss: Tensor<1>) -> Vec<Vec<u32>> {
+    struct Visitor(Gradients, Vec<Vec<u32>>);
+    impl ModuleVisitor for Visitor {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = param.val().grad_remove(&mut self.0).expect("every parameter learns");
+            self.1.push(gradient.into_data().iter::<f32>().map(f32::to_bits).collect());
+        }
+    }
+    let value = loss.clone().inner().into_data().iter::<f32>().map(f32::to_bits).collect();
+    let mut visitor = Visitor(loss.backward(), vec![value]);
+    model.visit(&mut visitor);
+    visitor.1
+}
+
+#[test]
+fn transformer() {
+    let config = TransformerConfig { width: 16, heads: 4, feedforward: 24, ..Default::default() };
+    let model = config.init(Stream::new(1, "weights"), 3, 9, 4, &Device::flex()).unwrap();
+    let (x, lengths) = (noise([5, 9, 3]), [9, 4, 1, 9, 7]);
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
+            let stream = Some(Stream::new(3, "dropout"));
+            let logits = model.logits(x.clone(), Some(&lengths), stream);
+            bits(&model, logits.square().mean())
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}
+
+#[test]
+fn bert() {
+    let config = BertConfig {
+        vocabulary: 30,
+        positions: 8,
+        width: 12,
+        heads: 3,
+        layers: 3,
+        feedforward: 20,
+        ..BertConfig::default()
+    };
+    let model = config.init(Stream::new(1, "weights"), &Device::flex()).unwrap();
+    let tokens: Vec<i64> = (0..4 * 8).map(|token| token * 7 % 30).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [4, 8]), &Device::flex());
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
+            let stream = Some(Stream::new(3, "dropout"));
+            let logits = model.logits(tokens.clone(), Some(&[8, 2, 8, 5]), stream);
+            bits(&model, logits.square().mean())
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}
+
+#[test]
+fn bilstm_mae() {
+    let config =
+        BiLstmMaeConfig { hidden: 6, layers: 3, decoder_hidden: 5, ..BiLstmMaeConfig::default() };
+    let model = config.init(Stream::new(1, "weights"), 4, &Device::flex()).unwrap();
+    let (inputs, lengths) = (noise([6, 15, 4]), [15, 15, 3, 8, 15, 1]);
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
+            let batch = PretrainBatch {
+                inputs: inputs.clone(),
+                lengths: &lengths,
+                indices: &[0, 1, 2, 3, 4, 5],
+            };
+            let stream = Some(Stream::new(3, "dropout"));
+            bits(&model, model.pretrain_loss(&batch, Stream::new(4, "masks"), stream).value)
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}

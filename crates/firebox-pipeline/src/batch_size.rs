@@ -1,0 +1,253 @@
+//! `loader.batch_size = "auto"`: how many windows fit into memory, and how many still make training
+//! faster.
+//!
+//! Sizes are tried from small to large, each twice the one before, by a few training steps of the
+//! model on noise. The bytes that two sizes took say what the next would take, so that none is tried
+//! that may not fit. It ends where a size brings less than 5 % more windows a second. The learning rate
+//! is left alone.
+
+use std::path::Path;
+
+use firebox_core::Key;
+use firebox_train::memory;
+use serde::{Deserialize, Serialize};
+
+use crate::PipelineConfig;
+use crate::bench::Probe;
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+use crate::precision::device_class;
+use crate::settle::model_text;
+
+/// The part of the free memory that stays free (Firebox's own).
+const HEADROOM: f64 = 0.2;
+/// How much faster twice the batch has to be.
+const GAIN: f64 = 1.05;
+/// The first and the last size that are tried. Larger ones change what is learnt more than they save.
+const SIZES: [usize; 2] = [32, 4096];
+/// Steps of a size that are timed.
+const STEPS: u64 = 3;
+/// Bucket of the cache.
+const BUCKET: &str = "batch-v1";
+
+/// The size that was chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Chosen {
+    /// Windows of a batch.
+    pub(crate) size: usize,
+    /// Why, in one line.
+    pub(crate) reason: String,
+}
+
+/// What steps of a size took.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    size: usize,
+    milliseconds: f64,
+    bytes: u64,
+}
+
+impl Taken {
+    fn rate(&self) -> f64 {
+        1e3 * self.size as f64 / self.milliseconds
+    }
+}
+
+/// Bytes that a size would take, from what two others took: a part that is there whatever the size, and
+/// one that grows with it.
+fn expected(smaller: Taken, larger: Taken, size: usize) -> u64 {
+    let each =
+        larger.bytes.saturating_sub(smaller.bytes) as f64 / (larger.size - smaller.size) as f64;
+    larger.bytes + (each * (size - larger.size) as f64) as u64
+}
+
+/// Chooses a size for `room` bytes by what `take` measures.
+fn choose(
+    room: u64,
+    guess: (&str, usize),
+    mut take: impl FnMut(usize) -> Result<Taken, PipelineError>,
+) -> Result<Chosen, PipelineError> {
+    let usable = (room as f64 * (1.0 - HEADROOM)) as u64;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut all: Vec<Taken> = vec![];
+    let mut size = SIZES[0];
+    let ended = loop {
+        if let [.., smaller, larger] = all[..] {
+            let bytes = expected(smaller, larger, size);
+            if bytes > usable {
+                break format!(
+                    "{size} would take {:.0} MiB of the {:.0} free, of which {:.0} % stay free",
+                    mib(bytes),
+                    mib(room),
+                    100.0 * HEADROOM
+                );
+            }
+        }
+        let taken = take(size)?;
+        let last = all.last().copied();
+        if taken.bytes > usable && last.is_some() {
+            break format!("{size} took {:.0} MiB of the {:.0} free", mib(taken.bytes), mib(room));
+        }
+        if let Some(last) = last
+            && taken.rate() < GAIN * last.rate()
+        {
+            break format!(
+                "{size} brings {:+.0} % windows a second",
+                100.0 * (taken.rate() / last.rate() - 1.0)
+            );
+        }
+        all.push(taken);
+        if size >= SIZES[1] {
+            break format!("{size} is the largest that is tried");
+        }
+        size *= 2;
+    };
+    let Some(best) = all.last() else {
+        return Err(PipelineError::Setting("no batch was measured".to_owned()));
+    };
+    let (class, guessed) = guess;
+    let reason = format!(
+        "measured: {:.0} windows a second in {:.0} MiB; {ended}{}",
+        best.rate(),
+        mib(best.bytes),
+        if guessed == best.size {
+            String::new()
+        } else {
+            format!("; the guess for the class `{class}` was {guessed}")
+        }
+    );
+    Ok(Chosen { size: best.size, reason })
+}
+
+/// [`choose`], or what was found before for this model, precision and device.
+pub(crate) fn choose_cached(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<Chosen, PipelineError> {
+    let class = device_class(&device.description);
+    let known = if device.backend == "cpu" { memory::held().zip(room()) } else { None };
+    let Some((_, room)) = known else {
+        return Err(PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
+             set loader.batch_size to a number, such as {}: the guess for the class `{}`",
+            class.batch_size, class.name
+        )));
+    };
+    let key = Key::builder("batch", 1)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, 0))
+        // Free memory changes by the second; what matters is its order.
+        .field("room", room.next_power_of_two().to_le_bytes())
+        .finish();
+    let folder = config.run.cache.join(BUCKET);
+    let path = folder.join(format!("{key}.json"));
+    let known = std::fs::read(&path).ok();
+    if let Some(chosen) = known.and_then(|bytes| serde_json::from_slice::<Chosen>(&bytes).ok()) {
+        return Ok(chosen);
+    }
+    let chosen = choose(room, (&class.name, class.batch_size), |size| take(config, size, device))?;
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let file = tempfile::NamedTempFile::new_in(&folder).map_err(at(&folder))?;
+    serde_json::to_writer_pretty(&file, &chosen)
+        .map_err(|error| at(&path)(std::io::Error::other(error)))?;
+    file.persist(&path).map_err(|error| at(&path)(error.error))?;
+    Ok(chosen)
+}
+
+/// Takes steps of a size.
+fn take(
+    config: &PipelineConfig,
+    size: usize,
+    device: &ChosenDevice,
+) -> Result<Taken, PipelineError> {
+    // What a smaller batch left would not be counted for this one.
+    firebox_kernels::release_buffers();
+    let before = memory::held().unwrap_or(0);
+    memory::reset_peak();
+    let probe = Probe { precision: config.run.precision, batch: size, steps: STEPS };
+    let Some(measured) = config.pipeline.chain().probe(config, probe, device)? else {
+        return Err(PipelineError::Setting(
+            "`loader.batch_size` is auto, and this kind of pipeline cannot be measured beforehand\n  \
+             set loader.batch_size to a number"
+                .to_owned(),
+        ));
+    };
+    let bytes = memory::peak().unwrap_or(0).saturating_sub(before);
+    let mut times = measured.times;
+    times.sort_by(f64::total_cmp);
+    let milliseconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+    Ok(Taken { size, milliseconds, bytes })
+}
+
+/// Bytes that this process can still take: of the machine, and of its own limits. Linux alone says it.
+fn room() -> Option<u64> {
+    let machine = field(Path::new("/proc/meminfo"), "MemAvailable:")?;
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let status = Path::new("/proc/self/status");
+    let own = [("Max data size", "VmData:"), ("Max address space", "VmSize:")];
+    let rooms = own.iter().filter_map(|(limit, used)| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
+        let most: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(most.saturating_sub(field(status, used)?))
+    });
+    Some(rooms.fold(machine, u64::min))
+}
+
+/// A field of a file of `/proc` in KiB, as bytes.
+fn field(path: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A model of 10 MiB with 1 MiB a window, which gains from batches up to a size.
+    fn model(gains_to: usize) -> impl FnMut(usize) -> Result<Taken, PipelineError> {
+        move |size| {
+            let milliseconds = 10.0 + size.max(gains_to) as f64 * size as f64 / gains_to as f64;
+            Ok(Taken { size, milliseconds, bytes: 10 * MIB + size as u64 * MIB })
+        }
+    }
+
+    #[test]
+    fn a_batch_grows_while_it_gains() {
+        let chosen = choose(1 << 40, ("a class", 512), model(256)).unwrap();
+        assert_eq!(chosen.size, 256);
+        assert!(chosen.reason.contains("512 brings -"), "{}", chosen.reason);
+        assert!(chosen.reason.ends_with("the guess for the class `a class` was 512"));
+    }
+
+    #[test]
+    fn a_batch_that_would_not_fit_is_not_tried() {
+        let mut tried = vec![];
+        let mut take = model(1 << 20);
+        let chosen = choose(200 * MIB, ("a class", 128), |size| {
+            tried.push(size);
+            take(size)
+        })
+        .unwrap();
+        // 138 of 160 usable MiB, and 266 for twice as many.
+        assert_eq!((chosen.size, tried), (128, vec![32, 64, 128]));
+        assert!(
+            chosen.reason.contains("256 would take 266 MiB of the 200 free"),
+            "{}",
+            chosen.reason
+        );
+    }
+
+    #[test]
+    fn linux_says_what_is_left() {
+        if cfg!(target_os = "linux") {
+            assert!(room().unwrap() > MIB);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The checklist of reference system R1's guide, each line ticked by what was measured, or marked as
+//! one that cannot be measured here, with what measures it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use firebox_core::{Key, Precision, Requests, Silent, Stream};
+use firebox_kernels::CpuKernels;
+use firebox_loader::{
+    HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource,
+};
+use firebox_models::{BiLstmMaeConfig, MaskRule};
+use firebox_train::{
+    AdamWConfig, Constant, Data, EarlyStopping, Optimizer, Outcome, Pretraining, Run, Schedule,
+    TrainConfig,
+};
+use serde::Serialize;
+
+use super::{Allowance, DoctorConfig, Learning, Timed, bench};
+use crate::bench::{BenchConfig, Workload, measure};
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+use crate::precision::{Abilities, Support};
+
+/// The line that only the program can tick.
+pub(super) const KEPT: &str = "results are kept";
+
+/// How a line of the checklist stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mark {
+    /// As it should be.
+    Yes,
+    /// Not so.
+    No,
+    /// Nothing to tick on this device, or not by this program.
+    NotHere,
+}
+
+/// A line of the checklist.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tick {
+    /// What R1's guide asks for.
+    pub line: &'static str,
+    /// How it stands.
+    pub mark: Mark,
+    /// What was found.
+    pub found: String,
+}
+
+/// What is measured for the checklist alone.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    /// Samples a second of lstm-mae at half its batch and at its batch.
+    pub(super) rates: Option<(f64, f64)>,
+    /// Part of the threads' time in which they computed, 0 to 1.
+    busy: Option<f64>,
+    /// Milliseconds of the forward pass of lstm-mae, without gradients.
+    forward: f64,
+    /// Epochs after which a run without an improvement ended, and what it should have been.
+    stopped: (u64, u64),
+    /// Memory of the machine or the device, MiB.
+    memory: Option<f64>,
+}
+
+impl Checks {
+    pub(super) fn measure(
+        precision: Precision,
+        timed: &[Timed],
+        config: DoctorConfig,
+        device: &ChosenDevice,
+        time: &mut Allowance,
+        tell: &dyn Fn(&str),
+    ) -> Result<Self, PipelineError> {
+        tell("checking R1's list");
+        let workload = Workload::LstmMae;
+        let of_main =
+            |timed: &&Timed| timed.workload == workload.name() && timed.precision == precision;
+        let Some(main) = timed.iter().find(of_main) else { return Ok(Self::default()) };
+        let most = if config.quick { 6.0 } else { 20.0 };
+        let steps = (time.next().as_secs_f64() * 1e3 / main.median_ms).clamp(2.0, most) as u64;
+        let half = main.batch / 2;
+        let settings = BenchConfig { batch: Some(half), ..bench(workload, precision, steps, 1) };
+        let rate = |batch: usize, median: f64| 1e3 * batch as f64 / median;
+        // Making model and noise is the same for few steps and for more, and so falls out.
+        let few = BenchConfig { steps: 1, warmup: 0, ..settings };
+        let (_, little) = working(|| measure(&few, device, &Silent))?;
+        let (measured, much) = working(|| measure(&settings, device, &Silent))?;
+        let at_half = median(measured.times);
+        let threads = rayon::current_num_threads() as f64;
+        let busy = little
+            .zip(much)
+            .map(|(little, much)| (much.0 - little.0) / ((much.1 - little.1) * threads));
+        let settings = BenchConfig { evaluate: true, ..bench(workload, precision, 2, 1) };
+        let forward = median(measure(&settings, device, &Silent)?.times);
+        Ok(Self {
+            rates: Some((rate(half, at_half), rate(main.batch, main.median_ms))),
+            busy: busy.filter(|share| device.backend == "cpu" && share.is_finite()),
+            forward,
+            stopped: early_stopping(device)?,
+            memory: memory_of(device),
+        })
+    }
+
+    /// Every line of the list.
+    pub(super) fn ticks(
+        &self,
+        timed: &[Timed],
+        learnt: &[Learning],
+        precision: Precision,
+        abilities: &Abilities,
+    ) -> Vec<Tick> {
+        let tick = |line, good, found: String| Tick {
+            line,
+            mark: if good { Mark::Yes } else { Mark::No },
+            found,
+        };
+        let not_here =
+            |line, found: &str| Tick { line, mark: Mark::NotHere, found: found.to_owned() };
+        let chosen: Vec<&Timed> = timed.iter().filter(|one| one.precision == precision).collect();
+        let worst = chosen.iter().max_by(|a, b| a.wait.total_cmp(&b.wait));
+        let (wait, which) =
+            worst.map_or((0.0, "none"), |worst| (worst.wait, worst.workload.as_str()));
+        let mut ticks = vec![
+            self.precision(precision, abilities),
+            tick(
+                "loader workers are enough",
+                wait < 0.05,
+                format!("with one, a step of {which} waits {:.1} % of its time", 100.0 * wait),
+            ),
+            kernels(abilities),
+            match abilities.support(Precision::Tf32) {
+                Support::Native(how) | Support::Emulated(how) => {
+                    tick("TF32 is on", true, how.clone())
+                }
+                Support::Missing(why) => not_here("TF32 is on", why),
+            },
+            not_here(
+                "augmented data is made beforehand",
+                "every pipeline keeps it in its cache: `firebox plan FILE` shows it",
+            ),
+        ];
+        ticks.push(match self.busy {
+            Some(busy) => tick(
+                "the device is busy more than 85 %",
+                busy > 0.85,
+                format!("{:.0} % of the threads' time in steps of lstm-mae", 100.0 * busy.min(1.0)),
+            ),
+            None => not_here("the device is busy more than 85 %", "`firebox watch RUN` shows it"),
+        });
+        ticks.push(self.used(&chosen));
+        ticks.push(tick(
+            "data loading takes less than 5 %",
+            wait < 0.05,
+            format!(
+                "{:.1} % at most ({which}), on noise in memory; a run's report has its own",
+                100.0 * wait
+            ),
+        ));
+        let (stopped, wanted) = self.stopped;
+        ticks.push(tick(
+            "early stopping ends a run",
+            stopped == wanted,
+            format!(
+                "a run that could not improve ended after {stopped} epochs; {wanted} are right"
+            ),
+        ));
+        ticks.push(speed_up(&chosen));
+        ticks.push(accuracy(learnt, precision));
+        let main = chosen.iter().find(|one| one.workload == Workload::LstmMae.name());
+        ticks.push(match main {
+            Some(main) => tick(
+                "the profile shows where time goes",
+                true,
+                format!(
+                    "lstm-mae: forward {:.0} of {:.0} ms, the rest gradients and update; `firebox run FILE --profile` has the details",
+                    self.forward, main.median_ms
+                ),
+            ),
+            None => not_here("the profile shows where time goes", "`firebox run FILE --profile`"),
+        });
+        ticks.push(not_here(KEPT, "with --json FILE"));
+        ticks
+    }
+
+    fn precision(&self, precision: Precision, abilities: &Abilities) -> Tick {
+        let how = match precision {
+            Precision::F32 => "f32 is the fastest here: there is nothing to switch on".to_owned(),
+            other => format!("{other}: {}", abilities.support(other).how()),
+        };
+        Tick { line: "mixed precision is on, where it helps", mark: Mark::Yes, found: how }
+    }
+
+    fn used(&self, chosen: &[&Timed]) -> Tick {
+        let line = "80 to 95 % of the memory are used";
+        let largest = chosen.iter().filter_map(|one| Some((one.peak_mib?, one)));
+        let largest = largest.max_by(|a, b| a.0.total_cmp(&b.0));
+        let Some(((peak, timed), total)) = largest.zip(self.memory) else {
+            let found = "this device reports no memory".to_owned();
+            return Tick { line, mark: Mark::NotHere, found };
+        };
+        let share = peak / total;
+        let found = format!(
+            "{peak:.0} of {total:.0} MiB ({:.0} %) in {} at a batch of {}",
+            100.0 * share,
+            timed.workload,
+            timed.batch
+        );
+        let mark = if (0.8..=0.95).contains(&share) { Mark::Yes } else { Mark::No };
+        // A larger batch that trains no faster is nothing to wish for.
+        let gains = self.rates.is_none_or(|(half, whole)| whole > 1.1 * half);
+        match (mark, gains) {
+            (Mark::No, false) => Tick {
+                line,
+                mark: Mark::NotHere,
+                found: format!("{found}; more would gain nothing"),
+            },
+            _ => Tick { line, mark, found },
+        }
+    }
+}
+
+fn speed_up(chosen: &[&Timed]) -> Tick {
+    let least = chosen.iter().min_by(|a, b| a.speed_up.total_cmp(&b.speed_up));
+    let most = chosen.iter().max_by(|a, b| a.speed_up.total_cmp(&b.speed_up));
+    let (mark, found) = match least.zip(most) {
+        Some((least, most)) => {
+            let good = if least.speed_up >= 0.95 { Mark::Yes } else { Mark::No };
+            let found = format!(
+                "{:.2}× f32 ({}) to {:.2}× ({})",
+                least.speed_up, least.workload, most.speed_up, most.workload
+            );
+            (good, found)
+        }
+        None => (Mark::NotHere, "nothing was timed".to_owned()),
+    };
+    Tick { line: "training takes less time than the baseline", mark, found }
+}
+
+fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
+    let own = learnt.iter().filter(|one| one.precision == precision);
+    // Few steps say nothing of the end, whether they are near or not.
+    let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
+    let beyond = |one: &Learning| one.difference.abs() - 2.0 * one.error;
+    let worst = enough.iter().max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    let (mark, found) = match worst {
+        None if !few.is_empty() => {
+            (Mark::NotHere, "too few steps to say; leave out --quick".to_owned())
+        }
+        Some(worst) => {
+            let mark = if worst.is_close() { Mark::Yes } else { Mark::No };
+            let found = format!(
+                "of models with {} steps or more, {} ends the farthest from f32, {:+.2} ± {:.2} % of its first loss{}",
+                super::learn::ENOUGH,
+                worst.workload,
+                100.0 * worst.difference,
+                100.0 * worst.error,
+                match few.len() {
+                    0 => String::new(),
+                    count => format!("; {count} took too few steps to say"),
+                }
+            );
+            (mark, found)
+        }
+        None => (Mark::NotHere, "nothing was trained".to_owned()),
+    };
+    Tick { line: "accuracy is within ±0.5 % of the baseline", mark, found }
+}
+
+fn kernels(abilities: &Abilities) -> Tick {
+    let line = "the fastest kernels are chosen";
+    if !abilities.processor {
+        let found = "Burn's autotuning chooses, and keeps its choice in cubecl's cache".to_owned();
+        return Tick { line, mark: Mark::NotHere, found };
+    }
+    let best = CpuKernels::available().into_iter().last();
+    let (mark, found) = match (CpuKernels::current().ok(), best) {
+        (Some(current), Some(best)) if current == best => {
+            (Mark::Yes, format!("{current:?}, the widest that this processor runs"))
+        }
+        (Some(current), Some(best)) => {
+            (Mark::No, format!("{current:?}; unset FIREBOX_KERNELS for {best:?}"))
+        }
+        _ => (Mark::No, "none".to_owned()),
+    };
+    Tick { line, mark, found }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Does work, and returns with its result the seconds that all threads computed and those that passed.
+#[allow(clippy::type_complexity, reason = "two times, if they are known")]
+fn working<T>(
+    work: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<(T, Option<(f64, f64)>), PipelineError> {
+    let (before, begun) = (processor_seconds(), Instant::now());
+    let done = work()?;
+    let passed = begun.elapsed().as_secs_f64();
+    Ok((done, before.zip(processor_seconds()).map(|(before, after)| (after - before, passed))))
+}
+
+/// Seconds that all threads of this process have computed; Linux alone says it.
+fn processor_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in brackets may hold spaces; user and system time are the 12th and 13th field after it.
+    let rest = text.rsplit_once(')')?.1;
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: f64 = fields.next()?.parse().ok()?;
+    let system: f64 = fields.next()?.parse().ok()?;
+    // Linux reports hundredths of a second to programs whatever its own clock.
+    Some((user + system) / 100.0)
+}
+
+/// Memory of the device, MiB; that of a GPU is not reported by Burn.
+fn memory_of(device: &ChosenDevice) -> Option<f64> {
+    if device.backend != "cpu" {
+        return None;
+    }
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    Some(system.total_memory() as f64 / f64::from(1 << 20)).filter(|mib| *mib > 0.0)
+}
+
+/// A few windows that a model cannot get better on without a learning rate.
+struct Waves;
+
+impl Source for Waves {
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [14, 1]
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        for (step, value) in out.iter_mut().take(14).enumerate() {
+            *value = ((index + 1) as f32 * step as f32 / 5.0).sin();
+        }
+        Ok(Sample { length: 14, label: None })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Waves {}
+
+/// Trains without a learning rate to speak of. Returns after how many epochs it ended, and after how
+/// many it should have: the first, and those of its patience.
+fn early_stopping(device: &ChosenDevice) -> Result<(u64, u64), PipelineError> {
+    let patience = 2;
+    let model = BiLstmMaeConfig {
+        hidden: 4,
+        layers: 1,
+        decoder_hidden: 4,
+        dropout: 0.0,
+        mask: MaskRule::Random { probability: 0.5 },
+        ..BiLstmMaeConfig::default()
+    };
+    let model = model.init(Stream::new(1, "weights"), 1, &device.device)?;
+    let loader = LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 1 };
+    let train = TrainLoader::new(Arc::new(Waves), loader, device.device.clone())?;
+    let held_out = HeldOutLoader::new(Arc::new(Waves), loader, device.device.clone())?;
+    let adamw = AdamWConfig { learning_rate: 1e-12, ..AdamWConfig::default() };
+    let config = TrainConfig {
+        epochs: 10,
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        early_stopping: Some(EarlyStopping { patience, ..EarlyStopping::default() }),
+        ..TrainConfig::default()
+    };
+    let folder = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
+    let run = Run {
+        folder: folder.path(),
+        key: Key::builder("doctor", 1).finish(),
+        seed: 1,
+        resume: false,
+        stop: &AtomicBool::new(false),
+        requests: &Requests::new(),
+        listener: &Silent,
+    };
+    let data = Data { train: &train, validation: Some(&held_out) };
+    let trained = firebox_train::train(model, &Pretraining, data, &config, &run)?;
+    let stopped = trained.summary.outcome == Outcome::StoppedEarly;
+    Ok((if stopped { trained.summary.epochs } else { 0 }, 1 + patience))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_stopping_is_measured_and_ends_in_time() {
+        let device = ChosenDevice {
+            device: burn::tensor::Device::flex(),
+            backend: "cpu".to_owned(),
+            description: "cpu: test".to_owned(),
+            reason: String::new(),
+        };
+        assert_eq!(early_stopping(&device).unwrap(), (3, 3));
+        assert!(processor_seconds().is_none_or(|seconds| seconds >= 0.0));
+    }
+
+    #[test]
+    fn lines_are_ticked_by_their_numbers() {
+        let timed = |wait, speed_up| Timed {
+            workload: "lstm-mae".to_owned(),
+            precision: Precision::Bf16,
+            wait,
+            speed_up,
+            peak_mib: Some(100.0),
+            ..Timed::default()
+        };
+        let abilities = Abilities {
+            precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
+            processor: true,
+        };
+        let checks =
+            Checks { busy: Some(0.9), stopped: (3, 3), memory: Some(1000.0), ..Checks::default() };
+        let marks = |timed: Timed| {
+            let ticks = checks.ticks(&[timed], &[], Precision::Bf16, &abilities);
+            let of = |part: &str| ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark;
+            [of("workers"), of("data loading"), of("baseline"), of("memory"), of("early")]
+        };
+        assert_eq!(marks(timed(0.01, 1.4)), [Mark::Yes, Mark::Yes, Mark::Yes, Mark::No, Mark::Yes]);
+        assert_eq!(marks(timed(0.2, 0.7))[..3], [Mark::No; 3]);
+    }
+}

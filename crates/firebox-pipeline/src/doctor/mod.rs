@@ -1,0 +1,324 @@
+//! `firebox doctor`: what this machine's devices can do, measured with the models of the zoo. It lists
+//! them, times each model in each precision, trains each beside f32 from the same seed, and says
+//! what to set and why.
+//!
+//! Steps are those of `bench`, taken through the training loop on noise: no file of the user is read,
+//! and no accuracy on real data is claimed.
+
+mod checklist;
+mod learn;
+mod text;
+mod timing;
+
+use std::time::{Duration, Instant};
+
+use firebox_core::Precision;
+use serde::Serialize;
+
+use crate::bench::{BenchConfig, Workload};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::precision::{Abilities, DeviceClass, Support, device_class};
+
+pub use checklist::{Mark, Tick};
+pub use learn::Learning;
+pub use timing::Timed;
+
+/// What is examined.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DoctorConfig {
+    /// Ends within 3 minutes on two processor cores: fewer steps, and no bert-base.
+    pub quick: bool,
+}
+
+/// A device that was looked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// Its name, such as `cuda`.
+    pub name: String,
+    /// What it is, or why it is not there.
+    pub description: String,
+    /// Whether it can be used.
+    pub there: bool,
+}
+
+/// The result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Examination {
+    /// `firebox` with its version.
+    pub engine: String,
+    /// Every device that was looked for.
+    pub devices: Vec<Found>,
+    /// The one that was examined, in one line.
+    pub device: String,
+    /// Its kernels.
+    pub kernels: String,
+    /// Threads that compute on a processor.
+    pub threads: usize,
+    /// What it can compute in.
+    pub abilities: Abilities,
+    /// Its class, with the settings that it suggests.
+    pub class: DeviceClass,
+    /// Times of each model in each precision.
+    pub timed: Vec<Timed>,
+    /// Losses of each model in each precision beside those in f32.
+    pub learnt: Vec<Learning>,
+    /// R1's checklist.
+    pub checklist: Vec<Tick>,
+    /// The precision to set, for all models together.
+    pub precision: Precision,
+    /// Why.
+    pub reason: String,
+    /// What would help.
+    pub advice: Vec<String>,
+    /// The block to paste into a pipeline.
+    pub block: String,
+    /// Wall-clock time of the examination.
+    pub seconds: f64,
+}
+
+impl Examination {
+    /// Ticks that the result is kept in a file.
+    pub fn kept_as(&mut self, file: &str) {
+        for tick in self.checklist.iter_mut().filter(|tick| tick.line == checklist::KEPT) {
+            (tick.mark, tick.found) = (Mark::Yes, format!("in {file}"));
+        }
+    }
+
+    /// The result for a terminal of 80 columns or more.
+    pub fn text(&self) -> String {
+        text::text(self)
+    }
+}
+
+/// Time that is divided among what is left to measure.
+struct Allowance {
+    end: Instant,
+    left: u32,
+}
+
+impl Allowance {
+    /// Time for the next measurement.
+    fn next(&mut self) -> Duration {
+        let rest = self.end.saturating_duration_since(Instant::now());
+        let share = rest / self.left.max(1);
+        self.left = self.left.saturating_sub(1);
+        share
+    }
+}
+
+/// The models that are examined, the quickest first: what they leave of their time is for the others.
+fn workloads(config: DoctorConfig) -> Vec<Workload> {
+    let place = |workload: &Workload| match workload {
+        Workload::Mlp => 0,
+        Workload::LstmForecast => 1,
+        Workload::BertBase => 3,
+        _ => 2,
+    };
+    let all = Workload::ALL.into_iter().map(|(workload, _)| workload);
+    let mut chosen: Vec<Workload> =
+        all.filter(|workload| !config.quick || *workload != Workload::BertBase).collect();
+    chosen.sort_by_key(place);
+    chosen
+}
+
+/// Examines a device, telling what it does meanwhile.
+///
+/// # Errors
+/// When training fails.
+pub fn doctor(
+    config: DoctorConfig,
+    devices: Vec<Found>,
+    device: &ChosenDevice,
+    tell: &dyn Fn(&str),
+) -> Result<Examination, PipelineError> {
+    let started = Instant::now();
+    let abilities = Abilities::of(device)?;
+    let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
+    let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
+    let models = workloads(config);
+    let measurements = (models.len() * precisions.len()) as u32;
+    // Most of the time goes where types are emulated, and some beside the measurements.
+    let seconds = if config.quick { 140 } else { 30 * 60 };
+    let mut time =
+        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 4 };
+    let (mut timed, mut learnt) = (vec![], vec![]);
+    for workload in &models {
+        let sample =
+            timing::time(*workload, &precisions, &abilities, config, device, &mut time, tell)?;
+        timed.extend(sample);
+    }
+    for workload in &models {
+        let own: Vec<&Timed> =
+            timed.iter().filter(|timed| timed.workload == workload.name()).collect();
+        learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
+    }
+    let (precision, reason) = recommend(&timed, &abilities, &precisions);
+    let checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
+    let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
+    let class = device_class(&device.description).clone();
+    let advice = advice(&checks, &devices, &abilities, precision, &class);
+    let block = block(&timed, precision, &reason);
+    Ok(Examination {
+        engine: format!("firebox {}", env!("CARGO_PKG_VERSION")),
+        devices,
+        device: device.description.clone(),
+        kernels: device.arithmetic()?,
+        threads: rayon::current_num_threads(),
+        abilities,
+        class,
+        timed,
+        learnt,
+        checklist,
+        precision,
+        reason,
+        advice,
+        block,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// Settings of a measurement.
+fn bench(workload: Workload, precision: Precision, steps: u64, warmup: u64) -> BenchConfig {
+    BenchConfig { precision, steps, warmup, ..BenchConfig::new(workload) }
+}
+
+/// Speed-up that a precision must have before it is recommended, as `run.precision = "auto"` has it.
+const MARGIN: f64 = 1.05;
+
+/// The precision whose speed-up over f32, as the geometric mean over the models, is the largest.
+fn recommend(
+    timed: &[Timed],
+    abilities: &Abilities,
+    precisions: &[Precision],
+) -> (Precision, String) {
+    let mean = |precision: Precision| {
+        let ups: Vec<f64> = timed
+            .iter()
+            .filter(|timed| timed.precision == precision && timed.speed_up.is_finite())
+            .map(|timed| timed.speed_up.ln())
+            .collect();
+        (ups.iter().sum::<f64>() / ups.len().max(1) as f64).exp()
+    };
+    let others = precisions.iter().copied().filter(|precision| *precision != Precision::F32);
+    let best = others.max_by(|a, b| mean(*a).total_cmp(&mean(*b)));
+    let Some(best) = best else {
+        return (Precision::F32, "this device computes in nothing else".to_owned());
+    };
+    let gain = mean(best);
+    let slower: Vec<&str> = timed
+        .iter()
+        .filter(|timed| timed.precision == best && timed.speed_up < 1.0)
+        .map(|timed| timed.workload.as_str())
+        .collect();
+    let but = match slower.as_slice() {
+        [] => String::new(),
+        names => format!("; slower than f32 in {}", names.join(", ")),
+    };
+    if gain >= MARGIN {
+        let how = abilities.support(best).how();
+        (best, format!("{how}; {gain:.2}× f32 in the mean over the models{but}"))
+    } else {
+        let said = format!("the best other type, {best}, reaches {gain:.2}× f32 in the mean{but}");
+        (Precision::F32, said)
+    }
+}
+
+/// What would help, as far as measurements say so.
+fn advice(
+    checks: &checklist::Checks,
+    devices: &[Found],
+    abilities: &Abilities,
+    precision: Precision,
+    class: &DeviceClass,
+) -> Vec<String> {
+    let mut said = vec![];
+    if let Some((half, whole)) = checks.rates {
+        let gain = whole / half;
+        said.push(if gain > 1.1 {
+            format!("a larger batch: lstm-mae still gains {:.0} % when its batch doubles (256 to 512); try loader.batch_size = 1024, or \"auto\"", 100.0 * (gain - 1.0))
+        } else {
+            format!("no larger batch: doubling that of lstm-mae (256 to 512) changes its samples a second by {:+.0} %", 100.0 * (gain - 1.0))
+        });
+    }
+    let (threads, there) = (rayon::current_num_threads(), available_threads());
+    if abilities.processor && threads < there {
+        said.push(format!("more threads: {threads} compute and the process may use {there}; unset RAYON_NUM_THREADS"));
+    }
+    if abilities.processor && !devices.iter().any(|found| found.there && found.name != "cpu") {
+        let built = devices.iter().any(|found| found.description.contains("not compiled in"));
+        said.push(if built {
+            "a GPU, if there is one: build with --features vulkan, metal, wgpu, cuda or rocm"
+                .to_owned()
+        } else {
+            "a GPU: the backends of this build found none".to_owned()
+        });
+    }
+    if abilities.processor && matches!(abilities.support(Precision::Bf16), Support::Emulated(_)) {
+        said.push("a processor with AVX-512-BF16: bf16 is rounded in software here".to_owned());
+    }
+    if class.precision != precision {
+        said.push(format!(
+            "the class of this device ({}) is known for {}; measured here, {precision} is the better choice",
+            class.name, class.precision
+        ));
+    }
+    said
+}
+
+fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What to paste into a pipeline.
+fn block(timed: &[Timed], precision: Precision, reason: &str) -> String {
+    let main = timed
+        .iter()
+        .find(|timed| timed.workload == Workload::LstmMae.name() && timed.precision == precision);
+    let batch = main.map_or(Workload::LstmMae.default_batch(), |timed| timed.batch);
+    format!(
+        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = 1\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(workload: &str, precision: Precision, speed_up: f64) -> Timed {
+        Timed { workload: workload.to_owned(), precision, speed_up, ..Timed::default() }
+    }
+
+    #[test]
+    fn what_is_slower_is_not_recommended() {
+        let abilities = Abilities {
+            precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
+            processor: true,
+        };
+        let both = [Precision::F32, Precision::Bf16];
+        let ask = |ups: [f64; 2]| {
+            let timed = [timed("a", Precision::Bf16, ups[0]), timed("b", Precision::Bf16, ups[1])];
+            recommend(&timed, &abilities, &both)
+        };
+        let (precision, why) = ask([1.5, 1.5]);
+        assert_eq!(
+            (precision, why.as_str()),
+            (Precision::Bf16, "units; 1.50× f32 in the mean over the models")
+        );
+        let (precision, why) = ask([0.8, 1.0]);
+        assert_eq!(precision, Precision::F32);
+        assert!(
+            why.contains("bf16, reaches 0.89× f32") && why.ends_with("slower than f32 in a"),
+            "{why}"
+        );
+        assert!(ask([2.0, 0.9]).1.ends_with("; slower than f32 in b"));
+    }
+
+    #[test]
+    fn the_block_can_be_pasted() {
+        let text = block(&[], Precision::Bf16, "why");
+        let read: toml::Table = text.parse().unwrap();
+        assert_eq!(read["run"]["precision"].as_str(), Some("bf16"));
+        assert_eq!(read["loader"]["batch_size"].as_integer(), Some(512));
+    }
+}

@@ -1,0 +1,239 @@
+//! Settings that the device or a measurement on it decides, settled before anything is made, because
+//! the keys of results depend on them: `run.precision` and `loader.batch_size`, where they are `auto`,
+//! and what a device is asked to promise.
+//!
+//! What was measured is kept in the cache, and the settings beside a run hold the values: a resume
+//! measures nothing.
+
+use firebox_core::Precision;
+use firebox_eval::Reason;
+use firebox_train::LossScale;
+
+use crate::PipelineConfig;
+use crate::batch_size;
+use crate::bench::Probe;
+use crate::config::Autotune;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::precision::{Abilities, Policy, Resolution, choose_cached, device_class, resolve};
+
+/// Steps of the model that one measurement takes in one type.
+const STEPS: u64 = 4;
+
+/// The settings with every value settled, and a reason for each that was.
+pub(crate) fn settle(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(PipelineConfig, Vec<Reason>), PipelineError> {
+    let mut config = config.clone();
+    let reason =
+        |key: &str, value: String, reason: String| Reason { key: key.to_owned(), value, reason };
+    refuse_capture(&config)?;
+    check_recompute(&config, device)?;
+    let mut reasons = vec![];
+    let abilities = Abilities::of(device)?;
+    let policy = match resolve(config.run.rule(), config.run.matmul, &abilities)? {
+        Resolution::Settled(policy) => policy,
+        Resolution::Measure(candidates) => measure(&config, candidates, device)?,
+    };
+    config.run.precision = policy.precision;
+    (config.run.auto, config.run.matmul) = (false, None);
+    reasons.push(reason("run.precision", policy.precision.to_string(), policy.reason));
+    if let Some(said) = autotune(&config, device)? {
+        reasons.push(said);
+    }
+    if config.loader.batch_size == 0 {
+        let chosen = batch_size::choose_cached(&config, device)?;
+        config.loader.batch_size = chosen.size;
+        reasons.push(reason("loader.batch_size", chosen.size.to_string(), chosen.reason));
+        let rate = config.train.learning_rate();
+        let why = "not adjusted to the batch: it is as written, or R1's for a batch of 512";
+        reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
+    }
+    Ok((config, reasons))
+}
+
+/// `run.precision = "auto"`.
+fn measure(
+    config: &PipelineConfig,
+    mut candidates: Vec<Precision>,
+    device: &ChosenDevice,
+) -> Result<Policy, PipelineError> {
+    // A type that the settings forbid is not chosen.
+    if config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
+        candidates.retain(|precision| *precision != Precision::F16);
+    }
+    let batch = match config.loader.batch_size {
+        0 => device_class(&device.description).batch_size,
+        size => size,
+    };
+    let model = model_text(config, batch);
+    let what = format!("this model with batches of {batch}");
+    let chain = config.pipeline.chain();
+    let time = |precision| {
+        let probe = Probe { precision, batch, steps: STEPS };
+        let measured = chain.probe(config, probe, device)?;
+        measured.map(|measured| measured.times).ok_or_else(|| {
+            PipelineError::Setting(
+                "`run.precision` is auto, and this kind of pipeline cannot be measured beforehand\n  \
+                 set run.precision = \"f32\" or \"bf16\"; `firebox doctor` says which is the faster"
+                    .to_owned(),
+            )
+        })
+    };
+    let choice = choose_cached(&config.run.cache, &model, &candidates, device, &what, time)?;
+    Ok(Policy { precision: choice.precision, reason: choice.reason })
+}
+
+/// All that decides what a step of this model takes.
+pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
+    let json = |value: serde_json::Result<String>| value.unwrap_or_default();
+    format!(
+        "{:?} {} {} {} {batch}",
+        config.pipeline,
+        json(serde_json::to_string(&config.model)),
+        json(serde_json::to_string(&config.train.optimizer)),
+        config.window.length
+    )
+}
+
+/// Layers are computed again where that is built.
+fn check_recompute(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineError> {
+    let why = match (
+        config.pipeline.chain().recomputes(config),
+        device.backend == "cpu" && firebox_kernels::recomputes_on(&device.device),
+    ) {
+        _ if !config.run.recompute => return Ok(()),
+        (false, _) => "the model of this kind of pipeline does not compute its layers again",
+        (_, false) => "layers are computed again on processors alone",
+        (true, true) => return Ok(()),
+    };
+    Err(PipelineError::Setting(format!(
+        "`run.recompute` is true, and {why}\n  \
+         leave `run.recompute` out; a smaller loader.batch_size with train.accumulate saves memory, too"
+    )))
+}
+
+/// Whole steps are not replayed: see the message.
+fn refuse_capture(config: &PipelineConfig) -> Result<(), PipelineError> {
+    if !config.run.capture {
+        return Ok(());
+    }
+    Err(PipelineError::Setting(
+        "`run.capture` is true, and replayed steps were shown to equal the steps themselves, bit for bit, on no device yet (they have to over 1,000 steps of changing learning rate, loss scale and dropout)\n  \
+         leave `run.capture` out"
+            .to_owned(),
+    ))
+}
+
+/// What Burn does about tuning, as far as it was asked for.
+fn autotune(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<Option<Reason>, PipelineError> {
+    let Some(asked) = config.run.autotune else { return Ok(None) };
+    let said = |value: &str, reason: &str| Reason {
+        key: "run.autotune".to_owned(),
+        value: value.to_owned(),
+        reason: reason.to_owned(),
+    };
+    match (asked, device.backend.as_str()) {
+        (_, "cpu") => {
+            Ok(Some(said("off", "a processor's kernels are chosen by its instructions; there is nothing to tune")))
+        }
+        (Autotune::On, _) => Ok(Some(said(
+            "on",
+            "Burn times kernels at their first use and keeps the choice in cubecl's cache (cubecl.toml and CUBECL_AUTOTUNE_LEVEL set how); the first step holds that time",
+        ))),
+        (Autotune::Off, _) => Err(PipelineError::Setting(
+            "`run.autotune` is off, and this build of a GPU backend tunes: Burn decides that when it is compiled\n  \
+             leave `run.autotune` out, or set CUBECL_AUTOTUNE_LEVEL=minimal for the least of it"
+                .to_owned(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(backend: &str) -> ChosenDevice {
+        ChosenDevice {
+            device: burn::tensor::Device::flex(),
+            backend: backend.to_owned(),
+            description: format!("{backend}: test"),
+            reason: String::new(),
+        }
+    }
+
+    fn small() -> PipelineConfig {
+        let mut config = PipelineConfig::default();
+        let crate::ModelConfig::BilstmMae(model) = &mut config.model;
+        (model.hidden, model.decoder_hidden) = (8, 8);
+        (config.window.length, config.loader.batch_size) = (10, 4);
+        config
+    }
+
+    #[test]
+    fn auto_becomes_a_precision_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("bars.csv");
+        std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        let mut config = small();
+        config.data.path = firebox_data::Paths(vec![data]);
+        config.run.cache = folder.path().join("cache");
+        config.run.auto = true;
+        let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+        assert!(!settled.run.auto && settled.run.precision != Precision::F16);
+        let [only] = &reasons[..] else { panic!("{reasons:?}") };
+        assert_eq!(
+            (only.key.as_str(), &only.value),
+            ("run.precision", &settled.run.precision.to_string())
+        );
+        assert!(only.reason.contains("measured"), "{}", only.reason);
+        // Kept in the cache: the same answer, to the last digit.
+        assert_eq!(settle(&config, &device("cpu")).unwrap().1, reasons);
+    }
+
+    #[test]
+    fn what_cannot_be_promised_is_refused_with_the_way_out() {
+        let said = |change: &dyn Fn(&mut PipelineConfig), backend: &str| {
+            let mut config = small();
+            change(&mut config);
+            settle(&config, &device(backend)).unwrap_err().to_string()
+        };
+        let text = said(&|config| config.run.capture = true, "cpu");
+        assert!(text.contains("bit for bit") && text.contains("leave `run.capture` out"), "{text}");
+        let text = said(&|config| config.run.autotune = Some(Autotune::Off), "cuda");
+        assert!(text.contains("CUBECL_AUTOTUNE_LEVEL=minimal"), "{text}");
+        let text = said(&|config| config.run.recompute = true, "cuda");
+        assert!(text.contains("on processors alone"), "{text}");
+        let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
+        assert!(text.contains("no processor has TF32"), "{text}");
+        // Nobody counts memory in a test.
+        let text = said(&|config| config.loader.batch_size = 0, "cpu");
+        assert!(text.contains("set loader.batch_size to a number"), "{text}");
+    }
+
+    #[test]
+    fn auto_is_read_and_written_and_zero_is_not() {
+        let read = |text: &str| toml::from_str::<PipelineConfig>(text);
+        let config =
+            read("[run]\nprecision = \"auto\"\nmatmul = \"high\"\n[loader]\nbatch_size = \"auto\"")
+                .unwrap();
+        assert!(config.run.auto && config.loader.batch_size == 0);
+        let text = toml::to_string(&config).unwrap();
+        assert!(text.contains("precision = \"auto\"") && text.contains("batch_size = \"auto\""));
+        assert_eq!(read(&text).unwrap().run, config.run);
+        for (bad, expected) in [
+            ("[loader]\nbatch_size = 0", "it has at least one, or is \"auto\""),
+            ("[loader]\nbatch_size = \"all\"", "`all` is no size of a batch"),
+            ("[run]\nprecision = \"half\"", "use auto, f32"),
+            ("[run]\nmatmul = \"low\"", "highest"),
+            ("[run]\nprecison = \"f32\"", "precison"),
+        ] {
+            let said = read(bad).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Accumulated batches with masked losses and a tail, scaled, clipped and averaged, against PyTorch
+//! (`golden_accumulate.py` wrote what it does), in one go and resumed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_kernels::linear;
+use firebox_loader::{
+    Batch, LoadError, LoaderConfig, Position, Sample, Source, TrainLoader, TrainSource,
+};
+use firebox_models::Loss;
+use firebox_train::{
+    AdamWConfig, AverageConfig, Checkpoint, Constant, Data, DynamicScale, History, LossScale,
+    Objective, Optimizer, Outcome, Schedule, Streams, TrainConfig, load_weights,
+};
+use serde::Deserialize;
+use support::{Plan, weights};
+
+const TIME: usize = 4;
+const INPUT: usize = 3;
+const OUTPUT: usize = 2;
+const EPOCHS: u64 = 3;
+
+#[derive(Deserialize)]
+struct Golden {
+    inputs: Vec<f32>,
+    targets: Vec<f32>,
+    mask: Vec<f32>,
+    start: Start,
+    steps: Vec<Step>,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    average_weight: Vec<f32>,
+    average_bias: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Start {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    loss: f64,
+    norm: f64,
+    scale: f64,
+}
+
+fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
+    serde_json::from_str(&std::fs::read_to_string(format!("{path}{name}")).unwrap()).unwrap()
+}
+
+fn golden() -> Golden {
+    read("accumulate.json")
+}
+
+/// PyTorch's `[out, in]` as Burn's `[in, out]`, flat.
+fn transposed(weight: &[f32]) -> Vec<f32> {
+    (0..INPUT * OUTPUT).map(|at| weight[at % OUTPUT * INPUT + at / OUTPUT]).collect()
+}
+
+struct Inputs(Vec<f32>);
+
+impl Source for Inputs {
+    fn len(&self) -> usize {
+        self.0.len() / (TIME * INPUT)
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [TIME, INPUT]
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let size = TIME * INPUT;
+        out[..size].copy_from_slice(&self.0[index * size..][..size]);
+        Ok(Sample { length: TIME as u32, label: None })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Inputs {}
+
+/// The mean squared error of the values that count.
+struct Masked(Golden);
+
+impl Objective<Linear> for Masked {
+    fn loss(&self, model: &Linear, batch: &Batch, _: Streams) -> Loss {
+        let device = Device::default();
+        let of = |values: &[f32], width: usize| -> Tensor<2> {
+            let size = TIME * width;
+            let rows = batch.indices.iter().flat_map(|index| &values[index * size..][..size]);
+            let rows: Vec<f32> = rows.copied().collect();
+            Tensor::from_data(TensorData::new(rows, [batch.len() * TIME, width]), &device)
+        };
+        let mask = of(&self.0.mask, 1);
+        let count = f64::from(mask.clone().sum().into_scalar::<f32>()) * OUTPUT as f64;
+        let x = batch.inputs.clone().reshape([batch.len() * TIME, INPUT]);
+        let error = (linear(x, model) - of(&self.0.targets, OUTPUT)).square() * mask;
+        Loss { value: error.sum() / count.max(1.0), weight: count, parts: vec![] }
+    }
+}
+
+fn loader(batch_size: usize) -> TrainLoader {
+    let config = LoaderConfig { batch_size, workers: 0, prefetch: 1, seed: support::SEED };
+    TrainLoader::new(Arc::new(Inputs(golden().inputs)), config, Device::default()).unwrap()
+}
+
+fn model() -> Linear {
+    let Start { weight, bias } = golden().start;
+    let weight = TensorData::new(transposed(&weight), [INPUT, OUTPUT]);
+    let (weight, bias) = (
+        Tensor::from_data(weight, &Device::default()),
+        Tensor::from_data(bias.as_slice(), &Device::default()),
+    );
+    Linear { weight: Param::from_tensor(weight), bias: Some(Param::from_tensor(bias)) }
+}
+
+fn config(accumulate: u64) -> TrainConfig {
+    let adamw = AdamWConfig { learning_rate: 0.05, weight_decay: 0.01, ..AdamWConfig::default() };
+    let dynamic = DynamicScale { initial: 1024.0, interval: 2, ..DynamicScale::default() };
+    TrainConfig {
+        epochs: EPOCHS,
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        clip: Some(1.0),
+        loss_scale: LossScale::Dynamic(dynamic),
+        accumulate,
+        average: Some(AverageConfig { decay: 0.9, evaluate: true }),
+        early_stopping: None,
+        ..TrainConfig::default()
+    }
+}
+
+#[track_caller]
+fn near(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 5e-6, "{what}: {found}, {expected}");
+    }
+}
+
+#[test]
+fn the_order_is_that_of_the_golden_file() {
+    let order: Vec<Vec<usize>> = read("order.json");
+    let loader = loader(3);
+    let epoch = |epoch| -> Vec<usize> {
+        let batches = loader.epoch(Position { epoch, batch: 0 });
+        batches.flat_map(|batch| batch.unwrap().indices).collect()
+    };
+    assert_eq!((0..EPOCHS).map(epoch).collect::<Vec<_>>(), order);
+}
+
+#[test]
+fn accumulated_masked_batches_are_pytorchs() {
+    let golden = golden();
+    let (objective, loader) = (Masked(self::golden()), loader(3));
+    let data = Data { train: &loader, validation: None };
+    // Uninterrupted, and resumed after each step of the second epoch and of its tail.
+    for stop_at in [None, Some(2), Some(3), Some(5)] {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan { stop_at, ..Plan::new(folder.path()) };
+        let mut trained = plan.train(model(), &objective, data, &config(2)).unwrap();
+        if stop_at.is_some() {
+            assert_eq!(trained.summary.outcome, Outcome::Interrupted);
+            let plan = Plan::resumed(folder.path());
+            trained = plan.train(model(), &objective, data, &config(2)).unwrap();
+        }
+        let history = History::read(folder.path()).unwrap();
+        assert_eq!(history.steps.len(), golden.steps.len());
+        for (found, expected) in history.steps.iter().zip(&golden.steps) {
+            let what = format!("step {}", found.step);
+            assert!((found.loss - expected.loss).abs() < 2e-6 * expected.loss, "{what}: loss");
+            assert!((found.gradient_norm / expected.norm - 1.0).abs() < 1e-5, "{what}: norm");
+            assert_eq!(found.loss_scale, expected.scale, "{what}");
+        }
+        let average = [transposed(&golden.average_weight), golden.average_bias.clone()].concat();
+        near("average", &weights(&trained.model), &average);
+        // The weights themselves are beside their average.
+        let mut plain = model();
+        let selected = trained.summary.selected_path(folder.path());
+        assert!(Checkpoint::open(&selected).unwrap().has_average());
+        load_weights(&selected, &mut plain).unwrap();
+        near(
+            "weights",
+            &weights(&plain),
+            &[transposed(&golden.weight), golden.bias.clone()].concat(),
+        );
+    }
+}
+
+#[test]
+fn one_batch_is_its_parts() {
+    // Six samples at once are two batches of three: the same updates but for rounding.
+    let objective = Masked(golden());
+    let run = |batch_size, accumulate| {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = loader(batch_size);
+        let data = Data { train: &loader, validation: None };
+        let plan = Plan::new(folder.path());
+        weights(&plan.train(model(), &objective, data, &config(accumulate)).unwrap().model)
+    };
+    near("one batch", &run(6, 1), &run(3, 2));
+    near("single samples", &run(1, 6), &run(3, 2));
+}

@@ -1,0 +1,53 @@
+//! `firebox doctor`: its flags, its progress on standard error, and where the result goes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use firebox_pipeline::{DoctorConfig, Found};
+
+use crate::device;
+use crate::output::say;
+use crate::terminal::write_line;
+
+#[derive(Args)]
+pub(crate) struct DoctorFlags {
+    /// Take fewer steps and leave out bert-base: at most 3 minutes on two processor cores. In full it
+    /// takes up to half an hour.
+    #[arg(long)]
+    quick: bool,
+    /// The device to examine: auto, cpu, cuda:0, vulkan, …
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Also write all that was measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(flags: &DoctorFlags) -> anyhow::Result<ExitCode> {
+    let chosen = device::choose(&flags.device)?;
+    if let Some(path) = &flags.json {
+        // Not after half an hour.
+        std::fs::write(path, b"").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let devices = device::all().map(|(name, found)| {
+        let there = found.is_ok();
+        let description = match found {
+            Ok(device) => device.description,
+            Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+        };
+        Found { name: name.to_owned(), description, there }
+    });
+    let config = DoctorConfig { quick: flags.quick };
+    let mut result =
+        firebox_pipeline::doctor(config, devices.collect(), &chosen, &|text| write_line(text))?;
+    if let Some(path) = &flags.json {
+        result.kept_as(&path.display().to_string());
+        let text = serde_json::to_string_pretty(&result)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    say(result.text())?;
+    Ok(ExitCode::SUCCESS)
+}

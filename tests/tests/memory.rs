@@ -1,0 +1,105 @@
+//! Runs under a limit on memory that a process sets on itself: a training step that fails begins the
+//! program anew, computes each batch in smaller parts, and ends as a run does that was told so from the
+//! start, bit for bit.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use firebox_tests::{errors, firebox, program};
+use tempfile::TempDir;
+
+/// Bars and a pipeline whose step takes some 400 MB, on a model small enough for a test.
+fn project() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bars = "open,high,low,close\n".to_owned();
+    let (mut price, mut seed) = (1000.0f64, 7u64);
+    for _ in 0..3000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let close = price + ((seed >> 33) as f64 / f64::from(1u32 << 31) - 0.5) * 2.0;
+        let (high, low) = (price.max(close) + 0.1, price.min(close) - 0.1);
+        writeln!(bars, "{price:.4},{high:.4},{low:.4},{close:.4}").unwrap();
+        price = close;
+    }
+    std::fs::write(folder.path().join("bars.csv"), bars).unwrap();
+    let pipeline = r#"
+        pipeline = "pretrain"
+        labels = "none"
+        [data]
+        path = "bars.csv"
+        [window]
+        length = 100
+        stride = 4
+        [augment]
+        versions = 1
+        [loader]
+        batch_size = 384
+        workers = 0
+        [model.bilstm-mae]
+        hidden = 96
+        decoder_hidden = 16
+        [train]
+        epochs = 1
+        max_steps = 3
+        [train.checkpoint]
+        resume_every = 1
+        [evaluate]
+        seeds = 1
+        resamples = 100
+        [monitor]
+        period = 0
+    "#;
+    std::fs::write(folder.path().join("small.toml"), pipeline).unwrap();
+    folder
+}
+
+/// Runs the program under a limit of its data, in KiB.
+fn limited(folder: &Path, kib: u64) -> Output {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -d {kib}; exec \"$0\" run small.toml")).arg(program());
+    shell.current_dir(folder).env("RAYON_NUM_THREADS", "2").output().unwrap()
+}
+
+fn only_run(folder: &Path) -> PathBuf {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0].path()
+}
+
+/// The weights that a run ended with.
+fn weights(run: &Path) -> Vec<u8> {
+    let text = std::fs::read(run.join("training.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let selected = run.join("checkpoints").join(summary["selected"].as_str().unwrap());
+    std::fs::read(selected.join("weights.safetensors")).unwrap()
+}
+
+#[test]
+fn a_run_without_memory_goes_on_in_smaller_parts() {
+    let folder = project();
+    // The largest limit under which a step fails: what else a process maps differs by machine.
+    let divided = (2..=9).rev().map(|hundreds| hundreds * 100_000).find_map(|kib| {
+        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
+        let output = limited(folder.path(), kib);
+        assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
+        let run = only_run(folder.path());
+        run.join("memory.json").exists().then(|| (run, errors(&output)))
+    });
+    let (run, said) = divided.expect("a limit under which a step fails");
+    assert!(said.contains("had too little memory (it asked for"), "{said}");
+    let report = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(report.contains("had too little memory"), "the report is silent");
+    let (name, found) = (run.file_name().unwrap().to_owned(), weights(&run));
+    let divisions = std::fs::read(run.join("memory.json")).unwrap();
+    // The same decision from the start, with memory enough.
+    let other = project();
+    let run = other.path().join("runs").join(&name);
+    std::fs::create_dir_all(&run).unwrap();
+    std::fs::write(run.join("memory.json"), &divisions).unwrap();
+    let output = firebox(other.path(), &["run", "small.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert!(weights(&run) == found, "the weights differ");
+}
