@@ -328,9 +328,13 @@ mod tests {
         assert_eq!(text, csv(&small));
         assert_ne!(text, csv(&DemandConfig { seed: 2, ..small.clone() }));
         // Pinned, so that a change of the generator is seen: it changes every published figure.
-        insta::assert_snapshot!(blake3::hash(&text).to_hex().to_string(), @"");
+        insta::assert_snapshot!(blake3::hash(&text).to_hex().to_string(), @"a95342e44ee92c5e8b546428da50822bea72c577ba82ecc39005fe8d229eb485");
         let text = String::from_utf8(text).unwrap();
-        insta::assert_snapshot!(text.lines().take(3).collect::<Vec<_>>().join("\n"), @"");
+        insta::assert_snapshot!(text.lines().take(3).collect::<Vec<_>>().join("\n"), @r#"
+station,timestamp,demand,size,homes
+S01,2024-01-01T00:00:00Z,2,0.945594515716393,0.12798757467641675
+S01,2024-01-01T01:00:00Z,8,0.945594515716393,0.12798757467641675
+"#);
     }
 
     #[test]
@@ -368,10 +372,10 @@ mod tests {
             let config = DemandConfig::read(Path::new("a.demand.toml"), text.as_bytes());
             config.and_then(|config| config.make().map(drop)).unwrap_err().to_string()
         };
-        insta::assert_snapshot!(problem("hours = 1"), @"");
-        insta::assert_snapshot!(problem("memory = 1"), @"");
-        insta::assert_snapshot!(problem("mean = nan"), @"");
-        insta::assert_snapshot!(problem("first_day = 'Monday'"), @"");
-        insta::assert_snapshot!(problem("\nstation = 3"), @"");
+        insta::assert_snapshot!(problem("hours = 1"), @"the demand's `hours` is 1: it must be at least 2 and below 10 million");
+        insta::assert_snapshot!(problem("memory = 1"), @"the demand's `memory` is 1: it must be at least 0 and below 1");
+        insta::assert_snapshot!(problem("mean = nan"), @"the demand's `mean` is NaN: it must be above 0 and below 1e9");
+        insta::assert_snapshot!(problem("first_day = 'Monday'"), @"the demand's `first_day` is `Monday`: it must be a date such as 2024-01-01");
+        insta::assert_snapshot!(problem("\nstation = 3"), @"a.demand.toml, line 2: unknown field `station`, expected one of `seed`, `hours`, `stations`, `first_day`, `mean`, `size_spread`, `daily`, `weekend`, `yearly`, `growth`, `city_mood`, `station_mood`, `memory`");
     }
 }

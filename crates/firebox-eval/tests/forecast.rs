@@ -141,15 +141,15 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
     assert!((gain.low - 0.5).abs() < 1e-9 && (gain.high - 0.5).abs() < 1e-9, "{gain:?}");
     let said = forecast_verdict(&better);
     assert_eq!(said.outcome, Outcome::Beats);
-    insta::assert_snapshot!(said.sentence, @"");
+    insta::assert_snapshot!(said.sentence, @"The model beats the last value: it errs 50.0 % less than the best baseline; its mean absolute error of `load` 1 step ahead is 0.389.");
     let equal = forecast_verdict(&measured(&[noise(4, 600, 1.0)], &naive, 6));
     assert_eq!(equal.outcome, Outcome::DoesNotBeat);
-    insta::assert_snapshot!(equal.sentence, @"");
+    insta::assert_snapshot!(equal.sentence, @"The model does not beat every baseline: the last value is as good; its mean absolute error of `load` 1 step ahead is 0.751.");
     let worse = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &naive, 6));
-    insta::assert_snapshot!(worse.sentence, @"");
+    insta::assert_snapshot!(worse.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50.");
     let few = forecast_verdict(&measured(&[half], &naive, 40));
     assert_eq!(few.outcome, Outcome::TooFewWindows);
-    insta::assert_snapshot!(few.sentence, @"");
+    insta::assert_snapshot!(few.sentence, @"Nothing is claimed: 600 test windows that overlap in blocks of 40 are as good as 15 independent ones, and 20 are needed; its mean absolute error of `load` 1 step ahead is 0.389.");
 }
 
 #[test]

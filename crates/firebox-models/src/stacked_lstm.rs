@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn parameters_are_counted_as_in_the_reference_system() {
         let model = model(&StackedLstmConfig::default(), 12);
-        let lstm = |input, hidden| 4 * hidden * (input + hidden + 2);
+        let lstm = |input: usize, hidden: usize| 4 * hidden * (input + hidden + 2);
         let dense = (64 + 12) * 32 + 32 + 32 * 3 + 3;
         assert_eq!(model.num_params(), lstm(1, 128) + lstm(128, 64) + dense);
         assert_eq!((model.embedding_width(), model.statics()), (64, 12));

@@ -156,7 +156,7 @@ mod tests {
         let device = Device::default();
         let config = StackedLstmConfig { hidden_1: 3, hidden_2: 0, dense: 4, dropout: 0.0 };
         let model = config.init(Stream::new(1, "weights"), 1, 1, 2, &device).unwrap();
-        let inputs = Tensor::<3>::from_data([[[0.5], [1.0]], [[-1.0], [0.2]]], &device);
+        let inputs = Tensor::<3>::from_data([[[0.5f32], [1.0]], [[-1.0], [0.2]]], &device);
         let batch = Batch {
             inputs: inputs.clone(),
             lengths: vec![2, 2],

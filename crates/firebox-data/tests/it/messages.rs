@@ -27,9 +27,9 @@ fn paths() {
     let error = firebox_data::ingest(&config, &files.cache(), &firebox_core::Silent).unwrap_err();
     assert_snapshot!(error, @"no data is named: set `data.path` to a file or a folder");
     files.write("bars.data", bars(3));
-    assert_snapshot!(files.error("bars.data", ""), @"the name of bars.data does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market");
+    assert_snapshot!(files.error("bars.data", ""), @"the name of bars.data does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market, demand or clips");
     files.write("folder/notes.txt", "");
-    assert_snapshot!(files.error("folder", ""), @"the folder folder has no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml or .clips.toml file (folders inside it are not searched)");
+    assert_snapshot!(files.error("folder", ""), @"the folder folder has no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml file (folders inside it are not searched)");
     assert_snapshot!(files.error("folder", "format = 'npy'"), @"the folder folder has no .npy file (folders inside it are not searched)");
     files.write("mixed/a.csv", bars(3));
     files.write("mixed/b.ts", "@data\n1,2");

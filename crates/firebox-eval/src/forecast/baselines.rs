@@ -141,7 +141,7 @@ mod tests {
         assert_eq!((values, lacking), (vec![19.0, 22.0, 19.0], 0));
         // The last step is 16, and the segment begins at 12: 13 is known, 10 would lie before it.
         let (values, lacking) = seasonal_naive(&set, &rule, &[window(14), window(20)], 7);
-        assert_eq!(values[..3], [16.0, 13.0, 16.0 + 9.0 - 14.0 + 5.0]);
+        assert_eq!(values[..3], [16.0, 13.0, 16.0]);
         assert_eq!(lacking, 1);
     }
 
@@ -156,7 +156,7 @@ mod tests {
         let errors: Vec<f64> = steps.map(|step| (values[step] - values[step - 5]).abs()).collect();
         let expected = errors.iter().sum::<f64>() / errors.len() as f64;
         assert!((found[0] - expected).abs() < 1e-12, "{found:?} {expected}");
-        let constant = self::set(vec![3.0; 40], &[0..40]);
+        let constant = self::set(vec![3.0; 60], &[0..60]);
         let parts = split(&constant, &windows, &SplitRule::time(0.0, 0.2), &Labels::None).unwrap();
         assert!(seasonal_scale(&constant, &rule(&[1]), &parts.train, 5)[0].is_nan());
     }
