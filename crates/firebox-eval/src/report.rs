@@ -10,7 +10,9 @@ mod part;
 mod pictures;
 mod plot;
 mod published;
+mod raster;
 mod sections;
+mod sheet;
 mod study;
 mod study_charts;
 mod tables;
@@ -24,6 +26,8 @@ pub use archive::{ArchiveReport, ArchiveSet, Recipe};
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
 pub use part::{Card, Chart, Interval, Line, Part, Tone};
 pub use published::{PUBLISHED, Published, published};
+pub use raster::Raster;
+pub use sheet::{Sheet, SheetChart, SheetSection};
 pub use study::{
     Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,
 };

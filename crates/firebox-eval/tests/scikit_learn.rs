@@ -5,8 +5,8 @@
 
 use firebox_core::Stream;
 use firebox_eval::{
-    Comparison, Confusion, Distance, Features, Logistic, Metric, Neighbours, Predictions,
-    Resampling, Stop, Svm, project,
+    Agreement, Comparison, Confusion, Distance, Features, KMeansConfig, Logistic, Metric,
+    Neighbours, Predictions, Resampling, Stop, Svm, project,
 };
 use serde_json::Value;
 
@@ -140,6 +140,43 @@ fn principal_components_agree_up_to_their_sign() {
         let sign = (found.points[0][axis] * expected[axis]).signum();
         for (row, point) in found.points.iter().enumerate() {
             assert!((point[axis] - sign * expected[2 * row + axis]).abs() < 1e-4, "row {row}");
+        }
+    }
+}
+
+fn clustering() -> Value {
+    serde_json::from_str(include_str!("golden/clustering.json")).unwrap()
+}
+
+#[test]
+fn clusters_agree() {
+    for case in clustering()["lloyd"].as_array().unwrap() {
+        let (rows, width) = (singles(&case["rows"]), number(&case["width"]));
+        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
+        let start: Vec<f64> = singles(&case["start"]).into_iter().map(f64::from).collect();
+        let config = KMeansConfig { clusters: start.len() / width, ..KMeansConfig::default() };
+        let found = config.from_centers(&x, width, start);
+        assert_eq!(found.assigned, classes(&case["labels"]));
+        for (found, expected) in found.centers.iter().zip(floats(&case["centers"])) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+        let inertia = case["inertia"].as_f64().unwrap();
+        assert!((found.inertia / inertia - 1.0).abs() < 1e-9, "{} {inertia}", found.inertia);
+        // The best of 50 starts of scikit-learn.
+        let best = case["best"].as_f64().unwrap();
+        let found = KMeansConfig { restarts: 50, ..config }.fit(&rows, width).unwrap().inertia;
+        assert!(found <= best * 1.005, "{found} {best}");
+    }
+}
+
+#[test]
+fn agreements_agree() {
+    for case in clustering()["agreement"].as_array().unwrap() {
+        let found = Agreement::of(&classes(&case["truth"]), &classes(&case["clusters"]));
+        let found = serde_json::to_value(found).unwrap();
+        for name in ["purity", "normalised_information", "adjusted_rand"] {
+            let [found, expected] = [&found[name], &case[name]].map(|v| v.as_f64().unwrap());
+            assert!((found - expected).abs() < 1e-12, "{name}: {found} {expected}");
         }
     }
 }

@@ -11,8 +11,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{CrossEntropy, cross_entropy};
 use firebox_models::{
-    Cell, ClassifierConfig, Classify, DilatedConfig, Encoder, PatchTransformerConfig, Pooling,
-    Pretrain, PretrainBatch, RecurrentConfig, StepMask, hierarchical_contrast, write_parameters,
+    Cell, ClassifierConfig, Classify, DilatedConfig, Encoder, PatchTransformerConfig, Pretrain,
+    PretrainBatch, RecurrentConfig, StepMask, StepPooling, hierarchical_contrast, write_parameters,
 };
 
 use support::{Golden, check, check_gradients, values};
@@ -34,7 +34,7 @@ fn dropout() -> Option<Stream> {
     Some(Stream::new(7, "dropout").substream(3))
 }
 
-fn check_classifier(name: &str, cell: Cell, pooling: Pooling) {
+fn check_classifier(name: &str, cell: Cell, pooling: StepPooling) {
     let golden = Golden::read(name);
     let device = Device::default();
     let encoder = RecurrentConfig { cell, hidden: 6, ..RecurrentConfig::default() };
@@ -60,12 +60,12 @@ fn check_classifier(name: &str, cell: Cell, pooling: Pooling) {
 
 #[test]
 fn the_lstm_classifier_agrees_with_pytorch() {
-    check_classifier("classifier-lstm", Cell::Lstm, Pooling::Mean);
+    check_classifier("classifier-lstm", Cell::Lstm, StepPooling::Mean);
 }
 
 #[test]
 fn the_gru_classifier_agrees_with_pytorch() {
-    check_classifier("classifier-gru", Cell::Gru, Pooling::MeanMax);
+    check_classifier("classifier-gru", Cell::Gru, StepPooling::MeanMax);
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
+use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
-use firebox_models::{BiLstmMae, PatchTransformer};
+use firebox_models::{BiLstmMae, PatchTransformer, read_parameters};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -15,6 +16,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::measure;
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
@@ -25,7 +27,6 @@ pub(crate) struct Pretrain;
 
 impl Chain for Pretrain {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
-        refuse_finetune(config, "pretrain")?;
         config.model.check_pretrainable()
     }
 
@@ -48,10 +49,15 @@ impl Chain for Pretrain {
         ]
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         match &run.config.model {
             ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
             ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
+            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
         }
     }
 
@@ -64,7 +70,7 @@ impl Chain for Pretrain {
         if windows.parts.validation.is_empty() {
             return Err(PipelineError::NoValidation);
         }
-        work.reasons.extend(split_reasons(run.config, &windows));
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let shards = run.augment(&windows, &mut work.remade)?;
         let complete = match &run.config.model {
@@ -74,6 +80,7 @@ impl Chain for Pretrain {
             ModelConfig::PatchTransformer(_) => run
                 .train::<PatchTransformer>(&windows, shards, work.path, &mut work.remade)?
                 .is_complete(),
+            ModelConfig::StackedLstm(_) => return Err(run.config.model.cannot_pretrain()),
         };
         Ok(if complete { summary_of(work.path, run.keys) } else { None })
     }
@@ -82,7 +89,7 @@ impl Chain for Pretrain {
 /// Everything up to the report, for one of the models.
 fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let windows = run.windows(&mut work.remade)?;
-    work.reasons.extend(split_reasons(run.config, &windows));
+    work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
     work.resolved()?;
     let shards = run.augment(&windows, &mut work.remade)?;
     let Trained { model, summary, outcome, step } =
@@ -104,22 +111,22 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         }
         Err(error) => return Err(error),
     };
-    for (name, value) in measured.scores() {
-        run.listener.on(&Event::Scored { name: name.to_owned(), value });
+    let scores = measured.scores();
+    for (name, value) in &scores {
+        run.listener.on(&Event::Scored { name: (*name).to_owned(), value: *value });
     }
+    let kept = Kept {
+        task: Task::Pretraining,
+        architecture: M::architecture(&run.config.model, windows.ingested.set.channels().len())?,
+        parameters: read_parameters(&model),
+        classes: &[],
+        trained: &summary,
+        scores: &scores,
+    };
+    run.keep_model(work, &windows, kept)?;
     work.remade += evaluated;
     let report = measured.report(run, work.prepared.name(), &windows);
     Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
-}
-
-/// Refuses a table that only fine-tuning reads.
-pub(crate) fn refuse_finetune(config: &PipelineConfig, kind: &str) -> Result<(), PipelineError> {
-    if config.finetune.is_none() {
-        return Ok(());
-    }
-    Err(PipelineError::Setting(format!(
-        "[finetune] is there, and the pipeline is `{kind}`, which does not read it\n  set pipeline = \"finetune\", or leave the table out"
-    )))
 }
 
 /// Checks names of parameters in the settings of pre-training.
@@ -143,6 +150,7 @@ pub(crate) fn check_names(
         ModelConfig::PatchTransformer(_) => {
             check_groups(&PatchTransformer::build(model, &at)?, train)
         }
+        ModelConfig::StackedLstm(_) => return model.check_pretrainable(),
     };
     checked.map_err(|error| TrainError::from(error).into())
 }

@@ -2,6 +2,7 @@
 
 use burn::tensor::Device;
 use firebox_core::{Precision, Stream};
+use firebox_export::Architecture;
 use firebox_models::{
     BiLstmMae, Encoder, PatchTransformer, Pretrain, RecurrentConfig, RecurrentEncoder,
 };
@@ -16,6 +17,9 @@ pub(crate) trait Pretrainable: Pretrain {
 
     /// The model as it is initialised.
     fn build(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError>;
+
+    /// What it is, for those who use it after training.
+    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError>;
 
     /// Its encoder as it is initialised.
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<Self::Encoder, PipelineError>;
@@ -38,6 +42,11 @@ impl Pretrainable for BiLstmMae {
         Ok(config.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
     }
 
+    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError> {
+        let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
+        Ok(Architecture::BilstmMae { config: config.clone(), channels })
+    }
+
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<RecurrentEncoder, PipelineError> {
         let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
         let (hidden, layers, dropout) = (config.hidden, config.layers, config.dropout);
@@ -56,6 +65,13 @@ impl Pretrainable for PatchTransformer {
         Ok(config.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
     }
 
+    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError> {
+        let ModelConfig::PatchTransformer(config) = model else {
+            return Err(model.is_not("patch-transformer"));
+        };
+        Ok(Architecture::PatchTransformer { config: config.clone(), channels })
+    }
+
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError> {
         Self::build(model, at)
     }
@@ -67,6 +83,7 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(_) => "bilstm-mae",
             Self::PatchTransformer(_) => "patch-transformer",
+            Self::StackedLstm(_) => "stacked-lstm",
         }
     }
 
@@ -82,6 +99,15 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(model) => Ok(model.validate()?),
             Self::PatchTransformer(model) => Ok(model.validate()?),
+            Self::StackedLstm(_) => Err(self.cannot_pretrain()),
         }
+    }
+
+    /// What is said of a model that does not learn by masking.
+    pub(crate) fn cannot_pretrain(&self) -> PipelineError {
+        PipelineError::Setting(format!(
+            "[model.{}] is not pre-trained by masking\n  set [model.bilstm-mae] or [model.patch-transformer], or leave the model out",
+            self.name()
+        ))
     }
 }

@@ -103,9 +103,17 @@ impl Classification {
     }
 
     /// The mean loss of logits for targets with weights of rows.
-    fn mean(&self, logits: Tensor<2>, targets: &[i64], shares: &[f32]) -> Result<Loss, LossError> {
+    fn mean(
+        &self,
+        logits: Tensor<2>,
+        targets: &[i64],
+        shares: &[f32],
+        training: bool,
+    ) -> Result<Loss, LossError> {
         let (label_smoothing, focal) = match self.loss {
-            ClassLoss::CrossEntropy { label_smoothing } => (label_smoothing, 0.0),
+            // In training only, so that validation losses of different values compare.
+            ClassLoss::CrossEntropy { label_smoothing } if training => (label_smoothing, 0.0),
+            ClassLoss::CrossEntropy { .. } => (0.0, 0.0),
             ClassLoss::Focal { gamma } => (0.0, gamma),
         };
         let settings = CrossEntropy {
@@ -132,7 +140,12 @@ impl<M: Classify> Objective<M> for Classification {
             None => {
                 let (inputs, lengths) = (batch.inputs.clone(), Some(batch.lengths.as_slice()));
                 let logits = model.logits(inputs, lengths, streams.dropout);
-                self.mean(logits, &own().collect::<Vec<_>>(), &vec![1.0; batch.len()])
+                self.mean(
+                    logits,
+                    &own().collect::<Vec<_>>(),
+                    &vec![1.0; batch.len()],
+                    streams.dropout.is_some(),
+                )
             }
             Some(mixed) => {
                 let logits = model.logits(mixed.inputs, Some(&mixed.lengths), streams.dropout);
@@ -142,7 +155,7 @@ impl<M: Classify> Objective<M> for Classification {
                 let targets: Vec<i64> = own().chain(other).collect();
                 let rest = mixed.shares.iter().map(|share| 1.0 - share);
                 let shares: Vec<f32> = mixed.shares.iter().copied().chain(rest).collect();
-                self.mean(logits, &targets, &shares)
+                self.mean(logits, &targets, &shares, true)
             }
         };
         // Labels of another data set than the model's classes: the loop ends a run whose loss is not

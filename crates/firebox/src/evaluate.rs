@@ -43,7 +43,7 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
     };
     let config = UcrConfig { seeds: flags.seeds, ..config };
     let device = device::choose(&flags.device)?;
-    let stop = stop_on_signal(LogFormat::Text)?;
+    let stop = stop_on_signal(LogFormat::Text, crate::STOPPING)?;
     let terminal = Terminal::new(LogFormat::Text);
     let finished = evaluate_ucr(&flags.folder, &flags.output, &config, &device, &stop, &terminal);
     terminal.close();

@@ -152,7 +152,7 @@ pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
 }
 
 /// Text within a line or a cell: nothing in it is markup, and it stays on its line.
-fn inline(text: &str) -> String {
+pub(super) fn inline(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -58,6 +58,7 @@ impl Chain for Finetune {
         match &config.model {
             ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
             ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
+            ModelConfig::StackedLstm(_) => return Err(config.model.cannot_pretrain()),
         }
         check_names(config, device)
     }
@@ -101,6 +102,7 @@ impl Chain for Finetune {
         match &run.config.model {
             ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
             ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
+            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
         }
     }
 
@@ -192,7 +194,7 @@ pub(crate) struct Begin {
 fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let settings = settings(run.config);
     let windows = run.windows(&mut work.remade)?;
-    work.reasons.extend(split_reasons(run.config, &windows));
+    work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
     work.resolved()?;
     let by_series = windows.parts.boundaries.is_none();
     let parts = &windows.parts;

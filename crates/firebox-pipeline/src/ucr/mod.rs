@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use firebox_core::{Event, Key, Listener};
 use firebox_eval::{ArchiveReport, ArchiveSet};
-use firebox_models::{ClassifierConfig, DilatedConfig, Pooling};
+use firebox_models::{ClassifierConfig, DilatedConfig, StepPooling};
 use firebox_train::{AdamWConfig, CheckpointConfig, ClassLoss, Keep, Mix, Optimizer, TrainConfig};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ impl Default for UcrConfig {
             finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 3e-3 },
             head: ClassifierConfig {
                 heads: 0,
-                pooling: Pooling::MeanMax,
+                pooling: StepPooling::MeanMax,
                 hidden: 0,
                 ..ClassifierConfig::default()
             },
