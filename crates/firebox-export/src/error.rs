@@ -24,6 +24,14 @@ pub enum ExportError {
         /// Name of the model.
         model: &'static str,
     },
+    /// A model that ends with its vectors.
+    #[error(
+        "the model `{model}` has no head: it makes vectors of windows and nothing else\n  export its encoder instead"
+    )]
+    NoHead {
+        /// Name of the model.
+        model: &'static str,
+    },
     /// More than Protocol Buffers hold.
     #[error(
         "the graph would have {bytes} bytes, and an ONNX file holds at most 2 GiB\n  export safetensors, which have no such limit"

@@ -4,9 +4,10 @@
 
 use burn::tensor::Device;
 use firebox_core::{Channel, Key, Normaliser, Precision, Role, Stream, WindowRule};
-use firebox_export::{Architecture, CARD_VERSION, Model, ModelCard, SavedModel, Task};
+use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{
-    Activation, BertConfig, BiLstmMaeConfig, CnnBiLstmConfig, MlpConfig, Parameter,
+    Activation, BertConfig, BiLstmMaeConfig, Cell, ClassifierConfig, CnnBiLstmConfig, MlpConfig,
+    Parameter, PatchTransformerConfig, Pooling, RecurrentConfig, StackedLstmConfig,
     TransformerConfig,
 };
 
@@ -95,12 +96,84 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 },
             },
         ),
+        (
+            "forecaster",
+            Architecture::StackedLstm {
+                config: StackedLstmConfig { hidden_1: 6, hidden_2: 4, dense: 5, dropout: 0.2 },
+                channels: 2,
+                statics: 3,
+                outputs: 4,
+            },
+        ),
+        (
+            "forecaster-short",
+            Architecture::StackedLstm {
+                config: StackedLstmConfig { hidden_1: 5, hidden_2: 0, dense: 3, dropout: 0.2 },
+                channels: 1,
+                statics: 0,
+                outputs: 1,
+            },
+        ),
+        ("patches", Architecture::PatchTransformer { config: patches(5), channels: 3 }),
+        ("gru", Architecture::Recurrent { config: recurrent(Cell::Gru, true), channels: 3 }),
+        (
+            "lstm-classifier",
+            Architecture::RecurrentClassifier {
+                config: ClassifierConfig { heads: 2, hidden: 7, ..ClassifierConfig::default() },
+                encoder: recurrent(Cell::Lstm, true),
+                channels: 4,
+                classes: 3,
+            },
+        ),
+        (
+            "gru-classifier",
+            Architecture::RecurrentClassifier {
+                config: ClassifierConfig {
+                    heads: 0,
+                    hidden: 0,
+                    pooling: Pooling::MeanMax,
+                    ..ClassifierConfig::default()
+                },
+                encoder: recurrent(Cell::Gru, false),
+                channels: 2,
+                classes: 2,
+            },
+        ),
+        (
+            "patch-classifier",
+            Architecture::PatchClassifier {
+                config: ClassifierConfig {
+                    heads: 2,
+                    hidden: 5,
+                    pooling: Pooling::Max,
+                    ..ClassifierConfig::default()
+                },
+                encoder: patches(3),
+                channels: 2,
+                classes: 4,
+            },
+        ),
     ]
+}
+
+fn recurrent(cell: Cell, bidirectional: bool) -> RecurrentConfig {
+    RecurrentConfig { cell, hidden: 6, bidirectional, ..RecurrentConfig::default() }
+}
+
+fn patches(patch: usize) -> PatchTransformerConfig {
+    PatchTransformerConfig {
+        patch,
+        width: 12,
+        heads: 3,
+        layers: 2,
+        feedforward: 10,
+        ..PatchTransformerConfig::default()
+    }
 }
 
 /// Weights of noise for a model. Variances are positive.
 pub(crate) fn weights(architecture: &Architecture, seed: u64) -> Vec<Parameter> {
-    let mut weights = fresh(architecture).parameters();
+    let mut weights = architecture.init(&Device::default()).unwrap().parameters();
     let stream = Stream::new(seed, "weights");
     for (index, parameter) in weights.iter_mut().enumerate() {
         let mut draws = stream.substream(index as u64).draws();
@@ -113,34 +186,18 @@ pub(crate) fn weights(architecture: &Architecture, seed: u64) -> Vec<Parameter> 
     weights
 }
 
-/// The model with fresh weights.
-fn fresh(architecture: &Architecture) -> Model {
-    let device = Device::default();
-    let stream = Stream::new(1, "fresh");
-    match architecture {
-        Architecture::BilstmMae { config, channels } => {
-            Model::BilstmMae(config.init(stream, *channels, &device).unwrap())
-        }
-        Architecture::CnnBilstm { config, channels, classes } => {
-            Model::CnnBilstm(config.init(stream, *channels, *classes, &device).unwrap())
-        }
-        Architecture::Transformer { config, channels, time, classes } => {
-            Model::Transformer(config.init(stream, *channels, *time, *classes, &device).unwrap())
-        }
-        Architecture::Mlp { config, time, channels, classes } => {
-            Model::Mlp(config.init(stream, [*time, *channels], *classes, &device).unwrap())
-        }
-        Architecture::Bert { config } => Model::Bert(config.init(stream, &device).unwrap()),
-    }
-}
-
 /// Channels of a window, and the sizes of an axis that cannot be chosen.
 pub(crate) fn channels(architecture: &Architecture) -> usize {
     match architecture {
         Architecture::BilstmMae { channels, .. }
         | Architecture::CnnBilstm { channels, .. }
         | Architecture::Transformer { channels, .. }
-        | Architecture::Mlp { channels, .. } => *channels,
+        | Architecture::Mlp { channels, .. }
+        | Architecture::StackedLstm { channels, .. }
+        | Architecture::PatchTransformer { channels, .. }
+        | Architecture::Recurrent { channels, .. }
+        | Architecture::RecurrentClassifier { channels, .. }
+        | Architecture::PatchClassifier { channels, .. } => *channels,
         Architecture::Bert { .. } => 1,
     }
 }
