@@ -285,6 +285,69 @@ class Recurrent(nn.Module):
         return torch.cat([mean(encoding, lengths), maximum(encoding, lengths)], 1)
 
 
+class BiLstmAttention(nn.Module):
+    """The recurrent classifier of reference system R3, with additive attention over the steps."""
+
+    def __init__(self, channels, classes, hidden=128, layers=2, attention=128, head_hidden=128, dropout=0.4, **_):
+        super().__init__()
+        self.input_norm, self.norm = nn.LayerNorm(channels), nn.LayerNorm(2 * hidden)
+        between = dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(channels, hidden, layers, batch_first=True, bidirectional=True, dropout=between)
+        score = nn.Linear(attention, 1, bias=False)
+        self.attention = nn.ModuleDict({"hidden": nn.Linear(2 * hidden, attention), "score": score})
+        self.head = head(nn.Linear(2 * hidden, head_hidden), nn.Linear(head_hidden, classes))
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, x, lengths):
+        """[batch, time, 2 * hidden], zeros after each length"""
+        valid = valid_steps(lengths, x.shape[1])
+        return self.norm(run_lstm(self.lstm, self.input_norm(x * valid), lengths)) * valid
+
+    def embed(self, x, lengths):
+        """[batch, 2 * hidden]: the mean of the steps by their attention"""
+        steps = self.encode(x, lengths)
+        scores = self.attention["score"](torch.tanh(self.attention["hidden"](steps)))
+        scores = scores.masked_fill(~valid_steps(lengths, x.shape[1]), -1e30)
+        return (steps * scores.softmax(1)).sum(1)
+
+    def forward(self, x, lengths):
+        """[batch, class]"""
+        hidden = F.relu(self.head["hidden"](self.embed(x, lengths)))
+        return self.head["output"](self.dropout(hidden))
+
+
+class Dilated(nn.Module):
+    """The encoder of dilated convolutions."""
+
+    def __init__(self, channels, hidden=64, output=320, blocks=11, **_):
+        super().__init__()
+        self.input, self.blocks = nn.Linear(channels, hidden), nn.ModuleList()
+        for index in range(blocks):
+            last, dilation = index + 1 == blocks, 2**index
+            width = output if last else hidden
+            conv = lambda before: nn.Conv1d(before, width, 3, padding=dilation, dilation=dilation)
+            block = nn.ModuleDict({"conv1": conv(hidden), "conv2": conv(width)})
+            if last:
+                block["project"] = nn.Linear(hidden, width)
+            self.blocks.append(block)
+
+    def encode(self, x, lengths):
+        """[batch, time, output], zeros after each length"""
+        valid = valid_steps(lengths, x.shape[1])
+        x = self.input(x * valid) * valid
+        for block in self.blocks:
+            y = x
+            for name in ("conv1", "conv2"):
+                y = block[name](F.gelu(y).transpose(1, 2)).transpose(1, 2) * valid
+            x = (block["project"](x) * valid if "project" in block else x) + y
+        return x
+
+    def embed(self, x, lengths):
+        """[batch, 2 * output]"""
+        encoding = self.encode(x, lengths)
+        return torch.cat([mean(encoding, lengths), maximum(encoding, lengths)], 1)
+
+
 class PatchTransformer(nn.Module):
     """The masked autoencoder of patches."""
 
@@ -416,6 +479,8 @@ MODELS = {
     "bert": Bert,
     "stacked-lstm": StackedLstm,
     "patch-transformer": PatchTransformer,
+    "bilstm-attention": BiLstmAttention,
+    "dilated": Dilated,
     "recurrent": Recurrent,
     "recurrent-classifier": recurrent_classifier,
     "patch-classifier": patch_classifier,

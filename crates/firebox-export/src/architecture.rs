@@ -3,10 +3,11 @@
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
-    Bert, BertConfig, BiLstmMae, BiLstmMaeConfig, Classifier, ClassifierConfig, Classify,
-    CnnBiLstm, CnnBiLstmConfig, Encoder, Mismatch, Mlp, MlpConfig, ModelError, Parameter,
-    PatchTransformer, PatchTransformerConfig, RecurrentConfig, RecurrentEncoder, StackedLstm,
-    StackedLstmConfig, Transformer, TransformerConfig, layouts, read_parameters, write_parameters,
+    Bert, BertConfig, BiLstmAttention, BiLstmAttentionConfig, BiLstmMae, BiLstmMaeConfig,
+    Classifier, ClassifierConfig, Classify, CnnBiLstm, CnnBiLstmConfig, DilatedConfig,
+    DilatedEncoder, Encoder, Mismatch, Mlp, MlpConfig, ModelError, Parameter, PatchTransformer,
+    PatchTransformerConfig, RecurrentConfig, RecurrentEncoder, StackedLstm, StackedLstmConfig,
+    Transformer, TransformerConfig, layouts, read_parameters, write_parameters,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,22 @@ pub enum Architecture {
         /// Channels of a window.
         channels: usize,
     },
+    /// The recurrent classifier of reference system R3.
+    BilstmAttention {
+        /// Its settings.
+        config: BiLstmAttentionConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Classes.
+        classes: usize,
+    },
+    /// The encoder of dilated convolutions, trained by contrast.
+    Dilated {
+        /// Its settings.
+        config: DilatedConfig,
+        /// Channels of a window.
+        channels: usize,
+    },
     /// An LSTM or a GRU alone: the encoder of the masked autoencoder of reference system R1.
     Recurrent {
         /// Its settings.
@@ -125,6 +142,10 @@ pub enum Model {
     StackedLstm(StackedLstm),
     /// The masked autoencoder of patches.
     PatchTransformer(PatchTransformer),
+    /// R3's recurrent classifier.
+    BilstmAttention(BiLstmAttention),
+    /// Dilated convolutions.
+    Dilated(DilatedEncoder),
     /// An LSTM or a GRU.
     Recurrent(RecurrentEncoder),
     /// R1's fine-tuned classifier.
@@ -144,6 +165,8 @@ macro_rules! each_model {
             Model::Bert($inner) => $value,
             Model::StackedLstm($inner) => $value,
             Model::PatchTransformer($inner) => $value,
+            Model::BilstmAttention($inner) => $value,
+            Model::Dilated($inner) => $value,
             Model::Recurrent($inner) => $value,
             Model::RecurrentClassifier($inner) => $value,
             Model::PatchClassifier($inner) => $value,
@@ -162,6 +185,8 @@ impl Architecture {
             Self::Bert { .. } => "bert",
             Self::StackedLstm { .. } => "stacked-lstm",
             Self::PatchTransformer { .. } => "patch-transformer",
+            Self::BilstmAttention { .. } => "bilstm-attention",
+            Self::Dilated { .. } => "dilated",
             Self::Recurrent { .. } => "recurrent",
             Self::RecurrentClassifier { .. } => "recurrent-classifier",
             Self::PatchClassifier { .. } => "patch-classifier",
@@ -170,7 +195,7 @@ impl Architecture {
 
     /// Whether it has something on its encoder that is exported as [`Part::Head`](crate::Part::Head).
     pub fn has_head(&self) -> bool {
-        !matches!(self, Self::Recurrent { .. })
+        !matches!(self, Self::Recurrent { .. } | Self::Dilated { .. })
     }
 
     /// Whether it gives windows a vector.
@@ -184,10 +209,12 @@ impl Architecture {
             Self::BilstmMae { .. }
             | Self::StackedLstm { .. }
             | Self::PatchTransformer { .. }
+            | Self::Dilated { .. }
             | Self::Recurrent { .. } => None,
             Self::CnnBilstm { classes, .. }
             | Self::Transformer { classes, .. }
             | Self::Mlp { classes, .. }
+            | Self::BilstmAttention { classes, .. }
             | Self::RecurrentClassifier { classes, .. }
             | Self::PatchClassifier { classes, .. } => Some(*classes),
             Self::Bert { config } => Some(config.labels),
@@ -220,6 +247,12 @@ impl Architecture {
             }
             Self::PatchTransformer { config, channels } => {
                 Model::PatchTransformer(config.init(stream, *channels, device)?)
+            }
+            Self::BilstmAttention { config, channels, classes } => {
+                Model::BilstmAttention(config.init(stream, *channels, *classes, device)?)
+            }
+            Self::Dilated { config, channels } => {
+                Model::Dilated(config.init(stream, *channels, device)?)
             }
             Self::Recurrent { config, channels } => {
                 Model::Recurrent(config.init(stream, *channels, device)?)
@@ -267,6 +300,8 @@ impl Model {
             Self::Bert(model) => Self::Bert(model.in_precision(precision)),
             Self::StackedLstm(model) => Self::StackedLstm(model.in_precision(precision)),
             Self::PatchTransformer(model) => Self::PatchTransformer(model.in_precision(precision)),
+            Self::BilstmAttention(model) => Self::BilstmAttention(model.in_precision(precision)),
+            Self::Dilated(model) => Self::Dilated(model.in_precision(precision)),
             Self::Recurrent(model) => Self::Recurrent(model.in_precision(precision)),
             // What is below the head stays f32.
             Self::RecurrentClassifier(model) => {
@@ -299,6 +334,8 @@ impl Model {
             Self::Transformer(model) => Some(model.embed(input, Some(lengths))),
             Self::StackedLstm(model) => Some(model.embed(input, Some(lengths))),
             Self::PatchTransformer(model) => Some(model.embed(input, Some(lengths))),
+            Self::BilstmAttention(model) => Some(model.embed(input, Some(lengths))),
+            Self::Dilated(model) => Some(model.embed(input, Some(lengths))),
             Self::Recurrent(model) => Some(model.embed(input, Some(lengths))),
             Self::RecurrentClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
             Self::PatchClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
@@ -314,6 +351,8 @@ impl Model {
             Self::Transformer(model) => Some(model.embedding_width()),
             Self::StackedLstm(model) => Some(model.embedding_width()),
             Self::PatchTransformer(model) => Some(model.embedding_width()),
+            Self::BilstmAttention(model) => Some(model.embedding_width()),
+            Self::Dilated(model) => Some(model.embedding_width()),
             Self::Recurrent(model) => Some(model.embedding_width()),
             Self::RecurrentClassifier(model) => Some(model.encoder().embedding_width()),
             Self::PatchClassifier(model) => Some(model.encoder().embedding_width()),
@@ -332,12 +371,14 @@ impl Model {
             Self::CnnBilstm(model) => Some(model.logits(input, Some(lengths), None, None)),
             Self::Transformer(model) => Some(model.logits(input, Some(lengths), None)),
             Self::Mlp(model) => Some(model.logits(input, None)),
+            Self::BilstmAttention(model) => Some(model.logits(input, Some(lengths), None)),
             Self::RecurrentClassifier(model) => Some(model.logits(input, Some(lengths), None)),
             Self::PatchClassifier(model) => Some(model.logits(input, Some(lengths), None)),
             Self::BilstmMae(_)
             | Self::Bert(_)
             | Self::StackedLstm(_)
             | Self::PatchTransformer(_)
+            | Self::Dilated(_)
             | Self::Recurrent(_) => None,
         }
     }

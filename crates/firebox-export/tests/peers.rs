@@ -181,6 +181,8 @@ fn windows(
         }
         Model::CnnBilstm(model) => out.push(steps(model, &input, lengths)),
         Model::Transformer(model) => out.push(steps(model, &input, lengths)),
+        Model::BilstmAttention(model) => out.push(steps(model, &input, lengths)),
+        Model::Dilated(model) => out.push(steps(model, &input, lengths)),
         Model::Recurrent(model) => out.push(steps(model, &input, lengths)),
         Model::RecurrentClassifier(model) => out.push(steps(model.encoder(), &input, lengths)),
         Model::PatchClassifier(model) => out.push(steps(model.encoder(), &input, lengths)),

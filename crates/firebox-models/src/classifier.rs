@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::encoder::without_padding;
 use crate::encoder_layer::{EPSILON, SelfAttention, norm};
 use crate::transformer::at_least_one;
-use crate::{Encoder, ModelError, pool_mean_max};
+use crate::{BiLstmAttention, CnnBiLstm, Encoder, Mlp, ModelError, Transformer, pool_mean_max};
 
 /// A model that scores the classes of windows.
 pub trait Classify: Module {
@@ -37,15 +37,47 @@ pub trait Classify: Module {
         lengths: Option<&[usize]>,
         dropout: Option<Stream>,
     ) -> Tensor<2>;
+}
 
-    /// Number of classes.
-    fn classes(&self) -> usize;
+macro_rules! classify {
+    ($($model:ty),*) => {$(
+        impl Classify for $model {
+            fn logits(
+                &self,
+                inputs: Tensor<3>,
+                lengths: Option<&[usize]>,
+                dropout: Option<Stream>,
+            ) -> Tensor<2> {
+                <$model>::logits(self, inputs, lengths, dropout)
+            }
+        }
+    )*};
+}
+
+classify!(BiLstmAttention, Transformer);
+
+/// Padding is part of the window: to this classifier every value is a feature.
+impl Classify for Mlp {
+    fn logits(&self, inputs: Tensor<3>, _: Option<&[usize]>, dropout: Option<Stream>) -> Tensor<2> {
+        self.logits(inputs, dropout)
+    }
+}
+
+impl Classify for CnnBiLstm {
+    fn logits(
+        &self,
+        inputs: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<2> {
+        self.logits(inputs, lengths, None, dropout)
+    }
 }
 
 /// How the steps of a window become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pooling {
+pub enum StepPooling {
     /// Mean over the valid steps.
     #[default]
     Mean,
@@ -63,7 +95,7 @@ pub struct ClassifierConfig {
     /// LayerNorm.
     pub heads: usize,
     /// How steps become one vector.
-    pub pooling: Pooling,
+    pub pooling: StepPooling,
     /// Units of the head's hidden layer. 0: none, a linear head.
     pub hidden: usize,
     /// Probability of dropout on the probabilities of attention, after attention and within the head,
@@ -73,7 +105,7 @@ pub struct ClassifierConfig {
 
 impl Default for ClassifierConfig {
     fn default() -> Self {
-        Self { heads: 2, pooling: Pooling::Mean, hidden: 128, dropout: 0.2 }
+        Self { heads: 2, pooling: StepPooling::Mean, hidden: 128, dropout: 0.2 }
     }
 }
 
@@ -111,7 +143,7 @@ impl ClassifierConfig {
             let allowed = "a divisor of the encoder's width";
             return Err(ModelError::Setting { key: "heads", found, allowed });
         }
-        let pooled = width * if self.pooling == Pooling::MeanMax { 2 } else { 1 };
+        let pooled = width * if self.pooling == StepPooling::MeanMax { 2 } else { 1 };
         let last = if self.hidden > 0 { self.hidden } else { pooled };
         let hidden = || init_linear(stream.substream(1), pooled, self.hidden, device);
         Ok(Classifier {
@@ -154,6 +186,11 @@ struct Head {
 }
 
 impl<E: Encoder> Classifier<E> {
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
     /// The settings that the model was built with.
     pub fn config(&self) -> &ClassifierConfig {
         &self.config
@@ -203,9 +240,9 @@ impl<E: Encoder> Classifier<E> {
         let [batch, _, width] = steps.dims();
         let pooled = pool_mean_max(steps, lengths);
         match self.config.pooling {
-            Pooling::Mean => pooled.slice([0..batch, 0..width]),
-            Pooling::Max => pooled.slice([0..batch, width..2 * width]),
-            Pooling::MeanMax => pooled,
+            StepPooling::Mean => pooled.slice([0..batch, 0..width]),
+            StepPooling::Max => pooled.slice([0..batch, width..2 * width]),
+            StepPooling::MeanMax => pooled,
         }
     }
 }
@@ -231,10 +268,6 @@ impl<E: Encoder> Classify for Classifier<E> {
         };
         linear_in(self.precision, hidden, &self.head.output)
     }
-
-    fn classes(&self) -> usize {
-        self.classes
-    }
 }
 
 #[cfg(test)]
@@ -255,7 +288,7 @@ mod tests {
 
     #[test]
     fn padding_changes_nothing_and_a_window_without_a_step_has_finite_scores() {
-        for pooling in [Pooling::Mean, Pooling::Max, Pooling::MeanMax] {
+        for pooling in [StepPooling::Mean, StepPooling::Max, StepPooling::MeanMax] {
             let model = model(ClassifierConfig { pooling, ..Default::default() }).unwrap();
             let device = Device::default();
             let short = Tensor::<3>::ones([2, 5, 2], &device);

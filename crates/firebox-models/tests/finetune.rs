@@ -1,5 +1,5 @@
-//! Parity of fine-tuning's classifier and of the patch Transformer with PyTorch: outputs, loss and
-//! every gradient, with dropout in all its places, on golden files that `golden_finetune.py` wrote in
+//! Parity of fine-tuning's classifier, the patch Transformer and the dilated encoder with PyTorch:
+//! outputs, loss and every gradient, with dropout in all its places, on golden files that `golden_finetune.py` wrote in
 //! float64.
 
 #![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
@@ -11,8 +11,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{CrossEntropy, cross_entropy};
 use firebox_models::{
-    Cell, ClassifierConfig, Classify, Encoder, PatchTransformerConfig, Pooling, Pretrain,
-    PretrainBatch, RecurrentConfig, StepMask, write_parameters,
+    Cell, ClassifierConfig, Classify, DilatedConfig, Encoder, PatchTransformerConfig, Pretrain,
+    PretrainBatch, RecurrentConfig, StepMask, StepPooling, hierarchical_contrast, write_parameters,
 };
 
 use support::{Golden, check, check_gradients, values};
@@ -22,7 +22,11 @@ fn lengths(golden: &Golden) -> Vec<usize> {
 }
 
 fn inputs(golden: &Golden) -> Tensor<3> {
-    let inputs = golden.floats("inputs");
+    named(golden, "inputs")
+}
+
+fn named(golden: &Golden, name: &str) -> Tensor<3> {
+    let inputs = golden.floats(name);
     Tensor::from_data(TensorData::new(inputs.values, inputs.shape), &Device::default())
 }
 
@@ -30,7 +34,7 @@ fn dropout() -> Option<Stream> {
     Some(Stream::new(7, "dropout").substream(3))
 }
 
-fn check_classifier(name: &str, cell: Cell, pooling: Pooling) {
+fn check_classifier(name: &str, cell: Cell, pooling: StepPooling) {
     let golden = Golden::read(name);
     let device = Device::default();
     let encoder = RecurrentConfig { cell, hidden: 6, ..RecurrentConfig::default() };
@@ -56,12 +60,12 @@ fn check_classifier(name: &str, cell: Cell, pooling: Pooling) {
 
 #[test]
 fn the_lstm_classifier_agrees_with_pytorch() {
-    check_classifier("classifier-lstm", Cell::Lstm, Pooling::Mean);
+    check_classifier("classifier-lstm", Cell::Lstm, StepPooling::Mean);
 }
 
 #[test]
 fn the_gru_classifier_agrees_with_pytorch() {
-    check_classifier("classifier-gru", Cell::Gru, Pooling::MeanMax);
+    check_classifier("classifier-gru", Cell::Gru, StepPooling::MeanMax);
 }
 
 #[test]
@@ -101,4 +105,21 @@ fn the_patch_transformer_agrees_with_pytorch() {
     check("reconstruction", &output, &golden.floats("evaluated").values);
     let embedding = values(model.embed(inputs.clone(), Some(&lengths)));
     check("embedding", &embedding, &golden.floats("embedding").values);
+}
+
+#[test]
+fn the_dilated_encoder_and_its_contrast_agree_with_pytorch() {
+    let golden = Golden::read("dilated");
+    let config = DilatedConfig { hidden: 6, output: 8, blocks: 3 };
+    let model = config.init(Stream::new(1, "other"), 3, &Device::default());
+    let mut model = model.expect("a model");
+    write_parameters(&mut model, golden.all("param.")).expect("PyTorch's names and shapes");
+    let model = model.train();
+    let lengths = lengths(&golden);
+    let encode = |name| model.encode(named(&golden, name), Some(&lengths), None);
+    let encoded = encode("inputs");
+    check("encoding", &values(encoded.clone().inner()), &golden.floats("encoded").values);
+    let loss = hierarchical_contrast(encoded, encode("other"));
+    check("loss", &values(loss.clone().inner()), &golden.floats("loss").values);
+    check_gradients(&model, &loss.backward(), &golden);
 }

@@ -1,4 +1,5 @@
-"""Writes the golden files of the parity tests of fine-tuning's classifier and of the patch Transformer, in float64.
+"""Writes the golden files of the parity tests of fine-tuning's classifier, of the patch Transformer and of the
+dilated encoder with its contrastive loss, in float64.
 
     python golden_finetune.py
 
@@ -117,6 +118,51 @@ class Patches(nn.Module):
         return name
 
 
+class Dilated(nn.Module):
+    """TS2Vec's encoder, and its loss as its authors' program computes it."""
+
+    def __init__(self, channels, hidden, output, blocks):
+        super().__init__()
+        self.input, self.blocks = nn.Linear(channels, hidden), nn.ModuleList()
+        for index in range(blocks):
+            out, step = output if index == blocks - 1 else hidden, 2**index
+            conv = lambda a: nn.Conv1d(a, out, 3, padding=step, dilation=step)
+            block = {"conv1": conv(hidden), "conv2": conv(out)}
+            if index == blocks - 1:
+                block["project"] = nn.Linear(hidden, out)
+            self.blocks.append(nn.ModuleDict(block))
+
+    def forward(self, x, lengths):
+        valid = (torch.arange(x.shape[1])[None] < lengths[:, None])[..., None]
+        x = self.input(x) * valid
+        for block in self.blocks:
+            y = x
+            for conv in (block["conv1"], block["conv2"]):
+                y = conv(F.gelu(y).transpose(1, 2)).transpose(1, 2) * valid
+            x = (block["project"](x) if "project" in block else x) * valid + y
+        return x
+
+    def rename(self, name):
+        return name
+
+
+def contrast(z, n):
+    products = z @ z.transpose(1, 2)
+    logits = torch.tril(products, -1)[:, :, :-1] + torch.triu(products, 1)[:, :, 1:]
+    logs, at = -F.log_softmax(logits, -1), torch.arange(n)
+    return (logs[:, at, n + at - 1].mean() + logs[:, n + at, at].mean()) / 2
+
+
+def hierarchical(a, b):
+    loss, depth = torch.zeros(()).double(), 0
+    pool = lambda z: F.max_pool1d(z.transpose(1, 2), 2).transpose(1, 2)
+    between = lambda: contrast(torch.cat([a, b], 0).transpose(0, 1), a.shape[0])
+    while a.shape[1] > 1:
+        loss = loss + 0.5 * between() + 0.5 * contrast(torch.cat([a, b], 1), a.shape[1])
+        a, b, depth = pool(a), pool(b), depth + 1
+    return (loss + 0.5 * between()) / (depth + 1)
+
+
 def exact(model):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -177,7 +223,19 @@ def patches():
     save("patch-transformer", model, tensors)
 
 
+def dilated():
+    torch.manual_seed(6)
+    model, lengths = exact(Dilated(3, 6, 8, 3).double()), torch.tensor([13, 9, 1, 13, 12])
+    x, other = inputs(5, 13, 3, lengths), inputs(5, 13, 3, lengths)
+    encoded = model(x, lengths)
+    loss = hierarchical(encoded, model(other, lengths))
+    loss.backward()
+    tensors = {"inputs": f32(x), "other": f32(other), "lengths": lengths.numpy()}
+    save("dilated", model, tensors | {"encoded": f32(encoded), "loss": f32(loss)[None]})
+
+
 if __name__ == "__main__":
     classifier("classifier-lstm", nn.LSTM, "mean")
     classifier("classifier-gru", nn.GRU, "mean-max")
     patches()
+    dilated()

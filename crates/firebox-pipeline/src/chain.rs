@@ -11,9 +11,13 @@ use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::finetune::Finetune;
 use crate::folder::RunFolder;
+use crate::forecast::Forecast;
 use crate::keys::Keys;
+use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
+use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -60,10 +64,25 @@ pub(crate) trait Chain: Sync {
 }
 
 impl Kind {
+    /// Its name in a pipeline file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pretrain => "pretrain",
+            Self::Finetune => "finetune",
+            Self::Forecast => "forecast",
+            Self::Multitimeframe => "multitimeframe",
+            Self::Pseudolabel => "pseudolabel",
+        }
+    }
+
     /// The chain of this kind.
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Multitimeframe => &Multitimeframe,
+            Self::Finetune => &Finetune,
+            Self::Forecast => &Forecast,
+            Self::Pseudolabel => &Pseudolabel,
         }
     }
 }

@@ -48,9 +48,15 @@ pub enum PipelineError {
     /// Settings of the monitor.
     #[error(transparent)]
     Monitor(#[from] firebox_monitor::ConfigError),
+    /// Settings of a loss.
+    #[error(transparent)]
+    Loss(#[from] firebox_kernels::LossError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
+    /// Weights that an encoder was to begin with.
+    #[error(transparent)]
+    Encoder(Box<firebox_train::LoadEncoder>),
     /// Evaluation or report.
     #[error(transparent)]
     Eval(#[from] firebox_eval::EvalError),
@@ -85,6 +91,18 @@ pub enum PipelineError {
     /// The evaluation was asked to stop; the training before it is saved.
     #[error("the evaluation was interrupted")]
     Interrupted,
+    /// What lies before is made with what comes after.
+    #[error(
+        "a {kind} looks ahead: it changes with {when}\n  {what}\n  what is measured with it is worth nothing until it is mended"
+    )]
+    Leak {
+        /// What looks ahead.
+        kind: &'static str,
+        /// What was changed.
+        when: String,
+        /// The place, before and after.
+        what: String,
+    },
     /// A search of a split without a validation part.
     #[error(
         "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
@@ -108,6 +126,7 @@ impl PipelineError {
             | Self::Split(_)
             | Self::Normalise(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
@@ -115,6 +134,7 @@ impl PipelineError {
             | Self::Setting(_)
             | Self::NoValidation
             | Self::NoRun(..)
+            | Self::Encoder(_)
             | Self::Space { .. } => true,
             Self::Study(error) => match error {
                 StudyError::Storage(StorageError::Address { .. })
@@ -130,9 +150,17 @@ impl PipelineError {
             }
             Self::Eval(error) => matches!(
                 error,
-                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+                EvalError::Setting { .. }
+                    | EvalError::Runs { .. }
+                    | EvalError::NotOurs { .. }
+                    | EvalError::Clusters { .. }
+                    | EvalError::NoForecast
             ),
-            Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
+            Self::Load(_)
+            | Self::Io { .. }
+            | Self::InUse(_)
+            | Self::Interrupted
+            | Self::Leak { .. } => false,
         }
     }
 }

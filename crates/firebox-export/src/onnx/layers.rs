@@ -101,6 +101,13 @@ impl Graph<'_> {
     }
 
     fn linear_named(&mut self, x: &Value, weight: &str, bias: &str) -> Result<Value, ExportError> {
+        let product = self.product(x, weight)?;
+        let bias = self.weight(bias)?;
+        Ok(self.node("Add", &[&product, &bias], &[]))
+    }
+
+    /// A linear layer without a bias.
+    pub(super) fn product(&mut self, x: &Value, weight: &str) -> Result<Value, ExportError> {
         let parameter = self.parameter(weight)?;
         let [out, input] = parameter.shape[..] else {
             return Err(ExportError::Missing { name: weight.to_owned() });
@@ -108,9 +115,7 @@ impl Graph<'_> {
         let turned: Vec<f32> =
             (0..input * out).map(|at| parameter.values[at % out * input + at / out]).collect();
         let turned = self.floats(&format!("{weight}.transposed"), &[input, out], &turned);
-        let bias = self.weight(bias)?;
-        let product = self.node("MatMul", &[x, &turned], &[]);
-        Ok(self.node("Add", &[&product, &bias], &[]))
+        Ok(self.node("MatMul", &[x, &turned], &[]))
     }
 
     pub(super) fn relu(&mut self, x: &Value) -> Value {
@@ -118,7 +123,7 @@ impl Graph<'_> {
     }
 
     /// `x / 2 · (1 + erf(x / √2))`
-    fn gelu(&mut self, x: &Value) -> Value {
+    pub(super) fn gelu(&mut self, x: &Value) -> Value {
         let root = self.float(std::f32::consts::SQRT_2);
         let (one, half) = (self.float(1.0), self.float(0.5));
         let scaled = self.node("Div", &[x, &root], &[]);
@@ -352,6 +357,16 @@ impl Graph<'_> {
         let some = self.node("Greater", &[&valid.lengths, &none], &[]);
         let some = self.unsqueeze(&some, &[1]);
         self.node("Where", &[&some, &maximum, &zero], &[])
+    }
+
+    /// The mean over the valid steps by weights that are the softmax of `scores` `[batch, time, 1]`, where
+    /// padding is zero: `[batch, time, f]` → `[batch, f]`.
+    pub(super) fn weighted(&mut self, x: &Value, scores: &Value, valid: &Valid) -> Value {
+        let (never, axis) = (self.float(-1e30), self.ints(&[1]));
+        let scores = self.node("Where", &[&valid.steps, scores, &never], &[]);
+        let shares = self.node("Softmax", &[&scores], &[("axis", Setting::Int(1))]);
+        let parts = self.node("Mul", &[x, &shares], &[]);
+        self.node("ReduceSum", &[&parts, &axis], &[("keepdims", Setting::Int(0))])
     }
 
     /// The last valid step; zero without one: `[batch, time, f]` → `[batch, f]`.

@@ -1,8 +1,9 @@
 //! The graph of each model of the zoo: encoders of windows, and what stands on them.
 
 use firebox_models::{
-    BertConfig, ClassifierConfig, CnnBiLstmConfig, EncoderLayerConfig, PatchTransformerConfig,
-    Pooling, RecurrentConfig, StackedLstmConfig, TransformerConfig,
+    BertConfig, BiLstmAttentionConfig, ClassifierConfig, CnnBiLstmConfig, DilatedConfig,
+    EncoderLayerConfig, PatchTransformerConfig, RecurrentConfig, StackedLstmConfig, StepPooling,
+    TransformerConfig,
 };
 
 use super::Part;
@@ -75,7 +76,15 @@ pub(super) fn model(
             let encoded = encoder(graph, architecture)?;
             attention_head(graph, config, &encoded, *classes)
         }
-        (Architecture::Recurrent { .. }, Part::Head) => {
+        (Architecture::BilstmAttention { classes: count, .. }, Part::Head) => {
+            let encoded = encoder(graph, architecture)?;
+            let x = graph.linear(&encoded.embedding, "head.hidden")?;
+            let x = graph.relu(&x);
+            let logits = graph.linear(&x, "head.output")?;
+            classes(graph, &logits, *count);
+            Ok(())
+        }
+        (Architecture::Recurrent { .. } | Architecture::Dilated { .. }, Part::Head) => {
             Err(ExportError::NoHead { model: architecture.name() })
         }
         (_, Part::Encoder) => {
@@ -124,6 +133,14 @@ fn encoder(graph: &mut Graph<'_>, architecture: &Architecture) -> Result<Encoded
         Architecture::PatchTransformer { config, channels } => {
             let (x, valid) = sequences(graph, *channels);
             patch_transformer(graph, config, *channels, &x, &valid)
+        }
+        Architecture::BilstmAttention { config, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            bilstm_attention(graph, config, &x, valid)
+        }
+        Architecture::Dilated { config, channels } => {
+            let (x, valid) = sequences(graph, *channels);
+            dilated(graph, config, &x, valid)
         }
         Architecture::Recurrent { config, channels } => {
             let (x, valid) = sequences(graph, *channels);
@@ -226,6 +243,57 @@ fn recurrent(
     Ok(mean_max(graph, steps, valid, "time", config.width()))
 }
 
+fn bilstm_attention(
+    graph: &mut Graph<'_>,
+    config: &BiLstmAttentionConfig,
+    x: &Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    let x = graph.layer_norm(x, "input_norm")?;
+    let stack = Recurrent {
+        cell: Cell::Lstm,
+        prefix: "lstm",
+        hidden: config.hidden,
+        layers: config.layers,
+        bidirectional: true,
+    };
+    let x = graph.recurrent(&x, &valid, &stack)?;
+    let x = graph.layer_norm(&x, "norm")?;
+    let steps = graph.without_padding(&x, &valid);
+    let hidden = graph.linear(&steps, "attention.hidden")?;
+    let hidden = graph.node("Tanh", &[&hidden], &[]);
+    let scores = graph.product(&hidden, "attention.score.weight")?;
+    let embedding = graph.weighted(&steps, &scores, &valid);
+    let width = 2 * config.hidden;
+    Ok(Encoded { steps, valid, axis: "time", width, embedding, embedding_width: width })
+}
+
+fn dilated(
+    graph: &mut Graph<'_>,
+    config: &DilatedConfig,
+    x: &Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    let x = graph.linear(x, "input")?;
+    let mut x = graph.without_padding(&x, &valid);
+    for block in 0..config.blocks {
+        let mut y = x.clone();
+        for conv in ["conv1", "conv2"] {
+            y = graph.gelu(&y);
+            y = graph.transpose(&y, &[0, 2, 1]);
+            y = graph.conv(&y, &format!("blocks.{block}.{conv}"), 1 << block)?;
+            y = graph.transpose(&y, &[0, 2, 1]);
+            y = graph.without_padding(&y, &valid);
+        }
+        if graph.has(&format!("blocks.{block}.project.weight")) {
+            x = graph.linear(&x, &format!("blocks.{block}.project"))?;
+            x = graph.without_padding(&x, &valid);
+        }
+        x = graph.node("Add", &[&x, &y], &[]);
+    }
+    Ok(mean_max(graph, x, valid, "time", config.output))
+}
+
 fn stacked_lstm(
     graph: &mut Graph<'_>,
     config: &StackedLstmConfig,
@@ -300,9 +368,9 @@ fn attention_head(
     let x = graph.layer_norm(&x, "attention_norm")?;
     let x = graph.without_padding(&x, valid);
     let pooled = match config.pooling {
-        Pooling::Mean => graph.mean(&x, valid),
-        Pooling::Max => graph.maximum(&x, valid),
-        Pooling::MeanMax => {
+        StepPooling::Mean => graph.mean(&x, valid),
+        StepPooling::Max => graph.maximum(&x, valid),
+        StepPooling::MeanMax => {
             let (mean, maximum) = (graph.mean(&x, valid), graph.maximum(&x, valid));
             graph.beside(&mean, &maximum)
         }

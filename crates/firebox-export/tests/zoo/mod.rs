@@ -6,9 +6,9 @@ use burn::tensor::Device;
 use firebox_core::{Channel, Key, Normaliser, Precision, Role, Stream, WindowRule};
 use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{
-    Activation, BertConfig, BiLstmMaeConfig, Cell, ClassifierConfig, CnnBiLstmConfig, MlpConfig,
-    Parameter, PatchTransformerConfig, Pooling, RecurrentConfig, StackedLstmConfig,
-    TransformerConfig,
+    Activation, BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, Cell, ClassifierConfig,
+    CnnBiLstmConfig, DilatedConfig, MlpConfig, Parameter, PatchTransformerConfig, RecurrentConfig,
+    StackedLstmConfig, TransformerConfig,
 };
 
 /// A name, and a model of each kind; the same kinds in other shapes, too.
@@ -43,6 +43,8 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                     convolutions: vec![5, 6],
                     hidden: 7,
                     head: 8,
+                    embedding: 6,
+                    classifier: vec![5, 4],
                     ..CnnBiLstmConfig::default()
                 },
                 channels: 3,
@@ -58,6 +60,9 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                     hidden: 3,
                     layers: 1,
                     head: 5,
+                    head_norm: false,
+                    embedding: 0,
+                    classifier: vec![],
                     ..CnnBiLstmConfig::default()
                 },
                 channels: 2,
@@ -117,6 +122,26 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
         ("patches", Architecture::PatchTransformer { config: patches(5), channels: 3 }),
         ("gru", Architecture::Recurrent { config: recurrent(Cell::Gru, true), channels: 3 }),
         (
+            "bilstm-attention",
+            Architecture::BilstmAttention {
+                config: BiLstmAttentionConfig {
+                    hidden: 5,
+                    attention: 7,
+                    head_hidden: 6,
+                    ..BiLstmAttentionConfig::default()
+                },
+                channels: 3,
+                classes: 3,
+            },
+        ),
+        (
+            "dilated",
+            Architecture::Dilated {
+                config: DilatedConfig { hidden: 4, output: 6, blocks: 3 },
+                channels: 2,
+            },
+        ),
+        (
             "lstm-classifier",
             Architecture::RecurrentClassifier {
                 config: ClassifierConfig { heads: 2, hidden: 7, ..ClassifierConfig::default() },
@@ -131,7 +156,7 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 config: ClassifierConfig {
                     heads: 0,
                     hidden: 0,
-                    pooling: Pooling::MeanMax,
+                    pooling: StepPooling::MeanMax,
                     ..ClassifierConfig::default()
                 },
                 encoder: recurrent(Cell::Gru, false),
@@ -145,7 +170,7 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 config: ClassifierConfig {
                     heads: 2,
                     hidden: 5,
-                    pooling: Pooling::Max,
+                    pooling: StepPooling::Max,
                     ..ClassifierConfig::default()
                 },
                 encoder: patches(3),
@@ -195,6 +220,8 @@ pub(crate) fn channels(architecture: &Architecture) -> usize {
         | Architecture::Mlp { channels, .. }
         | Architecture::StackedLstm { channels, .. }
         | Architecture::PatchTransformer { channels, .. }
+        | Architecture::BilstmAttention { channels, .. }
+        | Architecture::Dilated { channels, .. }
         | Architecture::Recurrent { channels, .. }
         | Architecture::RecurrentClassifier { channels, .. }
         | Architecture::PatchClassifier { channels, .. } => *channels,

@@ -160,7 +160,7 @@ fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
             config.columns = Columns { channels: names(), ..Columns::default() };
             config.csv = Csv::default();
         }
-        Format::Market => {
+        Format::Market | Format::Demand | Format::Clips => {
             config.columns = Columns::default();
             config.csv = Csv::default();
         }

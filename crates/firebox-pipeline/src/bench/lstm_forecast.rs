@@ -8,19 +8,27 @@ use firebox_loader::Batch;
 use firebox_models::{Loss, StackedLstm, StackedLstmConfig};
 use firebox_train::{Objective, Streams};
 
-use super::{BenchConfig, Measured, Noise, time};
+use super::config::{BenchConfig, Sizes};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let stream = Stream::new(1337, "weights");
-    let model = StackedLstmConfig::default().init(stream, 1, 12, 3, &device.device)?;
-    let model = model.in_precision(config.precision);
-    time(model, &Forecasting, Noise::normal(batch, config, [105, 4]), config, device)
+    // The upper layer is half as wide as the lower one, as in the peers' model.
+    let settings = StackedLstmConfig {
+        hidden_1: sizes.hidden,
+        hidden_2: sizes.hidden / 2,
+        ..StackedLstmConfig::default()
+    };
+    let model = settings.init(Stream::new(1337, "weights"), 1, 12, 3, &device.device)?;
+    let noise = Noise::normal(sizes, config, 4);
+    time(model.in_precision(config.precision), &Forecasting, noise, config, device, beside)
 }
 
 /// Three values of a later step from a sequence and static features, all cut out of the noise as
