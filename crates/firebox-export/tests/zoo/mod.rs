@@ -8,7 +8,7 @@ use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{
     Activation, BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, Cell, ClassifierConfig,
     CnnBiLstmConfig, DilatedConfig, MlpConfig, Parameter, PatchTransformerConfig, RecurrentConfig,
-    StackedLstmConfig, TransformerConfig,
+    StackedLstmConfig, StepPooling, TransformerConfig,
 };
 
 /// A name, and a model of each kind; the same kinds in other shapes, too.
