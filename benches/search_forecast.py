@@ -12,8 +12,9 @@ space, sampler (TPE, 10 trials at random, multivariate) and pruner (median, 10 t
 `pipelines/search-forecast.toml`. Seeds are those of sampler and weights.
 
 PyTorch is tuned as a user would who knows it: the data lies in memory as tensors, batches are index selections without
-a DataLoader, the number of threads is the faster one of a calibration beforehand, denormals are flushed, and AdamW is
-the fused one. With `--processes` both sides work with so many processes on one study, which share the cores.
+a DataLoader, denormals are flushed, and AdamW is
+the fused one. Both sides work with `--processes` processes on one study, which share the cores (with 1, PyTorch gets the
+number of threads that a calibration finds fastest).
 
 For each seed the mark is the worse of the two best values, which both sides reach: the time to it is that of the trial
 that reaches it, since the first trial began. Starting up (imports, reading the data) is told separately and counts for
@@ -36,7 +37,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 LENGTH, HORIZONS = 24, (1, 6, 24)
 LOADS = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL"]
-VALIDATION, TEST = 0.1, 0.2
+VALIDATION, TEST = 0.2, 0.1
 STUDY = "search-forecast"
 
 
@@ -200,12 +201,15 @@ def trials_of(journal):
     }
 
 
-def timed(commands, environment):
+def timed(commands, environment, said):
     print("$", " ".join(map(str, commands[0])), file=sys.stderr, flush=True)
-    begun = time.perf_counter()
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for command in commands]
-    if any(process.wait() != 0 for process in running):
-        sys.exit("it failed")
+    with open(said, "w") as file:
+        begun = time.perf_counter()
+        running = [subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.DEVNULL, stderr=file)
+                   for command in commands]
+        failed = [process.wait() != 0 for process in running]
+    if any(failed):
+        sys.exit("it failed:\n" + "".join(said.read_text().splitlines(keepends=True)[-20:]))
     return time.perf_counter() - begun
 
 
@@ -218,19 +222,20 @@ def ours(program, csv, folder, seed, arguments, environment):
         "train.epochs": arguments.epochs, "search.trials": arguments.trials, "search.study": STUDY,
         "search.storage": folder / "study.log",
     }
-    command = [program, "search", HERE.parent / "pipelines" / "search-forecast.toml", "--log", "json"]
+    command = [program, "search", HERE.parent / "pipelines" / "search-forecast.toml"]
     command += ["--workers", str(arguments.processes)]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     # The conclusion (the best trial's report) is no part of the search; it comes after the last trial.
-    return timed([command], environment), trials_of(folder / "study.log")
+    return timed([command], environment, folder / "said"), trials_of(folder / "study.log")
 
 
 def theirs(csv, folder, seed, threads, arguments, environment):
     command = [sys.executable, __file__, csv, "--peer", "--seed", str(seed), "--threads", str(threads), "--epochs",
                str(arguments.epochs), "--trials", str(arguments.trials), "--processes", str(arguments.processes),
                "--journal", folder / "study.log"]
-    return timed([command] * arguments.processes, environment), trials_of(folder / "study.log")
+    wall = timed([command] * arguments.processes, environment, folder / "said")
+    return wall, trials_of(folder / "study.log")
 
 
 def calibrate(csv, cores, processes):
@@ -258,6 +263,8 @@ def compare(arguments, folder):
     csv = folder / "ETTh1-first.csv"
     first_rows(arguments.csv, csv, rows_for(arguments.sequences))
     counts = {part: len(arrays[0]) for part, arrays in load(csv).items()}
+    if counts["validation"] == 0:
+        sys.exit("so few sequences leave nothing to validate on: raise --sequences to 500 and more")
     cores = len(os.sched_getaffinity(0))
     program = (arguments.program or build()).resolve()
     threads = calibrate(csv, cores, arguments.processes)
@@ -304,7 +311,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=10, help="most epochs of a trial")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--processes", type=int, default=1, help="on one study, sharing the cores")
+    parser.add_argument("--processes", type=int, default=2, help="on one study, sharing the cores")
     parser.add_argument("--program", type=Path, help="firebox, if it is built already")
     parser.add_argument("--folder", type=Path, help="keeps the studies here, which must be empty")
     hidden = {"help": argparse.SUPPRESS}

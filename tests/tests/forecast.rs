@@ -97,7 +97,7 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     {
         assert!(page.contains(text), "{text}");
     }
-    let figures = &scores(&run)["figures"];
+    let figures = &scores(&run)["results"];
     let outputs: Vec<u64> = figures["outputs"]
         .as_array()
         .unwrap()
@@ -125,7 +125,7 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     done(&again);
     assert!(errors(&again).contains("reused"), "{}", errors(&again));
     let value = |score: &Value| score["mae"]["value"].as_f64().unwrap();
-    let again = &scores(&run_folder(folder))["figures"]["scores"][0];
+    let again = &scores(&run_folder(folder))["results"]["scores"][0];
     assert_eq!(value(again), value(&all[0]));
 }
 
@@ -135,7 +135,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_scores() {
     let whole = project("");
     let long = ["run", "p.toml", "--set", "train.epochs=6"];
     done(&firebox(whole.path(), &long));
-    let expected = scores(&run_folder(whole.path()))["figures"].clone();
+    let expected = scores(&run_folder(whole.path()))["results"].clone();
     let stopped = project("");
     let folder = stopped.path();
     let mut child = command(folder, &long).stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -151,7 +151,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_scores() {
     assert!(kill.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     done(&firebox(folder, &long));
-    assert_eq!(scores(&run_folder(folder))["figures"], expected);
+    assert_eq!(scores(&run_folder(folder))["results"], expected);
 }
 
 #[test]

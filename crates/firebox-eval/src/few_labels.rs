@@ -174,7 +174,8 @@ impl FewLabels {
                 "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
             return Verdict { outcome: Outcome::NoLabels, sentence: sentence.to_owned() };
         }
-        let said = lines.join("; ");
+        let interval = percent_interval(self.confidence);
+        let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
         if independent < FEWEST_WINDOWS {
             let sentence = format!(
                 "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {said}."
@@ -221,9 +222,8 @@ impl FewLabels {
     fn line(&self, share: &ShareScores) -> Option<String> {
         let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
         let value = own.metrics.get(&self.metric)?;
-        let interval = percent_interval(self.confidence);
         let mut line = format!(
-            "with {} of the labels (about {:.0} windows) the fine-tuned encoder reaches {} {} ({interval} {} to {})",
+            "with {} of the labels (about {:.0} windows) {} {} ({} to {})",
             percent(share.share),
             share.windows,
             percent(value.value),
@@ -243,13 +243,13 @@ impl FewLabels {
                     ", {} points above the best of the others, {name} ({low} to {high})",
                     points(difference.value)
                 ),
+                () if difference.is_below_zero() => format!(
+                    ", worse than {name} by {} points ({low} to {high})",
+                    points(difference.value.abs())
+                ),
                 () => format!(
-                    ", {} points against {name} ({low} to {high}), {}",
-                    signed_points(difference.value),
-                    match difference.is_below_zero() {
-                        true => "which is worse",
-                        false => "an interval that includes zero",
-                    }
+                    ", not told from {name}: {} points ({low} to {high})",
+                    signed_points(difference.value)
                 ),
             };
         }
@@ -375,7 +375,9 @@ mod tests {
         assert_eq!(scores.shares[0].differences.len(), 4);
         let verdict = scores.verdict();
         assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
-        assert!(verdict.sentence.starts_with("Pre-training helps: with 5.0 % of the labels"));
+        assert!(verdict.sentence.starts_with(
+            "Pre-training helps: fine-tuned test scores (95 % intervals): with 5.0 % of the"
+        ));
         assert_eq!(scores.confusion.total(), 900);
         let own = &scores.shares[0].arms[0];
         assert!(own.arm == Arm::FineTuned && own.seeds == 3 && own.spread.is_some());
@@ -408,8 +410,7 @@ mod tests {
         assert!(verdict.sentence.starts_with(start), "{}", verdict.sentence);
         let verdict = compared(&[(1.0, lost)]).verdict();
         assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
-        assert!(verdict.sentence.contains("points against from scratch"), "{}", verdict.sentence);
-        assert!(verdict.sentence.contains("which is worse"), "{}", verdict.sentence);
+        assert!(verdict.sentence.contains("worse than from scratch by"), "{}", verdict.sentence);
     }
 
     #[test]

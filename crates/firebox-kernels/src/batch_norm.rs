@@ -264,8 +264,7 @@ impl Op {
         let Self { kernels, steps, epilogue, .. } = *self;
         let Steps { samples, time, width } = steps;
         let numbers = 2 * samples * time * width;
-        let _span =
-            kernel_span!("batch normalisation", [samples, time, width], 0.0, numbers, false);
+        let _span = kernel_span!("batch normalisation", [samples, time, width], 0, numbers, false);
         let y = cpu::normalise(kernels, steps, x.storage::<f32>(), affine, epilogue);
         Primitive::from_data(TensorData::new(y, [samples, time / epilogue.pool, width]))
     }
@@ -296,7 +295,7 @@ impl Backward<Flex, 3> for Normal {
         let _span = kernel_span!(
             "batch normalisation, gradients",
             [samples, time, width],
-            0.0,
+            0,
             3 * samples * time * width,
             false
         );

@@ -80,7 +80,7 @@ pub fn relu_dropout<const D: usize>(
     let rectify = |x| {
         in_place(x, |values| {
             let count = values.len();
-            let _span = kernel_span!("rectifier and dropout", [count], 0.0, 2 * count, false);
+            let _span = kernel_span!("rectifier and dropout", [count], 0, 2 * count, false);
             cpu::relu(kernels, mask, values);
         })
     };

@@ -45,7 +45,7 @@ pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usi
     let shape = [batch, time, width];
     let run = |table: &Primitive| {
         let numbers = 2 * batch * time * width;
-        let _span = kernel_span!("embedding", [batch, time, rows, width], 0.0, numbers, false);
+        let _span = kernel_span!("embedding", [batch, time, rows, width], 0, numbers, false);
         let values = cpu::gather(table.storage(), width, &indices);
         Primitive::from_data(TensorData::new(values, shape))
     };

@@ -42,7 +42,7 @@ pub fn gelu_dropout<const D: usize>(
     };
     let mask = mask(probability, stream);
     let count = x.shape().num_elements();
-    let _span = kernel_span!("GELU and dropout", [count], 0.0, 2 * count, false);
+    let _span = kernel_span!("GELU and dropout", [count], 0, 2 * count, false);
     if !x.is_autodiff() {
         let y = in_place(flex(x), |x| cpu::gelu_in_place(kernels, mask, x));
         return Tensor::from_primitive::<Flex>(y);
@@ -75,7 +75,7 @@ impl Backward<Flex, 1> for Bent {
             let (kernels, mask, x) = ops.state;
             let x = x.storage::<f32>();
             let _span =
-                kernel_span!("GELU and dropout, gradients", [x.len()], 0.0, 3 * x.len(), false);
+                kernel_span!("GELU and dropout, gradients", [x.len()], 0, 3 * x.len(), false);
             let d = in_place(d, |d| cpu::gelu_backward(kernels, mask, x, d));
             grads.register::<Flex>(parent.id, d);
         }

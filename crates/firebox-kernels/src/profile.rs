@@ -12,8 +12,8 @@ macro_rules! kernel_span {
             target: "firebox::kernel",
             $name,
             shape = ?$shape,
-            operations = ($operations) as f64,
-            bytes = 4.0 * ($numbers) as f64,
+            operations = $operations as f64,
+            bytes = 4.0 * $numbers as f64,
             bf16 = $bf16
         )
         .entered()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firebox_core::Silent;
+use firebox_core::{Series, SeriesSet, Silent};
 
 use super::*;
 use crate::{Change, DataConfig, GapPolicy, changed, first_difference, ingest};

@@ -1,10 +1,11 @@
 //! The one sentence on a forecaster. As for encoders, a gain whose interval includes zero is never a
-//! win, and "beats" needs a win over every baseline at every output.
+//! win. "Beats" needs a win over every baseline, over all outputs together, and none that is better
+//! at any of them; where one is as good, the sentence says so.
 
 use super::{ForecastEvaluation, Forecaster};
-use crate::text::{list, percent, significant};
+use crate::text::{count, list, percent, significant};
 use crate::verdict::FEWEST_WINDOWS;
-use crate::{Outcome, Verdict};
+use crate::{Estimate, Outcome, Verdict};
 
 /// The verdict on forecasts.
 pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
@@ -17,23 +18,31 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
         );
         return Verdict { outcome: Outcome::TooFewWindows, sentence };
     }
-    let losses = losses(evaluation);
     let baselines: Vec<String> =
         evaluation.baselines().iter().map(|one| format!("the {}", one.name())).collect();
-    if losses.is_empty() {
-        let everywhere = match evaluation.outputs.len() {
-            1 => String::new(),
-            _ => " at every horizon".to_owned(),
+    let (worse, open) = (worse(evaluation), unclear(evaluation));
+    let mut overall = evaluation.gains.iter().filter(|gain| gain.output.is_none());
+    let wins = overall.all(|gain| gain.gain.is_above_zero());
+    let several = evaluation.outputs.len() > 1;
+    if wins && worse.is_empty() {
+        let (everywhere, but) = match (several, open.as_slice()) {
+            (false, _) => ("", String::new()),
+            (true, []) => (" at every horizon", String::new()),
+            (true, open) => (" over all horizons together", format!(" (but {})", open.join("; "))),
         };
         let sentence = format!(
-            "The model beats {}{everywhere}: it errs {} less than the best baseline; {reach}.",
+            "The model beats {}{everywhere}{but}: it errs {} less than the best baseline; {reach}.",
             list(&baselines),
             percent(least(evaluation).max(0.0))
         );
         return Verdict { outcome: Outcome::Beats, sentence };
     }
-    let sentence =
-        format!("The model does not beat every baseline: {}; {reach}.", losses.join("; "));
+    let mut losses = [worse, open].concat();
+    if losses.is_empty() {
+        losses.push("over all horizons together its gain is not above zero".to_owned());
+    }
+    let losses = losses.join("; ");
+    let sentence = format!("The model does not beat every baseline: {losses}; {reach}.");
     Verdict { outcome: Outcome::DoesNotBeat, sentence }
 }
 
@@ -47,7 +56,7 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
     };
     if one_target {
         let of = match evaluation.outputs.len() {
-            1 => format!("{} step ahead", first.horizon),
+            1 => format!("{} ahead", count(first.horizon, "step")),
             horizons => format!("over {horizons} horizons"),
         };
         format!(
@@ -70,31 +79,40 @@ fn least(evaluation: &ForecastEvaluation) -> f64 {
     all.map(|gain| gain.gain.value).fold(f64::INFINITY, f64::min)
 }
 
-/// For each baseline that is not beaten everywhere: where.
-fn losses(evaluation: &ForecastEvaluation) -> Vec<String> {
+/// For each baseline: where the gain over it is so, if it is so anywhere.
+fn said(
+    evaluation: &ForecastEvaluation,
+    what: &str,
+    so: impl Fn(&Estimate) -> bool,
+) -> Vec<String> {
     let mut said = vec![];
     for baseline in evaluation.baselines() {
-        let (mut worse, mut open) = (vec![], vec![]);
-        for (place, output) in evaluation.outputs.iter().enumerate() {
-            let Some(gain) = evaluation.gain(baseline, Some(place)) else { continue };
-            let name = format!("`{}` +{}", output.target, output.horizon);
-            match gain.gain {
-                gain if gain.is_below_zero() => worse.push(name),
-                gain if !gain.is_above_zero() => open.push(name),
-                _ => {}
-            }
-        }
-        let of = |places: &[String]| match places.len() {
-            all if all == evaluation.outputs.len() => "everywhere".to_owned(),
-            _ => format!("at {}", list(places)),
+        let holds = |place: &usize| {
+            evaluation.gain(baseline, Some(*place)).is_some_and(|gain| so(&gain.gain))
         };
-        let name = baseline.name();
-        if !worse.is_empty() {
-            said.push(format!("the {name} is better {}", of(&worse)));
-        }
-        if !open.is_empty() {
-            said.push(format!("the {name} is as good {}", of(&open)));
-        }
+        let places: Vec<usize> = (0..evaluation.outputs.len()).filter(holds).collect();
+        let name = |place: &usize| {
+            let output = &evaluation.outputs[*place];
+            format!("`{}` +{}", output.target, output.horizon)
+        };
+        let names: Vec<String> = places.iter().map(name).collect();
+        let of = match names.len() {
+            0 => continue,
+            1 if evaluation.outputs.len() == 1 => String::new(),
+            all if all == evaluation.outputs.len() => " everywhere".to_owned(),
+            _ => format!(" at {}", list(&names)),
+        };
+        said.push(format!("the {} is {what}{of}", baseline.name()));
     }
     said
+}
+
+/// Where a baseline is better.
+fn worse(evaluation: &ForecastEvaluation) -> Vec<String> {
+    said(evaluation, "better", Estimate::is_below_zero)
+}
+
+/// Where it cannot be told.
+fn unclear(evaluation: &ForecastEvaluation) -> Vec<String> {
+    said(evaluation, "as good", |gain| !gain.is_above_zero() && !gain.is_below_zero())
 }

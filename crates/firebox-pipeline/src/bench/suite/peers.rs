@@ -5,7 +5,7 @@ use std::process::Command;
 
 use firebox_core::Precision;
 
-use super::cases::Case;
+use super::cases::{Case, peer_steps, peer_warmup};
 use crate::error::PipelineError;
 
 /// The forms that PyTorch is timed in: as installed, and with glibc's allocator tuned. On a GPU memory
@@ -96,9 +96,8 @@ fn arguments(case: &Case) -> Vec<String> {
         ("--workload", config.workload.name().to_owned()),
         ("--precision", precision),
         ("--batch", batch.to_string()),
-        // A slower peer takes fewer steps in the same time; three tell a median.
-        ("--steps", (config.steps / 3).clamp(3, 100).to_string()),
-        ("--warmup", config.warmup.max(2).to_string()),
+        ("--steps", peer_steps(config.steps).to_string()),
+        ("--warmup", peer_warmup(config.warmup).to_string()),
     ]
     .into_iter()
     .flat_map(|(name, value)| [name.to_owned(), value])
