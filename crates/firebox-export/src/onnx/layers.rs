@@ -415,7 +415,8 @@ impl Graph<'_> {
             |place: usize| 10_000_f64.powf(-((place - place % 2) as f64) / width as f64) as f32;
         let rates: Vec<f32> = (0..width).map(rate).collect();
         // A cosine is a sine a quarter of a turn ahead.
-        let ahead = |place: usize| if place % 2 == 0 { 0.0 } else { std::f32::consts::FRAC_PI_2 };
+        let ahead =
+            |place: usize| if place.is_multiple_of(2) { 0.0 } else { std::f32::consts::FRAC_PI_2 };
         let ahead: Vec<f32> = (0..width).map(ahead).collect();
         let rates = self.floats("positions.rates", &[width], &rates);
         let ahead = self.floats("positions.phases", &[width], &ahead);
