@@ -246,3 +246,28 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("has no set of the UCR or UEA archive"));
 }
+
+#[test]
+fn a_fine_tuned_classifier_tells_the_classes_of_new_windows() {
+    let project = project();
+    let folder = project.path();
+    let small = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
+    run(folder, &small);
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap();
+    let name = runs.flatten().next().unwrap().file_name().into_string().unwrap();
+    let done = |arguments: &[&str]| {
+        let output = firebox(folder, arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", errors(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = done(&["predict", &name, "A_TEST.ts", "--output", "classes.parquet"]);
+    assert!(
+        said.contains("40 windows of 40 series in 1 files: predictions of 2 classes"),
+        "{said}"
+    );
+    let said = done(&["embed", &name, "A_TEST.ts", "--output", "vectors.parquet"]);
+    assert!(said.contains("vectors of 24"), "{said}");
+    done(&["export", &name, "--format", "onnx", "--output", "classifier.onnx"]);
+    let card = std::fs::read_to_string(folder.join("classifier.onnx.md")).unwrap();
+    assert!(card.contains("| Classes, in the order of the logits | `slow`, `fast` |"), "{card}");
+}

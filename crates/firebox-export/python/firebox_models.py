@@ -229,6 +229,209 @@ class Bert(nn.Module):
         return self.head(self.encode(tokens, lengths)[:, 0])
 
 
+class StackedLstm(nn.Module):
+    """The forecaster of reference system R2: a number for each target and horizon, scaled."""
+
+    def __init__(self, channels, statics, outputs, hidden_1=128, hidden_2=64, dense=32, dropout=0.2, **_):
+        super().__init__()
+        sizes = [channels, *(hidden for hidden in (hidden_1, hidden_2) if hidden)]
+        self.layers = nn.ModuleList([nn.LSTM(a, b, batch_first=True) for a, b in zip(sizes, sizes[1:])])
+        self.dense, self.output = nn.Linear(sizes[-1] + statics, dense), nn.Linear(dense, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, x, lengths):
+        """[batch, time, hidden], zeros after each length"""
+        x = x * valid_steps(lengths, x.shape[1])
+        for lstm in self.layers:
+            x = run_lstm(lstm, x, lengths)
+        return x
+
+    def embed(self, x, lengths):
+        """[batch, hidden]: the last valid step"""
+        encoding = self.encode(x, lengths)
+        last = encoding[torch.arange(len(lengths)), lengths.clamp(min=1) - 1]
+        return last * (lengths > 0)[:, None]
+
+    def forward(self, x, lengths, statics=None):
+        """[batch, output]"""
+        features = self.embed(x, lengths)
+        features = features if statics is None else torch.cat([features, statics], 1)
+        return self.output(self.dropout(F.relu(self.dense(features))))
+
+
+class Recurrent(nn.Module):
+    """An LSTM or a GRU with LayerNorm: the encoder of `BiLstmMae`, for one."""
+
+    def __init__(self, channels, cell="lstm", hidden=128, layers=2, bidirectional=True, dropout=0.2, **_):
+        super().__init__()
+        self.cell, self.width = cell, hidden * (1 + bidirectional)
+        kind = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+        dropout = dropout if layers > 1 else 0.0
+        module = kind(channels, hidden, layers, batch_first=True, bidirectional=bidirectional, dropout=dropout)
+        self.add_module(cell, module)
+        self.norm = nn.LayerNorm(self.width)
+
+    def encode_with_lengths(self, x, lengths):
+        valid = valid_steps(lengths, x.shape[1])
+        return self.norm(run_lstm(getattr(self, self.cell), x * valid, lengths)) * valid, lengths
+
+    def encode(self, x, lengths):
+        """[batch, time, width], zeros after each length"""
+        return self.encode_with_lengths(x, lengths)[0]
+
+    def embed(self, x, lengths):
+        """[batch, 2 * width]"""
+        encoding, lengths = self.encode_with_lengths(x, lengths)
+        return torch.cat([mean(encoding, lengths), maximum(encoding, lengths)], 1)
+
+
+class BiLstmAttention(nn.Module):
+    """The recurrent classifier of reference system R3, with additive attention over the steps."""
+
+    def __init__(self, channels, classes, hidden=128, layers=2, attention=128, head_hidden=128, dropout=0.4, **_):
+        super().__init__()
+        self.input_norm, self.norm = nn.LayerNorm(channels), nn.LayerNorm(2 * hidden)
+        between = dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(channels, hidden, layers, batch_first=True, bidirectional=True, dropout=between)
+        score = nn.Linear(attention, 1, bias=False)
+        self.attention = nn.ModuleDict({"hidden": nn.Linear(2 * hidden, attention), "score": score})
+        self.head = head(nn.Linear(2 * hidden, head_hidden), nn.Linear(head_hidden, classes))
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, x, lengths):
+        """[batch, time, 2 * hidden], zeros after each length"""
+        valid = valid_steps(lengths, x.shape[1])
+        return self.norm(run_lstm(self.lstm, self.input_norm(x * valid), lengths)) * valid
+
+    def embed(self, x, lengths):
+        """[batch, 2 * hidden]: the mean of the steps by their attention"""
+        steps = self.encode(x, lengths)
+        scores = self.attention["score"](torch.tanh(self.attention["hidden"](steps)))
+        scores = scores.masked_fill(~valid_steps(lengths, x.shape[1]), -1e30)
+        return (steps * scores.softmax(1)).sum(1)
+
+    def forward(self, x, lengths):
+        """[batch, class]"""
+        hidden = F.relu(self.head["hidden"](self.embed(x, lengths)))
+        return self.head["output"](self.dropout(hidden))
+
+
+class Dilated(nn.Module):
+    """The encoder of dilated convolutions."""
+
+    def __init__(self, channels, hidden=64, output=320, blocks=11, **_):
+        super().__init__()
+        self.input, self.blocks = nn.Linear(channels, hidden), nn.ModuleList()
+        for index in range(blocks):
+            last, dilation = index + 1 == blocks, 2**index
+            width = output if last else hidden
+            conv = lambda before: nn.Conv1d(before, width, 3, padding=dilation, dilation=dilation)
+            block = nn.ModuleDict({"conv1": conv(hidden), "conv2": conv(width)})
+            if last:
+                block["project"] = nn.Linear(hidden, width)
+            self.blocks.append(block)
+
+    def encode(self, x, lengths):
+        """[batch, time, output], zeros after each length"""
+        valid = valid_steps(lengths, x.shape[1])
+        x = self.input(x * valid) * valid
+        for block in self.blocks:
+            y = x
+            for name in ("conv1", "conv2"):
+                y = block[name](F.gelu(y).transpose(1, 2)).transpose(1, 2) * valid
+            x = (block["project"](x) * valid if "project" in block else x) + y
+        return x
+
+    def embed(self, x, lengths):
+        """[batch, 2 * output]"""
+        encoding = self.encode(x, lengths)
+        return torch.cat([mean(encoding, lengths), maximum(encoding, lengths)], 1)
+
+
+class PatchTransformer(nn.Module):
+    """The masked autoencoder of patches."""
+
+    def __init__(self, channels, patch=7, width=128, heads=8, layers=3, feedforward=256, dropout=0.2, **_):
+        super().__init__()
+        self.channels, self.patch, self.width = channels, patch, width
+        self.mask_token = nn.Parameter(torch.zeros(channels))
+        self.input, self.decoder = nn.Linear(patch * channels, width), nn.Linear(width, patch * channels)
+        self.encoder = Layers(width, heads, layers, feedforward, dropout, "gelu", True)
+        self.norm = nn.LayerNorm(width)
+
+    def positions(self, patches):
+        place = torch.arange(self.width, dtype=torch.float64)
+        angle = torch.arange(patches, dtype=torch.float64)[:, None] / 10_000 ** ((place - place % 2) / self.width)
+        return torch.where(place % 2 == 0, angle.sin(), angle.cos()).float()
+
+    def encode_with_lengths(self, x, lengths):
+        x = x * valid_steps(lengths, x.shape[1])
+        x = F.pad(x, (0, 0, 0, -x.shape[1] % self.patch)).reshape(len(x), -1, self.patch * self.channels)
+        lengths = (lengths + self.patch - 1) // self.patch
+        x = self.encoder(self.input(x) + self.positions(x.shape[1]), lengths)
+        return self.norm(x) * valid_steps(lengths, x.shape[1]), lengths
+
+    def encode(self, x, lengths):
+        """[batch, patch, width], zeros after each length"""
+        return self.encode_with_lengths(x, lengths)[0]
+
+    def embed(self, x, lengths):
+        """[batch, 2 * width]"""
+        encoding, lengths = self.encode_with_lengths(x, lengths)
+        return torch.cat([mean(encoding, lengths), maximum(encoding, lengths)], 1)
+
+    def forward(self, x, lengths, mask):
+        """Every step restored, where those that mask [batch, time] names are hidden."""
+        latent = self.encode(torch.where(mask[..., None], self.mask_token, x), lengths)
+        return self.decoder(latent).reshape(len(x), -1, self.channels)[:, : x.shape[1]]
+
+
+class Classifier(nn.Module):
+    """The classifier of reference system R1's fine-tuning: attention over an encoder's steps, and a small head."""
+
+    def __init__(self, encoder, classes, heads=2, pooling="mean", hidden=128, dropout=0.2, **_):
+        super().__init__()
+        width, self.pooling = encoder.width, pooling
+        self.encoder = encoder
+        self.attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True) if heads else None
+        self.attention_norm = nn.LayerNorm(width)
+        pooled = 2 * width if pooling == "mean-max" else width
+        self.head = nn.ModuleDict({"output": nn.Linear(hidden or pooled, classes)})
+        if hidden:
+            self.head["hidden"] = nn.Linear(pooled, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, x, lengths):
+        return self.encoder.encode(x, lengths)
+
+    def embed(self, x, lengths):
+        return self.encoder.embed(x, lengths)
+
+    def forward(self, x, lengths):
+        """[batch, class]"""
+        steps, lengths = self.encoder.encode_with_lengths(x, lengths)
+        valid = valid_steps(lengths, steps.shape[1])
+        if self.attention is not None:
+            # A sample without a step attends to its first one, so that nothing is NaN.
+            padding = ~valid_steps(lengths.clamp(min=1), steps.shape[1])[..., 0]
+            attended, _ = self.attention(steps, steps, steps, key_padding_mask=padding, need_weights=False)
+            steps = steps + self.dropout(attended)
+        steps = self.attention_norm(steps) * valid
+        parts = {"mean": [mean], "max": [maximum], "mean-max": [mean, maximum]}[self.pooling]
+        x = torch.cat([part(steps, lengths) for part in parts], 1)
+        if "hidden" in self.head:
+            x = self.dropout(F.relu(self.head["hidden"](x)))
+        return self.head["output"](x)
+
+
+def recurrent_classifier(channels, encoder, **config):
+    return Classifier(Recurrent(channels, **encoder), **config)
+
+
+def patch_classifier(channels, encoder, **config):
+    return Classifier(PatchTransformer(channels, **encoder), **config)
+
+
 def own_scale(values):
     """The (population) standard deviation; zero for a constant, of which rounding leaves some."""
     if len(values) == 0:
@@ -268,7 +471,20 @@ def batch(windows):
     return out, lengths
 
 
-MODELS = {"bilstm-mae": BiLstmMae, "cnn-bilstm": CnnBiLstm, "transformer": Transformer, "mlp": Mlp, "bert": Bert}
+MODELS = {
+    "bilstm-mae": BiLstmMae,
+    "cnn-bilstm": CnnBiLstm,
+    "transformer": Transformer,
+    "mlp": Mlp,
+    "bert": Bert,
+    "stacked-lstm": StackedLstm,
+    "patch-transformer": PatchTransformer,
+    "bilstm-attention": BiLstmAttention,
+    "dilated": Dilated,
+    "recurrent": Recurrent,
+    "recurrent-classifier": recurrent_classifier,
+    "patch-classifier": patch_classifier,
+}
 
 
 def build(architecture):

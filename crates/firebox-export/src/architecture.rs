@@ -3,9 +3,11 @@
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
-    Bert, BertConfig, BiLstmMae, BiLstmMaeConfig, CnnBiLstm, CnnBiLstmConfig, Encoder, Mismatch,
-    Mlp, MlpConfig, ModelError, Parameter, PatchTransformer, PatchTransformerConfig, Transformer,
-    TransformerConfig, layouts, read_parameters, write_parameters,
+    Bert, BertConfig, BiLstmAttention, BiLstmAttentionConfig, BiLstmMae, BiLstmMaeConfig,
+    Classifier, ClassifierConfig, Classify, CnnBiLstm, CnnBiLstmConfig, DilatedConfig,
+    DilatedEncoder, Encoder, Mismatch, Mlp, MlpConfig, ModelError, Parameter, PatchTransformer,
+    PatchTransformerConfig, RecurrentConfig, RecurrentEncoder, StackedLstm, StackedLstmConfig,
+    Transformer, TransformerConfig, layouts, read_parameters, write_parameters,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,17 +55,73 @@ pub enum Architecture {
         /// Classes.
         classes: usize,
     },
-    /// The patch Transformer, pre-trained by masking.
+    /// The text model of reference system R5.
+    Bert {
+        /// Its settings.
+        config: BertConfig,
+    },
+    /// The forecaster of reference system R2.
+    StackedLstm {
+        /// Its settings.
+        config: StackedLstmConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Static features of a window.
+        statics: usize,
+        /// Targets times horizons.
+        outputs: usize,
+    },
+    /// The masked autoencoder of patches.
     PatchTransformer {
         /// Its settings.
         config: PatchTransformerConfig,
         /// Channels of a window.
         channels: usize,
     },
-    /// The text model of reference system R5.
-    Bert {
+    /// The recurrent classifier of reference system R3.
+    BilstmAttention {
         /// Its settings.
-        config: BertConfig,
+        config: BiLstmAttentionConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Classes.
+        classes: usize,
+    },
+    /// The encoder of dilated convolutions, trained by contrast.
+    Dilated {
+        /// Its settings.
+        config: DilatedConfig,
+        /// Channels of a window.
+        channels: usize,
+    },
+    /// An LSTM or a GRU alone: the encoder of the masked autoencoder of reference system R1.
+    Recurrent {
+        /// Its settings.
+        config: RecurrentConfig,
+        /// Channels of a window.
+        channels: usize,
+    },
+    /// R1's fine-tuned classifier on a recurrent encoder.
+    RecurrentClassifier {
+        /// Its settings.
+        config: ClassifierConfig,
+        /// Those of its encoder.
+        encoder: RecurrentConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Classes.
+        classes: usize,
+    },
+    /// The same classifier on the encoder of patches.
+    PatchClassifier {
+        /// Its settings.
+        config: ClassifierConfig,
+        /// Those of its encoder.
+        encoder: PatchTransformerConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Classes.
+        classes: usize,
     },
 }
 
@@ -78,10 +136,22 @@ pub enum Model {
     Transformer(Transformer),
     /// R3's dense classifier.
     Mlp(Mlp),
-    /// The patch Transformer.
-    PatchTransformer(PatchTransformer),
     /// R5's text model.
     Bert(Bert),
+    /// R2's forecaster.
+    StackedLstm(StackedLstm),
+    /// The masked autoencoder of patches.
+    PatchTransformer(PatchTransformer),
+    /// R3's recurrent classifier.
+    BilstmAttention(BiLstmAttention),
+    /// Dilated convolutions.
+    Dilated(DilatedEncoder),
+    /// An LSTM or a GRU.
+    Recurrent(RecurrentEncoder),
+    /// R1's fine-tuned classifier.
+    RecurrentClassifier(Classifier<RecurrentEncoder>),
+    /// The same on patches.
+    PatchClassifier(Classifier<PatchTransformer>),
 }
 
 /// Does the same with the model, whichever it is.
@@ -92,8 +162,14 @@ macro_rules! each_model {
             Model::CnnBilstm($inner) => $value,
             Model::Transformer($inner) => $value,
             Model::Mlp($inner) => $value,
-            Model::PatchTransformer($inner) => $value,
             Model::Bert($inner) => $value,
+            Model::StackedLstm($inner) => $value,
+            Model::PatchTransformer($inner) => $value,
+            Model::BilstmAttention($inner) => $value,
+            Model::Dilated($inner) => $value,
+            Model::Recurrent($inner) => $value,
+            Model::RecurrentClassifier($inner) => $value,
+            Model::PatchClassifier($inner) => $value,
         }
     };
 }
@@ -106,9 +182,20 @@ impl Architecture {
             Self::CnnBilstm { .. } => "cnn-bilstm",
             Self::Transformer { .. } => "transformer",
             Self::Mlp { .. } => "mlp",
-            Self::PatchTransformer { .. } => "patch-transformer",
             Self::Bert { .. } => "bert",
+            Self::StackedLstm { .. } => "stacked-lstm",
+            Self::PatchTransformer { .. } => "patch-transformer",
+            Self::BilstmAttention { .. } => "bilstm-attention",
+            Self::Dilated { .. } => "dilated",
+            Self::Recurrent { .. } => "recurrent",
+            Self::RecurrentClassifier { .. } => "recurrent-classifier",
+            Self::PatchClassifier { .. } => "patch-classifier",
         }
+    }
+
+    /// Whether it has something on its encoder that is exported as [`Part::Head`](crate::Part::Head).
+    pub fn has_head(&self) -> bool {
+        !matches!(self, Self::Recurrent { .. } | Self::Dilated { .. })
     }
 
     /// Whether it gives windows a vector.
@@ -119,16 +206,26 @@ impl Architecture {
     /// Classes that it tells apart, if it is a classifier.
     pub fn classes(&self) -> Option<usize> {
         match self {
-            Self::BilstmMae { .. } | Self::PatchTransformer { .. } => None,
+            Self::BilstmMae { .. }
+            | Self::StackedLstm { .. }
+            | Self::PatchTransformer { .. }
+            | Self::Dilated { .. }
+            | Self::Recurrent { .. } => None,
             Self::CnnBilstm { classes, .. }
             | Self::Transformer { classes, .. }
-            | Self::Mlp { classes, .. } => Some(*classes),
+            | Self::Mlp { classes, .. }
+            | Self::BilstmAttention { classes, .. }
+            | Self::RecurrentClassifier { classes, .. }
+            | Self::PatchClassifier { classes, .. } => Some(*classes),
             Self::Bert { config } => Some(config.labels),
         }
     }
 
     /// Builds the model with fresh weights.
-    fn init(&self, device: &Device) -> Result<Model, ModelError> {
+    ///
+    /// # Errors
+    /// If a setting or size is out of its range.
+    pub fn init(&self, device: &Device) -> Result<Model, ModelError> {
         let stream = Stream::new(0, "weights");
         Ok(match self {
             Self::BilstmMae { config, channels } => {
@@ -143,10 +240,31 @@ impl Architecture {
             Self::Mlp { config, time, channels, classes } => {
                 Model::Mlp(config.init(stream, [*time, *channels], *classes, device)?)
             }
+            Self::Bert { config } => Model::Bert(config.init(stream, device)?),
+            Self::StackedLstm { config, channels, statics, outputs } => {
+                let model = config.init(stream, *channels, *statics, *outputs, device)?;
+                Model::StackedLstm(model)
+            }
             Self::PatchTransformer { config, channels } => {
                 Model::PatchTransformer(config.init(stream, *channels, device)?)
             }
-            Self::Bert { config } => Model::Bert(config.init(stream, device)?),
+            Self::BilstmAttention { config, channels, classes } => {
+                Model::BilstmAttention(config.init(stream, *channels, *classes, device)?)
+            }
+            Self::Dilated { config, channels } => {
+                Model::Dilated(config.init(stream, *channels, device)?)
+            }
+            Self::Recurrent { config, channels } => {
+                Model::Recurrent(config.init(stream, *channels, device)?)
+            }
+            Self::RecurrentClassifier { config, encoder, channels, classes } => {
+                let encoder = encoder.init(stream, *channels, device)?;
+                Model::RecurrentClassifier(config.init(stream, encoder, *classes, device)?)
+            }
+            Self::PatchClassifier { config, encoder, channels, classes } => {
+                let encoder = encoder.init(stream, *channels, device)?;
+                Model::PatchClassifier(config.init(stream, encoder, *classes, device)?)
+            }
         })
     }
 
@@ -179,8 +297,17 @@ impl Model {
             Self::CnnBilstm(model) => Self::CnnBilstm(model.in_precision(precision)),
             Self::Transformer(model) => Self::Transformer(model.in_precision(precision)),
             Self::Mlp(model) => Self::Mlp(model.in_precision(precision)),
-            Self::PatchTransformer(model) => Self::PatchTransformer(model.in_precision(precision)),
             Self::Bert(model) => Self::Bert(model.in_precision(precision)),
+            Self::StackedLstm(model) => Self::StackedLstm(model.in_precision(precision)),
+            Self::PatchTransformer(model) => Self::PatchTransformer(model.in_precision(precision)),
+            Self::BilstmAttention(model) => Self::BilstmAttention(model.in_precision(precision)),
+            Self::Dilated(model) => Self::Dilated(model.in_precision(precision)),
+            Self::Recurrent(model) => Self::Recurrent(model.in_precision(precision)),
+            // What is below the head stays f32.
+            Self::RecurrentClassifier(model) => {
+                Self::RecurrentClassifier(model.in_precision(precision))
+            }
+            Self::PatchClassifier(model) => Self::PatchClassifier(model.in_precision(precision)),
         }
     }
 
@@ -205,7 +332,13 @@ impl Model {
             Self::BilstmMae(model) => Some(model.embed(input, Some(lengths))),
             Self::CnnBilstm(model) => Some(model.embed(input, Some(lengths))),
             Self::Transformer(model) => Some(model.embed(input, Some(lengths))),
+            Self::StackedLstm(model) => Some(model.embed(input, Some(lengths))),
             Self::PatchTransformer(model) => Some(model.embed(input, Some(lengths))),
+            Self::BilstmAttention(model) => Some(model.embed(input, Some(lengths))),
+            Self::Dilated(model) => Some(model.embed(input, Some(lengths))),
+            Self::Recurrent(model) => Some(model.embed(input, Some(lengths))),
+            Self::RecurrentClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
+            Self::PatchClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
             Self::Mlp(_) | Self::Bert(_) => None,
         }
     }
@@ -216,7 +349,13 @@ impl Model {
             Self::BilstmMae(model) => Some(model.embedding_width()),
             Self::CnnBilstm(model) => Some(model.embedding_width()),
             Self::Transformer(model) => Some(model.embedding_width()),
+            Self::StackedLstm(model) => Some(model.embedding_width()),
             Self::PatchTransformer(model) => Some(model.embedding_width()),
+            Self::BilstmAttention(model) => Some(model.embedding_width()),
+            Self::Dilated(model) => Some(model.embedding_width()),
+            Self::Recurrent(model) => Some(model.embedding_width()),
+            Self::RecurrentClassifier(model) => Some(model.encoder().embedding_width()),
+            Self::PatchClassifier(model) => Some(model.encoder().embedding_width()),
             Self::Mlp(_) | Self::Bert(_) => None,
         }
     }
@@ -232,7 +371,15 @@ impl Model {
             Self::CnnBilstm(model) => Some(model.logits(input, Some(lengths), None, None)),
             Self::Transformer(model) => Some(model.logits(input, Some(lengths), None)),
             Self::Mlp(model) => Some(model.logits(input, None)),
-            Self::BilstmMae(_) | Self::PatchTransformer(_) | Self::Bert(_) => None,
+            Self::BilstmAttention(model) => Some(model.logits(input, Some(lengths), None)),
+            Self::RecurrentClassifier(model) => Some(model.logits(input, Some(lengths), None)),
+            Self::PatchClassifier(model) => Some(model.logits(input, Some(lengths), None)),
+            Self::BilstmMae(_)
+            | Self::Bert(_)
+            | Self::StackedLstm(_)
+            | Self::PatchTransformer(_)
+            | Self::Dilated(_)
+            | Self::Recurrent(_) => None,
         }
     }
 }

@@ -24,11 +24,11 @@ pub enum ExportError {
         /// Name of the model.
         model: &'static str,
     },
-    /// A model whose graph is not written yet.
+    /// A model that ends with its vectors.
     #[error(
-        "the model `{model}` cannot be exported as ONNX by this version\n  export safetensors, which PyTorch reads"
+        "the model `{model}` has no head: it makes vectors of windows and nothing else\n  export its encoder instead"
     )]
-    NoGraph {
+    NoHead {
         /// Name of the model.
         model: &'static str,
     },

@@ -34,7 +34,7 @@ def compare(what, found, expected):
 
 def given(case, tensor):
     """The inputs of a batch by name, as this library has them."""
-    kinds = {"input": np.float32, "tokens": np.int64, "lengths": np.int64, "mask": np.bool_}
+    kinds = {"input": np.float32, "tokens": np.int64, "lengths": np.int64, "mask": np.bool_, "statics": np.float32}
     return {name: tensor(case[name].astype(kind)) for name, kind in kinds.items() if name in case}
 
 
@@ -78,6 +78,9 @@ def check_torch(folder, cases):
                     some = feed["lengths"].numpy() > 0
                     found, expected = found[some], expected[some]
                 worst = max(worst, compare(what, found, expected))
+            if "forecast" in case:
+                found = model(x, lengths, feed.get("statics")).numpy()
+                worst = max(worst, compare(f"{folder.name} forecast in PyTorch", found, case["forecast"]))
             if "reconstruction" in case:
                 valid = firebox_models.valid_steps(lengths, x.shape[1]).numpy()
                 found = model(x, lengths, feed["mask"]).numpy() * valid

@@ -66,7 +66,8 @@ impl Default for PatchTransformerConfig {
 }
 
 impl PatchTransformerConfig {
-    fn layer(&self) -> EncoderLayerConfig {
+    /// The settings of each of its layers.
+    pub fn layer(&self) -> EncoderLayerConfig {
         EncoderLayerConfig {
             width: self.width,
             heads: self.heads,

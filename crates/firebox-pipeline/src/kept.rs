@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::folder::PIPELINE;
+use crate::keys::json;
+use crate::layers;
 use crate::prepared::find_run;
 use crate::stages::{Run, Windows, name_of};
 
@@ -41,10 +44,9 @@ impl Run<'_> {
         kept: Kept<'_>,
     ) -> Result<(), PipelineError> {
         let Windows { ingested, normaliser, .. } = windows;
-        let json = |value: serde_json::Result<Value>| value.unwrap_or_default();
-        let mut settings = json(serde_json::to_value(self.config));
+        let mut settings = serde_json::to_value(self.config).unwrap_or_default();
         NOT_SHAPING.iter().for_each(|path| remove(&mut settings, path));
-        let mut data = json(serde_json::to_value(&self.config.data));
+        let mut data = serde_json::to_value(&self.config.data).unwrap_or_default();
         ["path", "test"].iter().for_each(|path| remove(&mut data, path));
         let finite = kept.scores.iter().filter(|(_, value)| value.is_finite());
         let card = ModelCard {
@@ -98,6 +100,16 @@ pub(crate) fn find_model(named: &Path) -> Result<PathBuf, PipelineError> {
     let run = find_run(named)?;
     if is_kept(&run) {
         return Ok(run.join(MODEL));
+    }
+    if let Ok(config) = layers::load(&run.join(PIPELINE), [], &[])
+        && !config.pipeline.chain().keeps_model()
+    {
+        return Err(PipelineError::Setting(format!(
+            "the run {} is of the pipeline `{}`, which keeps no model to use later in this version\n  \
+             its weights are in its checkpoints, under PyTorch's names; pretrain, finetune and pseudolabel keep their models",
+            run.display(),
+            json(&config.pipeline).trim_matches('"')
+        )));
     }
     Err(PipelineError::Setting(format!(
         "the run {0} has no trained model in {1}: it has not ended, or an earlier version of Firebox made it\n  \

@@ -4,7 +4,8 @@ use burn::tensor::Device;
 use firebox_core::{Precision, Stream};
 use firebox_export::Architecture;
 use firebox_models::{
-    BiLstmMae, Encoder, PatchTransformer, Pretrain, RecurrentConfig, RecurrentEncoder,
+    BiLstmMae, ClassifierConfig, Encoder, PatchTransformer, Pretrain, RecurrentConfig,
+    RecurrentEncoder,
 };
 
 use crate::config::ModelConfig;
@@ -20,6 +21,14 @@ pub(crate) trait Pretrainable: Pretrain {
 
     /// What it is, for those who use it after training.
     fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError>;
+
+    /// What a classifier on its encoder is.
+    fn classifier(
+        model: &ModelConfig,
+        head: &ClassifierConfig,
+        channels: usize,
+        classes: usize,
+    ) -> Result<Architecture, PipelineError>;
 
     /// Its encoder as it is initialised.
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<Self::Encoder, PipelineError>;
@@ -50,12 +59,26 @@ impl Pretrainable for BiLstmMae {
         Ok(Architecture::BilstmMae { config: config.clone(), channels })
     }
 
-    fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<RecurrentEncoder, PipelineError> {
-        let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
-        let (hidden, layers, dropout) = (config.hidden, config.layers, config.dropout);
-        let config = RecurrentConfig { hidden, layers, dropout, ..RecurrentConfig::default() };
-        Ok(config.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
+    fn classifier(
+        model: &ModelConfig,
+        head: &ClassifierConfig,
+        channels: usize,
+        classes: usize,
+    ) -> Result<Architecture, PipelineError> {
+        let (config, encoder) = (head.clone(), recurrent(model)?);
+        Ok(Architecture::RecurrentClassifier { config, encoder, channels, classes })
     }
+
+    fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<RecurrentEncoder, PipelineError> {
+        Ok(recurrent(model)?.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
+    }
+}
+
+/// The encoder within R1's autoencoder.
+fn recurrent(model: &ModelConfig) -> Result<RecurrentConfig, PipelineError> {
+    let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
+    let (hidden, layers, dropout) = (config.hidden, config.layers, config.dropout);
+    Ok(RecurrentConfig { hidden, layers, dropout, ..RecurrentConfig::default() })
 }
 
 impl Pretrainable for PatchTransformer {
@@ -73,6 +96,19 @@ impl Pretrainable for PatchTransformer {
             return Err(model.is_not("patch-transformer"));
         };
         Ok(Architecture::PatchTransformer { config: config.clone(), channels })
+    }
+
+    fn classifier(
+        model: &ModelConfig,
+        head: &ClassifierConfig,
+        channels: usize,
+        classes: usize,
+    ) -> Result<Architecture, PipelineError> {
+        let ModelConfig::PatchTransformer(encoder) = model else {
+            return Err(model.is_not("patch-transformer"));
+        };
+        let (config, encoder) = (head.clone(), encoder.clone());
+        Ok(Architecture::PatchClassifier { config, encoder, channels, classes })
     }
 
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError> {

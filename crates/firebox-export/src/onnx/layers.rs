@@ -15,7 +15,6 @@ pub(super) enum Cell {
     /// PyTorch: input, forget, cell, output. ONNX: input, output, forget, cell.
     Lstm,
     /// PyTorch: reset, update, candidate. ONNX: update, reset, candidate.
-    #[allow(dead_code, reason = "models with it are not in the zoo yet")]
     Gru,
 }
 
@@ -39,6 +38,7 @@ pub(super) struct Recurrent<'a> {
 }
 
 /// The valid steps of a batch in the forms that layers want.
+#[derive(Clone)]
 pub(super) struct Valid {
     /// Valid steps of each sample, int64 `[batch]`, none more than there are.
     pub(super) lengths: Value,
@@ -101,6 +101,13 @@ impl Graph<'_> {
     }
 
     fn linear_named(&mut self, x: &Value, weight: &str, bias: &str) -> Result<Value, ExportError> {
+        let product = self.product(x, weight)?;
+        let bias = self.weight(bias)?;
+        Ok(self.node("Add", &[&product, &bias], &[]))
+    }
+
+    /// A linear layer without a bias.
+    pub(super) fn product(&mut self, x: &Value, weight: &str) -> Result<Value, ExportError> {
         let parameter = self.parameter(weight)?;
         let [out, input] = parameter.shape[..] else {
             return Err(ExportError::Missing { name: weight.to_owned() });
@@ -108,9 +115,7 @@ impl Graph<'_> {
         let turned: Vec<f32> =
             (0..input * out).map(|at| parameter.values[at % out * input + at / out]).collect();
         let turned = self.floats(&format!("{weight}.transposed"), &[input, out], &turned);
-        let bias = self.weight(bias)?;
-        let product = self.node("MatMul", &[x, &turned], &[]);
-        Ok(self.node("Add", &[&product, &bias], &[]))
+        Ok(self.node("MatMul", &[x, &turned], &[]))
     }
 
     pub(super) fn relu(&mut self, x: &Value) -> Value {
@@ -118,7 +123,7 @@ impl Graph<'_> {
     }
 
     /// `x / 2 · (1 + erf(x / √2))`
-    fn gelu(&mut self, x: &Value) -> Value {
+    pub(super) fn gelu(&mut self, x: &Value) -> Value {
         let root = self.float(std::f32::consts::SQRT_2);
         let (one, half) = (self.float(1.0), self.float(0.5));
         let scaled = self.node("Div", &[x, &root], &[]);
@@ -253,15 +258,16 @@ impl Graph<'_> {
         config: &EncoderLayerConfig,
     ) -> Result<Value, ExportError> {
         let (norm1, norm2) = (format!("{prefix}.norm1"), format!("{prefix}.norm2"));
+        let attention = format!("{prefix}.self_attn");
         if config.norm_first {
             let normed = self.layer_norm(x, &norm1)?;
-            let part = self.attend(&normed, valid, prefix, config)?;
+            let part = self.attend(&normed, valid, &attention, config.heads, config.width)?;
             let x = self.node("Add", &[x, &part], &[]);
             let normed = self.layer_norm(&x, &norm2)?;
             let part = self.feed(&normed, prefix, config)?;
             return Ok(self.node("Add", &[&x, &part], &[]));
         }
-        let part = self.attend(x, valid, prefix, config)?;
+        let part = self.attend(x, valid, &attention, config.heads, config.width)?;
         let sum = self.node("Add", &[x, &part], &[]);
         let x = self.layer_norm(&sum, &norm1)?;
         let part = self.feed(&x, prefix, config)?;
@@ -284,25 +290,25 @@ impl Graph<'_> {
     }
 
     /// Attention between its projections.
-    fn attend(
+    pub(super) fn attend(
         &mut self,
         x: &Value,
         valid: &Valid,
-        prefix: &str,
-        config: &EncoderLayerConfig,
+        own: &str,
+        heads: usize,
+        width: usize,
     ) -> Result<Value, ExportError> {
-        let own = format!("{prefix}.self_attn");
         let weight = format!("{own}.in_proj_weight");
         let qkv = self.linear_named(x, &weight, &format!("{own}.in_proj_bias"))?;
         let parts = self.split(&qkv, 2, 3);
-        let attended = self.scaled_dot_product(&parts, valid, config.heads, config.width);
+        let attended = self.scaled_dot_product(&parts, valid, heads, width);
         // Queries after a sample's length give zeros, so that a sample without a step is defined.
         let attended = self.without_padding(&attended, valid);
         self.linear(&attended, &format!("{own}.out_proj"))
     }
 
     /// `softmax(q kᵀ / √size) v` by heads, over the valid keys: `[batch, time, width]`.
-    pub(super) fn scaled_dot_product(
+    fn scaled_dot_product(
         &mut self,
         parts: &[Value],
         valid: &Valid,
@@ -353,6 +359,84 @@ impl Graph<'_> {
         self.node("Where", &[&some, &maximum, &zero], &[])
     }
 
+    /// The mean over the valid steps by weights that are the softmax of `scores` `[batch, time, 1]`, where
+    /// padding is zero: `[batch, time, f]` → `[batch, f]`.
+    pub(super) fn weighted(&mut self, x: &Value, scores: &Value, valid: &Valid) -> Value {
+        let (never, axis) = (self.float(-1e30), self.ints(&[1]));
+        let scores = self.node("Where", &[&valid.steps, scores, &never], &[]);
+        let shares = self.node("Softmax", &[&scores], &[("axis", Setting::Int(1))]);
+        let parts = self.node("Mul", &[x, &shares], &[]);
+        self.node("ReduceSum", &[&parts, &axis], &[("keepdims", Setting::Int(0))])
+    }
+
+    /// The last valid step; zero without one: `[batch, time, f]` → `[batch, f]`.
+    pub(super) fn last(&mut self, x: &Value, valid: &Valid) -> Value {
+        let (zero, one, time) = (self.int(0), self.int(1), self.axis_of(x, 1));
+        let places = self.node("Range", &[&zero, &time, &one], &[]);
+        let last = self.node("Sub", &[&valid.lengths, &one], &[]);
+        let last = self.unsqueeze(&last, &[1]);
+        let chosen = self.node("Equal", &[&places, &last], &[]);
+        let chosen = self.unsqueeze(&chosen, &[2]);
+        let nothing = self.float(0.0);
+        let kept = self.node("Where", &[&chosen, x, &nothing], &[]);
+        let axis = self.ints(&[1]);
+        self.node("ReduceSum", &[&kept, &axis], &[("keepdims", Setting::Int(0))])
+    }
+
+    /// Steps side by side in patches, the last one filled up with zeros: `[batch, time, channel]` →
+    /// `[batch, patch, steps · channel]`.
+    pub(super) fn patches(&mut self, x: &Value, steps: usize, channels: usize) -> Value {
+        let size = self.int(steps as i64);
+        let time = self.axis_of(x, 1);
+        // (size - time mod size) mod size
+        let over = self.node("Mod", &[&time, &size], &[]);
+        let missing = self.node("Sub", &[&size, &over], &[]);
+        let missing = self.node("Mod", &[&missing, &size], &[]);
+        let missing = self.unsqueeze(&missing, &[0]);
+        let (before, after) = (self.ints(&[0, 0, 0, 0]), self.ints(&[0]));
+        let settings = [("axis", Setting::Int(0))];
+        let pads = self.node("Concat", &[&before, &missing, &after], &settings);
+        let zero = self.float(0.0);
+        let padded = self.node("Pad", &[x, &pads, &zero], &[("mode", Setting::Text("constant"))]);
+        self.reshape(&padded, &[0, -1, (steps * channels) as i64])
+    }
+
+    /// Lengths in patches of so many steps, rounded up.
+    pub(super) fn patch_lengths(&mut self, lengths: &Value, steps: usize) -> Value {
+        let (more, size) = (self.int(steps as i64 - 1), self.int(steps as i64));
+        let sum = self.node("Add", &[lengths, &more], &[]);
+        self.node("Div", &[&sum, &size], &[])
+    }
+
+    /// Adds the sine (at even places) or cosine (at odd ones) of each step's number at wavelengths from
+    /// 2π to 10,000 · 2π: `[batch, time, width]`.
+    pub(super) fn sinusoidal(&mut self, x: &Value, width: usize) -> Value {
+        let rate =
+            |place: usize| 10_000_f64.powf(-((place - place % 2) as f64) / width as f64) as f32;
+        let rates: Vec<f32> = (0..width).map(rate).collect();
+        // A cosine is a sine a quarter of a turn ahead.
+        let ahead =
+            |place: usize| if place.is_multiple_of(2) { 0.0 } else { std::f32::consts::FRAC_PI_2 };
+        let ahead: Vec<f32> = (0..width).map(ahead).collect();
+        let rates = self.floats("positions.rates", &[width], &rates);
+        let ahead = self.floats("positions.phases", &[width], &ahead);
+        let (zero, one, time) = (self.int(0), self.int(1), self.axis_of(x, 1));
+        let places = self.node("Range", &[&zero, &time, &one], &[]);
+        let places = self.cast(&places, FLOAT);
+        let places = self.unsqueeze(&places, &[1]);
+        let angles = self.node("Mul", &[&places, &rates], &[]);
+        let angles = self.node("Add", &[&angles, &ahead], &[]);
+        let sines = self.node("Sin", &[&angles], &[]);
+        self.node("Add", &[x, &sines], &[])
+    }
+
+    /// As many steps as `like` has: `[batch, time or more, f]` → `[batch, time, f]`.
+    pub(super) fn as_long_as(&mut self, x: &Value, like: &Value) -> Value {
+        let (time, axis) = (self.axis_of(like, 1), self.ints(&[1]));
+        let (from, to) = (self.ints(&[0]), self.unsqueeze(&time, &[0]));
+        self.node("Slice", &[x, &from, &to, &axis], &[])
+    }
+
     /// `[batch, a]`, `[batch, b]` → `[batch, a + b]`
     pub(super) fn beside(&mut self, a: &Value, b: &Value) -> Value {
         self.node("Concat", &[a, b], &[("axis", Setting::Int(1))])
@@ -365,9 +449,7 @@ impl Graph<'_> {
     /// The first steps of learned positions `[1, positions, width]`, as many as `x` has.
     pub(super) fn positions(&mut self, x: &Value, name: &str) -> Result<Value, ExportError> {
         let positions = self.weight(name)?;
-        let (time, one) = (self.axis_of(x, 1), self.ints(&[1]));
-        let (from, to) = (self.ints(&[0]), self.unsqueeze(&time, &[0]));
-        Ok(self.node("Slice", &[&positions, &from, &to, &one], &[]))
+        Ok(self.as_long_as(&positions, x))
     }
 
     /// Replaces hidden steps by a learned token: `[batch, time, channel]`.

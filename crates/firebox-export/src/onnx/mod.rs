@@ -31,7 +31,8 @@ pub enum Part {
     Encoder,
     /// What the model was trained for: `reconstruction` `[batch, time, channel]` of a masked
     /// autoencoder, whose further input `mask` `[batch, time]` says which steps are hidden, or
-    /// `logits` and `probabilities` `[batch, class]` of a classifier.
+    /// `logits` and `probabilities` `[batch, class]` of a classifier, or `forecast` `[batch, output]` of a
+    /// forecaster, which may have a further input `statics` `[batch, static]`.
     Head,
 }
 

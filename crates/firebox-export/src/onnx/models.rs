@@ -1,7 +1,9 @@
 //! The graph of each model of the zoo: encoders of windows, and what stands on them.
 
 use firebox_models::{
-    BertConfig, BiLstmMaeConfig, CnnBiLstmConfig, EncoderLayerConfig, TransformerConfig,
+    BertConfig, BiLstmAttentionConfig, ClassifierConfig, CnnBiLstmConfig, DilatedConfig,
+    EncoderLayerConfig, PatchTransformerConfig, RecurrentConfig, StackedLstmConfig, StepPooling,
+    TransformerConfig,
 };
 
 use super::Part;
@@ -38,20 +40,52 @@ pub(super) fn model(
             mlp(graph, [*time, *channels], *classes)
         }
         (Architecture::Bert { config }, part) => bert(graph, config, part),
-        (Architecture::PatchTransformer { .. }, _) => {
-            Err(ExportError::NoGraph { model: architecture.name() })
-        }
         (Architecture::BilstmMae { config, channels }, Part::Head) => {
             let (input, valid) = sequences(graph, *channels);
             let hidden = graph.mask();
             let shown = graph.hide(&input, &hidden, "mask_token")?;
             let shown = graph.without_padding(&shown, &valid);
-            let encoded = bilstm_mae(graph, config, &shown, valid)?;
+            let encoded = recurrent(graph, &of_mae(config), &shown, valid)?;
             let x = graph.linear(&encoded.steps, "decoder.hidden")?;
             let x = graph.relu(&x);
             let x = graph.linear(&x, "decoder.output")?;
             restored(graph, &x, *channels);
             Ok(())
+        }
+        (Architecture::PatchTransformer { config, channels }, Part::Head) => {
+            let (input, valid) = sequences(graph, *channels);
+            let hidden = graph.mask();
+            let shown = graph.hide(&input, &hidden, "mask_token")?;
+            let shown = graph.without_padding(&shown, &valid);
+            let encoded = patch_transformer(graph, config, *channels, &shown, &valid)?;
+            let patches = graph.linear(&encoded.steps, "decoder")?;
+            let steps = graph.reshape(&patches, &[0, -1, *channels as i64]);
+            let steps = graph.as_long_as(&steps, &input);
+            restored(graph, &steps, *channels);
+            Ok(())
+        }
+        (Architecture::StackedLstm { statics, outputs, .. }, Part::Head) => {
+            let encoded = encoder(graph, architecture)?;
+            forecast(graph, &encoded, *statics, *outputs)
+        }
+        (
+            Architecture::RecurrentClassifier { config, classes, .. }
+            | Architecture::PatchClassifier { config, classes, .. },
+            Part::Head,
+        ) => {
+            let encoded = encoder(graph, architecture)?;
+            attention_head(graph, config, &encoded, *classes)
+        }
+        (Architecture::BilstmAttention { classes: count, .. }, Part::Head) => {
+            let encoded = encoder(graph, architecture)?;
+            let x = graph.linear(&encoded.embedding, "head.hidden")?;
+            let x = graph.relu(&x);
+            let logits = graph.linear(&x, "head.output")?;
+            classes(graph, &logits, *count);
+            Ok(())
+        }
+        (Architecture::Recurrent { .. } | Architecture::Dilated { .. }, Part::Head) => {
+            Err(ExportError::NoHead { model: architecture.name() })
         }
         (_, Part::Encoder) => {
             let encoded = encoder(graph, architecture)?;
@@ -82,7 +116,7 @@ fn encoder(graph: &mut Graph<'_>, architecture: &Architecture) -> Result<Encoded
     match architecture {
         Architecture::BilstmMae { config, channels } => {
             let (x, valid) = sequences(graph, *channels);
-            bilstm_mae(graph, config, &x, valid)
+            recurrent(graph, &of_mae(config), &x, valid)
         }
         Architecture::CnnBilstm { config, channels, .. } => {
             let (x, valid) = sequences(graph, *channels);
@@ -92,11 +126,42 @@ fn encoder(graph: &mut Graph<'_>, architecture: &Architecture) -> Result<Encoded
             let (x, valid) = sequences(graph, *channels);
             transformer(graph, config, &x, valid)
         }
+        Architecture::StackedLstm { config, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            stacked_lstm(graph, config, x, valid)
+        }
+        Architecture::PatchTransformer { config, channels } => {
+            let (x, valid) = sequences(graph, *channels);
+            patch_transformer(graph, config, *channels, &x, &valid)
+        }
+        Architecture::BilstmAttention { config, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            bilstm_attention(graph, config, &x, valid)
+        }
+        Architecture::Dilated { config, channels } => {
+            let (x, valid) = sequences(graph, *channels);
+            dilated(graph, config, &x, valid)
+        }
+        Architecture::Recurrent { config, channels } => {
+            let (x, valid) = sequences(graph, *channels);
+            recurrent(graph, config, &x, valid)
+        }
+        Architecture::RecurrentClassifier { encoder, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            graph.within("encoder.");
+            let encoded = recurrent(graph, encoder, &x, valid);
+            graph.within("");
+            encoded
+        }
+        Architecture::PatchClassifier { encoder, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            graph.within("encoder.");
+            let encoded = patch_transformer(graph, encoder, *channels, &x, &valid);
+            graph.within("");
+            encoded
+        }
         Architecture::Mlp { .. } | Architecture::Bert { .. } => {
             Err(ExportError::NoEncoder { model: architecture.name() })
-        }
-        Architecture::PatchTransformer { .. } => {
-            Err(ExportError::NoGraph { model: architecture.name() })
         }
     }
 }
@@ -150,12 +215,41 @@ fn mean_max(
     Encoded { steps, valid, axis, width, embedding, embedding_width: 2 * width }
 }
 
-fn bilstm_mae(
+/// The encoder of the masked autoencoder of R1 as the recurrent encoder that it is.
+fn of_mae(config: &firebox_models::BiLstmMaeConfig) -> RecurrentConfig {
+    RecurrentConfig { hidden: config.hidden, layers: config.layers, ..RecurrentConfig::default() }
+}
+
+fn recurrent(
     graph: &mut Graph<'_>,
-    config: &BiLstmMaeConfig,
+    config: &RecurrentConfig,
     x: &Value,
     valid: Valid,
 ) -> Result<Encoded, ExportError> {
+    let (cell, prefix) = match config.cell {
+        firebox_models::Cell::Lstm => (Cell::Lstm, "lstm"),
+        firebox_models::Cell::Gru => (Cell::Gru, "gru"),
+    };
+    let stack = Recurrent {
+        cell,
+        prefix,
+        hidden: config.hidden,
+        layers: config.layers,
+        bidirectional: config.bidirectional,
+    };
+    let x = graph.recurrent(x, &valid, &stack)?;
+    let x = graph.layer_norm(&x, "norm")?;
+    let steps = graph.without_padding(&x, &valid);
+    Ok(mean_max(graph, steps, valid, "time", config.width()))
+}
+
+fn bilstm_attention(
+    graph: &mut Graph<'_>,
+    config: &BiLstmAttentionConfig,
+    x: &Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    let x = graph.layer_norm(x, "input_norm")?;
     let stack = Recurrent {
         cell: Cell::Lstm,
         prefix: "lstm",
@@ -163,10 +257,132 @@ fn bilstm_mae(
         layers: config.layers,
         bidirectional: true,
     };
-    let x = graph.recurrent(x, &valid, &stack)?;
+    let x = graph.recurrent(&x, &valid, &stack)?;
     let x = graph.layer_norm(&x, "norm")?;
-    let latent = graph.without_padding(&x, &valid);
-    Ok(mean_max(graph, latent, valid, "time", 2 * config.hidden))
+    let steps = graph.without_padding(&x, &valid);
+    let hidden = graph.linear(&steps, "attention.hidden")?;
+    let hidden = graph.node("Tanh", &[&hidden], &[]);
+    let scores = graph.product(&hidden, "attention.score.weight")?;
+    let embedding = graph.weighted(&steps, &scores, &valid);
+    let width = 2 * config.hidden;
+    Ok(Encoded { steps, valid, axis: "time", width, embedding, embedding_width: width })
+}
+
+fn dilated(
+    graph: &mut Graph<'_>,
+    config: &DilatedConfig,
+    x: &Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    let x = graph.linear(x, "input")?;
+    let mut x = graph.without_padding(&x, &valid);
+    for block in 0..config.blocks {
+        let mut y = x.clone();
+        for conv in ["conv1", "conv2"] {
+            y = graph.gelu(&y);
+            y = graph.transpose(&y, &[0, 2, 1]);
+            y = graph.conv(&y, &format!("blocks.{block}.{conv}"), 1 << block)?;
+            y = graph.transpose(&y, &[0, 2, 1]);
+            y = graph.without_padding(&y, &valid);
+        }
+        if graph.has(&format!("blocks.{block}.project.weight")) {
+            x = graph.linear(&x, &format!("blocks.{block}.project"))?;
+            x = graph.without_padding(&x, &valid);
+        }
+        x = graph.node("Add", &[&x, &y], &[]);
+    }
+    Ok(mean_max(graph, x, valid, "time", config.output))
+}
+
+fn stacked_lstm(
+    graph: &mut Graph<'_>,
+    config: &StackedLstmConfig,
+    mut x: Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    let mut width = 0;
+    let sizes = [config.hidden_1, config.hidden_2];
+    for (layer, hidden) in sizes.into_iter().filter(|hidden| *hidden > 0).enumerate() {
+        let prefix = format!("layers.{layer}");
+        let (layers, bidirectional) = (1, false);
+        let stack = Recurrent { cell: Cell::Lstm, prefix: &prefix, hidden, layers, bidirectional };
+        x = graph.recurrent(&x, &valid, &stack)?;
+        width = hidden;
+    }
+    let embedding = graph.last(&x, &valid);
+    Ok(Encoded { steps: x, valid, axis: "time", width, embedding, embedding_width: width })
+}
+
+/// Forecasts from the last valid step and what is known of a window beside its values.
+fn forecast(
+    graph: &mut Graph<'_>,
+    encoded: &Encoded,
+    statics: usize,
+    outputs: usize,
+) -> Result<(), ExportError> {
+    let mut features = encoded.embedding.clone();
+    if statics > 0 {
+        let axes = [BATCH, Axis::Fixed(statics)];
+        let given = graph.input("statics", FLOAT, &axes, "static features of each sample");
+        features = graph.beside(&features, &given);
+    }
+    let x = graph.linear(&features, "dense")?;
+    let x = graph.relu(&x);
+    let x = graph.linear(&x, "output")?;
+    let axes = [BATCH, Axis::Fixed(outputs)];
+    graph.output("forecast", &x, &axes, "a number for each target and horizon, scaled");
+    Ok(())
+}
+
+fn patch_transformer(
+    graph: &mut Graph<'_>,
+    config: &PatchTransformerConfig,
+    channels: usize,
+    x: &Value,
+    valid: &Valid,
+) -> Result<Encoded, ExportError> {
+    let x = graph.patches(x, config.patch, channels);
+    let lengths = graph.patch_lengths(&valid.lengths, config.patch);
+    let valid = graph.valid(&x, 1, &lengths);
+    let x = graph.linear(&x, "input")?;
+    let x = graph.sinusoidal(&x, config.width);
+    let x = layers(graph, x, &valid, config.layers, &config.layer())?;
+    let x = graph.layer_norm(&x, "norm")?;
+    let steps = graph.without_padding(&x, &valid);
+    Ok(mean_max(graph, steps, valid, "steps", config.width))
+}
+
+/// Attention over the steps of an encoder, pooling, and a small head.
+fn attention_head(
+    graph: &mut Graph<'_>,
+    config: &ClassifierConfig,
+    encoded: &Encoded,
+    count: usize,
+) -> Result<(), ExportError> {
+    let Encoded { steps, valid, width, .. } = encoded;
+    let mut x = steps.clone();
+    if config.heads > 0 {
+        let part = graph.attend(&x, valid, "attention", config.heads, *width)?;
+        x = graph.node("Add", &[&x, &part], &[]);
+    }
+    let x = graph.layer_norm(&x, "attention_norm")?;
+    let x = graph.without_padding(&x, valid);
+    let pooled = match config.pooling {
+        StepPooling::Mean => graph.mean(&x, valid),
+        StepPooling::Max => graph.maximum(&x, valid),
+        StepPooling::MeanMax => {
+            let (mean, maximum) = (graph.mean(&x, valid), graph.maximum(&x, valid));
+            graph.beside(&mean, &maximum)
+        }
+    };
+    let mut x = pooled;
+    if config.hidden > 0 {
+        x = graph.linear(&x, "head.hidden")?;
+        x = graph.relu(&x);
+    }
+    let logits = graph.linear(&x, "head.output")?;
+    classes(graph, &logits, count);
+    Ok(())
 }
 
 fn cnn_bilstm(

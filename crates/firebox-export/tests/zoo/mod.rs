@@ -4,10 +4,11 @@
 
 use burn::tensor::Device;
 use firebox_core::{Channel, Key, Normaliser, Precision, Role, Stream, WindowRule};
-use firebox_export::{Architecture, CARD_VERSION, Model, ModelCard, SavedModel, Task};
+use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{
-    Activation, BertConfig, BiLstmMaeConfig, CnnBiLstmConfig, MlpConfig, Parameter,
-    TransformerConfig,
+    Activation, BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, Cell, ClassifierConfig,
+    CnnBiLstmConfig, DilatedConfig, MlpConfig, Parameter, PatchTransformerConfig, RecurrentConfig,
+    StackedLstmConfig, StepPooling, TransformerConfig,
 };
 
 /// A name, and a model of each kind; the same kinds in other shapes, too.
@@ -42,6 +43,8 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                     convolutions: vec![5, 6],
                     hidden: 7,
                     head: 8,
+                    embedding: 6,
+                    classifier: vec![5, 4],
                     ..CnnBiLstmConfig::default()
                 },
                 channels: 3,
@@ -57,6 +60,9 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                     hidden: 3,
                     layers: 1,
                     head: 5,
+                    head_norm: false,
+                    embedding: 0,
+                    classifier: vec![],
                     ..CnnBiLstmConfig::default()
                 },
                 channels: 2,
@@ -95,12 +101,104 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 },
             },
         ),
+        (
+            "forecaster",
+            Architecture::StackedLstm {
+                config: StackedLstmConfig { hidden_1: 6, hidden_2: 4, dense: 5, dropout: 0.2 },
+                channels: 2,
+                statics: 3,
+                outputs: 4,
+            },
+        ),
+        (
+            "forecaster-short",
+            Architecture::StackedLstm {
+                config: StackedLstmConfig { hidden_1: 5, hidden_2: 0, dense: 3, dropout: 0.2 },
+                channels: 1,
+                statics: 0,
+                outputs: 1,
+            },
+        ),
+        ("patches", Architecture::PatchTransformer { config: patches(5), channels: 3 }),
+        ("gru", Architecture::Recurrent { config: recurrent(Cell::Gru, true), channels: 3 }),
+        (
+            "bilstm-attention",
+            Architecture::BilstmAttention {
+                config: BiLstmAttentionConfig {
+                    hidden: 5,
+                    attention: 7,
+                    head_hidden: 6,
+                    ..BiLstmAttentionConfig::default()
+                },
+                channels: 3,
+                classes: 3,
+            },
+        ),
+        (
+            "dilated",
+            Architecture::Dilated {
+                config: DilatedConfig { hidden: 4, output: 6, blocks: 3 },
+                channels: 2,
+            },
+        ),
+        (
+            "lstm-classifier",
+            Architecture::RecurrentClassifier {
+                config: ClassifierConfig { heads: 2, hidden: 7, ..ClassifierConfig::default() },
+                encoder: recurrent(Cell::Lstm, true),
+                channels: 4,
+                classes: 3,
+            },
+        ),
+        (
+            "gru-classifier",
+            Architecture::RecurrentClassifier {
+                config: ClassifierConfig {
+                    heads: 0,
+                    hidden: 0,
+                    pooling: StepPooling::MeanMax,
+                    ..ClassifierConfig::default()
+                },
+                encoder: recurrent(Cell::Gru, false),
+                channels: 2,
+                classes: 2,
+            },
+        ),
+        (
+            "patch-classifier",
+            Architecture::PatchClassifier {
+                config: ClassifierConfig {
+                    heads: 2,
+                    hidden: 5,
+                    pooling: StepPooling::Max,
+                    ..ClassifierConfig::default()
+                },
+                encoder: patches(3),
+                channels: 2,
+                classes: 4,
+            },
+        ),
     ]
+}
+
+fn recurrent(cell: Cell, bidirectional: bool) -> RecurrentConfig {
+    RecurrentConfig { cell, hidden: 6, bidirectional, ..RecurrentConfig::default() }
+}
+
+fn patches(patch: usize) -> PatchTransformerConfig {
+    PatchTransformerConfig {
+        patch,
+        width: 12,
+        heads: 3,
+        layers: 2,
+        feedforward: 10,
+        ..PatchTransformerConfig::default()
+    }
 }
 
 /// Weights of noise for a model. Variances are positive.
 pub(crate) fn weights(architecture: &Architecture, seed: u64) -> Vec<Parameter> {
-    let mut weights = fresh(architecture).parameters();
+    let mut weights = architecture.init(&Device::default()).unwrap().parameters();
     let stream = Stream::new(seed, "weights");
     for (index, parameter) in weights.iter_mut().enumerate() {
         let mut draws = stream.substream(index as u64).draws();
@@ -113,34 +211,20 @@ pub(crate) fn weights(architecture: &Architecture, seed: u64) -> Vec<Parameter> 
     weights
 }
 
-/// The model with fresh weights.
-fn fresh(architecture: &Architecture) -> Model {
-    let device = Device::default();
-    let stream = Stream::new(1, "fresh");
-    match architecture {
-        Architecture::BilstmMae { config, channels } => {
-            Model::BilstmMae(config.init(stream, *channels, &device).unwrap())
-        }
-        Architecture::CnnBilstm { config, channels, classes } => {
-            Model::CnnBilstm(config.init(stream, *channels, *classes, &device).unwrap())
-        }
-        Architecture::Transformer { config, channels, time, classes } => {
-            Model::Transformer(config.init(stream, *channels, *time, *classes, &device).unwrap())
-        }
-        Architecture::Mlp { config, time, channels, classes } => {
-            Model::Mlp(config.init(stream, [*time, *channels], *classes, &device).unwrap())
-        }
-        Architecture::Bert { config } => Model::Bert(config.init(stream, &device).unwrap()),
-    }
-}
-
 /// Channels of a window, and the sizes of an axis that cannot be chosen.
 pub(crate) fn channels(architecture: &Architecture) -> usize {
     match architecture {
         Architecture::BilstmMae { channels, .. }
         | Architecture::CnnBilstm { channels, .. }
         | Architecture::Transformer { channels, .. }
-        | Architecture::Mlp { channels, .. } => *channels,
+        | Architecture::Mlp { channels, .. }
+        | Architecture::StackedLstm { channels, .. }
+        | Architecture::PatchTransformer { channels, .. }
+        | Architecture::BilstmAttention { channels, .. }
+        | Architecture::Dilated { channels, .. }
+        | Architecture::Recurrent { channels, .. }
+        | Architecture::RecurrentClassifier { channels, .. }
+        | Architecture::PatchClassifier { channels, .. } => *channels,
         Architecture::Bert { .. } => 1,
     }
 }

@@ -150,7 +150,8 @@ fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
             })
             .collect()
     };
-    if config.columns.channels.is_empty() {
+    // Channels of longer timeframes are made of those that the files have, and are no columns.
+    if config.columns.channels.is_empty() && config.timeframes.is_none() {
         config.columns.channels = names();
     }
     match format {

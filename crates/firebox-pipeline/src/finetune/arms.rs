@@ -6,7 +6,7 @@ use std::sync::Arc;
 use firebox_core::{Event, Key, Stream, TrainWindows};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainLoader};
-use firebox_models::{Classifier, Classify};
+use firebox_models::{Classifier, Classify, Parameter, read_parameters};
 use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
 
 use super::draw::{Drawn, counts, draw};
@@ -40,6 +40,9 @@ pub(super) struct Fitted {
     pub(super) matched: Option<MatchReport>,
     /// Whether nothing had to be trained.
     pub(super) reused: bool,
+    /// Weights of the classifier to be used later: the first arm (`fine-tuned`, where that is one) at
+    /// the largest share, with the seed of the run.
+    pub(super) kept: Vec<Parameter>,
 }
 
 /// The windows of one draw.
@@ -86,7 +89,8 @@ impl Fitting<'_> {
         let (shares, seeds) = (self.settings.sorted_shares(), u64::from(self.settings.seeds));
         let total = shares.len() as u64 * seeds * self.settings.arms.len() as u64;
         let (mut scored, mut trainings, mut matched) = (vec![], vec![], None);
-        let mut reused = true;
+        let (mut reused, mut kept) = (true, vec![]);
+        let wanted = self.settings.arms.iter().min().copied();
         for share in shares {
             let mut arms = BTreeMap::<Arm, Predictions>::new();
             let mut windows = 0;
@@ -102,6 +106,10 @@ impl Fitting<'_> {
                     let summary;
                     (model, summary) = self.fit(work, &name, model, &drawing, *arm, share, seed)?;
                     let predicted = self.predict(&model, &test)?;
+                    // Shares ascend, so that the largest is the last to be kept.
+                    if Some(*arm) == wanted && seed == self.run.config.run.seed {
+                        kept = read_parameters(&model);
+                    }
                     arms.entry(*arm)
                         .or_insert_with(|| Predictions { runs: vec![] })
                         .runs
@@ -117,7 +125,7 @@ impl Fitting<'_> {
             }
             scored.push(SharePredictions { share, windows: windows as f64 / seeds as f64, arms });
         }
-        Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused })
+        Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused, kept })
     }
 
     /// The windows that all arms of a share and seed learn from.

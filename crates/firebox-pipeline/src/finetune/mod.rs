@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use firebox_core::{Event, Key, Labels, Stream};
 use firebox_eval::Arm;
+use firebox_export::Task;
 use firebox_models::{BiLstmMae, Parameter, PatchTransformer, read_parameters};
 use firebox_train::{LoadEncoder, Summary, read_weights};
 
@@ -21,6 +22,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
+use crate::kept::Kept;
 use crate::keys::{Keys, json};
 use crate::pretrain::{Training, check_names};
 use crate::stages::{Run, Windows, split_reasons};
@@ -96,6 +98,10 @@ impl Chain for Finetune {
             ("evaluate", Some(keys.evaluation)),
             ("report", None),
         ]
+    }
+
+    fn keeps_model(&self) -> bool {
+        true
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
@@ -221,7 +227,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         let reused = fitted.reused;
         Ok((fitted, reused, detail))
     });
-    let fitted = match fitted {
+    let mut fitted = match fitted {
         Ok(fitted) => fitted,
         Err(PipelineError::Interrupted) => return Ok(Making::Interrupted { step: 0 }),
         Err(error) => return Err(error),
@@ -234,15 +240,28 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Ok((scores, false, detail))
     })?;
     work.remade += evaluated;
+    let mut told = vec![];
     if let Some(own) = scores
         .shares
         .last()
         .and_then(|share| share.arms.iter().find(|score| score.arm == Arm::FineTuned))
         && let Some(value) = own.metrics.get(&scores.metric)
     {
+        told.push(("test/fine_tuned", value.value));
         run.listener.on(&Event::Scored { name: "test/fine_tuned".to_owned(), value: value.value });
     }
     let trained = fitted.detail();
+    let classes = windows.parts.train.classes();
+    let channels = windows.ingested.set.channels().len();
+    let kept = Kept {
+        task: Task::Classification,
+        architecture: M::classifier(&run.config.model, &settings.head, channels, classes.len())?,
+        parameters: std::mem::take(&mut fitted.kept),
+        classes,
+        trained: &trained,
+        scores: &told,
+    };
+    run.keep_model(work, &windows, kept)?;
     let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());
     Ok(Making::Complete(Box::new(Made { report, trained, outcome: "finished".to_owned() })))
 }

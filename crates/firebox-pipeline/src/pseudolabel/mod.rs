@@ -16,6 +16,8 @@ mod page;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key};
+use firebox_export::{Architecture, Task};
+use firebox_models::read_parameters;
 use firebox_train::Summary;
 
 use crate::PipelineConfig;
@@ -23,6 +25,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::Kept;
 use crate::keys::{Keys, json};
 use crate::stages::{Run, count, split_reasons};
 
@@ -88,6 +91,10 @@ impl Chain for Pseudolabel {
         ]
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let settings = settings(run.config);
         let windows = run.windows(&mut work.remade)?;
@@ -117,6 +124,21 @@ impl Chain for Pseudolabel {
         }
         let (made, steps) = (iterated.rounds.len() as u64, iterated.steps());
         let said = format!("{}, {} in all", count(made, "iteration"), count(steps, "step"));
+        let classes: Vec<String> =
+            (0..settings.clusters).map(|cluster| format!("cluster {cluster}")).collect();
+        let kept = Kept {
+            task: Task::Classification,
+            architecture: Architecture::CnnBilstm {
+                config: settings.model.clone(),
+                channels: windows.ingested.set.channels().len(),
+                classes: settings.clusters,
+            },
+            parameters: read_parameters(&iterated.model),
+            classes: &classes,
+            trained: &said,
+            scores: &judged.scores(),
+        };
+        run.keep_model(work, &windows, kept)?;
         let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();
         let report = page::report(run, work.prepared.name(), &windows, &iterated, judged);
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
