@@ -225,7 +225,13 @@ fn bandwidth(shards: &Shards) -> anyhow::Result<()> {
 fn loading(shards: Shards) -> anyhow::Result<()> {
     let source = Arc::new(shards);
     for workers in [0, 1, 2] {
-        let config = LoaderConfig { batch_size: BATCH, workers, prefetch: 4, seed: SEED };
+        let config = LoaderConfig {
+            batch_size: BATCH,
+            workers,
+            prefetch: 4,
+            seed: SEED,
+            ..LoaderConfig::default()
+        };
         let loader = TrainLoader::new(source.clone(), config, Device::default())?;
         case(
             &format!("load/epoch-{workers}-workers"),

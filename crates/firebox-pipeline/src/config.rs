@@ -133,7 +133,7 @@ impl LoaderTable {
     /// The loader's own settings, with the seed of the run.
     pub(crate) fn resolve(&self, seed: u64) -> LoaderConfig {
         let &Self { batch_size, prefetch, workers } = self;
-        LoaderConfig { batch_size, workers, prefetch, seed }
+        LoaderConfig { batch_size, workers, prefetch, seed, ..LoaderConfig::default() }
     }
 }
 
