@@ -39,6 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrays;
 mod checks;
 mod clean;
 mod config;
@@ -60,6 +61,7 @@ mod time;
 mod ts;
 mod work;
 
+pub use arrays::{ArrayFile, array_paths};
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
 pub use config::{
     ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,

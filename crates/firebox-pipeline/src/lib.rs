@@ -42,6 +42,7 @@
 mod bench;
 mod compare;
 mod config;
+mod convert;
 mod device;
 mod error;
 mod folder;
@@ -59,6 +60,7 @@ use std::path::{Path, PathBuf};
 pub use bench::{BenchConfig, BenchResult, Workload, bench};
 pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
+pub use convert::{ConvertConfig, ConvertError, Converted, Odd, convert};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
 pub use layers::{ConfigError, load};

@@ -5,6 +5,7 @@
 //! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
 mod cache;
+mod data;
 mod device;
 mod error;
 mod output;
@@ -174,6 +175,8 @@ enum DataCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Turn a folder of .npy arrays into samples in mapped shards, or go on with such a folder.
+    Convert(data::ConvertFlags),
 }
 
 /// Stopped by a second signal, with nothing saved since the last checkpoint.
@@ -195,6 +198,7 @@ fn main() -> ExitCode {
         Command::Data(DataCommand::Generate { settings, output, force }) => {
             generate(&settings, &output, force)
         }
+        Command::Data(DataCommand::Convert(flags)) => data::convert(&flags),
         Command::Devices => devices(),
         Command::Bench(flags) => bench(&flags),
         Command::Compare(flags) => compare(&flags),
