@@ -81,9 +81,9 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact, MOST_RUNS,
-    Machine, Measure, Reason, Report, Saved, ScaleChange, SideBySide, Stage, StepPoint,
-    StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, Table, WrittenReport,
-    WrittenStudy,
+    Advice, Card, Chart, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact,
+    Interval, Line, MOST_RUNS, Machine, Measure, Part, Reason, Report, Saved, ScaleChange,
+    SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
+    StudyTrial, Table, Tone, WrittenReport, WrittenStudy,
 };
 pub use verdict::{Outcome, Verdict, verdict};

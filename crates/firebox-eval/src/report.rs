@@ -5,6 +5,7 @@ mod compare;
 mod events;
 mod html;
 mod markdown;
+mod part;
 mod pictures;
 mod plot;
 mod sections;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
+pub use part::{Card, Chart, Interval, Line, Part, Tone};
 pub use study::{
     Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial, WrittenStudy,
 };
@@ -45,6 +47,16 @@ pub struct Report {
     pub facts: Vec<Fact>,
     /// The first line.
     pub verdict: Verdict,
+    /// Numbers to see at once, in place of those of a pre-training.
+    #[serde(default)]
+    pub cards: Vec<Card>,
+    /// What this kind of run brings along itself, before everything else; a run that has such parts
+    /// is not said to lack labels or reconstructions.
+    #[serde(default)]
+    pub parts: Vec<Part>,
+    /// Figures of those parts, for `scores.json`.
+    #[serde(default)]
+    pub figures: serde_json::Value,
     /// Scores, where there are labels.
     pub evaluation: Option<Evaluation>,
     /// Reconstruction errors, where windows were masked.
@@ -260,6 +272,9 @@ impl Report {
             seconds: 0.0,
             facts: vec![],
             verdict,
+            cards: vec![],
+            parts: vec![],
+            figures: serde_json::Value::Null,
             evaluation: None,
             reconstruction: None,
             channels: vec![],

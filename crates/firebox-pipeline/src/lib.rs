@@ -40,6 +40,7 @@
 //! ```
 
 mod bench;
+mod chain;
 mod compare;
 mod config;
 mod convert;
@@ -49,11 +50,15 @@ mod folder;
 mod keys;
 mod layers;
 mod measure;
+mod page;
 mod plan;
 mod prepared;
+mod pretrain;
 mod profile;
 mod search;
 mod stages;
+#[allow(dead_code, reason = "kinds with several trainings use it")]
+mod sub;
 
 use std::path::{Path, PathBuf};
 

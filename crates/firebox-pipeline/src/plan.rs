@@ -60,19 +60,16 @@ impl Plan {
         };
         let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
         let last = if finished { StageState::Done } else { StageState::ToDo };
-        let stage = |name, key, state| PlannedStage { name, key, state };
-        let stages = vec![
-            stage("ingest", Some(keys.series), series),
-            stage("windows", Some(keys.windows), StageState::NotStored),
-            stage(
-                "augment",
-                Some(keys.augmented),
-                stored(firebox_cache::AUGMENTED, keys.augmented),
-            ),
-            stage("train", Some(keys.training), training),
-            stage("evaluate", Some(keys.evaluation), last),
-            stage("report", None, last),
-        ];
+        let state = |name: &str| match name {
+            "ingest" => series,
+            "windows" => StageState::NotStored,
+            "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
+            "train" => training,
+            _ => last,
+        };
+        let stages = config.pipeline.chain().stages(keys).into_iter();
+        let stages =
+            stages.map(|(name, key)| PlannedStage { name, key, state: state(name) }).collect();
         Self { stages, run: run.display().to_string(), split: split(config, checks.as_ref()) }
     }
 

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, Precision, SplitRule, Stream};
+use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::LoadError;
 use firebox_monitor::{MonitorConfig, ProfileConfig};
-use firebox_train::{LossScale, TrainError, check_groups};
+use firebox_train::LossScale;
 
-use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder;
@@ -121,7 +120,7 @@ impl Prepared {
     /// When the files to read are not there, or `train.groups` or `train.layer_decay` names what the
     /// model does not have.
     pub fn plan(&self, device: &ChosenDevice) -> Result<Plan, PipelineError> {
-        self.check_groups(device)?;
+        self.check_model(device)?;
         let keys = self.keys(device)?;
         Ok(Plan::new(&self.config, &keys, &self.run_path(&keys)))
     }
@@ -140,7 +139,7 @@ impl Prepared {
         stop: &Arc<AtomicBool>,
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
-        self.check_groups(device)?;
+        self.check_model(device)?;
         let keys = self.keys(device)?;
         let path = self.run_path(&keys);
         if let Some(resumed) = &self.resumed
@@ -159,20 +158,12 @@ impl Prepared {
     }
 
     /// Checks names of parameters before any data is read, which takes longer.
-    fn check_groups(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
-        let PipelineConfig { model, train, .. } = &self.config;
-        if train.groups.is_empty() && train.layer_decay.is_none() {
-            return Ok(());
-        }
-        let ModelConfig::BilstmMae(model) = model;
-        // Names do not depend on the number of channels, which is not known yet.
-        let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
-        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+    fn check_model(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
+        self.config.pipeline.chain().check_model(&self.config, device)
     }
 
     fn keys(&self, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let series = firebox_data::fingerprint(&self.config.data)?;
-        Ok(Keys::new(&self.config, series, &device.arithmetic()?))
+        self.config.pipeline.chain().keys(&self.config, device)
     }
 
     fn run_path(&self, keys: &Keys) -> PathBuf {
@@ -261,8 +252,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             ));
         }
     }
-    let ModelConfig::BilstmMae(model) = &config.model;
-    model.validate()?;
+    config.pipeline.chain().check(config)?;
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;

@@ -4,29 +4,27 @@ use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
     Event, Key, Labels, Listener, Normaliser, Precision, Requests, Split, SplitRule, StepLabels,
-    Stream, split,
+    split,
 };
 use firebox_data::Ingested;
 use firebox_eval::Reason;
-use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
-use firebox_models::BiLstmMae;
+use firebox_loader::LoaderConfig;
 use firebox_monitor::{TrackedRun, Trackers, obeying, sampled};
-use firebox_train::{Data, LossScale, Pretraining, TrainConfig};
+use firebox_train::{LossScale, TrainConfig};
 
-use crate::config::ModelConfig;
+use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::keys::Keys;
-use crate::measure::{self, Measured};
 use crate::profile::Profiling;
-use crate::{PipelineConfig, Prepared};
+use crate::{PipelineConfig, Prepared, page};
 
 /// What a pipeline left.
 #[derive(Clone, Debug)]
@@ -132,29 +130,30 @@ pub(crate) fn run(
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });
         }
-        return Ok(already_done(&said, keys, path, listener));
+        return Ok(already_done(&said, prepared, keys, path, listener));
     }
-    let (folder, mut reasons, log) = begin(prepared, device, keys, path)?;
+    let chain = prepared.config().pipeline.chain();
+    let (folder, reasons, log) = begin(prepared, device, keys, path)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
     let requests = Requests::new();
     let run =
         Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
+    let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (prepared.config().monitor.period, device.backend == "cuda");
     let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
     let made = sampled(period, gpu, &all, || {
-        let work = || run.make(prepared, &folder, &mut reasons, path);
-        obeying(path, &requests, &all, work)
+        obeying(path, &requests, &all, || chain.make(&run, &mut work))
     })
     .inspect_err(|error| finish(&failed(error)))?;
     let profile = profiling.end(&folder, trained_before, &all);
-    let Made { windows, measured, trained, outcome, remade } = match made {
+    let Made { report, trained, outcome } = match made {
         Making::Complete(made) => *made,
-        Making::Interrupted { step, remade } => {
+        Making::Interrupted { step } => {
             finish("interrupted");
             return Ok(Finished {
                 run: path.to_path_buf(),
@@ -162,13 +161,13 @@ pub(crate) fn run(
                 outcome: Outcome::Interrupted { step },
                 trained: String::new(),
                 verdict: String::new(),
-                remade,
+                remade: work.remade,
             });
         }
     };
     finish(&outcome);
-    let report = measure::report(&run, prepared, &windows, measured, &reasons, profile, path)
-        .inspect_err(|error| finish(&failed(error)))?;
+    let report =
+        page::complete(&run, &work, report, profile).inspect_err(|error| finish(&failed(error)))?;
     let said = Conclusion { trained, verdict: report.verdict };
     folder.finish(keys.evaluation, &said)?;
     Ok(Finished {
@@ -177,27 +176,19 @@ pub(crate) fn run(
         outcome: Outcome::Finished,
         trained: said.trained,
         verdict: said.verdict,
-        remade,
+        remade: work.remade,
     })
 }
 
-/// What the stages before the report made.
-enum Making {
-    Complete(Box<Made>),
-    Interrupted { step: u64, remade: usize },
-}
-
-struct Made {
-    windows: Windows,
-    measured: Measured,
-    /// One line on what was trained.
-    trained: String,
-    outcome: String,
-    remade: usize,
+/// What a run's training said when it ended, if it ended under this key.
+pub(crate) fn summary_of(path: &Path, keys: &Keys) -> Option<firebox_train::Summary> {
+    let text = std::fs::read(path.join(firebox_train::SUMMARY_FILE)).ok()?;
+    let summary: firebox_train::Summary = serde_json::from_slice(&text).ok()?;
+    (summary.key == keys.training).then_some(summary)
 }
 
 /// Whether a run's training has ended before.
-fn trained_before(path: &Path) -> bool {
+pub(crate) fn trained_before(path: &Path) -> bool {
     path.join(firebox_train::SUMMARY_FILE).is_file()
 }
 
@@ -257,14 +248,16 @@ pub(crate) fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn L
 
 /// Says that no stage has anything to do: what the run left is whole, and needs nothing that it was
 /// made from.
-fn already_done(said: &Conclusion, keys: &Keys, path: &Path, listener: &dyn Listener) -> Finished {
-    let stages = [
-        ("ingest", Some(keys.series)),
-        ("augment", Some(keys.augmented)),
-        ("train", Some(keys.training)),
-        ("evaluate", Some(keys.evaluation)),
-        ("report", None),
-    ];
+fn already_done(
+    said: &Conclusion,
+    prepared: &Prepared,
+    keys: &Keys,
+    path: &Path,
+    listener: &dyn Listener,
+) -> Finished {
+    let stages = prepared.config().pipeline.chain().stages(keys);
+    // Windows are views: there is nothing of theirs to reuse.
+    let stages = stages.into_iter().filter(|(stage, _)| *stage != "windows");
     for (stage, key) in stages {
         listener.on(&Event::StageFinished {
             stage: stage.to_owned(),
@@ -387,62 +380,11 @@ fn classes_of(names: &[String]) -> String {
 }
 
 /// A number with its noun.
-fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-pub(crate) enum Training {
-    Complete(Box<Trained>),
-    Interrupted { step: u64 },
-}
-
-pub(crate) struct Trained {
-    model: BiLstmMae,
-    summary: String,
-    outcome: String,
-    step: u64,
-}
-
 impl Run<'_> {
-    /// Everything that the report is made of.
-    fn make(
-        &self,
-        prepared: &Prepared,
-        folder: &RunFolder,
-        reasons: &mut Vec<Reason>,
-        path: &Path,
-    ) -> Result<Making, PipelineError> {
-        let (mut remade, mut evaluated) = (0, 0);
-        let windows = self.windows(&mut remade)?;
-        reasons.extend(split_reasons(self.config, &windows));
-        folder.write(PIPELINE, prepared.resolved(reasons)?.as_bytes())?;
-        let shards = self.augment(&windows, &mut remade)?;
-        let Trained { model, summary, outcome, step } =
-            match self.train(&windows, shards, path, &mut remade)? {
-                Training::Complete(trained) => *trained,
-                Training::Interrupted { step } => return Ok(Making::Interrupted { step, remade }),
-            };
-        let measured = self.stage("evaluate", Some(self.keys.evaluation), &mut evaluated, || {
-            let measured = measure::measure(self, &windows, &model)?;
-            let detail = measured.detail();
-            Ok((measured, false, detail))
-        });
-        let measured = match measured {
-            Ok(measured) => measured,
-            // Whatever the evaluation says that it was stopped by, it was stopped.
-            Err(_) if self.stop.load(Ordering::SeqCst) => {
-                return Ok(Making::Interrupted { step, remade });
-            }
-            Err(error) => return Err(error),
-        };
-        for (name, value) in measured.scores() {
-            self.listener.on(&Event::Scored { name: name.to_owned(), value });
-        }
-        let remade = remade + evaluated;
-        let made = Made { windows, measured, trained: summary, outcome, remade };
-        Ok(Making::Complete(Box::new(made)))
-    }
-
     /// Runs a stage between its two events. `work` returns its result, whether that was reused, and
     /// a line on it.
     pub(crate) fn stage<T>(
@@ -598,81 +540,8 @@ impl Run<'_> {
         })
     }
 
-    /// The model as it is initialised from a seed, on the device without gradients.
-    pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
-        let ModelConfig::BilstmMae(model) = &self.config.model;
-        let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
-        Ok(model.in_precision(self.config.run.precision))
-    }
-
-    /// Trains, or reads back what was trained.
-    pub(crate) fn train(
-        &self,
-        windows: &Windows,
-        shards: Arc<Shards>,
-        path: &Path,
-        remade: &mut usize,
-    ) -> Result<Training, PipelineError> {
-        let trained_before = trained_before(path);
-        let versions = shards.len();
-        let trained = self.stage("train", Some(self.keys.training), remade, || {
-            let device = &self.device.device;
-            let validation = &windows.parts.validation;
-            let loader = TrainLoader::new(shards, self.loader(), device.clone())?;
-            let validation = if validation.is_empty() {
-                None
-            } else {
-                let held_out =
-                    NormalisedWindows::new(validation.clone(), windows.normaliser.clone());
-                Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
-            };
-            let channels = windows.ingested.set.channels().len();
-            let model = self.untrained(self.config.run.seed, channels)?;
-            let run = firebox_train::Run {
-                folder: path,
-                key: self.keys.training,
-                seed: self.config.run.seed,
-                resume: true,
-                stop: self.stop,
-                requests: self.requests,
-                listener: self.listener,
-            };
-            let data = Data { train: &loader, validation: validation.as_ref() };
-            let config = training(self.config);
-            let train = || firebox_train::train(model, &Pretraining, data, &config, &run);
-            let trained = self.device.run(train)?;
-            let summary = &trained.summary;
-            let best = summary.best.map_or(String::new(), |best| {
-                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
-            });
-            let detail = format!(
-                "{} in {}, {} parameters, {}{best}",
-                count(summary.steps, "step"),
-                count(summary.epochs, "epoch"),
-                summary.parameters,
-                summary.outcome
-            );
-            Ok((trained, trained_before, detail))
-        })?;
-        let firebox_train::Trained { model, summary } = trained;
-        if summary.outcome == firebox_train::Outcome::Interrupted {
-            return Ok(Training::Interrupted { step: summary.steps });
-        }
-        Ok(Training::Complete(Box::new(Trained {
-            model,
-            step: summary.steps,
-            outcome: summary.outcome.to_string(),
-            summary: format!(
-                "trained on {} windows ({versions} with augmented versions): {} in {}, {}",
-                windows.parts.train.len(),
-                count(summary.steps, "step"),
-                count(summary.epochs, "epoch"),
-                summary.outcome
-            ),
-        })))
-    }
-
-    fn loader(&self) -> LoaderConfig {
+    /// How batches are loaded.
+    pub(crate) fn loader(&self) -> LoaderConfig {
         self.config.loader.resolve(self.config.run.seed)
     }
 }

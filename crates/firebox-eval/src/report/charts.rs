@@ -25,9 +25,11 @@ pub(super) struct Curve<'a> {
     pub(super) dots: bool,
 }
 
-/// Curves over optimizer steps.
+/// Curves over a common axis, such as optimizer steps.
 pub(super) struct CurveChart<'a> {
     pub(super) title: &'a str,
+    /// Name of the horizontal axis.
+    pub(super) axis: &'a str,
     pub(super) value: &'a str,
     pub(super) curves: Vec<Curve<'a>>,
     /// A value marked over the whole width, with its name.
@@ -54,7 +56,7 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
     let y_range = level.map_or(y_range, |(level, _)| [y_range[0], y_range[1].max(level)]);
     let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
     let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
-    let mut body = axes(&x, &y, "step");
+    let mut body = axes(&x, &y, chart.axis);
     if let Some((value, name)) = level {
         let at = coordinate(y.at(value));
         let _ = write!(
@@ -69,7 +71,7 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
     for (curve, buckets) in &drawn {
         body.push_str(&draw_curve(curve, buckets, &x, &y));
     }
-    body.push_str(&tooltips(chart.value, &drawn, &x));
+    body.push_str(&tooltips(chart, &drawn, &x));
     let legend: Vec<(&str, &str)> = if drawn.len() > 1 {
         drawn.iter().map(|(c, _)| (c.name, c.class)).collect()
     } else {
@@ -102,7 +104,7 @@ fn draw_curve(curve: &Curve<'_>, buckets: &[Bucket], x: &Scale, y: &Scale) -> St
 }
 
 /// Invisible strips that tell the values below the pointer.
-fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> String {
+fn tooltips(chart: &CurveChart<'_>, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> String {
     let Some((_, longest)) = drawn.iter().max_by_key(|(_, buckets)| buckets.len()) else {
         return String::new();
     };
@@ -110,7 +112,7 @@ fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> Stri
     for (place, bucket) in longest.iter().enumerate() {
         let left = x.at(bucket.x[0]);
         let right = longest.get(place + 1).map_or(WIDTH - RIGHT, |next| x.at(next.x[0]));
-        let mut text = format!("step {}", grouped(bucket.x[0]));
+        let mut text = format!("{} {}", chart.axis, grouped(bucket.x[0]));
         if bucket.x[1] > bucket.x[0] {
             let _ = write!(text, " to {}", grouped(bucket.x[1]));
         }
@@ -118,7 +120,7 @@ fn tooltips(value: &str, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> Stri
             // A curve with fewer points tells the latest one.
             let own = buckets.iter().rev().find(|own| own.x[0] <= bucket.x[1]);
             if let Some(own) = own {
-                let name = if drawn.len() > 1 { curve.name } else { value };
+                let name = if drawn.len() > 1 { curve.name } else { chart.value };
                 let _ = write!(text, "\n{name} {}", significant(own.mean));
                 if own.high > own.low {
                     let _ =

@@ -84,7 +84,7 @@ impl SideBySide {
         let sections: Vec<Section> = sections
             .into_iter()
             .filter(|(.., body)| !body.is_empty())
-            .map(|(id, title, body)| Section { id, title, body })
+            .map(|(id, title, body)| Section { id: id.into(), title: title.into(), body })
             .collect();
         page(&title, &head, &sections, "each run has a report of its own in its folder")
     }
@@ -128,7 +128,13 @@ impl SideBySide {
                 let points = points(report);
                 Curve { name: &report.run, class, dots: points.len() <= 40, points }
             });
-            curve_chart(&CurveChart { title, value, curves: curves.collect(), level: None })
+            curve_chart(&CurveChart {
+                title,
+                axis: "step",
+                value,
+                curves: curves.collect(),
+                level: None,
+            })
         };
         let of = |report: &Report, value: fn(&StepPoint) -> f64| -> Points {
             report.curves.steps.iter().map(|point| (point.step as f64, value(point))).collect()
@@ -248,7 +254,8 @@ impl SideBySide {
     }
 }
 
-const COLOURS: [&str; MOST_RUNS] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
+pub(super) const COLOURS: [&str; MOST_RUNS] =
+    ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
 
 /// The score that a run's verdict is about, with the name of its metric.
 fn own_score(report: &Report) -> Option<(&'static str, crate::Estimate)> {

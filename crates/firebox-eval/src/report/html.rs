@@ -1,5 +1,6 @@
 //! The report as one page: no script, no font, no picture from anywhere else.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::plot::escape;
@@ -14,8 +15,8 @@ const STYLE: &str = include_str!("style.css");
 
 /// A part of the page that the table of contents names.
 pub(super) struct Section {
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
+    pub(super) id: Cow<'static, str>,
+    pub(super) title: Cow<'static, str>,
     pub(super) body: String,
 }
 
@@ -31,13 +32,14 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) 
     out.push_str(head);
     out.push_str("<nav aria-label=\"Contents\"><ul>");
     for section in sections {
-        let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, section.title);
+        let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, escape(&section.title));
     }
     out.push_str("</ul></nav>\n<main id=\"content\">\n");
     for Section { id, title, body } in sections {
         let _ = write!(
             out,
-            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
+            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{}</h2>\n{body}</section>\n",
+            escape(title)
         );
     }
     out.push_str("</main>\n");
@@ -83,11 +85,13 @@ impl Report {
         let more = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
         out.push_str(&facts(own.into_iter().chain(more)));
         out.push_str("<div class=\"cards\">\n");
-        for card in
-            [self.score_card(), self.reconstruction_card(), self.training_card(), self.time_card()]
-        {
-            out.push_str(&card);
+        for one in &self.cards {
+            out.push_str(&card(&one.title, &one.value, &one.notes, one.tone.class()));
         }
+        if self.cards.is_empty() {
+            out.push_str(&(self.score_card() + &self.reconstruction_card()));
+        }
+        out.push_str(&(self.training_card() + &self.time_card()));
         out.push_str("</div>\n</header>\n");
         out
     }

@@ -16,6 +16,15 @@ impl Report {
                 let _ = writeln!(out, "- {}", inline(warning));
             });
         });
+        for part in &self.parts {
+            section(&mut out, &part.title, |out| {
+                if !part.lead.is_empty() {
+                    let _ = write!(out, "{}\n\n", inline(&part.lead));
+                }
+                let heading = part.tables.len() > 1;
+                part.tables.iter().for_each(|table| write_table(out, table, heading));
+            });
+        }
         section(&mut out, "Scores", |out| {
             if let Some(evaluation) = &self.evaluation {
                 write_table(out, &tables::scores(evaluation), false);

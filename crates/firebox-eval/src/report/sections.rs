@@ -17,8 +17,13 @@ const MOST_WINDOWS: usize = 8;
 
 /// Every section that has something to show.
 pub(super) fn all(report: &Report) -> Vec<Section> {
-    let sections = [
-        ("warnings", "Warnings", warnings(report)),
+    let first = [("warnings", "Warnings", warnings(report))];
+    let parts = report.parts.iter().enumerate().map(|(place, part)| Section {
+        id: format!("part-{}", place + 1).into(),
+        title: part.title.clone().into(),
+        body: part.html(),
+    });
+    let rest = [
         ("scores", "Scores", scores(report)),
         ("embedding", "Embedding", embedding(report)),
         ("reconstruction", "Reconstruction", reconstruction(report)),
@@ -30,11 +35,13 @@ pub(super) fn all(report: &Report) -> Vec<Section> {
         ("stages", "Stages", stages(report)),
         ("configuration", "Configuration", configuration(report)),
     ];
-    sections
-        .into_iter()
-        .filter(|(.., body)| !body.is_empty())
-        .map(|(id, title, body)| Section { id, title, body })
-        .collect()
+    let known = |(id, title, body): (&'static str, &'static str, String)| Section {
+        id: id.into(),
+        title: title.into(),
+        body,
+    };
+    let all = first.into_iter().map(known).chain(parts).chain(rest.into_iter().map(known));
+    all.filter(|section| !section.body.is_empty()).collect()
 }
 
 fn warnings(report: &Report) -> String {
@@ -48,6 +55,9 @@ fn warnings(report: &Report) -> String {
 
 fn scores(report: &Report) -> String {
     let Some(evaluation) = &report.evaluation else {
+        if !report.parts.is_empty() {
+            return String::new();
+        }
         return "<p>No window has a label, so there are no scores.</p>\n".to_owned();
     };
     let rows: Vec<IntervalRow> = evaluation
@@ -125,6 +135,7 @@ fn reconstruction(report: &Report) -> String {
             });
             let _ = write!(out, "<div class=\"grid\">{chart}{said}</div>\n{table}");
         }
+        None if !report.parts.is_empty() => {}
         None => out.push_str(
             "<p>No masked window was reconstructed, so there is no error to compare.</p>\n",
         ),
@@ -159,8 +170,9 @@ fn training(report: &Report) -> String {
             .collect::<Vec<_>>()
     };
     let curve = |name, class, points, dots| Curve { name, class, points, dots };
-    let chart =
-        |title, value, curves, level| curve_chart(&CurveChart { title, value, curves, level });
+    let chart = |title, value, curves, level| {
+        curve_chart(&CurveChart { title, axis: "step", value, curves, level })
+    };
     let few = curves.epochs.len() <= 40;
     let by_epoch = vec![
         curve("training", "train", epochs(&|place| Some(curves.epochs[place].train_loss)), few),

@@ -136,7 +136,7 @@ impl StudyReport {
         let sections: Vec<Section> = sections
             .into_iter()
             .filter(|(.., body)| !body.is_empty())
-            .map(|(id, title, body)| Section { id, title, body })
+            .map(|(id, title, body)| Section { id: id.into(), title: title.into(), body })
             .collect();
         page(
             &format!("{}: search", self.title),

@@ -51,6 +51,7 @@ impl Report {
             "verdict": self.verdict,
             "evaluation": self.evaluation,
             "reconstruction": self.reconstruction,
+            "results": self.figures,
             "training": {
                 "steps": self.curves.steps.last().map(|point| point.step),
                 "skipped_steps": self.curves.skipped.len(),

@@ -63,7 +63,7 @@ fn report(about: &About<'_>) -> StudyReport {
     StudyReport {
         title: format!("Search of {}", study.name()),
         study: study.name().to_owned(),
-        created: crate::measure::now(),
+        created: crate::page::now(),
         facts: vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)],
         objectives: vec![StudyObjective { name: "validation loss".to_owned(), maximize: false }],
         parameters: axes.iter().map(mark).collect(),

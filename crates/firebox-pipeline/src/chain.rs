@@ -1,0 +1,99 @@
+//! What each kind of pipeline is: the one place where kinds are told apart.
+//!
+//! Everything around a chain is common: its folder with lock, log and manifest, trackers, monitor,
+//! profile, requests, and the report's frame. A kind is a module with a [`Chain`].
+
+use std::path::Path;
+
+use firebox_core::Key;
+use firebox_eval::{Reason, Report};
+use firebox_train::Summary;
+
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::folder::RunFolder;
+use crate::keys::Keys;
+use crate::pretrain::Pretrain;
+use crate::stages::Run;
+use crate::{Kind, PipelineConfig, Prepared};
+
+/// A chain of stages.
+pub(crate) trait Chain: Sync {
+    /// Refuses settings that this kind does not use, or that cannot be. Those that every kind has
+    /// are checked before.
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError>;
+
+    /// Checks what is known only with the model, such as names of parameters, before any data is
+    /// read.
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError>;
+
+    /// The keys of its results. All depend on `[data]`, `[window]` and the other common tables; a
+    /// kind adds its own.
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let series = firebox_data::fingerprint(&config.data)?;
+        Ok(Keys::new(config, series, &device.arithmetic()?))
+    }
+
+    /// Its stages in order, with the keys of their results. The names are those of the events.
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
+
+    /// Everything up to the report.
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
+
+    /// Everything up to the end of training, for a search: what the training says of itself, or
+    /// `None` if it was stopped.
+    fn train_only(
+        &self,
+        run: &Run<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Option<Summary>, PipelineError>;
+}
+
+impl Kind {
+    /// The chain of this kind.
+    pub(crate) fn chain(self) -> &'static dyn Chain {
+        match self {
+            Self::Pretrain => &Pretrain,
+        }
+    }
+}
+
+/// The run in hand: what was written, where its results go, and what has become of it so far.
+pub(crate) struct Work<'a> {
+    pub(crate) prepared: &'a Prepared,
+    pub(crate) folder: &'a RunFolder,
+    pub(crate) path: &'a Path,
+    /// Values that were derived, each with its reason; [`Work::resolved`] writes them down.
+    pub(crate) reasons: Vec<Reason>,
+    /// Results that were made, not reused.
+    pub(crate) remade: usize,
+}
+
+impl Work<'_> {
+    /// Writes the resolved settings beside the run, with the reasons known so far.
+    pub(crate) fn resolved(&self) -> Result<(), PipelineError> {
+        let text = self.prepared.resolved(&self.reasons)?;
+        self.folder.write(crate::folder::PIPELINE, text.as_bytes())
+    }
+}
+
+/// What the stages before the report made.
+pub(crate) enum Making {
+    Complete(Box<Made>),
+    Interrupted { step: u64 },
+}
+
+/// Everything that a run ended with, but for what its log tells.
+pub(crate) struct Made {
+    /// What this kind of run has to say. The rest of the page (curves, stages, machine, settings) is
+    /// filled in from the log.
+    pub(crate) report: Report,
+    /// One line on what was trained.
+    pub(crate) trained: String,
+    /// `finished` or `stopped early`.
+    pub(crate) outcome: String,
+}

@@ -1,0 +1,138 @@
+//! The part of the report that all kinds of run have: what the log tells, the machine, advice and
+//! settings.
+
+use std::path::{Path, PathBuf};
+
+use firebox_eval::{Advice, Fact, Machine, Measure, Report, Table};
+use firebox_monitor::{Scaling, Usage};
+use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, LossScale, Optimizer};
+
+use crate::chain::Work;
+use crate::error::{PipelineError, at};
+use crate::folder::{Attempts, PIPELINE, replay};
+use crate::stages::{Run, training};
+
+/// Where the report lies and what its first line says.
+pub(crate) struct Reported {
+    pub(crate) page: PathBuf,
+    pub(crate) verdict: String,
+}
+
+/// Completes a report by everything that the run's events tell and by its settings, and writes it.
+pub(crate) fn complete(
+    run: &Run<'_>,
+    work: &Work<'_>,
+    mut report: Report,
+    profile: Option<Table>,
+) -> Result<Reported, PipelineError> {
+    let path = work.path;
+    let mut usage = Usage::default();
+    let attempts = replay(path, &mut |event| {
+        report.record(event);
+        usage.record(event);
+    })?;
+    report.machine = machine(&usage, &run.device.backend);
+    report.advice = advice(&usage, run);
+    settle(&mut report, &attempts, path);
+    let settings = path.join(PIPELINE);
+    report.configuration = std::fs::read_to_string(&settings).map_err(at(&settings))?;
+    report.reasons = work.reasons.clone();
+    report.profile = profile;
+    report.curves.clip_norm = run.config.train.clip;
+    report.facts.extend([
+        Fact::new("batch", run.config.loader.batch_size.to_string()),
+        Fact::new("precision", run.config.run.precision.to_string()),
+        Fact::new("seed", run.config.run.seed.to_string()),
+    ]);
+    if attempts.count > 1 {
+        let said = format!("{}; times are summed over them", attempts.count);
+        report.facts.push(Fact::new("attempts", said));
+    }
+    report.created = now();
+    let written = report.write(path)?;
+    Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// This moment, as text.
+pub(crate) fn now() -> String {
+    let now = time::OffsetDateTime::now_utc();
+    now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
+}
+
+/// What the machine did, and how well it was used.
+fn machine(usage: &Usage, backend: &str) -> Machine {
+    let on_gpu = backend != "cpu";
+    let note = match usage.utilisation(on_gpu) {
+        Some(utilisation) => Some(utilisation.sentence),
+        None if on_gpu => Some(
+            "How busy the GPU was is not known: no driver that can be asked told of it.".to_owned(),
+        ),
+        None => None,
+    };
+    let measures = usage.measures().into_iter().map(|measure| Measure {
+        name: measure.name,
+        unit: measure.unit.to_owned(),
+        training_mean: measure.training_mean,
+        training_peak: measure.training_peak,
+        peak: measure.peak,
+    });
+    Machine { notes: note.into_iter().collect(), measures: measures.collect() }
+}
+
+/// What stood out, and the settings that would change it.
+fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
+    let (loader, train) = (&run.config.loader, training(run.config));
+    let rate_key = match &train.optimizer {
+        Optimizer::AdamW(_) => "train.optimizer.adamw.learning_rate",
+        Optimizer::Sgd(_) => "train.optimizer.sgd.learning_rate",
+    };
+    let scaling = match train.loss_scale {
+        LossScale::Auto | LossScale::Off => Scaling::Off,
+        LossScale::Static(scale) => Scaling::Static(scale),
+        LossScale::Dynamic(DynamicScale { interval, floor, .. }) => {
+            Scaling::Dynamic { interval, floor }
+        }
+    };
+    let settings = firebox_monitor::Settings {
+        on_gpu: run.device.backend != "cpu",
+        batch_size: loader.batch_size,
+        workers: loader.workers,
+        prefetch: loader.prefetch,
+        rate_key,
+        learning_rate: train.optimizer.learning_rate(),
+        scaling,
+        clip: train.clip,
+        clip_value: train.clip_value,
+        epochs: train.epochs,
+        early_stopping: train.early_stopping.is_some(),
+        resume_every: train.checkpoint.resume_every,
+    };
+    let found = firebox_monitor::advice(usage, &settings).into_iter();
+    found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
+}
+
+/// What the events of several attempts do not say by themselves: the time of all of them together,
+/// and which checkpoints are still there.
+fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
+    report.seconds = report.seconds.max(attempts.seconds);
+    for (name, seconds) in &attempts.cut {
+        if let Some(stage) = report.stages.iter_mut().find(|stage| stage.name == *name) {
+            stage.seconds += seconds;
+        }
+    }
+    let completed = report.checkpoints.len();
+    for row in &mut report.checkpoints {
+        // The run folder may have been moved since.
+        if let Some(name) = Path::new(&row.path).file_name() {
+            row.path = path.join(CHECKPOINT_FOLDER).join(name).display().to_string();
+        }
+    }
+    report.checkpoints.retain(|row| Path::new(&row.path).is_dir());
+    report.checkpoints_removed = completed - report.checkpoints.len();
+    if attempts.unreadable > 0 {
+        report.warnings.push(format!(
+            "{} lines of events.jsonl cannot be read; the curves and times of this report lack what they told",
+            attempts.unreadable
+        ));
+    }
+}

@@ -1,0 +1,195 @@
+//! The pipeline `pretrain`: ingest → windows → augment → pre-train → evaluate → report.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_cache::Shards;
+use firebox_core::{Event, Key, Stream};
+use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
+use firebox_models::BiLstmMae;
+use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
+
+use crate::PipelineConfig;
+use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::keys::Keys;
+use crate::measure;
+use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
+
+/// Masked pre-training of an encoder, measured by probes on its frozen features.
+pub(crate) struct Pretrain;
+
+impl Chain for Pretrain {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        let ModelConfig::BilstmMae(model) = &config.model;
+        Ok(model.validate()?)
+    }
+
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        let PipelineConfig { model, train, .. } = config;
+        if train.groups.is_empty() && train.layer_decay.is_none() {
+            return Ok(());
+        }
+        let ModelConfig::BilstmMae(model) = model;
+        // Names do not depend on the number of channels, which is not known yet.
+        let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
+        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("windows", Some(keys.windows)),
+            ("augment", Some(keys.augmented)),
+            ("train", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        let windows = run.windows(&mut work.remade)?;
+        work.reasons.extend(split_reasons(run.config, &windows));
+        work.resolved()?;
+        let shards = run.augment(&windows, &mut work.remade)?;
+        let Trained { model, summary, outcome, step } =
+            match run.train(&windows, shards, work.path, &mut work.remade)? {
+                Training::Complete(trained) => *trained,
+                Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
+            };
+        let mut evaluated = 0;
+        let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
+            let measured = measure::measure(run, &windows, &model)?;
+            let detail = measured.detail();
+            Ok((measured, false, detail))
+        });
+        let measured = match measured {
+            Ok(measured) => measured,
+            // Whatever the evaluation says that it was stopped by, it was stopped.
+            Err(_) if run.stop.load(Ordering::SeqCst) => {
+                return Ok(Making::Interrupted { step });
+            }
+            Err(error) => return Err(error),
+        };
+        for (name, value) in measured.scores() {
+            run.listener.on(&Event::Scored { name: name.to_owned(), value });
+        }
+        work.remade += evaluated;
+        let report = measured.report(run, work.prepared.name(), &windows);
+        Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
+    }
+
+    fn train_only(
+        &self,
+        run: &Run<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Option<Summary>, PipelineError> {
+        let windows = run.windows(&mut work.remade)?;
+        if windows.parts.validation.is_empty() {
+            return Err(PipelineError::NoValidation);
+        }
+        work.reasons.extend(split_reasons(run.config, &windows));
+        work.resolved()?;
+        let shards = run.augment(&windows, &mut work.remade)?;
+        Ok(match run.train(&windows, shards, work.path, &mut work.remade)? {
+            Training::Complete(_) => summary_of(work.path, run.keys),
+            Training::Interrupted { .. } => None,
+        })
+    }
+}
+
+/// How the training ended.
+enum Training {
+    Complete(Box<Trained>),
+    Interrupted { step: u64 },
+}
+
+struct Trained {
+    model: BiLstmMae,
+    summary: String,
+    outcome: String,
+    step: u64,
+}
+
+impl Run<'_> {
+    /// The model as it is initialised from a seed, on the device without gradients.
+    pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
+        let ModelConfig::BilstmMae(model) = &self.config.model;
+        let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
+        Ok(model.in_precision(self.config.run.precision))
+    }
+
+    /// Trains, or reads back what was trained.
+    fn train(
+        &self,
+        windows: &Windows,
+        shards: Arc<Shards>,
+        path: &Path,
+        remade: &mut usize,
+    ) -> Result<Training, PipelineError> {
+        let trained_before = trained_before(path);
+        let versions = shards.len();
+        let trained = self.stage("train", Some(self.keys.training), remade, || {
+            let device = &self.device.device;
+            let validation = &windows.parts.validation;
+            let loader = TrainLoader::new(shards, self.loader(), device.clone())?;
+            let validation = if validation.is_empty() {
+                None
+            } else {
+                let held_out =
+                    NormalisedWindows::new(validation.clone(), windows.normaliser.clone());
+                Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
+            };
+            let channels = windows.ingested.set.channels().len();
+            let model = self.untrained(self.config.run.seed, channels)?;
+            let run = firebox_train::Run {
+                folder: path,
+                key: self.keys.training,
+                seed: self.config.run.seed,
+                resume: true,
+                stop: self.stop,
+                requests: self.requests,
+                listener: self.listener,
+            };
+            let data = Data { train: &loader, validation: validation.as_ref() };
+            let config = training(self.config);
+            let train = || firebox_train::train(model, &Pretraining, data, &config, &run);
+            let trained = self.device.run(train)?;
+            let summary = &trained.summary;
+            let best = summary.best.map_or(String::new(), |best| {
+                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
+            });
+            let detail = format!(
+                "{} in {}, {} parameters, {}{best}",
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.parameters,
+                summary.outcome
+            );
+            Ok((trained, trained_before, detail))
+        })?;
+        let firebox_train::Trained { model, summary } = trained;
+        if summary.outcome == firebox_train::Outcome::Interrupted {
+            return Ok(Training::Interrupted { step: summary.steps });
+        }
+        Ok(Training::Complete(Box::new(Trained {
+            model,
+            step: summary.steps,
+            outcome: summary.outcome.to_string(),
+            summary: format!(
+                "trained on {} windows ({versions} with augmented versions): {} in {}, {}",
+                windows.parts.train.len(),
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.outcome
+            ),
+        })))
+    }
+}

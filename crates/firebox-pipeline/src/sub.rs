@@ -1,0 +1,73 @@
+//! Trainings within a run: folds, seeds, arms, iterations. Each has a folder of its own below the
+//! run's, with its own key, so that a run that was killed goes on within the training it was in.
+
+use burn::module::Module;
+use firebox_core::{Event, Key, Listener};
+use firebox_train::{Data, Objective, TrainConfig, Trained};
+
+use crate::chain::Work;
+use crate::error::PipelineError;
+use crate::stages::Run;
+
+/// Folder of these trainings within the run's folder.
+const FOLDER: &str = "parts";
+
+/// Which training it is.
+pub(crate) struct Sub<'a> {
+    /// Its name, which is also its path below the run's `parts`, such as `fold-1/lstm`.
+    pub(crate) name: &'a str,
+    /// Key of all that decides its result: data, model, settings, seed.
+    pub(crate) key: Key,
+    /// Seed of masks and dropout.
+    pub(crate) seed: u64,
+}
+
+impl Run<'_> {
+    /// Trains one of several, or reads back what was trained. If it was interrupted, its summary
+    /// says so.
+    ///
+    /// Its steps and epochs are in its own `history.jsonl`; the log of the run is told of progress,
+    /// requests and warnings.
+    pub(crate) fn train_sub<M: Module, O: Objective<M>>(
+        &self,
+        work: &Work<'_>,
+        sub: &Sub<'_>,
+        model: M,
+        objective: &O,
+        data: Data<'_>,
+        config: &TrainConfig,
+    ) -> Result<Trained<M>, PipelineError> {
+        let folder = work.path.join(FOLDER).join(sub.name);
+        std::fs::create_dir_all(&folder).map_err(crate::error::at(&folder))?;
+        let run = firebox_train::Run {
+            folder: &folder,
+            key: sub.key,
+            seed: sub.seed,
+            resume: true,
+            stop: self.stop,
+            requests: self.requests,
+            listener: &Within { listener: self.listener, name: sub.name },
+        };
+        let train = || firebox_train::train(model, objective, data, config, &run);
+        Ok(self.device.run(train)?)
+    }
+}
+
+/// Keeps the curves of one training out of the log of a run of many.
+struct Within<'a> {
+    listener: &'a dyn Listener,
+    name: &'a str,
+}
+
+impl Listener for Within<'_> {
+    fn on(&self, event: &Event) {
+        match event {
+            Event::Warning { message } => {
+                let message = format!("{}: {message}", self.name);
+                self.listener.on(&Event::Warning { message });
+            }
+            Event::Progress { .. } | Event::Asked { .. } => self.listener.on(event),
+            _ => {}
+        }
+    }
+}
