@@ -95,7 +95,29 @@ pub fn ingest(
             ),
         ),
     }
-    let raw = read_all(config, &inputs, listener)?;
+    let (set, checks) = checked(config, &inputs, listener)?;
+    store::save(cache, key, &set, &checks)?;
+    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+/// Reads and checks the data that `config` names, and stores nothing.
+///
+/// # Errors
+///
+/// As for [`ingest`].
+pub fn read(
+    config: &DataConfig,
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    checked(config, &inputs(config)?, listener)
+}
+
+fn checked(
+    config: &DataConfig,
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let raw = read_all(config, inputs, listener)?;
     if raw.time.is_none()
         && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
     {
@@ -104,9 +126,7 @@ pub fn ingest(
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    let (set, checks) = clean(raw, config.interval, &config.checks)?;
-    store::save(cache, key, &set, &checks)?;
-    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+    clean(raw, config.interval, &config.checks)
 }
 
 fn warn(listener: &dyn Listener, message: String) {

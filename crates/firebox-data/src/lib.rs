@@ -68,6 +68,6 @@ pub use config::{
     Paths, Policy, TimeUnit,
 };
 pub use error::DataError;
-pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
+pub use ingest::{Ingested, fingerprint, ingest, read, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
 pub use market::{MarketConfig, Regime, Regimes};

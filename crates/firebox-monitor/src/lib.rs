@@ -41,6 +41,7 @@ mod sampler;
 #[cfg(test)]
 mod testing;
 mod text;
+mod times;
 mod track;
 mod usage;
 #[cfg(unix)]
@@ -49,6 +50,7 @@ mod watch;
 pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
+pub use gpu::free_gpu_memory;
 pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
 pub use track::{TrackedRun, Trackers};

@@ -1,6 +1,7 @@
 //! What the events of a run tell of its time and of its machine: averages and peaks, and whether
 //! the device was busy.
 
+use crate::times::StepTimes;
 use firebox_core::{Event, MachineSample, Request};
 
 use crate::text::{percent, significant};
@@ -22,6 +23,7 @@ pub struct Usage {
     pub(crate) steps: Vec<StepTime>,
     pub(crate) epochs: Vec<EpochTime>,
     saves: Vec<Save>,
+    pub(crate) times: Vec<StepTimes>,
     /// Smallest loss scale that was fallen to.
     pub(crate) lowest_scale: Option<f64>,
     /// Attempts before this one.
@@ -141,6 +143,7 @@ impl Usage {
                 let time = EpochTime { attempt, epoch, step, seconds, train_loss, validation_loss };
                 self.epochs.push(time);
             }
+            &Event::Times { step, .. } => self.times.extend(StepTimes::of(step, event)),
             &Event::Checkpoint { step, blocked_milliseconds: milliseconds, .. } => {
                 self.saves.push(Save { attempt: self.attempt, step, milliseconds });
             }
@@ -159,6 +162,7 @@ impl Usage {
         self.steps.retain(|known| known.step <= step);
         self.epochs.retain(|known| known.step <= step);
         self.saves.retain(|known| known.step <= step);
+        self.times.retain(|known| known.step <= step);
     }
 
     fn sample(&mut self, sample: &MachineSample) {
@@ -206,6 +210,10 @@ impl Usage {
             ("standing still for checkpoints", percent(shares.saves)),
             ("validation", percent(shares.validation)),
         ];
+        if let Some(times) = StepTimes::sum(&self.times) {
+            timings.extend(times.shares().map(|(name, share)| (name, percent(share))));
+            timings.push(("limited by", times.limit()));
+        }
         let busy = self.training_mean(CPU_SHARE).map(percent);
         timings.extend(busy.map(|busy| ("processor busy while training", busy)));
         timings.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()

@@ -5,12 +5,13 @@
 
 use std::path::Path;
 
-use firebox_core::Key;
+use firebox_core::{Key, Silent};
 use firebox_eval::{Reason, Report};
 use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::local;
 use crate::folder::RunFolder;
 use crate::keys::Keys;
 use crate::pretrain::Pretrain;
@@ -34,7 +35,8 @@ pub(crate) trait Chain: Sync {
     /// The keys of its results. All depend on `[data]`, `[window]` and the other common tables; a
     /// kind adds its own.
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let series = firebox_data::fingerprint(&config.data)?;
+        let data = local(&config.data, &config.run.cache, &Silent)?;
+        let series = firebox_data::fingerprint(&data)?;
         Ok(Keys::new(config, series, &device.arithmetic()?))
     }
 

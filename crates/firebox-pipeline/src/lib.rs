@@ -46,6 +46,7 @@ mod config;
 mod convert;
 mod device;
 mod error;
+mod feed;
 mod folder;
 mod keys;
 mod layers;

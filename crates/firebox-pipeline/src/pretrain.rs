@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
-use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
+use firebox_loader::{HeldOutLoader, NormalisedWindows};
 use firebox_models::BiLstmMae;
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
@@ -15,6 +14,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::Feed;
 use crate::keys::Keys;
 use crate::measure;
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
@@ -57,10 +57,11 @@ impl Chain for Pretrain {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows));
+        let feed = run.feed(&windows, &mut work.remade)?;
+        work.reasons.push(feed.reason());
         work.resolved()?;
-        let shards = run.augment(&windows, &mut work.remade)?;
         let Trained { model, summary, outcome, step } =
-            match run.train(&windows, shards, work.path, &mut work.remade)? {
+            match run.train(&windows, &feed, work.path, &mut work.remade)? {
                 Training::Complete(trained) => *trained,
                 Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
             };
@@ -96,9 +97,10 @@ impl Chain for Pretrain {
             return Err(PipelineError::NoValidation);
         }
         work.reasons.extend(split_reasons(run.config, &windows));
+        let feed = run.feed(&windows, &mut work.remade)?;
+        work.reasons.push(feed.reason());
         work.resolved()?;
-        let shards = run.augment(&windows, &mut work.remade)?;
-        Ok(match run.train(&windows, shards, work.path, &mut work.remade)? {
+        Ok(match run.train(&windows, &feed, work.path, &mut work.remade)? {
             Training::Complete(_) => summary_of(work.path, run.keys),
             Training::Interrupted { .. } => None,
         })
@@ -130,16 +132,16 @@ impl Run<'_> {
     fn train(
         &self,
         windows: &Windows,
-        shards: Arc<Shards>,
+        feed: &Feed,
         path: &Path,
         remade: &mut usize,
     ) -> Result<Training, PipelineError> {
         let trained_before = trained_before(path);
-        let versions = shards.len();
+        let versions = feed.source.len();
         let trained = self.stage("train", Some(self.keys.training), remade, || {
             let device = &self.device.device;
             let validation = &windows.parts.validation;
-            let loader = TrainLoader::new(shards, self.loader(), device.clone())?;
+            let loader = self.train_loader(feed)?;
             let validation = if validation.is_empty() {
                 None
             } else {

@@ -78,6 +78,7 @@ mod scaler;
 mod schedule;
 mod snapshot;
 mod state;
+mod times;
 mod train;
 
 pub use average::{Average, AverageConfig};
