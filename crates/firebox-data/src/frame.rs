@@ -19,8 +19,16 @@ pub(crate) fn scan_path(path: &Path) -> Result<PlRefPath, DataError> {
     PlRefPath::try_from_path(path).map_err(other).map_err(DataError::io("open", path))
 }
 
-/// Reads one CSV, Parquet or Arrow file.
-pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Raw, DataError> {
+/// A CSV, Parquet or Arrow file in memory.
+pub(crate) struct Table<'a> {
+    input: &'a Input,
+    config: &'a DataConfig,
+    frame: DataFrame,
+    mapping: Mapping,
+}
+
+/// Reads the columns in use of one CSV, Parquet or Arrow file.
+pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
     let (frame, mapping) = if *format == Format::Csv {
         let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
@@ -45,7 +53,15 @@ pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Ra
     if frame.height() == 0 {
         return Err(DataError::Empty { path: path.clone() });
     }
-    Reading { input, config, zone, frame: &frame, mapping: &mapping }.series()
+    Ok(Table { input, config, frame, mapping })
+}
+
+impl Table<'_> {
+    /// With everything that its reading needs.
+    pub(crate) fn reading<'b>(&'b self, zone: &'b Zone) -> Reading<'b> {
+        let Self { input, config, frame, mapping } = self;
+        Reading { input, config, zone, frame, mapping }
+    }
 }
 
 fn scan(path: &Path, format: Format) -> Result<PolarsResult<LazyFrame>, DataError> {
@@ -127,10 +143,12 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn series(&self) -> Result<Raw, DataError> {
+    /// The series of the table, unchecked.
+    pub(crate) fn series(&self) -> Result<Raw, DataError> {
         let Mapping { time, series, label, channels, .. } = self.mapping;
         let times = time.as_ref().map(|name| self.times(name)).transpose()?;
-        let columns = channels.iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
+        let columns =
+            channels.par_iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
         let mut classes = Interner::default();
         let labels = match label {
             Some(name) => RawLabels::PerStep(self.codes(name, &mut classes)?),

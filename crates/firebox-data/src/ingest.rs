@@ -14,7 +14,7 @@ use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, Format, frame, market, npy, store, ts};
+use crate::{Checks, DataConfig, DataError, Format, fast, frame, market, npy, store, ts};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -117,16 +117,47 @@ fn checked(
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    let raw = read_all(config, inputs, listener)?;
-    if raw.time.is_none()
-        && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
-    {
+    refuse_settings(config, inputs[0].format)?;
+    let zone = Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
+        let zone = config.columns.time_zone.clone().unwrap_or_default();
+        DataError::TimeZone { zone, nearest }
+    })?;
+    let table = is_table(inputs[0].format);
+    let raw = match inputs {
+        [input] if table => {
+            let table = frame::load(input, config)?;
+            let reading = table.reading(&zone);
+            match fast::clean(&reading)? {
+                Some((set, checks)) => {
+                    progress(listener, 1, 1);
+                    warn_without_times(listener, checks.time_column.is_none());
+                    return Ok((set, checks));
+                }
+                None => together(std::iter::once(reading.series()), inputs, listener)?,
+            }
+        }
+        _ => together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?,
+    };
+    warn_without_times(listener, table && raw.time.is_none());
+    clean(raw, config.interval, &config.checks)
+}
+
+fn is_table(format: Format) -> bool {
+    matches!(format, Format::Csv | Format::Parquet | Format::Arrow)
+}
+
+fn progress(listener: &dyn Listener, done: u64, total: u64) {
+    let (stage, unit) = ("ingest".to_owned(), "files".to_owned());
+    listener.on(&Event::Progress { stage, done, total, unit });
+}
+
+fn warn_without_times(listener: &dyn Listener, without: bool) {
+    if without {
         warn(
             listener,
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    clean(raw, config.interval, &config.checks)
 }
 
 fn warn(listener: &dyn Listener, message: String) {
@@ -202,26 +233,16 @@ fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
     Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
 }
 
-fn read_all(
-    config: &DataConfig,
+/// What all files give, with their classes in order.
+fn together(
+    pieces: impl Iterator<Item = Result<Raw, DataError>>,
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<Raw, DataError> {
-    refuse_settings(config, inputs[0].format)?;
-    let zone = Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
-        let zone = config.columns.time_zone.clone().unwrap_or_default();
-        DataError::TimeZone { zone, nearest }
-    })?;
     let mut all = Raw::default();
-    for (input, done) in inputs.iter().zip(1..) {
-        let raw = read_one(config, input, &zone)?;
-        all.add(raw)?;
-        listener.on(&Event::Progress {
-            stage: "ingest".to_owned(),
-            done,
-            total: inputs.len() as u64,
-            unit: "files".to_owned(),
-        });
+    for (raw, done) in pieces.zip(1..) {
+        all.add(raw?)?;
+        progress(listener, done, inputs.len() as u64);
     }
     if !matches!(inputs[0].format, Format::Ts | Format::Market) {
         all.sort_classes();
@@ -244,7 +265,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
-            frame::read(input, config, zone)
+            frame::load(input, config)?.reading(zone).series()
         }
     }
 }
@@ -252,7 +273,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
 /// Settings that would be ignored are refused instead.
 fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
     let columns = &config.columns;
-    let table = matches!(format, Format::Csv | Format::Parquet | Format::Arrow);
+    let table = is_table(format);
     let has_times = table || format == Format::Market;
     let rules = [
         (

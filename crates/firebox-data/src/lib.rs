@@ -45,6 +45,7 @@ mod clean;
 mod config;
 mod csv;
 mod error;
+mod fast;
 mod frame;
 mod ingest;
 mod input;
