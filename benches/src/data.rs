@@ -40,7 +40,7 @@ pub(crate) fn many(folder: &Path) -> anyhow::Result<()> {
         let file = folder.join(format!("many.{name}"));
         let bytes = std::fs::metadata(&file).with_context(|| file.display().to_string())?.len();
         let config = DataConfig::new(&file);
-        let check = |set: &SeriesSet| -> anyhow::Result<Work> {
+        let check = |set: &Arc<SeriesSet>| -> anyhow::Result<Work> {
             let close = set.role(Role::Close).context("no close")?;
             let check = set.series()[0].values.iter().skip(close).step_by(CHANNELS).sum();
             Ok(Work { rows: set.steps(), bytes: bytes as usize, check })
@@ -50,10 +50,13 @@ pub(crate) fn many(folder: &Path) -> anyhow::Result<()> {
             fingerprint(&config)?;
             Ok(Work { rows: 1, bytes: bytes as usize, check: 1.0 })
         })?;
-        case(&format!("many/read-{name}"), nothing, |()| check(&read(&config, &Silent)?.0))?;
+        case(&format!("many/read-{name}"), nothing, |()| {
+            check(&Arc::new(read(&config, &Silent)?.0))
+        })?;
         let fresh = || Ok(tempfile::tempdir_in(folder)?);
         case(&format!("many/all-{name}"), fresh, |cache| {
-            check(&ingest(&config, cache.path(), &Silent)?.set)
+            let data = ingest(&config, cache.path(), &Silent)?;
+            check(&data.set)
         })?;
         let cache = tempfile::tempdir_in(folder)?;
         ingest(&config, cache.path(), &Silent)?;
@@ -264,8 +267,8 @@ fn bandwidth(shards: &Shards) -> anyhow::Result<()> {
 fn resident(source: &Arc<Shards>) -> anyhow::Result<()> {
     let device = Device::default();
     let sets = [
-        ("memory", TrainResident::read(source.as_ref())?),
-        ("device", TrainResident::upload(source.as_ref(), &device)?),
+        ("memory", TrainResident::read(&**source)?),
+        ("device", TrainResident::upload(&**source, &device)?),
     ];
     for (name, set) in sets {
         let config =

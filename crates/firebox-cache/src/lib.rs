@@ -11,6 +11,14 @@
 //! processes can share a store; each entry is made once, and [`Store::prune`] never removes what
 //! a running process reads.
 //!
+//! [`Samples`] are arrays of other programs in shards of the same kind, outside of any store: written
+//! once, in parallel, and gone on with after an interruption.
+//!
+//! Shards are mapped. A file that shrinks under its map, or whose disk fails, gives zeros and an error
+//! from `check_read`, which the loader asks before it believes what it has read; it does not end the
+//! process. The handler of SIGBUS that this takes is installed with the first map, and passes on every
+//! fault that is not within one.
+//!
 //! Held-out windows cannot be augmented: [`Store::augmented`] takes
 //! [`TrainWindows`](firebox_core::TrainWindows), which only the split makes. Nothing here knows
 //! tensors or the order in which windows are trained on.

@@ -9,8 +9,11 @@ use firebox_core::{Channel, Role, Series, SeriesSet, StepLabels};
 use polars::prelude::*;
 use rayon::prelude::*;
 
-use crate::frame::Reading;
-use crate::{Checks, DataError, Interval};
+use crate::frame::{self, Reading, Table};
+use crate::input::Input;
+use crate::mapping::Mapping;
+use crate::time::Zone;
+use crate::{Checks, DataConfig, Interval};
 
 /// Rows that one thread checks before it looks for more work: 512 KiB of four channels.
 const ROWS: usize = 1 << 14;
@@ -18,64 +21,148 @@ const ROWS: usize = 1 << 14;
 const MOST_CHANNELS: usize = 64;
 
 /// The series of a table and what is to be said of it; none if it has to go the long way.
-///
-/// # Errors
-///
-/// As the long way has them: when times cannot be read.
-pub(crate) fn clean(reading: &Reading<'_>) -> Result<Option<(SeriesSet, Checks)>, DataError> {
-    let mapping = reading.mapping;
-    let (channels, steps) = (&mapping.channels, reading.frame.height());
-    let alone = mapping.series.is_none() && mapping.label.is_none();
-    if !alone || steps < 2 || channels.len() > MOST_CHANNELS {
-        return Ok(None);
-    }
-    let mut columns = Vec::with_capacity(channels.len());
-    for channel in channels {
-        match Pieces::of(reading.column(&channel.name)?) {
-            Some(pieces) => columns.push(pieces),
-            None => return Ok(None),
-        }
-    }
-    let times = mapping.time.as_ref().map(|name| reading.times(name)).transpose()?;
-    let declared = reading.config.interval.map(Interval::microseconds);
-    let interval = times.as_deref().map(|times| times[1].wrapping_sub(times[0]));
-    if let (Some(times), Some(interval)) = (&times, interval) {
-        let even = |part: &[i64]| {
-            part.windows(2)
-                .fold(true, |even, pair| even & (pair[1].wrapping_sub(pair[0]) == interval))
-        };
-        // Parts overlap by one step, so that no difference is left out.
-        let starts = (0..steps).into_par_iter().step_by(ROWS);
-        let all = starts.map(|start| even(&times[start..(start + ROWS + 1).min(steps)]));
-        if interval <= 0 || declared.is_some_and(|known| known != interval) || !all.all(|even| even)
+pub(crate) fn clean(table: &Table<'_>, zone: &Zone) -> Option<(SeriesSet, Checks)> {
+    let reading = table.reading(zone);
+    let mut short = Short::new(&reading, reading.frame.height())?;
+    short.add(&reading)?;
+    short.finish(&reading)
+}
+
+/// The same of a Parquet file, some groups of rows at a time, so that no more of it is in memory than
+/// the series and one part.
+pub(crate) fn clean_by_parts(
+    input: &Input,
+    config: &DataConfig,
+    zone: &Zone,
+) -> Option<(SeriesSet, Checks)> {
+    let rows = frame::row_groups(input)?;
+    let total: usize = rows.iter().sum();
+    let mut groups = rows.into_iter().peekable();
+    let (mut start, mut short) = (0, None::<Short>);
+    while groups.peek().is_some() {
+        let mut count = 0;
+        while count < PART
+            && let Some(group) = groups.next()
         {
-            return Ok(None);
+            count += group;
+        }
+        // Whatever is wrong with a part is found again on the long way, and told from there.
+        let table = frame::load_part(input, config, start..start + count).ok()?;
+        let reading = table.reading(zone);
+        if short.is_none() {
+            short = Some(Short::new(&reading, total)?);
+        }
+        short.as_mut()?.add(&reading)?;
+        start += count;
+        if groups.peek().is_none() {
+            return short?.finish(&reading);
         }
     }
-    let Some(values) = interleaved(&columns, channels, steps) else { return Ok(None) };
-    let span = times.as_ref().map(|times| [times[0], times[steps - 1]]);
-    let series = Series {
-        name: reading.input.stem(),
-        time: times.unwrap_or_else(|| (0..steps as i64).collect()),
-        values,
-        labels: StepLabels::None,
-        segments: std::iter::once(0..steps).collect(),
-        origin: reading.input.origin,
+    None
+}
+
+/// Rows of a part: enough to keep all threads busy.
+const PART: usize = 1 << 20;
+
+/// A series as far as its rows have been added.
+struct Short {
+    times: Option<Vec<i64>>,
+    values: Vec<f64>,
+    steps: usize,
+    /// Rows that are there.
+    rows: usize,
+    /// First value of each channel.
+    firsts: Vec<f64>,
+    /// Channels that have another value than their first, as bits.
+    varies: u64,
+}
+
+impl Short {
+    fn new(reading: &Reading<'_>, steps: usize) -> Option<Self> {
+        let Mapping { time, series, label, channels, .. } = reading.mapping;
+        let alone = series.is_none() && label.is_none();
+        if !alone || steps < 2 || channels.len() > MOST_CHANNELS {
+            return None;
+        }
+        let times = time.as_ref().map(|_| Vec::with_capacity(steps));
+        let values = vec![0.0; steps * channels.len()];
+        Some(Self { times, values, steps, rows: 0, firsts: vec![], varies: 0 })
+    }
+
+    /// Adds the rows of a table; none if one has a defect.
+    fn add(&mut self, reading: &Reading<'_>) -> Option<()> {
+        let Mapping { time, channels, .. } = reading.mapping;
+        let width = channels.len();
+        let columns: Vec<Pieces<'_>> = channels
+            .iter()
+            .map(|channel| Pieces::of(reading.column(&channel.name).ok()?))
+            .collect::<Option<_>>()?;
+        if self.firsts.is_empty() {
+            self.firsts = columns.iter().map(Pieces::first).collect();
+        }
+        if let (Some(times), Some(name)) = (&mut self.times, time) {
+            let part = reading.times(name).ok()?;
+            match times.is_empty() {
+                true if part.len() == self.steps => *times = part,
+                _ => times.extend(part),
+            }
+        }
+        let rows = reading.frame.height();
+        let out = self.values.get_mut(self.rows * width..(self.rows + rows) * width)?;
+        self.varies |= interleave(&columns, &Bars::of(channels), &self.firsts, out)?;
+        self.rows += rows;
+        Some(())
+    }
+
+    /// The series; none if a channel is constant or times are not even.
+    fn finish(self, reading: &Reading<'_>) -> Option<(SeriesSet, Checks)> {
+        let Self { times, values, steps, rows, varies, .. } = self;
+        let mapping = reading.mapping;
+        let channels = &mapping.channels;
+        let all = u64::MAX >> (MOST_CHANNELS - channels.len());
+        let declared = reading.config.interval.map(Interval::microseconds);
+        let interval = times.as_deref().map(|times| times[1].wrapping_sub(times[0]));
+        let contradicts = declared.is_some() && interval.is_some() && declared != interval;
+        let uneven = times.as_deref().is_some_and(|times| !even(times));
+        if rows != steps || varies != all || contradicts || uneven {
+            return None;
+        }
+        let span = times.as_ref().map(|times| [times[0], times[steps - 1]]);
+        let series = Series {
+            name: reading.input.stem(),
+            time: times.unwrap_or_else(|| (0..steps as i64).collect()),
+            values,
+            labels: StepLabels::None,
+            segments: std::iter::once(0..steps).collect(),
+            origin: reading.input.origin,
+        };
+        let checks = Checks {
+            rows: steps as u64,
+            steps: steps as u64,
+            series: 1,
+            segments: 1,
+            time_column: mapping.time.clone(),
+            label_like: mapping.label_like.clone(),
+            channels: channels.clone(),
+            interval: interval.and_then(Interval::from_microseconds),
+            interval_declared: declared.is_some(),
+            span,
+            ..Checks::default()
+        };
+        let set = SeriesSet::new(channels.clone(), vec![], vec![series]).ok()?;
+        Some((set, checks))
+    }
+}
+
+/// Whether every time lies as far behind the one before it as the second behind the first.
+fn even(times: &[i64]) -> bool {
+    let interval = times[1].wrapping_sub(times[0]);
+    let part = |start: usize| {
+        // Parts overlap by one step, so that no difference is left out.
+        let part = &times[start..(start + ROWS + 1).min(times.len())];
+        part.windows(2).fold(true, |even, pair| even & (pair[1].wrapping_sub(pair[0]) == interval))
     };
-    let checks = Checks {
-        rows: steps as u64,
-        steps: steps as u64,
-        series: 1,
-        segments: 1,
-        time_column: mapping.time.clone(),
-        label_like: mapping.label_like.clone(),
-        channels: channels.clone(),
-        interval: interval.and_then(Interval::from_microseconds),
-        interval_declared: declared.is_some(),
-        span,
-        ..Checks::default()
-    };
-    Ok(Some((SeriesSet::new(channels.clone(), vec![], vec![series])?, checks)))
+    interval > 0 && (0..times.len()).into_par_iter().step_by(ROWS).all(part)
 }
 
 /// A column of f64 without a missing value, in the pieces that it was read in.
@@ -86,7 +173,7 @@ impl<'a> Pieces<'a> {
         let numbers = column.f64().ok().filter(|numbers| numbers.null_count() == 0)?;
         let mut start = 0;
         let pieces = numbers.downcast_iter().map(|chunk| {
-            let values = chunk.values().as_slice();
+            let values = &chunk.values()[..];
             start += values.len();
             (start - values.len(), values)
         });
@@ -111,18 +198,20 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The columns as rows; none if a value does not fit f32, a bar is out of order, or a channel has one
-/// value only.
-fn interleaved(columns: &[Pieces<'_>], channels: &[Channel], steps: usize) -> Option<Vec<f64>> {
+/// Writes columns as rows and says which channels have another value than their first; none if a value
+/// does not fit f32, or a bar is out of order.
+fn interleave(
+    columns: &[Pieces<'_>],
+    bars: &Bars,
+    firsts: &[f64],
+    values: &mut [f64],
+) -> Option<u64> {
     let width = columns.len();
-    let firsts: Vec<f64> = columns.iter().map(Pieces::first).collect();
-    let bars = Bars::of(channels);
-    let mut values = vec![0.0; steps * width];
     let blocks = values.par_chunks_mut(ROWS * width).enumerate();
     let varies = blocks.map(|(block, out)| {
         let rows = block * ROWS..(block * ROWS + out.len() / width);
         let (mut fits, mut varies) = (true, 0u64);
-        for (channel, (column, first)) in columns.iter().zip(&firsts).enumerate() {
+        for (channel, (column, first)) in columns.iter().zip(firsts).enumerate() {
             column.within(rows.clone(), |place, part| {
                 let out = out[place * width + channel..].iter_mut().step_by(width);
                 let (mut inside, mut other) = (true, false);
@@ -137,9 +226,7 @@ fn interleaved(columns: &[Pieces<'_>], channels: &[Channel], steps: usize) -> Op
         }
         (fits && bars.in_order(out, width)).then_some(varies)
     });
-    let varies = blocks_agree(varies)?;
-    let all = u64::MAX >> (MOST_CHANNELS - width);
-    (varies == all).then_some(values)
+    blocks_agree(varies)
 }
 
 /// What differs in any block; none if one is not in order.
@@ -186,8 +273,6 @@ mod tests {
     use super::*;
     use crate::input::inputs;
     use crate::raw::Raw;
-    use crate::time::Zone;
-    use crate::{DataConfig, frame};
     use firebox_core::Stream;
     use std::fmt::Write as _;
 
@@ -224,7 +309,7 @@ mod tests {
         let mut raw = Raw::default();
         raw.add(reading.series().unwrap()).unwrap();
         let long = crate::clean::clean(raw, settings.interval, &settings.checks).ok();
-        [clean(&reading).unwrap(), long]
+        [clean(&table, &zone), long]
     }
 
     #[test]
@@ -244,6 +329,35 @@ mod tests {
             config.interval = Interval::from_microseconds(60_000_000);
         });
         assert!(short.is_some() && short == long);
+    }
+
+    #[test]
+    fn parts_of_a_parquet_file_are_put_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bad: Option<usize>| {
+            let rows = 300_000;
+            let mut close: Vec<f64> = (0..rows).map(|row| (row % 977) as f64).collect();
+            bad.iter().for_each(|row| close[*row] = f64::NAN);
+            let time: Vec<i64> = (0..rows as i64).map(|row| 1_700_000_000 + row * 60).collect();
+            let columns =
+                vec![Column::new("time".into(), time), Column::new("close".into(), close)];
+            let mut frame = DataFrame::new(rows, columns).unwrap();
+            let path = folder.path().join(name);
+            let file = std::fs::File::create(&path).unwrap();
+            ParquetWriter::new(file).with_row_group_size(Some(7000)).finish(&mut frame).unwrap();
+            let mut config = DataConfig::new(&path);
+            config.columns.time_unit = crate::TimeUnit::S;
+            config
+        };
+        let config = write("good.parquet", None);
+        let files = inputs(&config).unwrap();
+        let zone = Zone::named(None).unwrap();
+        let table = frame::load(&files[0], &config).unwrap();
+        let whole = clean(&table, &zone);
+        assert!(whole.is_some() && whole == clean_by_parts(&files[0], &config, &zone));
+        let config = write("bad.parquet", Some(299_999));
+        let files = inputs(&config).unwrap();
+        assert!(clean_by_parts(&files[0], &config, &zone).is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tables read by polars → series.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,8 +28,33 @@ pub(crate) struct Table<'a> {
     mapping: Mapping,
 }
 
+/// Rows of each group of rows of a Parquet file; none if it cannot be read.
+pub(crate) fn row_groups(input: &Input) -> Option<Vec<usize>> {
+    let file = std::fs::File::open(&input.path).ok()?;
+    let mut reader = ParquetReader::new(file);
+    let groups = &reader.get_metadata().ok()?.row_groups;
+    Some(groups.iter().map(|group| group.num_rows()).collect())
+}
+
 /// Reads the columns in use of one CSV, Parquet or Arrow file.
 pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
+    load_rows(input, config, None)
+}
+
+/// The same of some rows of a Parquet file.
+pub(crate) fn load_part<'a>(
+    input: &'a Input,
+    config: &'a DataConfig,
+    rows: Range<usize>,
+) -> Result<Table<'a>, DataError> {
+    load_rows(input, config, Some(rows))
+}
+
+fn load_rows<'a>(
+    input: &'a Input,
+    config: &'a DataConfig,
+    rows: Option<Range<usize>>,
+) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
     let (frame, mapping) = if *format == Format::Csv {
         let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
@@ -43,7 +69,15 @@ pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table
         others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
         let frame = if declared.all_can_be_read() {
             let columns: Vec<Expr> = mapping.used().map(col).collect();
-            scan(path, *format)?.and_then(|lazy| lazy.select(columns).collect())
+            scan(path, *format)?.and_then(|lazy| {
+                let lazy = lazy.select(columns);
+                match rows {
+                    Some(rows) => lazy.slice(rows.start as i64, rows.len() as IdxSize).collect(),
+                    None => lazy.collect(),
+                }
+            })
+        } else if rows.is_some() {
+            return Err(DataError::Empty { path: path.clone() });
         } else {
             used_alone(path, *format, &mapping)?
         };

@@ -125,16 +125,21 @@ fn checked(
     let table = is_table(inputs[0].format);
     let raw = match inputs {
         [input] if table => {
-            let table = frame::load(input, config)?;
-            let reading = table.reading(&zone);
-            match fast::clean(&reading)? {
-                Some((set, checks)) => {
-                    progress(listener, 1, 1);
-                    warn_without_times(listener, checks.time_column.is_none());
-                    return Ok((set, checks));
-                }
-                None => together(std::iter::once(reading.series()), inputs, listener)?,
+            let done = |(set, checks): (SeriesSet, Checks)| {
+                progress(listener, 1, 1);
+                warn_without_times(listener, checks.time_column.is_none());
+                Ok((set, checks))
+            };
+            let short = || fast::clean_by_parts(input, config, &zone);
+            if let Some(found) = (input.format == Format::Parquet).then(short).flatten() {
+                return done(found);
             }
+            let table = frame::load(input, config)?;
+            let again = input.format != Format::Parquet;
+            if let Some(found) = again.then(|| fast::clean(&table, &zone)).flatten() {
+                return done(found);
+            }
+            together(std::iter::once(table.reading(&zone).series()), inputs, listener)?
         }
         _ => together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?,
     };
@@ -218,11 +223,11 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
 fn hash(path: &Path) -> Result<blake3::Hash, DataError> {
     let mut file = fs::File::open(path).map_err(DataError::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = vec![0; 4 << 20];
     loop {
         match file.read(&mut buffer).map_err(DataError::io("read", path))? {
             0 => return Ok(hasher.finalize()),
-            read => drop(hasher.update(&buffer[..read])),
+            read => drop(hasher.update_rayon(&buffer[..read])),
         }
     }
 }

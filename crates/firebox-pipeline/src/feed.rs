@@ -53,14 +53,7 @@ impl Run<'_> {
         let augment = &self.config.augment;
         let source: Arc<dyn TrainSource> = match augment.mode {
             AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
-            AugmentMode::Online => self.stage("augment", None, &mut 0, || {
-                let (train, normaliser) = (&windows.parts.train, &windows.normaliser);
-                let (train, normaliser) = (train.clone(), normaliser.clone());
-                let source =
-                    AugmentedWindows::new(train, normaliser, augment, self.config.run.seed)?;
-                let detail = format!("{} windows, drawn anew in each epoch", source.len());
-                Ok((Arc::new(source), false, detail))
-            })?,
+            AugmentMode::Online => self.augmented_online(windows)?,
         };
         let loader = &self.config.loader;
         let (place, why) = self.place(loader.resident, source.as_ref())?;
@@ -69,6 +62,16 @@ impl Run<'_> {
             .field("device", format!("{:?}", self.device.device))
             .finish();
         Ok(Feed { source, key, place, why })
+    }
+
+    fn augmented_online(&self, windows: &Windows) -> Result<Arc<AugmentedWindows>, PipelineError> {
+        self.stage("augment", None, &mut 0, || {
+            let (train, normaliser) = (windows.parts.train.clone(), windows.normaliser.clone());
+            let (augment, seed) = (&self.config.augment, self.config.run.seed);
+            let source = AugmentedWindows::new(train, normaliser, augment, seed)?;
+            let detail = format!("{} windows, drawn anew in each epoch", source.len());
+            Ok((Arc::new(source), false, detail))
+        })
     }
 
     fn place(
