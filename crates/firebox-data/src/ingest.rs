@@ -10,11 +10,16 @@ use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
+use crate::demand::DemandConfig;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, Format, fast, frame, market, npy, store, ts};
+use crate::timeframes::derive;
+use crate::{
+    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, fast, frame, market, npy,
+    store, ts,
+};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -95,40 +100,46 @@ pub fn ingest(
             ),
         ),
     }
-    let (set, checks) = checked(config, &inputs, listener)?;
+    let (set, checks) = read_checked(config, &inputs, listener)?;
     store::save(cache, key, &set, &checks)?;
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
 }
 
-/// Reads and checks the data that `config` names, and stores nothing.
+/// The files that `config` names, in order: those of folders by their names.
 ///
 /// # Errors
 ///
-/// As for [`ingest`].
+/// When a file is missing, or of the wrong kind.
+pub fn files(config: &DataConfig) -> Result<Vec<PathBuf>, DataError> {
+    Ok(inputs(config)?.into_iter().map(|input| input.path).collect())
+}
+
+/// Reads and checks the data that `config` names, and stores nothing: for data that is used once.
+///
+/// # Errors
+///
+/// As [`ingest`].
 pub fn read(
     config: &DataConfig,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    checked(config, &inputs(config)?, listener)
+    read_checked(config, &inputs(config)?, listener)
 }
 
-fn checked(
+fn read_checked(
     config: &DataConfig,
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     refuse_settings(config, inputs[0].format)?;
-    let zone = Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
-        let zone = config.columns.time_zone.clone().unwrap_or_default();
-        DataError::TimeZone { zone, nearest }
-    })?;
+    let zone = zone(config)?;
     let table = is_table(inputs[0].format);
     let raw = match inputs {
         [input] if table => {
             let done = |(set, checks): (SeriesSet, Checks)| {
                 progress(listener, 1, 1);
                 warn_without_times(listener, checks.time_column.is_none());
-                Ok((set, checks))
+                with_timeframes(set, checks, config)
             };
             let short = || fast::clean_by_parts(input, config, &zone);
             if let Some(found) = (input.format == Format::Parquet).then(short).flatten() {
@@ -144,7 +155,14 @@ fn checked(
         _ => together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?,
     };
     warn_without_times(listener, table && raw.time.is_none());
-    clean(raw, config.interval, &config.checks)
+    checked(raw, config)
+}
+
+fn zone(config: &DataConfig) -> Result<Zone, DataError> {
+    Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
+        let zone = config.columns.time_zone.clone().unwrap_or_default();
+        DataError::TimeZone { zone, nearest }
+    })
 }
 
 fn is_table(format: Format) -> bool {
@@ -163,6 +181,31 @@ fn warn_without_times(listener: &dyn Listener, without: bool) {
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
+}
+
+/// The checks, and the making of timeframes.
+pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+    let (set, checks) = clean(raw, config.interval, &config.checks)?;
+    with_timeframes(set, checks, config)
+}
+
+fn with_timeframes(
+    set: SeriesSet,
+    mut checks: Checks,
+    config: &DataConfig,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let Some(frames) = &config.timeframes else { return Ok((set, checks)) };
+    let (set, made) = derive(&set, frames, checks.interval)?;
+    checks.timeframes = Some(made);
+    Ok((set, checks))
+}
+
+/// Everything that the files hold, before any check.
+pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, DataError> {
+    let inputs = inputs(config)?;
+    refuse_settings(config, inputs[0].format)?;
+    let zone = zone(config)?;
+    together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, listener)
 }
 
 fn warn(listener: &dyn Listener, message: String) {
@@ -185,6 +228,12 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     let mut key = Key::builder("series", store::VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
+    }
+    if inputs[0].format == Format::Demand {
+        key = key.field("generator", demand::VERSION.to_le_bytes());
+    }
+    if inputs[0].format == Format::Clips {
+        key = key.field("generator", clips::VERSION.to_le_bytes());
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
@@ -249,7 +298,7 @@ fn together(
         all.add(raw?)?;
         progress(listener, done, inputs.len() as u64);
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market) {
+    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand | Format::Clips) {
         all.sort_classes();
     }
     all.separate_names();
@@ -269,6 +318,8 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         }
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::load(input, config)?.reading(zone).series()
         }
@@ -279,7 +330,8 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
 fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
     let columns = &config.columns;
     let table = is_table(format);
-    let has_times = table || format == Format::Market;
+    let generated = matches!(format, Format::Market | Format::Demand);
+    let has_times = table || generated;
     let rules = [
         (
             !table && columns.time.is_some(),
@@ -294,14 +346,21 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
-            matches!(format, Format::Ts | Format::Market) && columns.label.is_some(),
+            matches!(format, Format::Ts | Format::Market | Format::Clips)
+                && columns.label.is_some(),
             "columns.label",
             "the classes are in the file itself",
         ),
+        (format == Format::Demand && columns.label.is_some(), "columns.label", "it has no classes"),
         (
-            format == Format::Market && !columns.channels.is_empty(),
+            generated && !columns.channels.is_empty(),
             "columns.channels",
-            "a market has open, high, low and close",
+            "a market has open, high, low and close, and demand has demand, size and homes",
+        ),
+        (
+            format == Format::Clips && !columns.channels.is_empty(),
+            "columns.channels",
+            "generated clips have channels without names",
         ),
         (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
         (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),

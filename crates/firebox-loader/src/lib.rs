@@ -68,4 +68,4 @@ pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, TrainLoader};
 pub use masking::{Masking, MaskingError};
 pub use resident::{Place, Resident, Room, Shelf, TrainResident, bytes_of, place};
-pub use source::{NormalisedWindows, Sample, Source, TrainSamples, TrainSource};
+pub use source::{NormalisedWindows, Relabelled, Sample, Source, TrainSamples, TrainSource};

@@ -5,16 +5,20 @@
 
 use std::path::Path;
 
-use firebox_core::{Key, Silent};
+use firebox_core::Key;
 use firebox_eval::{Reason, Report};
 use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::local;
+use crate::feed::series_key;
+use crate::finetune::Finetune;
 use crate::folder::RunFolder;
+use crate::forecast::Forecast;
 use crate::keys::Keys;
+use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
+use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -35,13 +39,18 @@ pub(crate) trait Chain: Sync {
     /// The keys of its results. All depend on `[data]`, `[window]` and the other common tables; a
     /// kind adds its own.
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let data = local(&config.data, &config.run.cache, &Silent)?;
-        let series = firebox_data::fingerprint(&data)?;
+        let series = series_key(config)?;
         Ok(Keys::new(config, series, &device.arithmetic()?))
     }
 
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
+
+    /// Whether it leaves a trained model by [`Run::keep_model`], without which no run of this kind is
+    /// whole.
+    fn keeps_model(&self) -> bool {
+        false
+    }
 
     /// Everything up to the report.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
@@ -56,10 +65,25 @@ pub(crate) trait Chain: Sync {
 }
 
 impl Kind {
+    /// Its name in a pipeline file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pretrain => "pretrain",
+            Self::Finetune => "finetune",
+            Self::Forecast => "forecast",
+            Self::Multitimeframe => "multitimeframe",
+            Self::Pseudolabel => "pseudolabel",
+        }
+    }
+
     /// The chain of this kind.
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Multitimeframe => &Multitimeframe,
+            Self::Finetune => &Finetune,
+            Self::Forecast => &Forecast,
+            Self::Pseudolabel => &Pseudolabel,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use firebox_core::{AugmentMode, Augmentation, Key, Listener};
+use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
@@ -14,6 +14,7 @@ use firebox_loader::{
 use firebox_remote::{RemoteConfig, RemoteError, fetch, is_remote};
 use sysinfo::System;
 
+use crate::PipelineConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::stages::{Run, Windows};
@@ -129,6 +130,12 @@ fn room(device: &ChosenDevice, name: &str) -> Room {
         shared,
         host,
     }
+}
+
+/// The key of the series that a pipeline reads, whose remote files are fetched for it.
+pub(crate) fn series_key(config: &PipelineConfig) -> Result<Key, PipelineError> {
+    let data = local(&config.data, &config.run.cache, &Silent)?;
+    Ok(firebox_data::fingerprint(&data)?)
 }
 
 /// The settings with every URL replaced by its copy in the cache, fetched if it is not there or not
