@@ -51,11 +51,11 @@ def lines_of(command):
     return {line["case"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
-def build():
-    command = ["cargo", "build", "--quiet", "--release", "--workspace", "--bin", "firebox-benches"]
+def build(name="firebox-benches"):
+    command = ["cargo", "build", "--quiet", "--release", "--workspace", "--bin", name]
     subprocess.run(command, cwd=HERE.parent, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
-    return target / "release" / "firebox-benches"
+    return target / "release" / name
 
 
 def show(number):

@@ -7,8 +7,10 @@ use anyhow::{Context, ensure};
 use burn::tensor::Device;
 use firebox_cache::{Augmenter, PriceScale, Shards, Store, augmented_key};
 use firebox_core::*;
-use firebox_data::{DataConfig, ingest};
-use firebox_loader::{LoaderConfig, NormalisedWindows, Position, Source, TrainLoader};
+use firebox_data::{DataConfig, fingerprint, ingest, read};
+use firebox_loader::{
+    LoaderConfig, NormalisedWindows, Position, Source, TrainLoader, TrainResident,
+};
 use rayon::prelude::*;
 
 use crate::measure::{Work, case};
@@ -29,6 +31,42 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     windowing(&set, &parts.train, &normaliser)?;
     augmentation(&parts.train, &normaliser)?;
     cache(&parts.train, &normaliser)
+}
+
+/// Reading and checking many bars. What is measured apart: the hash of the files, which names the
+/// result, and the result's way onto the disk.
+pub(crate) fn many(folder: &Path) -> anyhow::Result<()> {
+    for name in ["csv", "parquet"] {
+        let file = folder.join(format!("many.{name}"));
+        let bytes = std::fs::metadata(&file).with_context(|| file.display().to_string())?.len();
+        let config = DataConfig::new(&file);
+        let check = |set: &Arc<SeriesSet>| -> anyhow::Result<Work> {
+            let close = set.role(Role::Close).context("no close")?;
+            let check = set.series()[0].values.iter().skip(close).step_by(CHANNELS).sum();
+            Ok(Work { rows: set.steps(), bytes: bytes as usize, check })
+        };
+        let nothing = || Ok(());
+        case(&format!("many/hash-{name}"), nothing, |()| {
+            fingerprint(&config)?;
+            Ok(Work { rows: 1, bytes: bytes as usize, check: 1.0 })
+        })?;
+        case(&format!("many/read-{name}"), nothing, |()| {
+            check(&Arc::new(read(&config, &Silent)?.0))
+        })?;
+        let fresh = || Ok(tempfile::tempdir_in(folder)?);
+        case(&format!("many/all-{name}"), fresh, |cache| {
+            let data = ingest(&config, cache.path(), &Silent)?;
+            check(&data.set)
+        })?;
+        let cache = tempfile::tempdir_in(folder)?;
+        ingest(&config, cache.path(), &Silent)?;
+        case(&format!("many/again-{name}"), nothing, |()| {
+            let data = ingest(&config, cache.path(), &Silent)?;
+            ensure!(data.reused, "it was made again");
+            check(&data.set)
+        })?;
+    }
+    Ok(())
 }
 
 fn augmentations(storage: Storage) -> Augmentation {
@@ -162,20 +200,24 @@ fn work(shards: &Shards, storage: Storage, check: f64) -> anyhow::Result<Work> {
     Ok(Work { rows: shards.len(), bytes: shards.len() * WIDTH * size, check })
 }
 
-/// The records of an epoch into a batch's buffer, one after the other and in a random order.
+/// The records of an epoch into a batch's buffer, one batch after the other, in their order and in a
+/// random one.
 fn reading(shards: &Shards, storage: Storage, name: &str) -> anyhow::Result<()> {
     let mut order: Vec<usize> = (0..shards.len()).collect();
     let read = |case_name: &str, order: &[usize]| {
-        let mut buffer = vec![0.0f32; BATCH * WIDTH];
+        let mut buffer = Vec::with_capacity(BATCH * WIDTH);
         case(
             case_name,
             || Ok(()),
             |()| {
                 let mut check = 0.0;
                 for batch in order.chunks(BATCH) {
-                    for (index, out) in batch.iter().zip(buffer.chunks_exact_mut(WIDTH)) {
-                        check += f64::from(shards.read(*index, out).version);
-                    }
+                    buffer.clear();
+                    shards.gather(batch, RULE.length, &mut buffer);
+                    shards.check_read(batch)?;
+                    std::hint::black_box(&mut buffer);
+                    check +=
+                        batch.iter().map(|i| f64::from(shards.record(*i).version)).sum::<f64>();
                 }
                 ensure!(check == (shards.len() / (VERSIONS + 1) * 10) as f64, "versions {check}");
                 work(shards, storage, check)
@@ -221,11 +263,45 @@ fn bandwidth(shards: &Shards) -> anyhow::Result<()> {
     )
 }
 
+/// A whole epoch from memory: of the host, and of the device, which is the same here.
+fn resident(source: &Arc<Shards>) -> anyhow::Result<()> {
+    let device = Device::default();
+    let sets = [
+        ("memory", TrainResident::read(&**source)?),
+        ("device", TrainResident::upload(&**source, &device)?),
+    ];
+    for (name, set) in sets {
+        let config =
+            LoaderConfig { batch_size: BATCH, workers: 0, seed: SEED, ..LoaderConfig::default() };
+        let loader = TrainLoader::resident(set, config, device.clone())?;
+        case(
+            &format!("load/epoch-{name}"),
+            || Ok(()),
+            |()| {
+                let mut samples = 0;
+                for batch in loader.epoch(Position::START) {
+                    samples += batch?.len();
+                }
+                ensure!(samples == loader.samples(), "{samples} samples");
+                Ok(Work { rows: samples, bytes: samples * WIDTH * 4, check: samples as f64 })
+            },
+        )?;
+    }
+    Ok(())
+}
+
 /// A whole epoch through the loader, onto the CPU device.
 fn loading(shards: Shards) -> anyhow::Result<()> {
     let source = Arc::new(shards);
+    resident(&source)?;
     for workers in [0, 1, 2] {
-        let config = LoaderConfig { batch_size: BATCH, workers, prefetch: 4, seed: SEED };
+        let config = LoaderConfig {
+            batch_size: BATCH,
+            workers,
+            prefetch: 4,
+            seed: SEED,
+            ..LoaderConfig::default()
+        };
         let loader = TrainLoader::new(source.clone(), config, Device::default())?;
         case(
             &format!("load/epoch-{workers}-workers"),

@@ -17,7 +17,32 @@ pub enum Values<'a> {
     Bf16(&'a [bf16]),
 }
 
-impl Values<'_> {
+impl<'a> Values<'a> {
+    /// Some of the values.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer.
+    pub fn part(&self, range: std::ops::RangeTo<usize>) -> Values<'a> {
+        match self {
+            Self::F32(values) => Values::F32(&values[range]),
+            Self::F16(values) => Values::F16(&values[range]),
+            Self::Bf16(values) => Values::Bf16(&values[range]),
+        }
+    }
+
+    /// Appends the values as f32.
+    pub(crate) fn append(&self, out: &mut Vec<f32>) {
+        match self {
+            Self::F32(values) => out.extend_from_slice(values),
+            _ => {
+                let start = out.len();
+                out.resize(start + self.len(), 0.0);
+                self.write(&mut out[start..]);
+            }
+        }
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         match self {

@@ -77,6 +77,43 @@ pub enum CacheError {
         #[source]
         source: std::io::Error,
     },
+    /// A mapped file that was whole when it was opened.
+    #[error(
+        "`{}` changed while it was being read; what was read of it is not used. Run again: a damaged cache is made anew",
+        path.display()
+    )]
+    Vanished {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Damage,
+    },
+    /// A folder of samples that is not whole.
+    #[error("`{}` cannot be used: convert the arrays again, which makes only what is missing", path.display())]
+    Samples {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Damage,
+    },
+    /// A value of a sample that the storage type cannot hold.
+    #[error(
+        "sample {sample}, step {step}, channel {channel}: {value} cannot be stored as {storage}; correct the array, or store the samples in a wider type"
+    )]
+    Value {
+        /// Index of the sample.
+        sample: usize,
+        /// Index of the step.
+        step: usize,
+        /// Index of the channel.
+        channel: usize,
+        /// The value.
+        value: f32,
+        /// Name of the storage type.
+        storage: &'static str,
+    },
     /// What was just written is not whole.
     #[error("`{}` was written, but does not read back; check the disk", path.display())]
     ReadBack {

@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CacheError, Damage};
+use crate::guard::Guard;
 
 /// Above this size, all threads hash a file together.
 const PARALLEL: usize = 256 * 1024;
@@ -67,11 +69,16 @@ fn update(hasher: &mut blake3::Hasher, bytes: &[u8]) {
 }
 
 /// Maps a file, and checks its size and, if `hash`, its content.
-pub(crate) fn check_file(folder: &Path, record: &FileRecord, hash: bool) -> Result<Mmap, Damage> {
+pub(crate) fn check_file(
+    folder: &Path,
+    record: &FileRecord,
+    hash: bool,
+) -> Result<Arc<Guard>, Damage> {
     if record.name.is_empty() || record.name.contains(['/', '\\']) || record.name == ".." {
         return Err(Damage::Content(format!("`{}` is not the name of a file", record.name)));
     }
-    let file = File::open(folder.join(&record.name)).map_err(|error| match error.kind() {
+    let path = folder.join(&record.name);
+    let file = File::open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Damage::Missing,
         _ => Damage::Unreadable(error),
     })?;
@@ -82,9 +89,10 @@ pub(crate) fn check_file(folder: &Path, record: &FileRecord, hash: bool) -> Resu
     // SAFETY: files in the store are replaced by renaming and never changed in place, so nothing of
     // this engine changes the bytes under the map.
     let map = unsafe { Mmap::map(&file) }.map_err(Damage::Unreadable)?;
+    let map = Guard::new(map, file, path);
     if hash {
         let mut hasher = blake3::Hasher::new();
-        update(&mut hasher, &map);
+        update(&mut hasher, map.bytes());
         if hasher.finalize().to_hex().as_str() != record.blake3 {
             return Err(Damage::Checksum);
         }

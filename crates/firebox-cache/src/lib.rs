@@ -11,6 +11,14 @@
 //! processes can share a store; each entry is made once, and [`Store::prune`] never removes what
 //! a running process reads.
 //!
+//! [`Samples`] are arrays of other programs in shards of the same kind, outside of any store: written
+//! once, in parallel, and gone on with after an interruption.
+//!
+//! Shards are mapped. A file that shrinks under its map, or whose disk fails, gives zeros and an error
+//! from `check_read`, which the loader asks before it believes what it has read; it does not end the
+//! process. The handler of SIGBUS that this takes is installed with the first map, and passes on every
+//! fault that is not within one.
+//!
 //! Held-out windows cannot be augmented: [`Store::augmented`] takes
 //! [`TrainWindows`](firebox_core::TrainWindows), which only the split makes. Nothing here knows
 //! tensors or the order in which windows are trained on.
@@ -53,13 +61,16 @@ mod augment;
 mod element;
 mod error;
 mod files;
+mod guard;
 mod keep;
 mod lock;
 mod manifest;
+mod mapped;
 mod normal;
 mod parameters;
 mod plan;
 mod price;
+mod samples;
 mod shard;
 mod shards;
 mod store;
@@ -71,5 +82,6 @@ pub use files::FileRecord;
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
 pub use price::PriceScale;
+pub use samples::{SampleSpec, Samples};
 pub use shards::{Record, Shards};
 pub use store::{AUGMENTED, Hold, SERIES, Store, augmented_key};

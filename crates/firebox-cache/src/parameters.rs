@@ -34,8 +34,15 @@ const LARGEST: f64 = 1e6;
 /// assert_eq!(error.to_string(), "`jitter.sigma` is -0.1; it must be from 0 to 1,000,000");
 /// ```
 pub fn check_parameters(augmentation: &Augmentation) -> Result<(), ParameterError> {
-    let Augmentation { versions: _, storage: _, jitter, scaling, time_warp, volatility_scaling } =
-        augmentation;
+    let Augmentation {
+        mode: _,
+        versions: _,
+        storage: _,
+        jitter,
+        scaling,
+        time_warp,
+        volatility_scaling,
+    } = augmentation;
     probability("jitter.probability", jitter.probability)?;
     sigma("jitter.sigma", jitter.sigma)?;
     probability("scaling.probability", scaling.probability)?;

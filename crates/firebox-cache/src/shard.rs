@@ -21,6 +21,7 @@ use half::slice::HalfBitsSliceExt;
 use crate::element::{self, Values};
 use crate::error::{CacheError, Damage};
 use crate::files::{FileRecord, Hashing, check_file};
+use crate::guard::Guard;
 
 /// Values are found at multiples of this many bytes, as Arrow recommends for wide instructions.
 const ALIGNMENT: usize = 64;
@@ -124,6 +125,7 @@ pub(crate) fn write(path: &Path, batch: &RecordBatch) -> Result<FileRecord, Cach
 /// A shard mapped into memory. Its buffers point into the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
+    file: Arc<Guard>,
     width: usize,
     storage: Storage,
     values: Buffer,
@@ -142,24 +144,26 @@ impl Shard {
         rows: usize,
         hash: bool,
     ) -> Result<Self, Damage> {
-        let map = check_file(folder, record, hash)?;
-        let length = map.len();
-        let start = NonNull::new(map.as_ptr().cast_mut())
+        let file = check_file(folder, record, hash)?;
+        let length = file.bytes().len();
+        let start = NonNull::new(file.bytes().as_ptr().cast_mut())
             .ok_or_else(|| Damage::Content("the file is empty".to_owned()))?;
         // SAFETY: the map is `length` bytes long, is never written through, and lives as long as
         // the buffer, which owns it. Files in the store are replaced by renaming and never changed
         // in place, so the bytes stay what they were checked to be.
-        let buffer = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) };
-        let batch = decode(&buffer, layout, rows);
-        batch.map(|batch| Self::of(&batch, layout)).map_err(|e| Damage::Content(e.to_string()))
+        let owner = Arc::clone(&file);
+        let buffer = unsafe { Buffer::from_custom_allocation(start, length, owner) };
+        let batch = decode(&buffer, layout, rows).map_err(|e| Damage::Content(e.to_string()))?;
+        Ok(Self::of(&batch, layout, file))
     }
 
-    fn of(batch: &RecordBatch, layout: &Layout) -> Self {
+    fn of(batch: &RecordBatch, layout: &Layout, file: Arc<Guard>) -> Self {
         let values = batch.column(0).to_data().child_data()[0].clone();
         let column = |index: usize| UInt32Array::from(batch.column(index).to_data());
         let size = values.data_type().primitive_width().unwrap_or(0);
         let (offset, bytes) = (values.offset() * size, values.len() * size);
         Self {
+            file,
             width: layout.width(),
             storage: layout.storage,
             values: values.buffers()[0].slice_with_length(offset, bytes),
@@ -172,7 +176,12 @@ impl Shard {
 
     /// Values of a record as they are stored: no byte is copied.
     pub(crate) fn values(&self, row: usize) -> Values<'_> {
-        let range = row * self.width..(row + 1) * self.width;
+        self.values_of(row, 1)
+    }
+
+    /// Values of records that lie one behind the other.
+    pub(crate) fn values_of(&self, row: usize, rows: usize) -> Values<'_> {
+        let range = row * self.width..(row + rows) * self.width;
         match self.storage {
             Storage::F32 => Values::F32(&self.values.typed_data()[range]),
             Storage::F16 => Values::F16(&self.values.typed_data()[range]),
@@ -180,6 +189,28 @@ impl Shard {
                 Values::Bf16(self.values.typed_data::<u16>()[range].reinterpret_cast())
             }
         }
+    }
+
+    /// The bytes of records that lie one behind the other.
+    pub(crate) fn stored(&self, row: usize, rows: usize) -> &[u8] {
+        let size = if self.storage == Storage::F32 { 4 } else { 2 };
+        &self.values[row * self.width * size..(row + rows) * self.width * size]
+    }
+
+    /// Whether what was read so far was there.
+    ///
+    /// # Errors
+    ///
+    /// When the file has shrunk or cannot be read any more.
+    pub(crate) fn check(&self) -> Result<(), CacheError> {
+        self.file.check()
+    }
+
+    /// Tells the system that these records are read soon.
+    pub(crate) fn will_need(&self, row: usize, rows: usize) {
+        let bytes = self.stored(row, rows);
+        let offset = bytes.as_ptr() as usize - self.file.bytes().as_ptr() as usize;
+        self.file.will_need(offset, bytes.len());
     }
 
     /// Length, label, window and version of a record.
@@ -282,14 +313,8 @@ mod tests {
         let hash = blake3::hash(&std::fs::read(&path).unwrap());
         assert_eq!(record.blake3, hash.to_hex().to_string());
 
-        let map = check_file(folder.path(), &record, true).unwrap();
-        let range = map.as_ptr_range();
-        // SAFETY: as in `Shard::open`; `map` outlives the buffer by its `Arc`.
-        let buffer = unsafe {
-            let start = NonNull::new_unchecked(map.as_ptr().cast_mut());
-            Buffer::from_custom_allocation(start, map.len(), Arc::new(map))
-        };
-        let shard = Shard::of(&decode(&buffer, &layout, 2).unwrap(), &layout);
+        let shard = Shard::open(folder.path(), &record, &layout, 2, true).unwrap();
+        let range = shard.file.bytes().as_ptr_range();
         assert!(range.contains(&shard.values.as_ptr()));
         assert_eq!(shard.values.as_ptr() as usize % ALIGNMENT, 0);
         assert_eq!(shard.values(1), Values::F32(&numbers[21..]));

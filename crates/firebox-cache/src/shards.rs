@@ -1,12 +1,15 @@
 //! Pre-augmented windows, read from memory-mapped shards.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Key};
+use firebox_core::{Channel, Key, Storage};
 
 use crate::element::Values;
+use crate::error::CacheError;
 use crate::manifest::Manifest;
+use crate::mapped::Mapped;
 use crate::shard::Shard;
 use crate::store::Hold;
 
@@ -29,7 +32,7 @@ pub struct Record {
 pub struct Shards {
     path: PathBuf,
     manifest: Arc<Manifest>,
-    shards: Vec<Shard>,
+    mapped: Mapped,
     reused: bool,
     /// Keeps `prune` away.
     _used: Arc<Hold>,
@@ -37,7 +40,10 @@ pub struct Shards {
 
 impl Shards {
     pub(crate) fn new(path: PathBuf, manifest: Manifest, shards: Vec<Shard>, used: Hold) -> Self {
-        Self { path, manifest: Arc::new(manifest), shards, reused: true, _used: Arc::new(used) }
+        let sizes = [manifest.records, manifest.records_per_shard];
+        let storage = manifest.inputs.augmentation.storage;
+        let mapped = Mapped::new(shards, sizes, manifest.shape, storage);
+        Self { path, manifest: Arc::new(manifest), mapped, reused: true, _used: Arc::new(used) }
     }
 
     pub(crate) fn made(self) -> Self {
@@ -89,6 +95,11 @@ impl Shards {
         self.reused
     }
 
+    /// The type that values are stored in.
+    pub fn storage(&self) -> Storage {
+        self.mapped.storage()
+    }
+
     /// Writes the values of a record as f32, padded with zeros.
     ///
     /// # Shapes
@@ -99,10 +110,38 @@ impl Shards {
     ///
     /// When there is no such record, or `out` has another length.
     pub fn read(&self, index: usize, out: &mut [f32]) -> Record {
-        let (shard, row) = self.place(index);
-        shard.values(row).write(out);
-        let (length, label, window, version) = shard.about(row);
-        Record { length, label, window, version }
+        self.values(index).write(out);
+        self.record(index)
+    }
+
+    /// Appends the values of records as f32, one after the other, each cut or padded with zeros to
+    /// `steps`. Faster than reading one by one: neighbours are copied together, and the next record
+    /// is fetched while one is copied.
+    ///
+    /// # Shapes
+    ///
+    /// - `out`: `[record, steps, channel]` more, row-major
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record.
+    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
+        self.mapped.gather(indices, steps, out);
+    }
+
+    /// Whether these records, which have just been read, were there. A file that shrinks under its
+    /// map reads as zeros, and this is where that is found out.
+    ///
+    /// # Errors
+    ///
+    /// When a file has shrunk, or its disk could not read a page. What was read is not to be used.
+    pub fn check_read(&self, indices: &[usize]) -> Result<(), CacheError> {
+        self.mapped.check_read(indices)
+    }
+
+    /// Tells the system that these records are read soon, so that it fetches them from the disk.
+    pub fn will_need(&self, records: Range<usize>) {
+        self.mapped.will_need(records);
     }
 
     /// The values of a record as they are stored, in place.
@@ -111,7 +150,7 @@ impl Shards {
     ///
     /// When there is no such record.
     pub fn values(&self, index: usize) -> Values<'_> {
-        let (shard, row) = self.place(index);
+        let (shard, row) = self.mapped.place(index);
         shard.values(row)
     }
 
@@ -121,14 +160,8 @@ impl Shards {
     ///
     /// When there is no such record.
     pub fn record(&self, index: usize) -> Record {
-        let (shard, row) = self.place(index);
+        let (shard, row) = self.mapped.place(index);
         let (length, label, window, version) = shard.about(row);
         Record { length, label, window, version }
-    }
-
-    fn place(&self, index: usize) -> (&Shard, usize) {
-        assert!(index < self.len(), "record {index} of {}", self.len());
-        let per_shard = self.manifest.records_per_shard;
-        (&self.shards[index / per_shard], index % per_shard)
     }
 }

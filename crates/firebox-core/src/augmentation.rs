@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Augmentation {
+    /// When versions are made: `cached`, `online` or `none`.
+    pub mode: AugmentMode,
     /// Augmented copies made of each training window; the original is kept beside them.
     pub versions: u32,
     /// Type that shards are stored in.
@@ -27,6 +29,7 @@ pub struct Augmentation {
 impl Default for Augmentation {
     fn default() -> Self {
         Self {
+            mode: AugmentMode::default(),
             versions: 4,
             storage: Storage::default(),
             jitter: Jitter::default(),
@@ -35,6 +38,20 @@ impl Default for Augmentation {
             volatility_scaling: VolatilityScaling::default(),
         }
     }
+}
+
+/// When the versions of training windows are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AugmentMode {
+    /// Once, before training, and kept: the same versions in every epoch.
+    #[default]
+    Cached,
+    /// When a window is read: `versions` fresh ones beside the original in each epoch, of the same
+    /// distribution. Nothing is stored.
+    Online,
+    /// Never: an epoch holds the originals alone.
+    None,
 }
 
 /// The number type of shards on disk.

@@ -96,6 +96,26 @@ pub enum Event {
         /// Wall-clock time, validation included, pauses left out.
         seconds: f64,
     },
+    /// Where the time of an epoch's steps went, in seconds. Sent before the epoch ends.
+    Times {
+        /// Steps taken so far.
+        step: u64,
+        /// Steps that these times are of.
+        steps: u64,
+        /// Standing still until a batch was filled.
+        waiting: f64,
+        /// Handing batches to the device.
+        upload: f64,
+        /// Filling batches, on all threads together, mostly beside the steps and not within them.
+        filling: f64,
+        /// Forward, backward and optimizer, as long as the host was busy with them: computing on a
+        /// CPU, issuing work to a GPU.
+        computing: f64,
+        /// Standing still until the device had a result.
+        reading_back: f64,
+        /// Whatever else a step did: logging, scaling, bookkeeping.
+        other: f64,
+    },
     /// A checkpoint is complete on disk.
     Checkpoint {
         /// Steps taken.

@@ -44,7 +44,9 @@ mod series;
 mod split;
 mod window;
 
-pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
+pub use augmentation::{
+    AugmentMode, Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling,
+};
 pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};

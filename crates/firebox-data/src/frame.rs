@@ -1,5 +1,6 @@
 //! Tables read by polars → series.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,8 +20,41 @@ pub(crate) fn scan_path(path: &Path) -> Result<PlRefPath, DataError> {
     PlRefPath::try_from_path(path).map_err(other).map_err(DataError::io("open", path))
 }
 
-/// Reads one CSV, Parquet or Arrow file.
-pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Raw, DataError> {
+/// A CSV, Parquet or Arrow file in memory.
+pub(crate) struct Table<'a> {
+    input: &'a Input,
+    config: &'a DataConfig,
+    frame: DataFrame,
+    mapping: Mapping,
+}
+
+/// Rows of each group of rows of a Parquet file; none if it cannot be read.
+pub(crate) fn row_groups(input: &Input) -> Option<Vec<usize>> {
+    let file = std::fs::File::open(&input.path).ok()?;
+    let mut reader = ParquetReader::new(file);
+    let groups = &reader.get_metadata().ok()?.row_groups;
+    Some(groups.iter().map(|group| group.num_rows()).collect())
+}
+
+/// Reads the columns in use of one CSV, Parquet or Arrow file.
+pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
+    load_rows(input, config, None)
+}
+
+/// The same of some rows of a Parquet file.
+pub(crate) fn load_part<'a>(
+    input: &'a Input,
+    config: &'a DataConfig,
+    rows: Range<usize>,
+) -> Result<Table<'a>, DataError> {
+    load_rows(input, config, Some(rows))
+}
+
+fn load_rows<'a>(
+    input: &'a Input,
+    config: &'a DataConfig,
+    rows: Option<Range<usize>>,
+) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
     let (frame, mapping) = if *format == Format::Csv {
         let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
@@ -35,7 +69,15 @@ pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Ra
         others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
         let frame = if declared.all_can_be_read() {
             let columns: Vec<Expr> = mapping.used().map(col).collect();
-            scan(path, *format)?.and_then(|lazy| lazy.select(columns).collect())
+            scan(path, *format)?.and_then(|lazy| {
+                let lazy = lazy.select(columns);
+                match rows {
+                    Some(rows) => lazy.slice(rows.start as i64, rows.len() as IdxSize).collect(),
+                    None => lazy.collect(),
+                }
+            })
+        } else if rows.is_some() {
+            return Err(DataError::Empty { path: path.clone() });
         } else {
             used_alone(path, *format, &mapping)?
         };
@@ -45,7 +87,15 @@ pub(crate) fn read(input: &Input, config: &DataConfig, zone: &Zone) -> Result<Ra
     if frame.height() == 0 {
         return Err(DataError::Empty { path: path.clone() });
     }
-    Reading { input, config, zone, frame: &frame, mapping: &mapping }.series()
+    Ok(Table { input, config, frame, mapping })
+}
+
+impl Table<'_> {
+    /// With everything that its reading needs.
+    pub(crate) fn reading<'b>(&'b self, zone: &'b Zone) -> Reading<'b> {
+        let Self { input, config, frame, mapping } = self;
+        Reading { input, config, zone, frame, mapping }
+    }
 }
 
 fn scan(path: &Path, format: Format) -> Result<PolarsResult<LazyFrame>, DataError> {
@@ -127,10 +177,12 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn series(&self) -> Result<Raw, DataError> {
+    /// The series of the table, unchecked.
+    pub(crate) fn series(&self) -> Result<Raw, DataError> {
         let Mapping { time, series, label, channels, .. } = self.mapping;
         let times = time.as_ref().map(|name| self.times(name)).transpose()?;
-        let columns = channels.iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
+        let columns =
+            channels.par_iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
         let mut classes = Interner::default();
         let labels = match label {
             Some(name) => RawLabels::PerStep(self.codes(name, &mut classes)?),

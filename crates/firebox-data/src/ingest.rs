@@ -17,8 +17,8 @@ use crate::raw::Raw;
 use crate::time::Zone;
 use crate::timeframes::derive;
 use crate::{
-    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, frame, market, npy, store,
-    ts,
+    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, fast, frame, market, npy,
+    store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -131,21 +131,69 @@ fn read_checked(
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    let raw = read_all(config, inputs, listener)?;
-    if raw.time.is_none()
-        && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
-    {
+    refuse_settings(config, inputs[0].format)?;
+    let zone = zone(config)?;
+    let table = is_table(inputs[0].format);
+    let raw = match inputs {
+        [input] if table => {
+            let done = |(set, checks): (SeriesSet, Checks)| {
+                progress(listener, 1, 1);
+                warn_without_times(listener, checks.time_column.is_none());
+                with_timeframes(set, checks, config)
+            };
+            let short = || fast::clean_by_parts(input, config, &zone);
+            if let Some(found) = (input.format == Format::Parquet).then(short).flatten() {
+                return done(found);
+            }
+            let table = frame::load(input, config)?;
+            let again = input.format != Format::Parquet;
+            if let Some(found) = again.then(|| fast::clean(&table, &zone)).flatten() {
+                return done(found);
+            }
+            together(std::iter::once(table.reading(&zone).series()), inputs, listener)?
+        }
+        _ => together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?,
+    };
+    warn_without_times(listener, table && raw.time.is_none());
+    checked(raw, config)
+}
+
+fn zone(config: &DataConfig) -> Result<Zone, DataError> {
+    Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
+        let zone = config.columns.time_zone.clone().unwrap_or_default();
+        DataError::TimeZone { zone, nearest }
+    })
+}
+
+fn is_table(format: Format) -> bool {
+    matches!(format, Format::Csv | Format::Parquet | Format::Arrow)
+}
+
+fn progress(listener: &dyn Listener, done: u64, total: u64) {
+    let (stage, unit) = ("ingest".to_owned(), "files".to_owned());
+    listener.on(&Event::Progress { stage, done, total, unit });
+}
+
+fn warn_without_times(listener: &dyn Listener, without: bool) {
+    if without {
         warn(
             listener,
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    checked(raw, config)
 }
 
 /// The checks, and the making of timeframes.
 pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
-    let (set, mut checks) = clean(raw, config.interval, &config.checks)?;
+    let (set, checks) = clean(raw, config.interval, &config.checks)?;
+    with_timeframes(set, checks, config)
+}
+
+fn with_timeframes(
+    set: SeriesSet,
+    mut checks: Checks,
+    config: &DataConfig,
+) -> Result<(SeriesSet, Checks), DataError> {
     let Some(frames) = &config.timeframes else { return Ok((set, checks)) };
     let (set, made) = derive(&set, frames, checks.interval)?;
     checks.timeframes = Some(made);
@@ -154,7 +202,10 @@ pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Check
 
 /// Everything that the files hold, before any check.
 pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, DataError> {
-    read_all(config, &inputs(config)?, listener)
+    let inputs = inputs(config)?;
+    refuse_settings(config, inputs[0].format)?;
+    let zone = zone(config)?;
+    together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, listener)
 }
 
 fn warn(listener: &dyn Listener, message: String) {
@@ -221,11 +272,11 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
 fn hash(path: &Path) -> Result<blake3::Hash, DataError> {
     let mut file = fs::File::open(path).map_err(DataError::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = vec![0; 4 << 20];
     loop {
         match file.read(&mut buffer).map_err(DataError::io("read", path))? {
             0 => return Ok(hasher.finalize()),
-            read => drop(hasher.update(&buffer[..read])),
+            read => drop(hasher.update_rayon(&buffer[..read])),
         }
     }
 }
@@ -236,26 +287,16 @@ fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
     Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
 }
 
-fn read_all(
-    config: &DataConfig,
+/// What all files give, with their classes in order.
+fn together(
+    pieces: impl Iterator<Item = Result<Raw, DataError>>,
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<Raw, DataError> {
-    refuse_settings(config, inputs[0].format)?;
-    let zone = Zone::named(config.columns.time_zone.as_deref()).map_err(|nearest| {
-        let zone = config.columns.time_zone.clone().unwrap_or_default();
-        DataError::TimeZone { zone, nearest }
-    })?;
     let mut all = Raw::default();
-    for (input, done) in inputs.iter().zip(1..) {
-        let raw = read_one(config, input, &zone)?;
-        all.add(raw)?;
-        listener.on(&Event::Progress {
-            stage: "ingest".to_owned(),
-            done,
-            total: inputs.len() as u64,
-            unit: "files".to_owned(),
-        });
+    for (raw, done) in pieces.zip(1..) {
+        all.add(raw?)?;
+        progress(listener, done, inputs.len() as u64);
     }
     if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand | Format::Clips) {
         all.sort_classes();
@@ -280,7 +321,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
-            frame::read(input, config, zone)
+            frame::load(input, config)?.reading(zone).series()
         }
     }
 }
@@ -288,7 +329,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
 /// Settings that would be ignored are refused instead.
 fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
     let columns = &config.columns;
-    let table = matches!(format, Format::Csv | Format::Parquet | Format::Arrow);
+    let table = is_table(format);
     let generated = matches!(format, Format::Market | Format::Demand);
     let has_times = table || generated;
     let rules = [

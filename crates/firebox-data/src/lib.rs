@@ -39,6 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrays;
 mod checks;
 mod clean;
 mod clips;
@@ -46,6 +47,7 @@ mod config;
 mod csv;
 mod demand;
 mod error;
+mod fast;
 mod frame;
 mod indicators;
 mod ingest;
@@ -66,6 +68,7 @@ mod timeframes;
 mod ts;
 mod work;
 
+pub use arrays::{ArrayFile, array_paths};
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
 pub use clips::ClipsConfig;
 pub use config::{

@@ -104,6 +104,11 @@ impl Reading<'_> {
         let physical = self.column(name)?.to_physical_repr();
         let column = physical.cast(&DataType::Int64).map_err(|error| self.polars(&error))?;
         let numbers = column.i64().map_err(|error| self.polars(&error))?;
+        if unit == TimeUnit::Us && numbers.null_count() == 0 {
+            let mut times = Vec::with_capacity(numbers.len());
+            numbers.downcast_iter().for_each(|chunk| times.extend_from_slice(chunk.values()));
+            return Ok(times);
+        }
         let time = |(row, number): (usize, Option<i64>)| {
             let Some(number) = number else {
                 return Err(self.bad_time(row, name, "", "has no time".to_owned()));

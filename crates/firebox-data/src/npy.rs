@@ -16,7 +16,7 @@ use crate::{ChannelColumn, DataError, Format};
 
 /// The type of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Bool,
     Signed,
     Unsigned,
@@ -25,14 +25,14 @@ enum Kind {
 
 /// What the header of an array says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Header {
-    kind: Kind,
-    bytes: usize,
-    big_endian: bool,
-    fortran: bool,
-    shape: Vec<usize>,
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: usize,
+    pub(crate) big_endian: bool,
+    pub(crate) fortran: bool,
+    pub(crate) shape: Vec<usize>,
     /// Offset of the first value.
-    start: usize,
+    pub(crate) start: usize,
 }
 
 /// An array in C order.
@@ -72,7 +72,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
     Ok(Array { shape: header.shape, values })
 }
 
-fn header(bytes: &[u8]) -> Result<Header, String> {
+pub(crate) fn header(bytes: &[u8]) -> Result<Header, String> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as a NumPy array does")?;
     let cut = || "it is cut off within its header".to_owned();
     let (length, prefix) = match *rest {

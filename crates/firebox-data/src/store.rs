@@ -98,7 +98,7 @@ pub(crate) fn load(cache: &Path, key: Key) -> Result<Option<(SeriesSet, Checks)>
 }
 
 fn hash(bytes: &[u8]) -> String {
-    blake3::hash(bytes).to_hex().to_string()
+    blake3::Hasher::new().update_rayon(bytes).finalize().to_hex().to_string()
 }
 
 fn decode(bytes: Vec<u8>, manifest: Manifest) -> Result<(SeriesSet, Checks), String> {
@@ -175,15 +175,12 @@ pub(crate) fn save(
     // A folder within: temporary folders are private, the result need not be.
     let folder = making.path().join("result");
     fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
-    let bytes = encode(set).map_err(|error| {
-        DataError::io("encode", &target)(std::io::Error::other(error.to_string()))
-    })?;
-    write(&folder.join(DATA), &bytes)?;
+    let (bytes, blake3) = write_data(&folder.join(DATA), set)?;
     let manifest = Manifest {
         version: VERSION,
         key,
-        blake3: hash(&bytes),
-        bytes: Some(bytes.len() as u64),
+        blake3,
+        bytes: Some(bytes),
         channels: set.channels().to_vec(),
         classes: set.classes().to_vec(),
         series: set.series().iter().map(entry).collect(),
@@ -252,8 +249,50 @@ fn entry(series: &Series) -> Entry {
     }
 }
 
+/// Counts and hashes what is written.
+struct Hashing<W> {
+    inner: W,
+    hasher: blake3::Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        match written {
+            // All threads together only pay off on large pieces.
+            0..PARALLEL => self.hasher.update(&bytes[..written]),
+            _ => self.hasher.update_rayon(&bytes[..written]),
+        };
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+const PARALLEL: usize = 256 * 1024;
+
+/// Writes the set, and returns the size and the checksum of the file.
+fn write_data(path: &Path, set: &SeriesSet) -> Result<(u64, String), DataError> {
+    let file = fs::File::create(path).map_err(DataError::io("write", path))?;
+    let mut out = BufWriter::new(Hashing { inner: &file, hasher: blake3::Hasher::new(), bytes: 0 });
+    encode(set, &mut out).map_err(|error| match error {
+        PolarsError::IO { error, .. } => {
+            DataError::io("write", path)(std::io::Error::new(error.kind(), error.to_string()))
+        }
+        error => DataError::io("encode", path)(std::io::Error::other(error.to_string())),
+    })?;
+    let hashing =
+        out.into_inner().map_err(|error| DataError::io("write", path)(error.into_error()))?;
+    file.sync_all().map_err(DataError::io("write", path))?;
+    Ok((hashing.bytes, hashing.hasher.finalize().to_hex().to_string()))
+}
+
 /// Columns: time, label, then the channels by number (their names may be any text).
-fn encode(set: &SeriesSet) -> PolarsResult<Vec<u8>> {
+fn encode(set: &SeriesSet, out: &mut impl Write) -> PolarsResult<()> {
     let width = set.channels().len();
     let time: Vec<i64> = set.series().iter().flat_map(|series| &series.time).copied().collect();
     let labels = set.series().iter().flat_map(|series| {
@@ -280,7 +319,5 @@ fn encode(set: &SeriesSet) -> PolarsResult<Vec<u8>> {
         .collect();
     columns.extend(channels);
     let mut frame = DataFrame::new(height, columns)?;
-    let mut bytes = Vec::new();
-    IpcWriter::new(&mut bytes).finish(&mut frame)?;
-    Ok(bytes)
+    IpcWriter::new(out).finish(&mut frame)
 }

@@ -27,7 +27,8 @@ impl Position {
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// `[batch, time, channel]`: `time` is that of the longest sample of the source in every batch,
-    /// so that a device sees one shape; steps after a sample's length are zero.
+    /// so that a device sees one shape, or where lengths are sorted into buckets that of the bucket;
+    /// steps after a sample's length are zero.
     pub inputs: Tensor<3>,
     /// Valid steps of each sample.
     pub lengths: Vec<usize>,
@@ -40,6 +41,11 @@ pub struct Batch {
     /// Time that the caller stood still for this batch: until it was filled and handed to the
     /// device.
     pub wait: Duration,
+    /// The part of it in which the batch was handed to the device. A device that copies by itself may
+    /// go on copying afterwards.
+    pub upload: Duration,
+    /// Time that a thread spent on filling the batch; zero where it is gathered on the device.
+    pub fill: Duration,
 }
 
 impl Batch {
@@ -63,18 +69,22 @@ impl Batch {
 
     /// Some of its samples.
     fn part(&self, samples: Range<usize>) -> Self {
-        let Self { inputs, lengths, labels, indices, next, wait } = self;
+        let Self { inputs, lengths, labels, indices, next, wait, upload, fill } = self;
+        // The whole of a time is counted once.
+        let once = |time: &Duration| if samples.start == 0 { *time } else { Duration::ZERO };
         Self {
             inputs: inputs.clone().narrow(0, samples.start, samples.len()),
             lengths: lengths[samples.clone()].to_vec(),
             labels: labels[samples.clone()].to_vec(),
             indices: indices[samples.clone()].to_vec(),
             next: *next,
-            wait: if samples.start == 0 { *wait } else { Duration::ZERO },
+            wait: once(wait),
+            upload: once(upload),
+            fill: once(fill),
         }
     }
 
-    /// Whether all samples are as long as the longest of the source, so that no step is padding.
+    /// Whether all samples are as long as the batch, so that no step is padding.
     pub fn is_full_length(&self) -> bool {
         let [_, time, _] = self.inputs.dims();
         self.lengths.iter().all(|length| *length == time)

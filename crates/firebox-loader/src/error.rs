@@ -16,6 +16,34 @@ pub enum LoadError {
         /// The largest allowed.
         most: usize,
     },
+    /// A window of blocks that cannot mix anything.
+    #[error(
+        "`shuffle.blocks` has blocks of {block} and a window of {window} samples; a block holds at least 1, and a window at least two blocks"
+    )]
+    Blocks {
+        /// Samples of a block.
+        block: usize,
+        /// Samples of a window.
+        window: usize,
+    },
+    /// Two ways to order samples that exclude one another.
+    #[error(
+        "`shuffle` is `blocks`, and `buckets` is set; samples are ordered by blocks or by length: set `buckets` to 0, or `shuffle` to \"full\""
+    )]
+    BlocksOfBuckets,
+    /// Data that cannot stay where it was asked to.
+    #[error("`resident` is \"{place}\", but {why}; set it to \"auto\" or \"stream\"")]
+    NotResident {
+        /// The place that was asked for.
+        place: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// Pinned memory where there is none.
+    #[error(
+        "`pin` is set, but the device computes in the host's memory, so nothing is uploaded; leave it out"
+    )]
+    Pin,
     /// Nothing to load.
     #[error("the source has no sample")]
     Empty,
@@ -46,6 +74,14 @@ pub enum LoadError {
     Panic {
         /// Index of the sample that was being read.
         index: usize,
+        /// The message of the panic.
+        message: String,
+    },
+    /// A loader thread that panicked outside of a sample.
+    #[error("filling batch {batch} panicked: {message}")]
+    Worker {
+        /// The batch within its epoch.
+        batch: u64,
         /// The message of the panic.
         message: String,
     },

@@ -3,62 +3,94 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::{LoadError, Source};
+use crate::order::Plan;
+use crate::recycle::Buffers;
+use crate::{LoadError, Position, Source};
 
 /// A batch that has not been handed to a device yet.
 pub(crate) struct Filled {
     pub(crate) values: Vec<f32>,
+    pub(crate) steps: usize,
     pub(crate) lengths: Vec<usize>,
     pub(crate) labels: Vec<Option<u32>>,
     pub(crate) indices: Vec<usize>,
+    /// Time that filling took.
+    pub(crate) took: Duration,
 }
 
-/// Reads the samples of these indices. None if `stop` was set meanwhile.
+/// Reads the samples of the batch at a position. None if `stop` was set meanwhile.
 pub(crate) fn fill(
     source: &dyn Source,
-    indices: Vec<usize>,
+    plan: &Plan,
+    buffers: &Buffers,
+    position: Position,
     stop: &AtomicBool,
 ) -> Option<Result<Filled, LoadError>> {
-    let [time, channel] = source.shape();
-    let width = time * channel;
+    let start = Instant::now();
+    let chosen = plan.batch(source, position);
+    chosen.announce.into_iter().for_each(|range| source.will_need(range));
+    let [_, channel] = source.shape();
+    let (indices, steps) = (chosen.indices, chosen.steps);
     let mut filled = Filled {
-        values: vec![0.0; indices.len() * width],
+        values: buffers.take(indices.len() * steps * channel),
+        steps,
         lengths: Vec::with_capacity(indices.len()),
         labels: Vec::with_capacity(indices.len()),
         indices: Vec::new(),
+        took: Duration::ZERO,
     };
-    for (row, index) in indices.iter().enumerate() {
+    for group in indices.chunks(source.at_once().max(1)) {
         if stop.load(Ordering::Relaxed) {
             return None;
         }
-        let out = &mut filled.values[row * width..(row + 1) * width];
-        // A source that panics must not take the threads and the queue with it. Its buffer is
-        // thrown away, so nothing half-changed is seen.
-        let read = catch_unwind(AssertUnwindSafe(|| source.read(*index, out)));
-        let sample = match read {
-            Ok(Ok(sample)) => sample,
-            Ok(Err(error)) => return Some(Err(error)),
-            Err(panic) => {
-                let message = message(panic.as_ref());
-                return Some(Err(LoadError::Panic { index: *index, message }));
-            }
-        };
-        let length = sample.length as usize;
-        if length > time {
-            let (index, length) = (*index, sample.length);
-            return Some(Err(LoadError::Length { index, length, longest: time }));
+        if let Err(error) = add(source, position.epoch, group, &mut filled) {
+            return Some(Err(error));
         }
-        // Whatever the source wrote behind the sample's end.
-        filled.values[row * width..][length * channel..width].fill(0.0);
-        filled.lengths.push(length);
-        filled.labels.push(sample.label);
     }
     filled.indices = indices;
+    filled.took = start.elapsed();
     Some(Ok(filled))
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+/// Reads a group of samples behind those that are there.
+fn add(
+    source: &dyn Source,
+    epoch: u64,
+    group: &[usize],
+    filled: &mut Filled,
+) -> Result<(), LoadError> {
+    let [_, channel] = source.shape();
+    let (row, width) = (filled.lengths.len(), filled.steps * channel);
+    // A source that panics must not take the threads and the queue with it. Its buffer is thrown
+    // away, so nothing half-changed is seen.
+    let values = &mut filled.values;
+    let gather =
+        catch_unwind(AssertUnwindSafe(|| source.gather(epoch, group, filled.steps, values)));
+    let samples = gather.map_err(|panic| {
+        let message = message(panic.as_ref());
+        LoadError::Panic { index: group[0], message }
+    })??;
+    if samples.len() != group.len() || filled.values.len() != (row + group.len()) * width {
+        let message = "it gave another number of values than it was asked for".to_owned();
+        return Err(LoadError::Panic { index: group[0], message });
+    }
+    for (place, (index, sample)) in (row..).zip(group.iter().zip(samples)) {
+        let length = sample.length as usize;
+        if length > filled.steps {
+            let longest = filled.steps;
+            return Err(LoadError::Length { index: *index, length: sample.length, longest });
+        }
+        // Whatever the source wrote behind the sample's end.
+        filled.values[place * width..][length * channel..width].fill(0.0);
+        filled.lengths.push(length);
+        filled.labels.push(sample.label);
+    }
+    Ok(())
+}
+
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())

@@ -6,10 +6,15 @@
 //! epoch can be reached by its [`Position`], so a run that was killed goes on where it stopped.
 //! [`HeldOutLoader`] gives them in the order in which they are, and has no other.
 //!
-//! Batches are filled on background threads ahead of time. How many there are, and how far ahead
-//! they work, changes no batch.
+//! Batches are filled on background threads ahead of time, over the ends of epochs. How many there
+//! are, and how far ahead they work, changes no batch. A set that fits can stay on the device or in
+//! memory instead ([`TrainResident`]); it gives the same batches, bit for bit. Sets larger than memory
+//! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
+//! ([`LoaderConfig::buckets`]).
 //!
-//! Nothing here augments, masks or draws anything but the order.
+//! [`AugmentedWindows`] are drawn anew in each epoch, with the augmentations of `firebox-cache`;
+//! [`Masking`] hides steps and channels of a batch. Everything drawn is a function of a seed and a
+//! position.
 //!
 //! # Example
 //!
@@ -43,14 +48,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod augmented;
 mod batch;
+mod config;
 mod error;
 mod fill;
 mod loader;
+mod masking;
+mod order;
 mod prefetch;
+mod recycle;
+mod resident;
 mod source;
 
+pub use augmented::AugmentedWindows;
 pub use batch::{Batch, Position};
+pub use config::{LoaderConfig, Shuffle, default_workers};
 pub use error::LoadError;
-pub use loader::{Batches, HeldOutLoader, LoaderConfig, TrainLoader};
-pub use source::{NormalisedWindows, Relabelled, Sample, Source, TrainSource};
+pub use loader::{Batches, HeldOutLoader, TrainLoader};
+pub use masking::{Masking, MaskingError};
+pub use resident::{Place, Resident, Room, Shelf, TrainResident, bytes_of, place};
+pub use source::{NormalisedWindows, Relabelled, Sample, Source, TrainSamples, TrainSource};

@@ -1,89 +1,35 @@
 //! The loaders: which samples each batch holds, and their way to the device.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
-use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Position};
-use crate::prefetch::{Indices, Prefetch};
-use crate::{LoadError, Source, TrainSource};
-
-/// More threads or batches ahead than these are a slip of the finger.
-const MOST: usize = 1024;
-
-/// How batches are loaded. Only `batch_size` and `seed` change what they hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LoaderConfig {
-    /// Samples of a batch. The last batch of an epoch has what is left.
-    pub batch_size: usize,
-    /// Threads that fill batches; with 0, the calling thread fills each when it is asked for.
-    pub workers: usize,
-    /// Batches that the threads work ahead of the one in use, at least one for each thread. Each
-    /// takes `batch × time × channel` × 4 bytes of memory.
-    pub prefetch: usize,
-    /// Seed of the order of samples.
-    pub seed: u64,
-}
-
-impl Default for LoaderConfig {
-    fn default() -> Self {
-        Self { batch_size: 512, workers: 2, prefetch: 4, seed: 1337 }
-    }
-}
-
-impl LoaderConfig {
-    /// Checks what can be checked without a source.
-    ///
-    /// # Errors
-    ///
-    /// A batch size of zero, and more threads or batches ahead than any machine has use for.
-    pub fn validate(&self) -> Result<(), LoadError> {
-        if self.batch_size == 0 {
-            return Err(LoadError::BatchSize);
-        }
-        for (key, found) in [("workers", self.workers), ("prefetch", self.prefetch)] {
-            if found > MOST {
-                return Err(LoadError::TooMany { key, found, most: MOST });
-            }
-        }
-        Ok(())
-    }
-
-    fn check(&self, source: &dyn Source) -> Result<(), LoadError> {
-        self.validate()?;
-        if source.is_empty() {
-            return Err(LoadError::Empty);
-        }
-        if u32::try_from(source.len()).is_err() {
-            return Err(LoadError::TooLarge(source.len()));
-        }
-        Ok(())
-    }
-
-    fn batches(&self, samples: usize) -> u64 {
-        samples.div_ceil(self.batch_size) as u64
-    }
-
-    /// The places within an epoch that a batch takes.
-    fn places(&self, samples: usize, batch: u64) -> std::ops::Range<usize> {
-        let start = batch as usize * self.batch_size;
-        start..(start + self.batch_size).min(samples)
-    }
-}
+use crate::fill::Filled;
+use crate::order::Plan;
+use crate::prefetch::Prefetch;
+use crate::recycle::Buffers;
+use crate::resident::{Place, TrainResident};
+use crate::{LoadError, LoaderConfig, Masking, Source, TrainSource};
 
 /// Batches to train on, in another order in each epoch.
 ///
-/// The order of an epoch is a shuffle by the `"order"` stream of the seed and by the epoch: it does
-/// not depend on workers, prefetch, the device or the batches read before.
+/// The order of an epoch is a function of the settings, the `"order"` stream of the seed and the
+/// epoch: it does not depend on workers, prefetch, the device or the batches read before. Threads go
+/// on with the next epoch while the last batches of one are used, and while nothing is asked for
+/// between two epochs.
 #[derive(Clone)]
 pub struct TrainLoader {
     source: Arc<dyn TrainSource>,
+    resident: Option<TrainResident>,
     config: LoaderConfig,
     device: Device,
+    plan: Arc<Plan>,
+    masking: Masking,
+    /// Threads between two epochs, with the batches that they have made of the next.
+    parked: Arc<Mutex<Option<Prefetch>>>,
 }
 
 impl TrainLoader {
@@ -98,23 +44,66 @@ impl TrainLoader {
         device: Device,
     ) -> Result<Self, LoadError> {
         config.check(source.as_ref())?;
-        Ok(Self { source, config, device })
+        let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
+        let parked = Arc::default();
+        let masking = Masking::default();
+        Ok(Self { source, resident: None, config, device, plan, masking, parked })
+    }
+
+    /// A loader of samples that stay on the device, or in memory. Its batches are those that a
+    /// loader of the same source without residence would give.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn resident(
+        set: TrainResident,
+        config: LoaderConfig,
+        device: Device,
+    ) -> Result<Self, LoadError> {
+        let on_device = set.place() == Place::Device;
+        let loader = Self::new(Arc::new(set.clone()), config, device)?;
+        Ok(Self { resident: on_device.then_some(set), ..loader })
+    }
+
+    /// The same batches with steps and channels hidden: drawn for each sample and epoch from the
+    /// `"masking"` stream of the seed.
+    pub fn with_masking(self, masking: Masking) -> Self {
+        Self { masking, ..self }
     }
 
     /// The batches from `position` to the end of its epoch. None if the epoch has ended there.
     pub fn epoch(&self, position: Position) -> Batches {
-        let order = self.order(position.epoch);
-        let (config, samples) = (self.config, self.samples());
-        let indices = move |batch| {
-            order[config.places(samples, batch)].iter().map(|index| *index as usize).collect()
+        let per_epoch = self.batches_per_epoch();
+        let end = Position { epoch: position.epoch, batch: per_epoch };
+        let state = match &self.resident {
+            _ if position >= end => State::Failed(None),
+            Some(set) => State::Resident(set.clone(), Arc::clone(&self.plan), position),
+            None => State::running(self.threads(position)),
         };
-        let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
-        Batches::start(source, &self.config, &self.device, Arc::new(indices), position)
+        let parked = Some(Arc::clone(&self.parked));
+        let [_, channel] = self.source.shape();
+        let stream = Stream::new(self.config.seed, "masking").substream(position.epoch);
+        let masking = self.masking.is_on().then_some((self.masking, stream));
+        let (pin, device) = (self.config.pin, self.device.clone());
+        Batches { state, parked, end, channel, masking, pin, device }
     }
 
-    /// Batches of an epoch, the last partial one included.
+    /// Threads that begin at a position: those that wait there, or new ones.
+    fn threads(&self, position: Position) -> Result<Prefetch, LoadError> {
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waiting) = parked.filter(|waiting| waiting.position() == position) {
+            return Ok(waiting);
+        }
+        let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
+        let end = Position { epoch: position.epoch, batch: self.batches_per_epoch() };
+        let numbers = [self.config.workers, self.config.prefetch];
+        Prefetch::start(source, Arc::clone(&self.plan), [position, end], true, numbers)
+    }
+
+    /// Batches of an epoch, partial ones included: the same number in every epoch.
     pub fn batches_per_epoch(&self) -> u64 {
-        self.config.batches(self.samples())
+        self.plan.batches()
     }
 
     /// Samples of an epoch.
@@ -139,14 +128,7 @@ impl TrainLoader {
 
     /// The position after the batch at `position`: the next batch, or the next epoch's first.
     pub fn after(&self, position: Position) -> Position {
-        after(position, self.batches_per_epoch())
-    }
-
-    fn order(&self, epoch: u64) -> Vec<u32> {
-        // `check` has made sure that indices fit.
-        let mut order: Vec<u32> = (0..self.samples() as u32).collect();
-        Stream::new(self.config.seed, "order").substream(epoch).draws().shuffle(&mut order);
-        order
+        self.plan.after(position)
     }
 }
 
@@ -156,10 +138,12 @@ pub struct HeldOutLoader {
     source: Arc<dyn Source>,
     config: LoaderConfig,
     device: Device,
+    plan: Arc<Plan>,
 }
 
 impl HeldOutLoader {
-    /// A loader of these samples onto this device. The seed is not used.
+    /// A loader of these samples onto this device. The seed, the shuffle and the number of tokens
+    /// are not used.
     ///
     /// # Errors
     ///
@@ -170,20 +154,24 @@ impl HeldOutLoader {
         device: Device,
     ) -> Result<Self, LoadError> {
         config.check(source.as_ref())?;
-        Ok(Self { source, config, device })
+        let plan = Arc::new(Plan::in_order(source.as_ref(), config));
+        Ok(Self { source, config, device, plan })
     }
 
     /// All batches, the last partial one included.
     pub fn batches(&self) -> Batches {
-        let (config, samples) = (self.config, self.samples());
-        let indices = Arc::new(move |batch| config.places(samples, batch).collect());
-        let source = Arc::clone(&self.source);
-        Batches::start(source, &self.config, &self.device, indices, Position::START)
+        let end = Position { epoch: 0, batch: self.batches_per_epoch() };
+        let (source, plan) = (Arc::clone(&self.source), Arc::clone(&self.plan));
+        let numbers = [self.config.workers, self.config.prefetch];
+        let started = Prefetch::start(source, plan, [Position::START, end], false, numbers);
+        let (state, device) = (State::running(started), self.device.clone());
+        let [_, channel] = self.source.shape();
+        Batches { state, parked: None, end, channel, masking: None, pin: self.config.pin, device }
     }
 
     /// Number of batches.
     pub fn batches_per_epoch(&self) -> u64 {
-        self.config.batches(self.samples())
+        self.plan.batches()
     }
 
     /// Number of samples.
@@ -197,36 +185,63 @@ impl HeldOutLoader {
     }
 }
 
-/// Batches one after the other. Dropping it stops its threads.
+/// Batches one after the other. Dropping it midway stops its threads; those of a training loader
+/// that have come to the end of their epoch go on with the next.
 ///
-/// An error is the last item: it comes in its batch's turn, after the batches before it.
+/// An error is the last item. It comes in its batch's turn, or earlier if the batches before it would
+/// keep it waiting for longer than a quarter of a second.
 pub struct Batches {
     state: State,
-    shape: [usize; 2],
+    /// Where threads are left at the end of an epoch.
+    parked: Option<Arc<Mutex<Option<Prefetch>>>>,
+    /// After the last batch.
+    end: Position,
+    channel: usize,
+    masking: Option<(Masking, Stream)>,
+    pin: bool,
     device: Device,
-    epoch: u64,
-    per_epoch: u64,
 }
 
 enum State {
-    Running(Prefetch),
-    /// Threads could not be started.
+    Running(Box<Prefetch>),
+    /// Samples that lie on the device, and the next batch.
+    Resident(TrainResident, Arc<Plan>, Position),
+    /// Threads could not be started, or there is nothing to do.
     Failed(Option<LoadError>),
 }
 
+impl State {
+    fn running(started: Result<Prefetch, LoadError>) -> Self {
+        match started {
+            Ok(prefetch) => Self::Running(Box::new(prefetch)),
+            Err(error) => Self::Failed(Some(error)),
+        }
+    }
+}
+
 impl Batches {
-    fn start(
-        source: Arc<dyn Source>,
-        config: &LoaderConfig,
-        device: &Device,
-        indices: Indices,
-        position: Position,
-    ) -> Self {
-        let (shape, per_epoch) = (source.shape(), config.batches(source.len()));
-        let batches = position.batch.min(per_epoch)..per_epoch;
-        let started = Prefetch::start(source, indices, batches, config.workers, config.prefetch);
-        let state = started.map_or_else(|error| State::Failed(Some(error)), State::Running);
-        Self { state, shape, device: device.clone(), epoch: position.epoch, per_epoch }
+    /// The next batch, or none if the epoch ends here.
+    fn upcoming(&self) -> Option<Position> {
+        let position = match &self.state {
+            State::Running(prefetch) => prefetch.position(),
+            State::Resident(_, _, position) => *position,
+            State::Failed(_) => return None,
+        };
+        (position < self.end).then_some(position)
+    }
+
+    fn upload(&self, filled: Filled, buffers: &Buffers, next: Position, start: Instant) -> Batch {
+        let Filled { values, steps, lengths, labels, indices, took } = filled;
+        let ready = Instant::now();
+        let mut data = buffers.lend(values, [indices.len(), steps, self.channel]);
+        if self.pin {
+            self.device.staging(std::iter::once(&mut data));
+        }
+        // On the caller's thread: a device orders work by thread, and a tensor that another
+        // thread uploaded would have to be waited for.
+        let inputs = Tensor::from_data(data, &self.device);
+        let (wait, upload) = (start.elapsed(), ready.elapsed());
+        Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
     }
 }
 
@@ -234,49 +249,81 @@ impl Iterator for Batches {
     type Item = Result<Batch, LoadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let start = Instant::now();
-        let (number, filled) = match &mut self.state {
-            State::Running(prefetch) => prefetch.next()?,
-            State::Failed(error) => return error.take().map(Err),
-        };
-        Some(filled.map(|filled| {
-            let [time, channel] = self.shape;
-            let data = TensorData::new(filled.values, [filled.indices.len(), time, channel]);
-            // On the caller's thread: a device orders work by thread, and a tensor that another
-            // thread uploaded would have to be waited for.
-            let inputs = Tensor::from_data(data, &self.device);
-            Batch {
-                inputs,
-                lengths: filled.lengths,
-                labels: filled.labels,
-                indices: filled.indices,
-                next: after(Position { epoch: self.epoch, batch: number }, self.per_epoch),
-                wait: start.elapsed(),
+        let batch = self.plain()?;
+        Some(batch.map(|mut batch| {
+            if let Some((masking, stream)) = &self.masking {
+                let start = Instant::now();
+                batch.inputs = masking.apply(batch.inputs, &batch.lengths, &batch.indices, *stream);
+                batch.wait += start.elapsed();
             }
+            batch
         }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.state {
+        if let State::Failed(error) = &self.state {
+            let count = usize::from(error.is_some());
+            return (count, Some(count));
+        }
+        let remaining = self.upcoming().map_or(0, |position| self.end.batch - position.batch);
+        let remaining = usize::try_from(remaining).unwrap_or(usize::MAX);
+        // An error ends the batches early.
+        (remaining.min(1), Some(remaining))
+    }
+}
+
+impl Batches {
+    /// The next batch before anything is hidden of it.
+    fn plain(&mut self) -> Option<Result<Batch, LoadError>> {
+        let start = Instant::now();
+        if let State::Failed(error) = &mut self.state {
+            return error.take().map(Err);
+        }
+        self.upcoming()?;
+        match &mut self.state {
             State::Running(prefetch) => {
-                let remaining = usize::try_from(prefetch.remaining()).unwrap_or(usize::MAX);
-                // An error ends the batches early.
-                (remaining.min(1), Some(remaining))
+                let filled = prefetch.next()?;
+                let (next, buffers) = (prefetch.position(), prefetch.buffers());
+                match filled {
+                    Ok(filled) => Some(Ok(self.upload(filled, &buffers, next, start))),
+                    Err(error) => {
+                        self.state = State::Failed(None);
+                        Some(Err(error))
+                    }
+                }
             }
-            State::Failed(error) => {
-                let count = usize::from(error.is_some());
-                (count, Some(count))
+            State::Resident(set, plan, position) => {
+                let chosen = plan.batch(&*set, *position);
+                *position = plan.after(*position);
+                let next = *position;
+                let inputs = set.select(&chosen.indices, chosen.steps, &self.device)?;
+                let samples = || chosen.indices.iter().map(|index| set.sample(*index));
+                Some(Ok(Batch {
+                    inputs,
+                    lengths: samples().map(|sample| sample.length as usize).collect(),
+                    labels: samples().map(|sample| sample.label).collect(),
+                    indices: chosen.indices,
+                    next,
+                    wait: start.elapsed(),
+                    upload: start.elapsed(),
+                    fill: Duration::ZERO,
+                }))
             }
+            State::Failed(_) => None,
         }
     }
 }
 
 impl std::iter::FusedIterator for Batches {}
 
-fn after(position: Position, per_epoch: u64) -> Position {
-    if position.batch + 1 < per_epoch {
-        Position { batch: position.batch + 1, ..position }
-    } else {
-        Position { epoch: position.epoch + 1, batch: 0 }
+impl Drop for Batches {
+    fn drop(&mut self) {
+        let Some(parked) = &self.parked else { return };
+        let ended = self.upcoming().is_none();
+        if let State::Running(prefetch) = std::mem::replace(&mut self.state, State::Failed(None))
+            && ended
+        {
+            *parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(*prefetch);
+        }
     }
 }

@@ -1,57 +1,79 @@
-//! Background threads that fill batches ahead of time, in order.
+//! Background threads that fill batches ahead of time, in order, over the ends of epochs.
 //!
 //! The consumer hands out jobs, a bounded number ahead of what it has taken; any thread takes the
 //! next one. Results come back in any order and wait in a small map for their turn.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
-use crate::fill::{Filled, fill};
-use crate::{LoadError, Source};
+use crate::fill::{Filled, fill, message};
+use crate::order::Plan;
+use crate::recycle::Buffers;
+use crate::{LoadError, Position, Source};
 
-/// The samples of each batch of an epoch.
-pub(crate) type Indices = Arc<dyn Fn(u64) -> Vec<usize> + Send + Sync>;
+/// Time after which a failure is told before its turn. Until then the batches before it are
+/// delivered, so that short runs fail at the same step every time.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Batches in order, filled here or by threads.
 pub(crate) struct Prefetch {
     source: Arc<dyn Source>,
-    indices: Indices,
-    /// Batches that are still to be delivered.
-    batches: Range<u64>,
+    plan: Arc<Plan>,
+    buffers: Buffers,
+    /// The next batch to be delivered.
+    next: Position,
     /// The next batch that no thread has been given.
-    next_job: u64,
+    next_job: Position,
+    /// Where the batches end; none where epoch follows on epoch.
+    end: Option<Position>,
     threads: Option<Threads>,
     stop: Arc<AtomicBool>,
 }
 
+/// A batch, and when it was done.
+struct Done {
+    position: Position,
+    at: Instant,
+    filled: Result<Filled, LoadError>,
+}
+
 struct Threads {
     /// Dropped to tell the threads that there are no more jobs.
-    jobs: Option<Sender<u64>>,
-    results: Receiver<(u64, Result<Filled, LoadError>)>,
-    waiting: BTreeMap<u64, Result<Filled, LoadError>>,
+    jobs: Option<Sender<Position>>,
+    results: Receiver<Done>,
+    waiting: BTreeMap<Position, Result<Filled, LoadError>>,
+    /// The first batch that failed, and when.
+    failed: Option<(Position, Instant)>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl Prefetch {
-    /// Starts `workers` threads that work up to `ahead` batches ahead. Without workers, each batch
-    /// is filled when it is asked for.
+    /// Starts `workers` threads that work up to `ahead` batches ahead, from `start` on. Without
+    /// workers, each batch is filled when it is asked for.
     pub(crate) fn start(
         source: Arc<dyn Source>,
-        indices: Indices,
-        batches: Range<u64>,
-        workers: usize,
-        ahead: usize,
+        plan: Arc<Plan>,
+        [start, end]: [Position; 2],
+        endless: bool,
+        [workers, ahead]: [usize; 2],
     ) -> Result<Self, LoadError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let next_job = batches.start;
-        let count = batches.end.saturating_sub(batches.start);
-        let workers = workers.min(usize::try_from(count).unwrap_or(usize::MAX));
-        let mut prefetch = Self { source, indices, batches, next_job, threads: None, stop };
+        let workers = match start < end {
+            true if endless => workers,
+            true => workers.min(usize::try_from(end.batch - start.batch).unwrap_or(usize::MAX)),
+            false => 0,
+        };
+        let end = (!endless).then_some(end);
+        // Those that wait, those that are being filled, and those that the caller has.
+        let buffers = Buffers::new(ahead.max(workers) + 2);
+        let mut prefetch =
+            Self { source, plan, buffers, next: start, next_job: start, end, threads: None, stop };
         if workers > 0 {
             prefetch.spawn(workers)?;
             // Each thread needs a batch to work on, whatever `ahead` says.
@@ -63,22 +85,36 @@ impl Prefetch {
     }
 
     fn spawn(&mut self, workers: usize) -> Result<(), LoadError> {
-        let (jobs, todo) = unbounded::<u64>();
+        let (jobs, todo) = unbounded::<Position>();
         let (done, results) = unbounded();
         let threads = self.threads.insert(Threads {
             jobs: Some(jobs),
             results,
             waiting: BTreeMap::new(),
+            failed: None,
             handles: Vec::with_capacity(workers),
         });
         for worker in 0..workers {
             let (todo, done) = (todo.clone(), done.clone());
-            let (source, indices) = (Arc::clone(&self.source), Arc::clone(&self.indices));
+            let (source, plan) = (Arc::clone(&self.source), Arc::clone(&self.plan));
+            let buffers = self.buffers.clone();
             let stop = Arc::clone(&self.stop);
             let work = move || {
-                for batch in todo {
-                    let Some(filled) = fill(source.as_ref(), indices(batch), &stop) else { return };
-                    if done.send((batch, filled)).is_err() {
+                for position in todo {
+                    // A batch that is never delivered would be waited for without end.
+                    let filled = catch_unwind(AssertUnwindSafe(|| {
+                        fill(source.as_ref(), &plan, &buffers, position, &stop)
+                    }));
+                    let filled = match filled {
+                        Ok(Some(filled)) => filled,
+                        Ok(None) => return,
+                        Err(panic) => Err(LoadError::Worker {
+                            batch: position.batch,
+                            message: message(panic.as_ref()),
+                        }),
+                    };
+                    let at = Instant::now();
+                    if done.send(Done { position, at, filled }).is_err() {
                         return;
                     }
                 }
@@ -95,41 +131,49 @@ impl Prefetch {
             return;
         };
         // Threads that have gone are found out about when their results are missed.
-        if self.next_job < self.batches.end && jobs.send(self.next_job).is_ok() {
-            self.next_job += 1;
+        if self.end.is_none_or(|end| self.next_job < end) && jobs.send(self.next_job).is_ok() {
+            self.next_job = self.plan.after(self.next_job);
         }
     }
 
-    /// Batches that are still to be delivered.
-    pub(crate) fn remaining(&self) -> u64 {
-        self.batches.end.saturating_sub(self.batches.start)
+    /// The memory of batches.
+    pub(crate) fn buffers(&self) -> Buffers {
+        self.buffers.clone()
     }
 
-    /// The next batch and its number. After an error there is none.
-    pub(crate) fn next(&mut self) -> Option<(u64, Result<Filled, LoadError>)> {
-        let batch = self.batches.next()?;
+    /// The batch that is delivered next.
+    pub(crate) fn position(&self) -> Position {
+        self.next
+    }
+
+    /// The next batch. After an error there is none.
+    pub(crate) fn next(&mut self) -> Option<Result<Filled, LoadError>> {
+        if self.end.is_some_and(|end| self.next >= end) {
+            return None;
+        }
         let filled = match &mut self.threads {
             None => {
-                let indices = (self.indices)(batch);
-                fill(self.source.as_ref(), indices, &self.stop)?
+                let (source, plan) = (self.source.as_ref(), &self.plan);
+                fill(source, plan, &self.buffers, self.next, &self.stop)?
             }
-            Some(threads) => threads.take(batch),
+            Some(threads) => threads.take(self.next),
         };
+        self.next = self.plan.after(self.next);
         match &filled {
             Ok(_) => self.give_job(),
-            Err(_) => self.end(),
+            Err(_) => self.finish(),
         }
-        Some((batch, filled))
+        Some(filled)
     }
 
-    /// Stops and waits for the threads: at most as long as each needs for the sample at hand.
-    fn end(&mut self) {
-        self.batches.start = self.batches.end;
+    /// Stops and waits for the threads: at most as long as each needs for the samples at hand.
+    fn finish(&mut self) {
+        self.end = Some(Position::START);
         self.stop.store(true, Ordering::Relaxed);
         if let Some(mut threads) = self.threads.take() {
             threads.jobs = None;
             for handle in threads.handles {
-                // Threads catch the panics of sources; there is nobody left to tell of another.
+                // Threads catch every panic; there is nobody left to tell of another.
                 let _ = handle.join();
             }
         }
@@ -138,22 +182,43 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        self.end();
+        self.finish();
     }
 }
 
 impl Threads {
-    fn take(&mut self, batch: u64) -> Result<Filled, LoadError> {
+    fn take(&mut self, position: Position) -> Result<Filled, LoadError> {
         loop {
-            if let Some(filled) = self.waiting.remove(&batch) {
+            // Whatever has come meanwhile, so that no failure lies unseen behind a batch.
+            while let Ok(done) = self.results.try_recv() {
+                self.keep(done);
+            }
+            if let Some((failed, at)) = self.failed
+                && at.elapsed() >= PATIENCE
+                && let Some(error) = self.waiting.remove(&failed)
+            {
+                return error;
+            }
+            if let Some(filled) = self.waiting.remove(&position) {
                 return filled;
             }
-            match self.results.recv() {
-                Ok((number, filled)) => {
-                    self.waiting.insert(number, filled);
-                }
-                Err(_) => return Err(LoadError::Lost(batch)),
+            let next = match self.failed {
+                None => self.results.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some((_, at)) => self.results.recv_timeout(PATIENCE.saturating_sub(at.elapsed())),
+            };
+            match next {
+                Ok(done) => self.keep(done),
+                // The failure is told now.
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(LoadError::Lost(position.batch)),
             }
         }
+    }
+
+    fn keep(&mut self, Done { position, at, filled }: Done) {
+        if filled.is_err() && self.failed.is_none_or(|(first, _)| position < first) {
+            self.failed = Some((position, at));
+        }
+        self.waiting.insert(position, filled);
     }
 }

@@ -1,9 +1,9 @@
 //! Where samples come from.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
-use firebox_cache::Shards;
-use firebox_core::{Normaliser, TrainWindows, Windows};
+use firebox_cache::{Samples, Shards};
+use firebox_core::{Normaliser, Storage, TrainWindows, Windows};
 
 use crate::LoadError;
 
@@ -29,19 +29,92 @@ pub trait Source: Send + Sync {
     /// Steps of the longest sample, and channels: `[time, channel]`.
     fn shape(&self) -> [usize; 2];
 
+    /// Valid steps of a sample, found without reading it. A source that does not know says what its
+    /// longest has; its samples cannot be sorted by length then.
+    fn length(&self, index: usize) -> usize {
+        let _ = index;
+        self.shape()[0]
+    }
+
     /// Writes the values of a sample into the beginning of `out`, which is zero before.
     ///
     /// # Shapes
     ///
-    /// - `out`: `[time, channel]`, row-major, as [`shape`](Self::shape) says.
+    /// - `out`: `[time, channel]`, row-major, with at least the sample's own steps; as
+    ///   [`shape`](Self::shape) says unless batches are cut to their longest sample.
     ///
     /// # Errors
     ///
     /// When the sample cannot be read; [`LoadError::Sample`] carries any cause.
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError>;
 
+    /// The same as [`read`](Self::read) for a source whose samples differ from epoch to epoch; it is
+    /// a function of the epoch and the index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let _ = epoch;
+        self.read(index, out)
+    }
+
+    /// Appends the values of samples one after the other, each cut or padded to `steps`. What lies
+    /// behind a sample's end is cleared by the loader.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read), of the first sample that cannot be read.
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        one_by_one(self, epoch, indices, steps, out)
+    }
+
+    /// Samples that [`gather`](Self::gather) is given at once: more than one where that is faster
+    /// and no sample takes long.
+    fn at_once(&self) -> usize {
+        1
+    }
+
+    /// Whether samples differ from epoch to epoch.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// Whether reading a sample is copying it: values are there as f32.
+    fn decoded(&self) -> bool {
+        false
+    }
+
+    /// Told that these samples are read soon. A source may fetch them from its disk meanwhile.
+    fn will_need(&self, samples: Range<usize>) {
+        let _ = samples;
+    }
+
     /// Class names that labels index.
     fn classes(&self) -> &[String];
+}
+
+/// [`Source::gather`] by [`Source::draw`].
+pub(crate) fn one_by_one<S: Source + ?Sized>(
+    source: &S,
+    epoch: u64,
+    indices: &[usize],
+    steps: usize,
+    out: &mut Vec<f32>,
+) -> Result<Vec<Sample>, LoadError> {
+    let width = steps * source.shape()[1];
+    let read = |index: &usize| {
+        let start = out.len();
+        out.resize(start + width, 0.0);
+        source.draw(epoch, *index, &mut out[start..])
+    };
+    indices.iter().map(read).collect()
 }
 
 /// A source that may be trained on, and so be shuffled. Held-out windows are none:
@@ -98,6 +171,10 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         [self.windows.longest(), self.windows.set().channels().len()]
     }
 
+    fn length(&self, index: usize) -> usize {
+        self.windows.windows()[index].length as usize
+    }
+
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         let window = &self.windows.windows()[index];
         let [_, channels] = self.shape();
@@ -149,6 +226,45 @@ impl<S: Source> Source for Relabelled<S> {
         Ok(Sample { label: Some(self.labels[index]), ..sample })
     }
 
+    fn length(&self, index: usize) -> usize {
+        self.source.length(index)
+    }
+
+    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let sample = self.source.draw(epoch, index, out)?;
+        Ok(Sample { label: Some(self.labels[index]), ..sample })
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        let mut samples = self.source.gather(epoch, indices, steps, out)?;
+        for (sample, index) in samples.iter_mut().zip(indices) {
+            sample.label = Some(self.labels[*index]);
+        }
+        Ok(samples)
+    }
+
+    fn at_once(&self) -> usize {
+        self.source.at_once()
+    }
+
+    fn varies(&self) -> bool {
+        self.source.varies()
+    }
+
+    fn decoded(&self) -> bool {
+        self.source.decoded()
+    }
+
+    fn will_need(&self, samples: Range<usize>) {
+        self.source.will_need(samples);
+    }
+
     fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -156,24 +272,128 @@ impl<S: Source> Source for Relabelled<S> {
 
 impl<S: TrainSource> TrainSource for Relabelled<S> {}
 
-impl Source for Shards {
-    fn len(&self) -> usize {
-        Shards::len(self)
-    }
+/// Records in mapped shards are read in the same way, whatever they were made from.
+macro_rules! mapped_source {
+    ($type:ty, $shape:ident) => {
+        impl Source for $type {
+            fn len(&self) -> usize {
+                <$type>::len(self)
+            }
 
-    fn shape(&self) -> [usize; 2] {
-        self.window_shape()
-    }
+            fn shape(&self) -> [usize; 2] {
+                self.$shape()
+            }
 
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let record = Shards::read(self, index, out);
-        Ok(Sample { length: record.length, label: record.label })
-    }
+            fn length(&self, index: usize) -> usize {
+                self.record(index).length as usize
+            }
 
-    fn classes(&self) -> &[String] {
-        Shards::classes(self)
-    }
+            fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+                let record = self.record(index);
+                let count = record.length as usize * self.$shape()[1];
+                self.values(index).part(..count).write(&mut out[..count]);
+                self.check_read(&[index]).map_err(|source| unreadable(index, source))?;
+                Ok(Sample { length: record.length, label: record.label })
+            }
+
+            fn gather(
+                &self,
+                _: u64,
+                indices: &[usize],
+                steps: usize,
+                out: &mut Vec<f32>,
+            ) -> Result<Vec<Sample>, LoadError> {
+                <$type>::gather(self, indices, steps, out);
+                let first = indices.first().copied().unwrap_or(0);
+                self.check_read(indices).map_err(|source| unreadable(first, source))?;
+                let sample = |index: &usize| {
+                    let record = self.record(*index);
+                    Sample { length: record.length, label: record.label }
+                };
+                Ok(indices.iter().map(sample).collect())
+            }
+
+            fn at_once(&self) -> usize {
+                at_once(self.$shape())
+            }
+
+            fn decoded(&self) -> bool {
+                self.storage() == Storage::F32
+            }
+
+            fn will_need(&self, samples: Range<usize>) {
+                <$type>::will_need(self, samples);
+            }
+
+            fn classes(&self) -> &[String] {
+                <$type>::classes(self)
+            }
+        }
+    };
+}
+
+mapped_source!(Shards, window_shape);
+mapped_source!(Samples, shape);
+
+/// Records that are copied in one go: about 256 KiB of values, so that a stop is heeded soon.
+fn at_once([time, channel]: [usize; 2]) -> usize {
+    ((64 << 10) / (time * channel).max(1)).clamp(1, 64)
+}
+
+fn unreadable(index: usize, source: firebox_cache::CacheError) -> LoadError {
+    LoadError::Sample { index, source: Box::new(source) }
 }
 
 /// Shards are made from training windows only.
 impl TrainSource for Shards {}
+
+/// Samples that may be trained on. A folder of samples does not say which part of the data it is: whoever
+/// wraps it says that it holds no held-out one.
+#[derive(Clone, Debug)]
+pub struct TrainSamples(pub Samples);
+
+impl Source for TrainSamples {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn length(&self, index: usize) -> usize {
+        Source::length(&self.0, index)
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        Source::read(&self.0, index, out)
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        Source::gather(&self.0, epoch, indices, steps, out)
+    }
+
+    fn at_once(&self) -> usize {
+        Source::at_once(&self.0)
+    }
+
+    fn decoded(&self) -> bool {
+        Source::decoded(&self.0)
+    }
+
+    fn will_need(&self, samples: Range<usize>) {
+        Source::will_need(&self.0, samples);
+    }
+
+    fn classes(&self) -> &[String] {
+        Source::classes(&self.0)
+    }
+}
+
+impl TrainSource for TrainSamples {}

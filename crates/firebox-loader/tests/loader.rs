@@ -69,7 +69,7 @@ impl Source for Numbers {
 impl TrainSource for Numbers {}
 
 fn config((workers, prefetch): (usize, usize)) -> LoaderConfig {
-    LoaderConfig { batch_size: 8, workers, prefetch, seed: 5 }
+    LoaderConfig { batch_size: 8, workers, prefetch, seed: 5, ..LoaderConfig::default() }
 }
 
 fn loader(source: Numbers, threads: (usize, usize)) -> TrainLoader {

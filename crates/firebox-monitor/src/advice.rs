@@ -7,6 +7,7 @@ mod tests;
 
 use self::learning::{divergence, overflows, plateau, skipped, still_falling};
 use crate::text::{bytes, duration, percent, significant};
+use crate::times::StepTimes;
 use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Usage};
 
 /// Something that stood out.
@@ -120,13 +121,24 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     if share < WAITING {
         return None;
     }
+    let said = format!(
+        "{} of the time of training went by waiting for data: {} of {} ms a step",
+        percent(share),
+        significant(mean),
+        significant(of)
+    );
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let times = StepTimes::sum(&usage.times);
+    if let Some((workers, gain)) = times.and_then(|times| times.workers(settings.workers, threads))
+    {
+        let now = settings.workers;
+        return some(
+            format!("{said}; {workers} threads would give about {}×", significant(gain)),
+            format!("`loader.workers` from {now} to {workers}"),
+        );
+    }
     some(
-        format!(
-            "{} of the time of training went by waiting for data: {} of {} ms a step",
-            percent(share),
-            significant(mean),
-            significant(of)
-        ),
+        said,
         format!(
             "`loader.workers` from {} to {}, `loader.prefetch` from {} to {}",
             settings.workers,

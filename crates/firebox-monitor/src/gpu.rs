@@ -12,6 +12,15 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use crate::amd;
 
+/// Free memory of a GPU in bytes, now. `numbered` says whether `index` counts as the driver does, as
+/// CUDA's does; otherwise it is known only where there is one GPU.
+pub fn free_gpu_memory(index: u32, numbered: bool) -> Option<u64> {
+    let gpus = Gpus::find();
+    let library = gpus.library.ok()?;
+    let index = if numbered { index } else { (gpus.count == 1).then_some(0)? };
+    Some(library.device_by_index(index).ok()?.memory_info().ok()?.free)
+}
+
 /// The GPUs that can be asked, or why none can.
 pub(crate) struct Gpus {
     library: Result<Nvml, String>,

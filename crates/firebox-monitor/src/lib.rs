@@ -42,6 +42,7 @@ mod sampler;
 #[cfg(test)]
 mod testing;
 mod text;
+mod times;
 mod track;
 mod usage;
 #[cfg(unix)]
@@ -50,6 +51,7 @@ mod watch;
 pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
+pub use gpu::free_gpu_memory;
 pub use profile::{Counted, Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
 pub use track::{Picture, TrackedRun, Trackers};

@@ -10,6 +10,7 @@ use firebox_core::{Event, MachineSample, Request};
 use self::gauges::{CPU, CPU_SHARE, Gauge, Gauges, OTHERS};
 pub(crate) use self::gauges::{MAJOR_FAULTS, MEMORY_IN_USE};
 use crate::text::{percent, significant};
+use crate::times::StepTimes;
 
 /// Share of the time from which a device counts as well used: reference systems R1 and R2 both call
 /// more than 85 % good.
@@ -28,6 +29,7 @@ pub struct Usage {
     pub(crate) steps: Vec<StepTime>,
     pub(crate) epochs: Vec<EpochTime>,
     saves: Vec<Save>,
+    pub(crate) times: Vec<StepTimes>,
     /// Smallest loss scale that was fallen to.
     pub(crate) lowest_scale: Option<f64>,
     /// Attempts before this one.
@@ -147,6 +149,7 @@ impl Usage {
                 let time = EpochTime { attempt, epoch, step, seconds, train_loss, validation_loss };
                 self.epochs.push(time);
             }
+            &Event::Times { step, .. } => self.times.extend(StepTimes::of(step, event)),
             &Event::Checkpoint { step, blocked_milliseconds: milliseconds, .. } => {
                 self.saves.push(Save { attempt: self.attempt, step, milliseconds });
             }
@@ -165,6 +168,7 @@ impl Usage {
         self.steps.retain(|known| known.step <= step);
         self.epochs.retain(|known| known.step <= step);
         self.saves.retain(|known| known.step <= step);
+        self.times.retain(|known| known.step <= step);
     }
 
     fn sample(&mut self, sample: &MachineSample) {
@@ -212,6 +216,10 @@ impl Usage {
             ("standing still for checkpoints", percent(shares.saves)),
             ("validation", percent(shares.validation)),
         ];
+        if let Some(times) = StepTimes::sum(&self.times) {
+            timings.extend(times.shares().map(|(name, share)| (name, percent(share))));
+            timings.push(("limited by", times.limit()));
+        }
         let busy = self.training_mean(CPU_SHARE).map(percent);
         timings.extend(busy.map(|busy| ("processor busy while training", busy)));
         timings.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()

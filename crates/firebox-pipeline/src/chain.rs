@@ -12,6 +12,7 @@ use firebox_train::Summary;
 use crate::bench::{Measured, Probe};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::series_key;
 use crate::finetune::Finetune;
 use crate::folder::RunFolder;
 use crate::forecast::Forecast;
@@ -39,7 +40,7 @@ pub(crate) trait Chain: Sync {
     /// The keys of its results. All depend on `[data]`, `[window]` and the other common tables; a
     /// kind adds its own.
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let series = firebox_data::fingerprint(&config.data)?;
+        let series = series_key(config)?;
         Ok(Keys::new(config, series, &device.arithmetic()?))
     }
 

@@ -10,7 +10,7 @@ use firebox_core::{
 };
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
-use firebox_loader::LoaderConfig;
+use firebox_loader::{LoaderConfig, Resident, Shuffle, default_workers};
 use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
@@ -263,22 +263,44 @@ pub struct LoaderTable {
     pub batch_size: usize,
     /// Batches made ahead.
     pub prefetch: usize,
-    /// Threads that make batches; 0 makes them where they are used. They do not change the order.
+    /// Threads that make batches; 0 makes them where they are used. They do not change the order. By
+    /// default one for every second hardware thread, from 1 to 8.
     pub workers: usize,
+    /// Keep batches in pinned memory until they are copied to the device. Refused on the CPU, where
+    /// nothing is copied.
+    pub pin: bool,
+    /// Where the training samples lie: `auto`, `device`, `memory` or `stream`. Batches are the same.
+    pub resident: Resident,
+    /// How an epoch is shuffled: `full`, or by `blocks` for sets larger than memory.
+    pub shuffle: Shuffle,
+    /// Sort samples into buckets whose lengths are multiples of this number of steps, and pad each
+    /// batch to its bucket; 0 pads all to the longest.
+    pub buckets: usize,
+    /// Steps of a batch with its padding, in place of `batch_size`; 0 for none.
+    pub tokens: usize,
 }
 
 impl LoaderTable {
     /// The loader's own settings, with the seed of the run.
     pub(crate) fn resolve(&self, seed: u64) -> LoaderConfig {
-        let &Self { batch_size, prefetch, workers } = self;
-        LoaderConfig { batch_size, workers, prefetch, seed }
+        let &Self { batch_size, prefetch, workers, pin, shuffle, buckets, tokens, .. } = self;
+        LoaderConfig { batch_size, workers, prefetch, pin, shuffle, buckets, tokens, seed }
     }
 }
 
 impl Default for LoaderTable {
-    /// The batch of reference system R1, and one thread: R1's windows take microseconds to copy.
+    /// The batch of reference system R1.
     fn default() -> Self {
-        Self { batch_size: 512, prefetch: 2, workers: 1 }
+        Self {
+            batch_size: 512,
+            prefetch: 2,
+            workers: default_workers(),
+            pin: false,
+            resident: Resident::Auto,
+            shuffle: Shuffle::Full,
+            buckets: 0,
+            tokens: 0,
+        }
     }
 }
 

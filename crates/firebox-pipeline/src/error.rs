@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use firebox_cache::CacheError;
 use firebox_eval::EvalError;
+use firebox_loader::LoadError;
+use firebox_remote::RemoteError;
 use firebox_search::{StorageError, StudyError};
 use firebox_train::TrainError;
 
@@ -18,6 +20,9 @@ pub enum PipelineError {
     /// The files to read.
     #[error(transparent)]
     Data(#[from] firebox_data::DataError),
+    /// A remote file.
+    #[error(transparent)]
+    Remote(#[from] firebox_remote::RemoteError),
     /// The split.
     #[error("the series cannot be divided into training, validation and test")]
     Split(#[from] firebox_core::SplitError),
@@ -160,11 +165,15 @@ impl PipelineError {
                     | EvalError::Clusters { .. }
                     | EvalError::NoForecast
             ),
-            Self::Load(_)
-            | Self::Io { .. }
-            | Self::InUse(_)
-            | Self::Interrupted
-            | Self::Leak { .. } => false,
+            Self::Load(error) => matches!(error, LoadError::Pin | LoadError::NotResident { .. }),
+            Self::Remote(error) => matches!(
+                error,
+                RemoteError::Url { .. }
+                    | RemoteError::NotBuilt { .. }
+                    | RemoteError::NotFound { .. }
+                    | RemoteError::Refused { .. }
+            ),
+            Self::Io { .. } | Self::InUse(_) | Self::Interrupted | Self::Leak { .. } => false,
         }
     }
 }

@@ -2,9 +2,11 @@
 //! whose content the first key is.
 
 use firebox_core::Key;
+use firebox_loader::Shuffle;
 use serde::Serialize;
 
 use crate::PipelineConfig;
+use crate::feed::effective;
 
 /// Keys of every result, each containing those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +30,15 @@ impl Keys {
             .field("labels", json(&config.labels))
             .field("split", json(&config.split))
             .finish();
-        let augmented = firebox_cache::augmented_key(windows, &config.augment, seed);
-        let training = Key::builder("training", 1)
-            .upstream("augmented", augmented)
+        let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);
+        let mut training = Key::builder("training", 1).upstream("augmented", augmented);
+        // Left out where every batch is of all samples, so that such runs keep their keys.
+        let loader = &config.loader;
+        let order = (loader.shuffle, loader.buckets, loader.tokens);
+        if order != (Shuffle::Full, 0, 0) {
+            training = training.field("order", json(&order));
+        }
+        let training = training
             .field("model", json(&config.model))
             .field("train", json(&config.train))
             .field("batch_size", config.loader.batch_size.to_le_bytes())
@@ -76,6 +84,13 @@ mod tests {
         assert_ne!(evaluation.evaluation, base.evaluation);
         let threads = keys(|c| c.loader.workers += 3);
         assert_eq!(threads, base);
+        let place = keys(|c| c.loader.resident = firebox_loader::Resident::Memory);
+        assert_eq!(place, base, "batches are the same wherever they come from");
+        let order = keys(|c| c.loader.buckets = 8);
+        assert_eq!(order.augmented, base.augmented);
+        assert_ne!(order.training, base.training);
+        let online = keys(|c| c.augment.mode = firebox_core::AugmentMode::Online);
+        assert_ne!(online.training, base.training);
         assert_eq!(keys(|c| c.monitor.period = 0.0), base);
     }
 }

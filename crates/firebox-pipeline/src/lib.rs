@@ -48,10 +48,12 @@ mod bench;
 mod chain;
 mod compare;
 mod config;
+mod convert;
 mod device;
 mod doctor;
 mod error;
 mod export;
+mod feed;
 mod finetune;
 mod folder;
 mod forecast;
@@ -88,6 +90,7 @@ pub use compare::compare;
 pub use config::{
     Autotune, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
 };
+pub use convert::{ConvertConfig, ConvertError, Converted, Odd, convert};
 pub use device::{ChosenDevice, describe_cpu};
 pub use doctor::{DoctorConfig, Examination, Found, Learning, Mark, Tick, Timed, doctor};
 pub use error::PipelineError;

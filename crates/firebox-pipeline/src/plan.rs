@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use firebox_cache::Store;
-use firebox_core::{Key, SplitRule};
+use firebox_core::{AugmentMode, Key, SplitRule};
 use firebox_data::Checks;
 
 use crate::folder;
@@ -64,6 +64,7 @@ impl Plan {
         let state = |name: &str| match name {
             "ingest" => series,
             "windows" => StageState::NotStored,
+            "augment" if config.augment.mode == AugmentMode::Online => StageState::NotStored,
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,
             _ => last,

@@ -255,8 +255,12 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "`labels.return` has horizon {horizon} and threshold {threshold}; it looks at least 1 step ahead, for a finite threshold that is not negative (0.006 is 0.6 %)"
         ));
     }
-    if let Err(LoadError::TooMany { key, found, most }) = config.loader.resolve(0).validate() {
-        return setting(format!("`loader.{key}` is {found}; it must be at most {most}"));
+    match config.loader.resolve(0).validate() {
+        Err(LoadError::TooMany { key, found, most }) => {
+            return setting(format!("`loader.{key}` is {found}; it must be at most {most}"));
+        }
+        Err(error) => return setting(format!("[loader]: {error}")),
+        Ok(()) => {}
     }
     for (key, path) in [("cache", &config.run.cache), ("directory", &config.run.directory)] {
         let name = path.display();

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
 use firebox_export::Task;
-use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
+use firebox_loader::{HeldOutLoader, NormalisedWindows};
 use firebox_models::{BiLstmMae, PatchTransformer, read_parameters};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
@@ -17,6 +16,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::Feed;
 use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::measure;
@@ -103,14 +103,15 @@ impl Chain for Pretrain {
             return Err(PipelineError::NoValidation);
         }
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
+        let feed = run.feed(&windows, &mut work.remade)?;
+        work.reasons.push(feed.reason());
         work.resolved()?;
-        let shards = run.augment(&windows, &mut work.remade)?;
         let complete = match &run.config.model {
             ModelConfig::BilstmMae(_) => {
-                run.train::<BiLstmMae>(&windows, shards, work.path, &mut work.remade)?.is_complete()
+                run.train::<BiLstmMae>(&windows, &feed, work.path, &mut work.remade)?.is_complete()
             }
             ModelConfig::PatchTransformer(_) => run
-                .train::<PatchTransformer>(&windows, shards, work.path, &mut work.remade)?
+                .train::<PatchTransformer>(&windows, &feed, work.path, &mut work.remade)?
                 .is_complete(),
             ModelConfig::StackedLstm(_) => return Err(run.config.model.cannot_pretrain()),
         };
@@ -122,10 +123,11 @@ impl Chain for Pretrain {
 fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let windows = run.windows(&mut work.remade)?;
     work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
+    let feed = run.feed(&windows, &mut work.remade)?;
+    work.reasons.push(feed.reason());
     work.resolved()?;
-    let shards = run.augment(&windows, &mut work.remade)?;
     let Trained { model, summary, outcome, step } =
-        match run.train::<M>(&windows, shards, work.path, &mut work.remade)? {
+        match run.train::<M>(&windows, &feed, work.path, &mut work.remade)? {
             Training::Complete(trained) => *trained,
             Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
         };
@@ -242,16 +244,16 @@ impl Run<'_> {
     pub(crate) fn train<M: Pretrainable>(
         &self,
         windows: &Windows,
-        shards: Arc<Shards>,
+        feed: &Feed,
         path: &Path,
         remade: &mut usize,
     ) -> Result<Training<M>, PipelineError> {
         let trained_before = trained_before(path);
-        let versions = shards.len();
+        let versions = feed.source.len();
         let trained = self.stage("train", Some(self.keys.training), remade, || {
             let device = &self.device.device;
             let validation = &windows.parts.validation;
-            let loader = TrainLoader::new(shards, self.loader(), device.clone())?;
+            let loader = self.train_loader(feed)?;
             let validation = if validation.is_empty() {
                 None
             } else {

@@ -21,6 +21,7 @@ use firebox_train::{LossScale, TrainConfig};
 use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::{effective, local};
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::kept::is_kept;
 use crate::keys::Keys;
@@ -454,7 +455,8 @@ impl Run<'_> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
-            let ingested = firebox_data::ingest(&config.data, &config.run.cache, self.listener)?;
+            let data = local(&config.data, &config.run.cache, self.listener)?;
+            let ingested = firebox_data::ingest(&data, &config.run.cache, self.listener)?;
             let detail = format!(
                 "{} of {} in {} series, {} of defect",
                 count(ingested.set.steps() as u64, "step"),
@@ -578,7 +580,7 @@ impl Run<'_> {
                     self.keys.augmented,
                     &windows.parts.train,
                     &windows.normaliser,
-                    &self.config.augment,
+                    &effective(&self.config.augment),
                     self.config.run.seed,
                     self.listener,
                 )

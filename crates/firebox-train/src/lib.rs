@@ -91,6 +91,7 @@ mod scaler;
 mod schedule;
 mod snapshot;
 mod state;
+mod times;
 mod train;
 
 pub use average::{Average, AverageConfig};

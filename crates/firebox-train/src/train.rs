@@ -40,6 +40,7 @@ use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
 use crate::snapshot::Snapshot;
 use crate::state::{Best, Mean, State};
+use crate::times::Times;
 
 /// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
 /// to stop.
@@ -132,6 +133,7 @@ struct Session<'a, M> {
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
+    times: Times,
     /// In how many parts each batch is computed, for want of memory.
     divisions: Divisions,
     /// Where this process would note that it had too little.
@@ -295,6 +297,8 @@ impl<M: Module> Session<'_, M> {
             let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
             wait += batch.wait;
+            self.times.batch(&batch);
+            let computing = Instant::now();
             let dropout = dropout.substream(micro);
             let divided = if parts > 1 { batch.parts(parts) } else { vec![batch] };
             for (part, batch) in divided.into_iter().enumerate() {
@@ -320,13 +324,15 @@ impl<M: Module> Session<'_, M> {
                 }
                 losses.push(Loss { value: plain, weight, parts });
             }
+            self.times.computing += computing.elapsed();
         }
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
         let scale = scale * first.map_or(1.0, |first| weight / first);
         // On a GPU, the host waits here for all that it has asked for above.
-        let read_back = info_span!("read back");
+        let (read_back, reading) = (info_span!("read back"), Instant::now());
         let (loss, parts, squared_norm) =
             read_back.in_scope(|| read(&losses, weight, &gradients))?;
+        self.times.reading_back += reading.elapsed();
         let batches = group;
         Ok(Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait })
     }
@@ -350,12 +356,14 @@ impl<M: Module> Session<'_, M> {
                 self.safe.prove(&mut self.state.rollback);
             }
             let _optimizer = info_span!("optimizer").entered();
+            let updating = Instant::now();
             let clip = self.config.clipping();
             let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
             self.optimizer.step(&mut self.model, &gradients, by);
             if let Some(average) = &self.config.average {
                 self.average.update(&self.model, average.decay);
             }
+            self.times.computing += updating.elapsed();
         } else {
             self.state.counts.skipped += 1;
         }
@@ -386,6 +394,7 @@ impl<M: Module> Session<'_, M> {
             skipped: !finite,
         });
         self.log.step(record)?;
+        self.times.step(start.elapsed());
         // A smaller scale may avoid an overflow of the gradients, and nothing else.
         if finite || (overflow && loss.is_finite()) {
             return Ok(());
@@ -485,6 +494,9 @@ impl<M: Module> Session<'_, M> {
         state.closed_at = step;
         state.position = Position { epoch, batch: 0 };
         let seconds = time.as_secs_f64();
+        if let Some(times) = self.times.take(step) {
+            self.run.listener.on(&times);
+        }
         self.run.listener.on(&Event::Epoch {
             epoch,
             step,
@@ -673,6 +685,7 @@ impl<'a, M: Module> Session<'a, M> {
             log,
             safe: Safe::default(),
             data_time: Duration::ZERO,
+            times: Times::default(),
             divisions,
             watch,
             samples: 0,

@@ -7,6 +7,7 @@
 mod apply;
 mod bench;
 mod cache;
+mod data;
 mod device;
 mod doctor;
 mod error;
@@ -150,6 +151,8 @@ enum DataCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Turn a folder of .npy arrays into samples in mapped shards, or go on with such a folder.
+    Convert(data::ConvertFlags),
     /// Change the future of a pipeline's data, and demand that no feature, window, label or scale
     /// before it changes by a single bit. Exits with 1 and the first place that does.
     CheckLeaks(PlanFlags),
@@ -176,6 +179,7 @@ fn main() -> ExitCode {
         Command::Data(DataCommand::Generate { settings, output, force }) => {
             generate(&settings, &output, force)
         }
+        Command::Data(DataCommand::Convert(flags)) => data::convert(&flags),
         Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
         Command::Doctor(flags) => doctor::run(&flags),

@@ -119,6 +119,7 @@ impl Terminal {
                 self.line(&format!("  {done} after step {step}"));
             }
             Event::Step { .. }
+            | Event::Times { .. }
             | Event::Checkpoint { .. }
             | Event::Scored { .. }
             | Event::Machine(_) => {}

@@ -76,6 +76,7 @@ impl Report {
             }
             Event::StageStarted { .. }
             | Event::Progress { .. }
+            | Event::Times { .. }
             | Event::Scored { .. }
             | Event::Machine(_)
             | Event::Asked { .. } => {}

@@ -182,7 +182,10 @@ impl Live {
                 self.outcome = Some(outcome);
                 self.stage = None;
             }
-            Event::Checkpoint { .. } | Event::Scored { .. } | Event::LossScale { .. } => {}
+            Event::Checkpoint { .. }
+            | Event::Scored { .. }
+            | Event::Times { .. }
+            | Event::LossScale { .. } => {}
         }
     }
 

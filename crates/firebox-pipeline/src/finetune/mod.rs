@@ -145,7 +145,7 @@ fn settings(config: &PipelineConfig) -> FinetuneConfig {
 
 /// The keys of the pre-training by the same settings.
 fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-    let series = firebox_data::fingerprint(&config.data)?;
+    let series = crate::feed::series_key(config)?;
     Ok(Keys::new(config, series, &device.arithmetic()?))
 }
 
@@ -275,8 +275,8 @@ fn pretrain<M: Pretrainable>(
 ) -> Result<Result<Begin, u64>, PipelineError> {
     let keys = pretraining_keys(run.config, run.device)?;
     let own = Run { keys: &keys, ..*run };
-    let shards = own.augment(windows, &mut work.remade)?;
-    Ok(match own.train::<M>(windows, shards, work.path, &mut work.remade)? {
+    let feed = own.feed(windows, &mut work.remade)?;
+    Ok(match own.train::<M>(windows, &feed, work.path, &mut work.remade)? {
         Training::Interrupted { step } => Err(step),
         Training::Complete(trained) => Ok(Begin {
             weights: read_parameters(&trained.model),

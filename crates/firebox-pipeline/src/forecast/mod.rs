@@ -84,7 +84,7 @@ impl Chain for Forecast {
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let series = firebox_data::fingerprint(&config.data)?;
+        let series = crate::feed::series_key(config)?;
         let base = Keys::new(config, series, &device.arithmetic()?);
         let forecast = table(config)?;
         let measured = (forecast.seeds, forecast.season);

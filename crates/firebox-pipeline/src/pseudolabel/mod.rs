@@ -62,7 +62,7 @@ impl Chain for Pseudolabel {
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let series = firebox_data::fingerprint(&config.data)?;
+        let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic()?;
         let keys = Keys::new(config, series, &arithmetic);
         let training = Key::builder("pseudolabel", 1)

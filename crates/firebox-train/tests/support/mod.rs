@@ -55,12 +55,14 @@ impl Source for Waves {
 impl TrainSource for Waves {}
 
 pub(crate) fn loader(samples: usize, batch_size: usize) -> TrainLoader {
-    let config = LoaderConfig { batch_size, workers: 1, prefetch: 2, seed: SEED };
+    let config =
+        LoaderConfig { batch_size, workers: 1, prefetch: 2, seed: SEED, ..LoaderConfig::default() };
     TrainLoader::new(Arc::new(Waves { samples, seed: 1 }), config, Device::default()).unwrap()
 }
 
 pub(crate) fn held_out(samples: usize) -> HeldOutLoader {
-    let config = LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 0 };
+    let config =
+        LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 0, ..LoaderConfig::default() };
     HeldOutLoader::new(Arc::new(Waves { samples, seed: 2 }), config, Device::default()).unwrap()
 }
 

@@ -1,0 +1,126 @@
+"""The loading work of `firebox-benches` with PyTorch and NumPy: one JSON line for each case.
+
+Usage: torch_loader.py SUITE FOLDER, with SUITE one of
+- stream: the arrays of clips/, `np.load(mmap_mode="r")` in a Dataset, through a DataLoader as tuned as
+  its documentation has it (2 persistent workers, prefetch 4, pinned where there is a device to pin for);
+- gather: batches of R1's shape out of one array in memory, by one index per batch, and by a Dataset of
+  samples through a DataLoader;
+- ingest: polars reading many.csv and many.parquet, and nothing else.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+RUNS, SEED = 7, 1337
+
+
+def case(name, run):
+    """Prints the median time of a case. `run` gives rows, bytes and a number to compare."""
+    seconds = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        rows, size, check = run()
+        seconds.append(time.perf_counter() - start)
+    seconds.sort()
+    print(json.dumps({"case": name, "seconds": seconds[RUNS // 2], "best": seconds[0],
+                      "rows": rows, "bytes": size, "check": float(check)}), flush=True)
+
+
+def stream(folder):
+    import torch
+
+    class Clips(torch.utils.data.Dataset):
+        def __init__(self):
+            self.paths = sorted((folder / "clips").rglob("*.npy"))
+
+        def __len__(self):
+            return len(self.paths)
+
+        def __getitem__(self, index):
+            # The map is read-only, so the tensor needs a copy.
+            clip = np.array(np.load(self.paths[index], mmap_mode="r"), dtype=np.float32)
+            return torch.from_numpy(clip), index
+
+    clips = Clips()
+    pinned = torch.cuda.is_available()
+    for workers in (0, 2):
+        options = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
+        loader = torch.utils.data.DataLoader(
+            clips, batch_size=16, shuffle=True, num_workers=workers, pin_memory=pinned, **options)
+
+        def epoch():
+            rows = size = check = 0
+            for batch, indices in loader:
+                rows += len(batch)
+                size += batch.numel() * 4
+                check += int(indices.sum())
+            return rows, size, check
+
+        epoch()  # starts the workers
+        case(f"stream/f32-{workers}-workers", epoch)
+
+
+def gather(_):
+    import torch
+
+    count, batch = 59_365, 512
+    data = np.random.default_rng(SEED).standard_normal((count, 105, 4), dtype=np.float32)
+    generator = np.random.default_rng(SEED)
+
+    def numpy_index():
+        order = generator.permutation(count)
+        for start in range(0, count, batch):
+            torch.from_numpy(data[order[start:start + batch]])
+        return count, data.nbytes, count
+
+    case("gather/numpy-index", numpy_index)
+    tensor = torch.from_numpy(data)
+
+    def torch_index():
+        order = torch.randperm(count)
+        for start in range(0, count, batch):
+            tensor[order[start:start + batch]]
+        return count, data.nbytes, count
+
+    case("gather/torch-index", torch_index)
+
+    class Windows(torch.utils.data.Dataset):
+        def __len__(self):
+            return count
+
+        def __getitem__(self, index):
+            return torch.from_numpy(data[index])
+
+    for workers in (0, 2):
+        options = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
+        loader = torch.utils.data.DataLoader(
+            Windows(), batch_size=batch, shuffle=True, num_workers=workers, **options)
+
+        def epoch():
+            rows = sum(len(batch) for batch in loader)
+            return rows, data.nbytes, rows
+
+        epoch()
+        case(f"gather/per-sample-{workers}-workers", epoch)
+
+
+def ingest(folder):
+    import polars as pl
+
+    readers = {"csv": lambda p: pl.read_csv(p, try_parse_dates=True), "parquet": pl.read_parquet}
+    for name, read in readers.items():
+        path = folder / f"many.{name}"
+
+        def once():
+            frame = read(path)
+            return len(frame), path.stat().st_size, frame["close"].sum()
+
+        case(f"many/read-{name}", once)
+
+
+if __name__ == "__main__":
+    {"stream": stream, "gather": gather, "ingest": ingest}[sys.argv[1]](Path(sys.argv[2]))

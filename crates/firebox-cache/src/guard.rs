@@ -1,0 +1,226 @@
+//! Maps of files that may shrink or fail under a running job.
+//!
+//! A page behind the new end of a shrunken file raises SIGBUS, which kills the process without a
+//! word. Here the fault is noted, the rest of the map becomes zeros, and whoever was reading finds
+//! out by [`Guard::check`] before the values are used. Where only part of a page is gone, nothing is
+//! raised and the kernel gives zeros, so the check looks at the file's length too. A file that is
+//! deleted stays readable as long as it is mapped, and is no error. Content that is changed in place
+//! at the same length is not found out about here.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::Mmap;
+
+use crate::error::{CacheError, Damage};
+
+/// Files of maps that stay open, so that their length is asked for without a path. More would use
+/// up what a process may have open.
+const KEPT_OPEN: usize = 256;
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A file mapped for reading.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    map: Mmap,
+    path: PathBuf,
+    file: Option<File>,
+    #[cfg(unix)]
+    region: Option<&'static fault::Region>,
+}
+
+impl Guard {
+    /// Watches over the map of a file.
+    pub(crate) fn new(map: Mmap, file: File, path: PathBuf) -> Arc<Self> {
+        let keeps = OPEN.fetch_add(1, Ordering::Relaxed) < KEPT_OPEN;
+        if !keeps {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
+        #[cfg(unix)]
+        let region = fault::watch(&map);
+        Arc::new(Self {
+            map,
+            path,
+            file: keeps.then_some(file),
+            #[cfg(unix)]
+            region,
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Whether everything that was read so far was there.
+    ///
+    /// # Errors
+    ///
+    /// When the file is shorter than its map, or its disk could not give a page of it.
+    pub(crate) fn check(&self) -> Result<(), CacheError> {
+        #[cfg(unix)]
+        if self.region.is_some_and(fault::Region::hit) {
+            return Err(self.damaged(self.length().ok()));
+        }
+        match self.length() {
+            Ok(found) if found < self.map.len() as u64 => Err(self.damaged(Some(found))),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => {
+                let source = Damage::Unreadable(error);
+                Err(CacheError::Vanished { path: self.path.clone(), source })
+            }
+        }
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        match &self.file {
+            Some(file) => file.metadata(),
+            None => fs::metadata(&self.path),
+        }
+        .map(|found| found.len())
+    }
+
+    fn damaged(&self, found: Option<u64>) -> CacheError {
+        let expected = self.map.len() as u64;
+        let source = match found {
+            Some(found) if found < expected => Damage::Size { found, expected },
+            _ => Damage::Unreadable(io::Error::other("the disk could not read a page of it")),
+        };
+        CacheError::Vanished { path: self.path.clone(), source }
+    }
+
+    /// Tells the system that these bytes are read soon. A hint: nothing goes wrong without it.
+    pub(crate) fn will_need(&self, offset: usize, length: usize) {
+        #[cfg(unix)]
+        let _ = self.map.advise_range(memmap2::Advice::WillNeed, offset, length);
+        #[cfg(not(unix))]
+        let _ = (offset, length);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
+        #[cfg(unix)]
+        if let Some(region) = self.region {
+            region.forget();
+        }
+    }
+}
+
+#[cfg(unix)]
+mod fault {
+    //! The handler of SIGBUS, for faults within watched maps alone; any other goes where it went
+    //! before.
+
+    use std::ffi::{c_int, c_void};
+    use std::mem::MaybeUninit;
+    use std::ptr;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// Maps watched at a time. A signal handler can take no lock, so their number is fixed.
+    const REGIONS: usize = 8192;
+
+    static WATCHED: [Region; REGIONS] = [const { Region::free() }; REGIONS];
+    /// Regions that were ever in use.
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    /// What handled SIGBUS before; none if the handler could not be installed.
+    static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+    /// Addresses of a map.
+    #[derive(Debug)]
+    pub(super) struct Region {
+        /// First address; 0 while it is free, 1 while it is being taken.
+        start: AtomicUsize,
+        end: AtomicUsize,
+        hit: AtomicBool,
+    }
+
+    impl Region {
+        const fn free() -> Self {
+            Self {
+                start: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                hit: AtomicBool::new(false),
+            }
+        }
+
+        pub(super) fn hit(&self) -> bool {
+            self.hit.load(Ordering::Acquire)
+        }
+
+        /// Frees it. The map is still there, so that no other can have its addresses.
+        pub(super) fn forget(&self) {
+            self.end.store(0, Ordering::Release);
+            self.hit.store(false, Ordering::Release);
+            self.start.store(0, Ordering::Release);
+        }
+    }
+
+    /// Watches a map. None if that is not possible: a fault then ends the process, as without.
+    pub(super) fn watch(map: &[u8]) -> Option<&'static Region> {
+        BEFORE.get_or_init(install).as_ref()?;
+        let range = map.as_ptr_range();
+        for (index, region) in WATCHED.iter().enumerate() {
+            let taken = region.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                region.hit.store(false, Ordering::Release);
+                region.end.store(range.end as usize, Ordering::Release);
+                region.start.store(range.start as usize, Ordering::Release);
+                USED.fetch_max(index + 1, Ordering::AcqRel);
+                return Some(region);
+            }
+        }
+        None
+    }
+
+    fn install() -> Option<libc::sigaction> {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: both structures are plain data that zeros are valid for; the handler has the
+        // signature that SA_SIGINFO asks for and does only what a signal handler may.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&mut action.sa_mask);
+            let done = libc::sigaction(libc::SIGBUS, &action, before.as_mut_ptr());
+            (done == 0).then(|| before.assume_init())
+        }
+    }
+
+    /// Puts zeros where the file has ended, so that the read that faulted can go on.
+    extern "C" fn handle(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: the kernel passes a valid `info`; `mmap`, `sysconf` and `sigaction` may be called
+        // here, and the pages replaced are those of a map that its owner only reads.
+        unsafe {
+            let at = (*info).si_addr() as usize;
+            let used = USED.load(Ordering::Acquire).min(REGIONS);
+            let within = |region: &&Region| {
+                let start = region.start.load(Ordering::Acquire);
+                start > 1 && start <= at && at < region.end.load(Ordering::Acquire)
+            };
+            if let Some(region) = WATCHED[..used].iter().find(within) {
+                let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+                let first = at - at % page;
+                let length = region.end.load(Ordering::Acquire) - first;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                let to = first as *mut c_void;
+                if libc::mmap(to, length, libc::PROT_READ, flags, -1, 0) != libc::MAP_FAILED {
+                    region.hit.store(true, Ordering::Release);
+                    return;
+                }
+            }
+            // Not ours: the read faults again, under whatever was there before.
+            match BEFORE.get() {
+                Some(Some(before)) => libc::sigaction(libc::SIGBUS, before, ptr::null_mut()),
+                _ => libc::signal(libc::SIGBUS, libc::SIG_DFL) as c_int,
+            };
+        }
+    }
+}

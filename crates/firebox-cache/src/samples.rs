@@ -1,0 +1,397 @@
+//! Samples kept as they are: arrays of one width in shards, for data that is read from other programs'
+//! files once and trained on many times.
+//!
+//! The shards are those of augmented windows: Arrow IPC, mapped, checksummed, written once, the
+//! manifest last. A folder that was left half-made is gone on with: each shard that is there with its
+//! receipt, made from the same inputs, is kept. Where the values come from is the caller's matter.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow_buffer::MutableBuffer;
+use firebox_core::{Event, Key, Listener, Storage};
+use half::f16;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::element::{Element, Values, name};
+use crate::error::{CacheError, Damage};
+use crate::files::{FileRecord, check_file, flush_folder, write_flushed};
+use crate::lock;
+use crate::manifest;
+use crate::mapped::Mapped;
+use crate::shard::{self, Columns, Layout, Shard};
+use crate::shards::Record;
+
+/// Names the format and its version.
+const FORMAT: &str = "samples-v1";
+
+/// What a folder of samples is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleSpec {
+    /// Covers the inputs and how they are read. A folder that was begun under another key is refused.
+    pub key: Key,
+    /// Steps of the longest sample, and channels: `[time, channel]`.
+    pub shape: [usize; 2],
+    /// The type that values are stored in.
+    pub storage: Storage,
+    /// Class names that labels index.
+    pub classes: Vec<String>,
+    /// Valid steps and label of each sample.
+    pub samples: Vec<(u32, Option<u32>)>,
+    /// Size of a shard in bytes.
+    pub shard_bytes: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    key: Key,
+    shape: [usize; 2],
+    storage: Storage,
+    classes: Vec<String>,
+    records: usize,
+    records_per_shard: usize,
+    files: Vec<FileRecord>,
+    /// BLAKE3 of this manifest with an empty checksum.
+    checksum: String,
+}
+
+impl Manifest {
+    fn own_checksum(&self) -> Result<String, serde_json::Error> {
+        let bare = Self { checksum: String::new(), ..self.clone() };
+        Ok(blake3::hash(&serde_json::to_vec(&bare)?).to_hex().to_string())
+    }
+
+    fn read(folder: &Path) -> Result<Self, Damage> {
+        let text = fs::read(folder.join(manifest::NAME)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Damage::Missing,
+            _ => Damage::Unreadable(error),
+        })?;
+        let broken = |error| Damage::Content(format!("the manifest is broken: {error}"));
+        let manifest: Self = serde_json::from_slice(&text).map_err(broken)?;
+        if manifest.own_checksum().map_err(broken)? != manifest.checksum {
+            return Err(Damage::Checksum);
+        }
+        let per_shard = manifest.records_per_shard;
+        let files = manifest
+            .records
+            .checked_div(per_shard)
+            .map(|full| full + usize::from(!manifest.records.is_multiple_of(per_shard)));
+        if manifest.format != FORMAT || files != Some(manifest.files.len()) {
+            return Err(Damage::Content("the manifest is of another format".to_owned()));
+        }
+        Ok(manifest)
+    }
+}
+
+/// Says that a shard is whole, and what it was made from.
+#[derive(Debug, Serialize, Deserialize)]
+struct Receipt {
+    key: Key,
+    file: FileRecord,
+}
+
+/// Samples in mapped shards.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    path: PathBuf,
+    manifest: Arc<Manifest>,
+    mapped: Mapped,
+}
+
+impl Samples {
+    /// Writes a folder of samples, or goes on with one that was begun; `read` appends the values of a
+    /// sample, `[time, channel]`, its valid steps alone. Shards are made on all threads; each takes
+    /// `shard_bytes` of memory meanwhile. Progress is reported in the stage `convert`.
+    ///
+    /// # Errors
+    ///
+    /// What `read` returns; when the folder belongs to other inputs; when a value does not fit the
+    /// storage; when the disk refuses. What was finished before stays and is used the next time.
+    pub fn write<E>(
+        folder: &Path,
+        spec: &SampleSpec,
+        listener: &dyn Listener,
+        read: impl Fn(usize, &mut Vec<f32>) -> Result<(), E> + Sync,
+    ) -> Result<Self, E>
+    where
+        E: From<CacheError> + Send,
+    {
+        fs::create_dir_all(folder).map_err(CacheError::io("create the folder", folder))?;
+        let _making = lock::exclusive(&folder.join(".lock"), || {
+            let message = format!("waiting for another program that writes {}", folder.display());
+            listener.on(&Event::Warning { message });
+        })?;
+        refuse_other(folder, spec.key)?;
+        let layout = Layout { shape: spec.shape, storage: spec.storage };
+        let size = if spec.storage == Storage::F32 { 4 } else { 2 };
+        let per_shard = (spec.shard_bytes / (layout.width() * size).max(1)).max(1);
+        let count = spec.samples.len();
+        let shards: Vec<Range<usize>> = (0..count)
+            .step_by(per_shard)
+            .map(|start| start..(start + per_shard).min(count))
+            .collect();
+        let done = AtomicU64::new(0);
+        let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
+            let kept = receipt(folder, index, spec.key);
+            let file = match kept {
+                Some(file) => file,
+                None => write_shard(folder, index, range.clone(), &layout, spec, &read)?,
+            };
+            let samples = range.len() as u64;
+            let done = done.fetch_add(samples, Ordering::Relaxed) + samples;
+            let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
+            listener.on(&Event::Progress { stage, done, total: count as u64, unit });
+            Ok(file)
+        };
+        let files = shards.par_iter().enumerate().map(|(i, range)| make((i, range)));
+        let files = files.collect::<Result<Vec<_>, E>>()?;
+        let mut manifest = Manifest {
+            format: FORMAT.to_owned(),
+            key: spec.key,
+            shape: spec.shape,
+            storage: spec.storage,
+            classes: spec.classes.clone(),
+            records: count,
+            records_per_shard: per_shard,
+            files,
+            checksum: String::new(),
+        };
+        let path = folder.join(manifest::NAME);
+        let json = |e: serde_json::Error| CacheError::io("write", &path)(e.into());
+        manifest.checksum = manifest.own_checksum().map_err(json)?;
+        let text = serde_json::to_vec_pretty(&manifest).map_err(json)?;
+        let unfinished = path.with_extension("json.part");
+        write_flushed(&unfinished, &text)?;
+        fs::rename(&unfinished, &path).map_err(CacheError::io("rename into place", &path))?;
+        for index in 0..manifest.files.len() {
+            // They have done their work; one that stays does no harm.
+            let _ = fs::remove_file(receipt_path(folder, index));
+        }
+        flush_folder(folder)?;
+        Ok(Self::open(folder, false)?)
+    }
+
+    /// Maps a folder of samples. `verify` says whether to read all of it and compare checksums, or
+    /// only sizes.
+    ///
+    /// # Errors
+    ///
+    /// When it is not whole, or no folder of samples.
+    pub fn open(folder: &Path, verify: bool) -> Result<Self, CacheError> {
+        let damaged = |name: &str| {
+            let path = folder.join(name);
+            move |source| CacheError::Samples { path, source }
+        };
+        let manifest = Manifest::read(folder).map_err(damaged(manifest::NAME))?;
+        let layout = Layout { shape: manifest.shape, storage: manifest.storage };
+        let shard = |(index, file): (usize, &FileRecord)| {
+            let start = index * manifest.records_per_shard;
+            let rows = manifest.records_per_shard.min(manifest.records - start);
+            Shard::open(folder, file, &layout, rows, verify).map_err(damaged(&file.name))
+        };
+        let shards = manifest.files.iter().enumerate().map(shard).collect::<Result<_, _>>()?;
+        let sizes = [manifest.records, manifest.records_per_shard];
+        let mapped = Mapped::new(shards, sizes, manifest.shape, manifest.storage);
+        Ok(Self { path: folder.to_owned(), manifest: Arc::new(manifest), mapped })
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.manifest.records
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Steps of the longest sample, and channels: `[time, channel]`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.manifest.shape
+    }
+
+    /// The type that values are stored in.
+    pub fn storage(&self) -> Storage {
+        self.manifest.storage
+    }
+
+    /// Class names that the labels index.
+    pub fn classes(&self) -> &[String] {
+        &self.manifest.classes
+    }
+
+    /// What they were made from.
+    pub fn key(&self) -> Key {
+        self.manifest.key
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes on disk, without the manifest.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// What a sample is, without its values.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such sample.
+    pub fn record(&self, index: usize) -> Record {
+        let (shard, row) = self.mapped.place(index);
+        let (length, label, window, version) = shard.about(row);
+        Record { length, label, window, version }
+    }
+
+    /// The values of a sample as they are stored, padded with zeros, in place.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such sample.
+    pub fn values(&self, index: usize) -> Values<'_> {
+        let (shard, row) = self.mapped.place(index);
+        shard.values(row)
+    }
+
+    /// Appends the values of samples as f32, each cut or padded with zeros to `steps`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such sample.
+    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
+        self.mapped.gather(indices, steps, out);
+    }
+
+    /// Whether these samples, which have just been read, were there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Shards::check_read`](crate::Shards::check_read).
+    pub fn check_read(&self, indices: &[usize]) -> Result<(), CacheError> {
+        self.mapped.check_read(indices)
+    }
+
+    /// Tells the system that these samples are read soon.
+    pub fn will_need(&self, samples: Range<usize>) {
+        self.mapped.will_need(samples);
+    }
+}
+
+/// Refuses a folder that holds samples of other inputs, finished or begun.
+fn refuse_other(folder: &Path, key: Key) -> Result<(), CacheError> {
+    let begun = folder.join("key.json");
+    let other = || {
+        let what = "inputs or settings";
+        Err(CacheError::OtherInputs { path: folder.to_owned(), what })
+    };
+    match fs::read(&begun) {
+        Ok(text) => match serde_json::from_slice::<Key>(&text) {
+            Ok(found) if found == key => Ok(()),
+            _ => other(),
+        },
+        Err(_) if folder.join(manifest::NAME).exists() => other(),
+        Err(_) => {
+            let text = serde_json::to_vec(&key)
+                .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
+            write_flushed(&begun, &text)
+        }
+    }
+}
+
+fn shard_name(index: usize) -> String {
+    format!("shard-{index:05}.arrow")
+}
+
+fn receipt_path(folder: &Path, index: usize) -> PathBuf {
+    folder.join(format!("shard-{index:05}.json"))
+}
+
+/// A shard that an earlier run has finished, if it is whole.
+fn receipt(folder: &Path, index: usize, key: Key) -> Option<FileRecord> {
+    let finished = Manifest::read(folder).ok().filter(|manifest| manifest.key == key);
+    let file = match finished {
+        Some(manifest) => manifest.files.get(index)?.clone(),
+        None => {
+            let text = fs::read(receipt_path(folder, index)).ok()?;
+            let receipt: Receipt = serde_json::from_slice(&text).ok()?;
+            (receipt.key == key).then_some(receipt.file)?
+        }
+    };
+    let fits = file.name == shard_name(index) && check_file(folder, &file, true).is_ok();
+    fits.then_some(file)
+}
+
+fn write_shard<E: From<CacheError>>(
+    folder: &Path,
+    index: usize,
+    range: Range<usize>,
+    layout: &Layout,
+    spec: &SampleSpec,
+    read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
+) -> Result<FileRecord, E> {
+    let values = match spec.storage {
+        Storage::F32 => shard_values::<f32, E>(range.clone(), layout, spec, read),
+        Storage::F16 => shard_values::<f16, E>(range.clone(), layout, spec, read),
+        Storage::Bf16 => shard_values::<u16, E>(range.clone(), layout, spec, read),
+    }?;
+    let mut columns = Columns::default();
+    for sample in range {
+        let (length, label) = spec.samples[sample];
+        columns.length.push(length);
+        columns.label.push(label);
+        columns.window.push(sample as u32);
+        columns.version.push(0);
+    }
+    let (name, path) = (shard_name(index), folder.join(shard_name(index)));
+    let part = folder.join(format!("{name}.part"));
+    let encode = |source| CacheError::Encode { path: path.clone(), source };
+    let batch = layout.batch(values, columns).map_err(encode)?;
+    let written = shard::write(&part, &batch);
+    if written.is_err() {
+        // A full disk is not made fuller by what is of no use.
+        let _ = fs::remove_file(&part);
+    }
+    let file = FileRecord { name, ..written? };
+    fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;
+    let receipt = Receipt { key: spec.key, file: file.clone() };
+    let to = receipt_path(folder, index);
+    let text = serde_json::to_vec(&receipt).map_err(|e| CacheError::io("write", &to)(e.into()))?;
+    write_flushed(&to, &text)?;
+    Ok(file)
+}
+
+/// The values of samples one after the other, padded with zeros.
+fn shard_values<T: Element, E: From<CacheError>>(
+    range: Range<usize>,
+    layout: &Layout,
+    spec: &SampleSpec,
+    read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
+) -> Result<MutableBuffer, E> {
+    let width = layout.width();
+    let mut buffer = MutableBuffer::from_len_zeroed(range.len() * width * size_of::<T>());
+    let mut scratch = Vec::with_capacity(width);
+    for (sample, out) in range.zip(buffer.typed_data_mut::<T>().chunks_exact_mut(width)) {
+        scratch.clear();
+        read(sample, &mut scratch)?;
+        let [_, channels] = layout.shape;
+        let valid = spec.samples[sample].0 as usize * channels;
+        assert_eq!(scratch.len(), valid, "sample {sample} has the steps that were declared");
+        let stored = T::store(&scratch, &mut out[..valid]);
+        stored.map_err(|at| CacheError::Value {
+            sample,
+            step: at / channels,
+            channel: at % channels,
+            value: scratch[at],
+            storage: name(spec.storage),
+        })?;
+    }
+    Ok(buffer)
+}

@@ -1,0 +1,219 @@
+//! What goes wrong under a running job: files that shrink, disappear or fill the disk.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use firebox_cache::{CacheError, SampleSpec, Samples, Shards, Store, augmented_key};
+use firebox_core::*;
+
+const STEPS: usize = 64;
+
+/// Augmented windows of about 3 MB in shards of about 0.3 MB.
+fn shards(root: &Path) -> (Shards, Vec<PathBuf>) {
+    let mut draws = Stream::new(1, "walk").draws();
+    let walk = (0..12_000 + STEPS).map(|_| draws.normal()).collect();
+    let series = Series::regular("walk", 0, 1, walk, 1);
+    let set = SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], vec![series]).unwrap();
+    let rule = WindowRule { length: STEPS, stride: 4, whole: false };
+    let labels = Labels::None;
+    let parts = split(&Arc::new(set), &rule, &SplitRule::time(0.0, 0.0), &labels).unwrap();
+    let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
+    let store = Store::open(root).unwrap().with_shard_bytes(300_000);
+    let augmentation = Augmentation { versions: 3, ..Augmentation::default() };
+    let key = augmented_key(Key::builder("walk", 1).finish(), &augmentation, 1);
+    let shards =
+        store.augmented(key, &parts.train, &normaliser, &augmentation, 1, &Silent).unwrap();
+    let mut files: Vec<PathBuf> = fs::read_dir(shards.path())
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "arrow"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 5);
+    (shards, files)
+}
+
+fn gather(shards: &Shards, indices: &[usize]) -> Result<Vec<f32>, CacheError> {
+    let mut out = Vec::new();
+    shards.gather(indices, STEPS, &mut out);
+    shards.check_read(indices).map(|()| out)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_shrinks_under_its_map_is_an_error_and_not_a_signal() {
+    for left in [0, 1000, 8192, 100_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let (shards, files) = shards(folder.path());
+        let per_shard = shards.len().div_ceil(files.len());
+        let all: Vec<usize> = (0..shards.len()).collect();
+        let before = gather(&shards, &all).unwrap();
+        // Nothing is cut off that was not on the disk: the map must be asked again.
+        fs::File::options().write(true).open(&files[2]).unwrap().set_len(left).unwrap();
+        let error = gather(&shards, &all).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("shard-00002.arrow") && text.contains("changed"), "{text}");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.starts_with(&format!("the file has {left} bytes; ")), "{cause}");
+        // The other shards are as they were.
+        let others = &all[..per_shard];
+        assert_eq!(gather(&shards, others).unwrap(), before[..per_shard * STEPS]);
+        // The next run mends what is damaged.
+        drop(shards);
+        let (again, _) = self::shards(folder.path());
+        assert_eq!(gather(&again, &all).unwrap(), before);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_shrinks_while_threads_read_ends_in_an_error_for_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shards, files) = shards(folder.path());
+    let all: Vec<usize> = (0..shards.len()).collect();
+    std::thread::scope(|scope| {
+        let reader = || loop {
+            if let Err(error) = gather(&shards, &all) {
+                return error.to_string();
+            }
+        };
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(reader)).collect();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        for file in &files[3..] {
+            fs::File::options().write(true).open(file).unwrap().set_len(4096).unwrap();
+        }
+        for reader in readers {
+            assert!(reader.join().unwrap().contains("changed while it was being read"));
+        }
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_deleted_stays_readable_for_whoever_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shards, files) = shards(folder.path());
+    let all: Vec<usize> = (0..shards.len()).collect();
+    let before = gather(&shards, &all).unwrap();
+    files.iter().for_each(|file| fs::remove_file(file).unwrap());
+    assert_eq!(gather(&shards, &all).unwrap(), before);
+}
+
+fn spec(samples: usize, storage: Storage) -> SampleSpec {
+    SampleSpec {
+        key: Key::builder("arrays", 1).field("storage", format!("{storage:?}")).finish(),
+        shape: [9, 3],
+        storage,
+        classes: vec!["a".to_owned(), "b".to_owned()],
+        samples: (0..samples)
+            .map(|i| (1 + i as u32 % 9, (i % 3 > 0).then_some(i as u32 % 2)))
+            .collect(),
+        shard_bytes: 9 * 3 * 4 * 5,
+    }
+}
+
+fn value(sample: usize, at: usize) -> f32 {
+    (sample * 27 + at) as f32 / 8.0
+}
+
+fn read(sample: usize, out: &mut Vec<f32>) -> Result<(), CacheError> {
+    out.extend((0..(1 + sample % 9) * 3).map(|at| value(sample, at)));
+    Ok(())
+}
+
+fn check(samples: &Samples) {
+    let mut out = Vec::new();
+    let all: Vec<usize> = (0..samples.len()).rev().collect();
+    samples.gather(&all, 9, &mut out);
+    samples.check_read(&all).unwrap();
+    for (row, sample) in out.chunks_exact(27).zip(&all) {
+        let record = samples.record(*sample);
+        assert_eq!(record.length as usize, 1 + sample % 9);
+        assert_eq!(record.label, (sample % 3 > 0).then_some(*sample as u32 % 2));
+        for (at, found) in row.iter().enumerate() {
+            let valid = at < record.length as usize * 3;
+            assert_eq!(*found, if valid { value(*sample, at) } else { 0.0 });
+        }
+    }
+}
+
+#[test]
+fn samples_are_written_in_shards_and_read_back_in_every_type() {
+    for storage in [Storage::F32, Storage::F16, Storage::Bf16] {
+        let folder = tempfile::tempdir().unwrap();
+        // Of the eight significant bits of bf16, numbers below 32 in eighths need no more.
+        let count = if storage == Storage::Bf16 { 9 } else { 33 };
+        let spec = spec(count, storage);
+        let samples = Samples::write(folder.path(), &spec, &Silent, read).unwrap();
+        check(&samples);
+        let opened = Samples::open(folder.path(), true).unwrap();
+        check(&opened);
+        assert_eq!((opened.key(), opened.storage(), opened.shape()), (spec.key, storage, [9, 3]));
+    }
+}
+
+#[test]
+fn a_conversion_that_was_cut_short_goes_on_with_what_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = spec(33, Storage::F32);
+    let reads = AtomicUsize::new(0);
+    let failing = |sample: usize, out: &mut Vec<f32>| {
+        if sample == 31 {
+            return Err(CacheError::Empty);
+        }
+        read(sample, out)
+    };
+    Samples::write(folder.path(), &spec, &Silent, failing).unwrap_err();
+    assert!(Samples::open(folder.path(), false).is_err(), "it has no manifest");
+    // One of the finished shards is damaged, another lost its receipt.
+    let shards = || -> Vec<PathBuf> {
+        let files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+        let mut shards: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|e| e == "arrow")).collect();
+        shards.sort();
+        shards
+    };
+    let finished = shards();
+    assert!(finished.len() >= 3, "{finished:?}");
+    let mut bytes = fs::read(&finished[0]).unwrap();
+    bytes[600] ^= 1;
+    fs::write(&finished[0], bytes).unwrap();
+    fs::remove_file(finished[1].with_extension("json")).unwrap();
+    let counting = |sample: usize, out: &mut Vec<f32>| {
+        reads.fetch_add(1, Ordering::Relaxed);
+        read(sample, out)
+    };
+    let samples = Samples::write(folder.path(), &spec, &Silent, counting).unwrap();
+    check(&samples);
+    let remade = 33 - (finished.len() - 2) * 5;
+    assert_eq!(reads.load(Ordering::Relaxed), remade);
+    // Nothing is read once all is there.
+    reads.store(0, Ordering::Relaxed);
+    check(&Samples::write(folder.path(), &spec, &Silent, counting).unwrap());
+    assert_eq!(reads.load(Ordering::Relaxed), 0);
+    // Another key is refused.
+    let other = SampleSpec { key: Key::builder("others", 1).finish(), ..spec };
+    let error = Samples::write(folder.path(), &other, &Silent, read).unwrap_err();
+    assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
+}
+
+#[test]
+fn values_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = |sample: usize, out: &mut Vec<f32>| {
+        read(sample, out)?;
+        if sample == 7 {
+            out[4] = 1e6;
+        }
+        Ok(())
+    };
+    let error = Samples::write(folder.path(), &spec(10, Storage::F16), &Silent, large);
+    assert_eq!(
+        error.map(drop).map_err(|error: CacheError| error.to_string()),
+        Err("sample 7, step 1, channel 1: 1000000 cannot be stored as f16; correct the array, or store the samples in a wider type".to_owned())
+    );
+}

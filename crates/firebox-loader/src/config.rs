@@ -1,0 +1,123 @@
+//! How batches are loaded: what was decided, and what of it can be checked without a source.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LoadError, Source};
+
+/// More threads or batches ahead than these are a slip of the finger.
+const MOST: usize = 1024;
+
+/// How batches are loaded. `workers`, `prefetch` and `pin` change no batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoaderConfig {
+    /// Samples of a batch. The last batch of an epoch, or of a bucket, has what is left.
+    pub batch_size: usize,
+    /// Threads that fill batches; with 0, the calling thread fills each when it is asked for.
+    pub workers: usize,
+    /// Batches that the threads work ahead of the one in use, at least one for each thread. Each
+    /// takes `batch × time × channel` × 4 bytes of memory.
+    pub prefetch: usize,
+    /// Whether batches wait for the device in memory that it can copy from by itself.
+    pub pin: bool,
+    /// How far an epoch's order strays from that of the source.
+    pub shuffle: Shuffle,
+    /// Samples of similar length together: lengths are rounded up to a multiple of this number of
+    /// steps, and a batch holds samples of one such length. With 0, every batch is padded to the
+    /// longest sample of the source.
+    pub buckets: usize,
+    /// Steps of a batch, padding included: a bucket's batches hold as many samples as fit, at least
+    /// one. With 0, each holds `batch_size` samples.
+    pub tokens: usize,
+    /// Seed of the order of samples.
+    pub seed: u64,
+}
+
+impl Default for LoaderConfig {
+    fn default() -> Self {
+        Self {
+            batch_size: 512,
+            workers: 2,
+            prefetch: 4,
+            pin: false,
+            shuffle: Shuffle::Full,
+            buckets: 0,
+            tokens: 0,
+            seed: 1337,
+        }
+    }
+}
+
+/// How an epoch is shuffled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Shuffle {
+    /// Every order of all samples is equally likely.
+    #[default]
+    Full,
+    /// Blocks of neighbouring samples are shuffled as wholes, then the samples of each window of
+    /// consecutive blocks among themselves. Reading needs no more than one window in memory at a
+    /// time, and the disk sees blocks: for sets larger than memory.
+    ///
+    /// Every sample comes once in an epoch and every block is equally likely at every place. The
+    /// price: two samples of one block always lie within one window. Of the other samples of a batch
+    /// that lies within a window, a share of about `block / window` comes from a sample's own block,
+    /// where a full shuffle has `block / samples`.
+    Blocks {
+        /// Neighbouring samples that stay together until their window is shuffled.
+        block: usize,
+        /// Samples that are shuffled among themselves: the buffer, in samples.
+        window: usize,
+    },
+}
+
+/// The number of threads that fill batches unless a number is given: one for every second hardware
+/// thread, from 1 to 8. Copying samples takes a small part of a step; the rest is the device's.
+pub fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |threads| (threads.get() / 2).clamp(1, 8))
+}
+
+impl LoaderConfig {
+    /// Checks what can be checked without a source.
+    ///
+    /// # Errors
+    ///
+    /// A batch size of zero, more threads or batches ahead than any machine has use for, and a
+    /// window of blocks that holds no two of them.
+    pub fn validate(&self) -> Result<(), LoadError> {
+        if self.batch_size == 0 {
+            return Err(LoadError::BatchSize);
+        }
+        for (key, found) in [("workers", self.workers), ("prefetch", self.prefetch)] {
+            if found > MOST {
+                return Err(LoadError::TooMany { key, found, most: MOST });
+            }
+        }
+        match self.shuffle {
+            Shuffle::Blocks { block, window } if block == 0 || window < 2 * block => {
+                Err(LoadError::Blocks { block, window })
+            }
+            Shuffle::Blocks { .. } if self.buckets > 0 => Err(LoadError::BlocksOfBuckets),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn check(&self, source: &dyn Source) -> Result<(), LoadError> {
+        self.validate()?;
+        if source.is_empty() {
+            return Err(LoadError::Empty);
+        }
+        if u32::try_from(source.len()).is_err() {
+            return Err(LoadError::TooLarge(source.len()));
+        }
+        Ok(())
+    }
+
+    /// Samples of a batch whose samples are padded to this many steps.
+    pub(crate) fn samples_of(&self, steps: usize) -> usize {
+        match self.tokens {
+            0 => self.batch_size,
+            tokens => (tokens / steps.max(1)).max(1),
+        }
+    }
+}

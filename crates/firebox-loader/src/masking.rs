@@ -1,0 +1,162 @@
+//! Time and channel masking of whole batches: stretches of steps, and channels, set to zero.
+//!
+//! After SpecAugment (Park et al. 2019, arXiv:1904.08779), for classifiers and regressors. The masks
+//! that pre-training learns to fill in are drawn elsewhere, by the models.
+
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::Stream;
+use serde::{Deserialize, Serialize};
+
+/// What is hidden of each sample. Values are normalised, so zero is the mean of a channel or near it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Masking {
+    /// Stretches of steps that are hidden.
+    pub time_masks: usize,
+    /// Longest of them, as a share of the sample's steps, `0..=1`: each is uniform from none to this.
+    pub longest: f64,
+    /// Share of the channels that are hidden on average, `0..1`, each by a coin of its own; at least
+    /// one stays.
+    pub channels: f64,
+}
+
+/// A share that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("`masking.{key}` is {found}; it must be from 0 to {}", if *key == "channels" { "below 1" } else { "1" })]
+pub struct MaskingError {
+    key: &'static str,
+    found: f64,
+}
+
+impl Masking {
+    /// Whether anything is hidden.
+    pub fn is_on(&self) -> bool {
+        (self.time_masks > 0 && self.longest > 0.0) || self.channels > 0.0
+    }
+
+    /// Checks the shares.
+    ///
+    /// # Errors
+    ///
+    /// The first that is out of range.
+    pub fn validate(&self) -> Result<(), MaskingError> {
+        if !(0.0..=1.0).contains(&self.longest) {
+            return Err(MaskingError { key: "longest", found: self.longest });
+        }
+        if !(0.0..1.0).contains(&self.channels) {
+            return Err(MaskingError { key: "channels", found: self.channels });
+        }
+        Ok(())
+    }
+
+    /// Sets what is drawn for each sample to zero, on the device of `inputs`. What is hidden of a
+    /// sample depends on `stream` and its index alone, not on the batch it is in.
+    ///
+    /// # Shapes
+    ///
+    /// - `inputs`, output: `[batch, time, channel]`
+    /// - `lengths`, `indices`: `[batch]`
+    pub fn apply(
+        &self,
+        inputs: Tensor<3>,
+        lengths: &[usize],
+        indices: &[usize],
+        stream: Stream,
+    ) -> Tensor<3> {
+        if !self.is_on() {
+            return inputs;
+        }
+        let [batch, time, channel] = inputs.dims();
+        let (mut steps, mut channels) = (vec![1.0f32; batch * time], vec![1.0f32; batch * channel]);
+        for (row, (length, index)) in lengths.iter().zip(indices).enumerate() {
+            let own = stream.substream(*index as u64);
+            self.hide_steps(own.substream(0), &mut steps[row * time..][..*length]);
+            self.hide_channels(own.substream(1), &mut channels[row * channel..][..channel]);
+        }
+        let device = inputs.device();
+        let steps = TensorData::new(steps, [batch, time, 1]);
+        let channels = TensorData::new(channels, [batch, 1, channel]);
+        let [steps, channels] = [steps, channels].map(|data| Tensor::<3>::from_data(data, &device));
+        inputs * steps * channels
+    }
+
+    fn hide_steps(&self, stream: Stream, kept: &mut [f32]) {
+        let mut draws = stream.draws();
+        for _ in 0..self.time_masks {
+            let longest = (self.longest * kept.len() as f64) as u64;
+            let length = draws.below(longest + 1) as usize;
+            let start = draws.below((kept.len() - length) as u64 + 1) as usize;
+            kept[start..start + length].fill(0.0);
+        }
+    }
+
+    fn hide_channels(&self, stream: Stream, kept: &mut [f32]) {
+        let mut draws = stream.draws();
+        for channel in kept.iter_mut() {
+            if draws.chance(self.channels) {
+                *channel = 0.0;
+            }
+        }
+        if !kept.is_empty() && kept.iter().all(|channel| *channel == 0.0) {
+            kept[draws.below(kept.len() as u64) as usize] = 1.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    const LENGTHS: [usize; 3] = [20, 7, 0];
+
+    fn masked(masking: Masking, indices: &[usize; 3], seed: u64) -> Vec<f32> {
+        let inputs = Tensor::<3>::ones([3, 20, 4], &Device::default());
+        let stream = Stream::new(seed, "masking");
+        let output = masking.apply(inputs, &LENGTHS, indices, stream);
+        output.into_data().try_to_vec::<f32>().unwrap()
+    }
+
+    #[test]
+    fn hidden_is_what_is_drawn_for_the_sample_wherever_it_stands() {
+        let masking = Masking { time_masks: 2, longest: 0.4, channels: 0.3 };
+        let one = masked(masking, &[5, 6, 7], 1);
+        assert_eq!(one, masked(masking, &[5, 6, 7], 1));
+        assert_ne!(one, masked(masking, &[5, 6, 7], 2));
+        let other = masked(masking, &[5, 9, 9], 1);
+        assert_eq!(one[..80], other[..80]);
+        assert_eq!(masked(Masking::default(), &[0, 1, 2], 1), vec![1.0; 240]);
+    }
+
+    #[test]
+    fn shares_are_those_of_the_settings() {
+        let masking = Masking { time_masks: 1, longest: 0.5, channels: 0.25 };
+        let (mut steps, mut channels, mut longest) = (0.0, 0.0, 0);
+        const SAMPLES: usize = 4000;
+        for index in 0..SAMPLES {
+            let own = Stream::new(3, "masking").substream(index as u64);
+            let (mut time, mut channel) = ([1.0f32; 20], [1.0f32; 8]);
+            masking.hide_steps(own.substream(0), &mut time);
+            masking.hide_channels(own.substream(1), &mut channel);
+            let hidden = time.iter().filter(|kept| **kept == 0.0).count();
+            longest = longest.max(hidden);
+            steps += hidden as f64;
+            channels += channel.iter().filter(|kept| **kept == 0.0).count() as f64;
+            assert!(channel.contains(&1.0));
+        }
+        // Lengths uniform from 0 to 10 steps; standard errors 0.05 and 0.02.
+        assert!((steps / SAMPLES as f64 - 5.0).abs() < 0.2, "{steps}");
+        assert!((channels / SAMPLES as f64 - 2.0).abs() < 0.08, "{channels}");
+        assert_eq!(longest, 10);
+    }
+
+    #[test]
+    fn shares_out_of_range_are_refused() {
+        let error = |masking: Masking| masking.validate().unwrap_err().to_string();
+        let all = Masking { channels: 1.0, ..Masking::default() };
+        assert_eq!(error(all), "`masking.channels` is 1; it must be from 0 to below 1");
+        let long = Masking { longest: f64::NAN, ..Masking::default() };
+        assert_eq!(error(long), "`masking.longest` is NaN; it must be from 0 to 1");
+        assert!(Masking { time_masks: 3, longest: 1.0, channels: 0.9 }.validate().is_ok());
+    }
+}

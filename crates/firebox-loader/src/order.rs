@@ -1,0 +1,245 @@
+//! Which samples each batch of an epoch holds: a function of the settings, the seed and the epoch.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use firebox_core::Stream;
+
+use crate::{LoaderConfig, Position, Shuffle, Source};
+
+/// The samples of a batch, and the steps that they are padded to.
+pub(crate) struct Chosen {
+    pub(crate) indices: Vec<usize>,
+    pub(crate) steps: usize,
+    /// Samples that will be read from here on and were not announced before, where reading keeps
+    /// to a window of the source.
+    pub(crate) announce: Vec<Range<usize>>,
+}
+
+/// The batches of every epoch.
+pub(crate) struct Plan {
+    config: LoaderConfig,
+    samples: usize,
+    longest: usize,
+    kind: Kind,
+    /// Orders of the last epochs that were asked for, the newest last.
+    orders: Mutex<Vec<(u64, Arc<Vec<u32>>)>>,
+}
+
+enum Kind {
+    /// In the order of the source, padded to the batch's own longest if lengths are quantised.
+    InOrder,
+    Shuffled,
+    /// Lengths in steps with the samples that have them, and where their batches begin.
+    Buckets(Vec<Bucket>),
+}
+
+struct Bucket {
+    steps: usize,
+    members: Vec<u32>,
+    /// Samples of a batch.
+    size: usize,
+}
+
+impl Bucket {
+    fn batches(&self) -> usize {
+        self.members.len().div_ceil(self.size)
+    }
+}
+
+impl Plan {
+    /// Every sample once an epoch, in an order of its own. The caller has checked that indices fit.
+    pub(crate) fn shuffled(source: &dyn Source, config: LoaderConfig) -> Self {
+        let kind = match config.buckets {
+            0 => Kind::Shuffled,
+            quantum => Kind::Buckets(buckets(source, quantum, &config)),
+        };
+        Self::new(source, config, kind)
+    }
+
+    /// Every sample once, in the order of the source.
+    pub(crate) fn in_order(source: &dyn Source, config: LoaderConfig) -> Self {
+        Self::new(source, config, Kind::InOrder)
+    }
+
+    fn new(source: &dyn Source, config: LoaderConfig, kind: Kind) -> Self {
+        let [longest, _] = source.shape();
+        Self { config, samples: source.len(), longest, kind, orders: Mutex::default() }
+    }
+
+    /// Batches of an epoch: the same number in each.
+    pub(crate) fn batches(&self) -> u64 {
+        match &self.kind {
+            Kind::Buckets(buckets) => buckets.iter().map(|b| b.batches() as u64).sum(),
+            Kind::InOrder | Kind::Shuffled => self.samples.div_ceil(self.size()) as u64,
+        }
+    }
+
+    /// Samples of a batch that is padded to the longest.
+    fn size(&self) -> usize {
+        match self.kind {
+            // Held-out batches keep their number whatever they are padded to.
+            Kind::InOrder => self.config.batch_size,
+            Kind::Shuffled | Kind::Buckets(_) => self.config.samples_of(self.longest),
+        }
+    }
+
+    /// The position after the batch at `position`.
+    pub(crate) fn after(&self, position: Position) -> Position {
+        if position.batch + 1 < self.batches() {
+            Position { batch: position.batch + 1, ..position }
+        } else {
+            Position { epoch: position.epoch + 1, batch: 0 }
+        }
+    }
+
+    /// The samples of the batch at `position`, which must lie within its epoch.
+    pub(crate) fn batch(&self, source: &dyn Source, position: Position) -> Chosen {
+        let place = position.batch as usize;
+        let full = |indices| Chosen { indices, steps: self.longest, announce: vec![] };
+        match &self.kind {
+            Kind::InOrder => {
+                let indices: Vec<usize> = self.places(place).collect();
+                let steps = match self.config.buckets {
+                    0 => self.longest,
+                    quantum => {
+                        let lengths = indices.iter().map(|index| source.length(*index));
+                        self.quantised(lengths.max().unwrap_or(0), quantum)
+                    }
+                };
+                Chosen { steps, ..full(indices) }
+            }
+            Kind::Shuffled => {
+                let order = self.order(position.epoch);
+                let places = self.places(place);
+                let indices = order[places.clone()].iter().map(|index| *index as usize);
+                Chosen {
+                    announce: self.announce(position.epoch, places),
+                    ..full(indices.collect())
+                }
+            }
+            Kind::Buckets(buckets) => {
+                let order = self.order(position.epoch);
+                let mut batch = order[place] as usize;
+                // The order is that of all batches, counted bucket by bucket.
+                for (index, bucket) in (0..).zip(buckets) {
+                    if batch >= bucket.batches() {
+                        batch -= bucket.batches();
+                        continue;
+                    }
+                    let members = self.members(position.epoch, index, bucket);
+                    let end = ((batch + 1) * bucket.size).min(members.len());
+                    let chosen = &members[batch * bucket.size..end];
+                    let indices = chosen.iter().map(|index| *index as usize).collect();
+                    return Chosen { steps: bucket.steps, ..full(indices) };
+                }
+                full(vec![])
+            }
+        }
+    }
+
+    /// The places within an epoch that a batch takes.
+    fn places(&self, batch: usize) -> Range<usize> {
+        let start = (batch * self.size()).min(self.samples);
+        start..(start + self.size()).min(self.samples)
+    }
+
+    fn quantised(&self, steps: usize, quantum: usize) -> usize {
+        // A batch of nothing but empty samples still has a step, which is padding.
+        steps.max(1).next_multiple_of(quantum).min(self.longest)
+    }
+
+    /// The order of an epoch: of samples, or of batches where there are buckets.
+    fn order(&self, epoch: u64) -> Arc<Vec<u32>> {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, order)) = orders.iter().find(|(of, _)| *of == epoch) {
+            return Arc::clone(order);
+        }
+        let order = Arc::new(self.make_order(epoch));
+        // Threads work at the end of one epoch and at the beginning of the next.
+        if orders.len() > 1 {
+            orders.remove(0);
+        }
+        orders.push((epoch, Arc::clone(&order)));
+        order
+    }
+
+    fn make_order(&self, epoch: u64) -> Vec<u32> {
+        let stream = Stream::new(self.config.seed, "order").substream(epoch);
+        let count = match &self.kind {
+            Kind::Buckets(_) => self.batches() as u32,
+            Kind::InOrder | Kind::Shuffled => self.samples as u32,
+        };
+        match self.config.shuffle {
+            Shuffle::Blocks { block, window } if matches!(self.kind, Kind::Shuffled) => {
+                let blocks = self.blocks(epoch, block);
+                let mut order = Vec::with_capacity(self.samples);
+                for (index, blocks) in (0..).zip(blocks.chunks(window / block)) {
+                    let start = order.len();
+                    for number in blocks {
+                        let first = *number as usize * block;
+                        order.extend(first as u32..(first + block).min(self.samples) as u32);
+                    }
+                    let own = stream.substream(1).substream(index);
+                    own.draws().shuffle(&mut order[start..]);
+                }
+                order
+            }
+            _ => {
+                let mut order: Vec<u32> = (0..count).collect();
+                stream.draws().shuffle(&mut order);
+                order
+            }
+        }
+    }
+
+    /// The blocks of an epoch in their order.
+    fn blocks(&self, epoch: u64, block: usize) -> Vec<u32> {
+        let mut blocks: Vec<u32> = (0..self.samples.div_ceil(block) as u32).collect();
+        let stream = Stream::new(self.config.seed, "order").substream(epoch);
+        stream.substream(0).draws().shuffle(&mut blocks);
+        blocks
+    }
+
+    /// The samples of the window after the one that begins within these places, so that they are
+    /// on their way from the disk while this one is used; at the beginning of an epoch also its own.
+    fn announce(&self, epoch: u64, places: Range<usize>) -> Vec<Range<usize>> {
+        let Shuffle::Blocks { block, window } = self.config.shuffle else { return vec![] };
+        let per_window = window / block;
+        let span = per_window * block;
+        let first = places.start.next_multiple_of(span);
+        if !places.contains(&first) {
+            return vec![];
+        }
+        let window = first / span;
+        let blocks = self.blocks(epoch, block);
+        let skip = if window == 0 { 0 } else { (window + 1) * per_window };
+        let take = if window == 0 { 2 * per_window } else { per_window };
+        let range = |number: &u32| {
+            let first = *number as usize * block;
+            first..(first + block).min(self.samples)
+        };
+        blocks.iter().skip(skip).take(take).map(range).collect()
+    }
+
+    /// The samples of a bucket in the order of an epoch.
+    fn members(&self, epoch: u64, index: u64, bucket: &Bucket) -> Vec<u32> {
+        let stream = Stream::new(self.config.seed, "buckets").substream(epoch);
+        let mut members = bucket.members.clone();
+        stream.substream(index).draws().shuffle(&mut members);
+        members
+    }
+}
+
+/// The samples of a source by their length, rounded up to a multiple of `quantum`; the last bucket
+/// ends at the longest sample.
+fn buckets(source: &dyn Source, quantum: usize, config: &LoaderConfig) -> Vec<Bucket> {
+    let [longest, _] = source.shape();
+    let mut by_length = std::collections::BTreeMap::<usize, Vec<u32>>::new();
+    for index in 0..source.len() {
+        let steps = source.length(index).max(1).next_multiple_of(quantum).min(longest);
+        by_length.entry(steps).or_default().push(index as u32);
+    }
+    let bucket = |(steps, members)| Bucket { steps, members, size: config.samples_of(steps) };
+    by_length.into_iter().map(bucket).collect()
+}

@@ -1,0 +1,392 @@
+//! Data that stays where it is needed: uploaded or decoded once, and gathered by index afterwards.
+//!
+//! Which of the three places suits a run is decided in [`place`]; that a set is there once for
+//! several trainings, in [`Shelf`].
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use firebox_core::Key;
+use serde::{Deserialize, Serialize};
+
+use crate::{LoadError, Sample, Source, TrainSource};
+
+/// Where the samples lie from which batches are made. Batches are the same, bit for bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resident {
+    /// On the device if they fit there with room to spare, else streamed.
+    #[default]
+    Auto,
+    /// In the device's memory: uploaded once, each batch a gather by index there.
+    Device,
+    /// In the host's memory as f32, decoded once: each batch a copy and an upload.
+    Memory,
+    /// Where the source has them (for shards, in mapped files): read for each batch.
+    Stream,
+}
+
+/// Where samples lie, as decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the device's memory.
+    Device,
+    /// In the host's memory.
+    Memory,
+    /// Where the source has them.
+    Stream,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "device",
+            Self::Memory => "memory",
+            Self::Stream => "stream",
+        })
+    }
+}
+
+/// Free memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Of a device that has its own memory; none if that is not known.
+    pub device: Option<u64>,
+    /// Whether the device computes in the host's memory, as a CPU does.
+    pub shared: bool,
+    /// Of the host; none if that is not known.
+    pub host: Option<u64>,
+}
+
+/// Share of the device's free memory that data may take: weights, moments, activations and the
+/// allocator's reserve need the rest.
+const SHARE_OF_DEVICE: f64 = 0.4;
+/// Share of the host's free memory that decoded data may take.
+const SHARE_OF_HOST: f64 = 0.6;
+
+/// Decides where samples lie, and says why.
+///
+/// On a device that computes in the host's memory, samples are streamed unless something else is
+/// asked for: a gather from mapped shards is one copy from the page cache into the batch, which is
+/// all that a gather on the device would be, and nothing needs to be uploaded or kept twice.
+///
+/// # Errors
+///
+/// When what is asked for cannot be: samples that are drawn anew in each epoch stay with their
+/// source, and a set must fit into the memory that it is to stay in.
+pub fn place(
+    wanted: Resident,
+    source: &dyn Source,
+    room: Room,
+) -> Result<(Place, String), LoadError> {
+    let bytes = bytes_of(source);
+    let size = megabytes(bytes);
+    let fits =
+        |free: Option<u64>, share: f64| free.is_none_or(|f| bytes as f64 <= share * f as f64);
+    let refuse = |place: &'static str, why: String| Err(LoadError::NotResident { place, why });
+    if source.varies() && matches!(wanted, Resident::Device | Resident::Memory) {
+        let place = if wanted == Resident::Device { "device" } else { "memory" };
+        return refuse(place, "its samples are drawn anew in each epoch".to_owned());
+    }
+    match wanted {
+        Resident::Stream => Ok((Place::Stream, "asked for".to_owned())),
+        Resident::Device if fits(room.device.filter(|_| !room.shared), 1.0) => {
+            Ok((Place::Device, format!("asked for ({size})")))
+        }
+        Resident::Device => refuse("device", too_large(&size, room.device)),
+        Resident::Memory if fits(room.host, 1.0) => {
+            Ok((Place::Memory, format!("asked for ({size})")))
+        }
+        Resident::Memory => refuse("memory", too_large(&size, room.host)),
+        Resident::Auto if source.varies() => {
+            Ok((Place::Stream, "auto: samples are drawn anew in each epoch".to_owned()))
+        }
+        Resident::Auto if room.shared && source.decoded() => {
+            Ok((Place::Stream, "auto: the device computes in the host's memory, so a batch is one copy from the mapped data".to_owned()))
+        }
+        Resident::Auto if room.shared => match room.host {
+            Some(free) if fits(Some(free), SHARE_OF_HOST) => Ok((
+                Place::Memory,
+                format!("auto: {size} decoded once fit into {} of free memory", megabytes(free)),
+            )),
+            Some(free) => Ok((
+                Place::Stream,
+                format!("auto: {size} would leave too little of {} of free memory", megabytes(free)),
+            )),
+            None => Ok((Place::Stream, "auto: free memory is not known".to_owned())),
+        },
+        Resident::Auto => match room.device {
+            Some(free) if fits(Some(free), SHARE_OF_DEVICE) => Ok((
+                Place::Device,
+                format!("auto: {size} fit into {} of free device memory", megabytes(free)),
+            )),
+            Some(free) => Ok((
+                Place::Stream,
+                format!("auto: {size} would leave too little of {} of free device memory", megabytes(free)),
+            )),
+            None => Ok((Place::Stream, "auto: free device memory is not known".to_owned())),
+        },
+    }
+}
+
+fn too_large(size: &str, free: Option<u64>) -> String {
+    format!("its {size} do not fit into {} of free memory", megabytes(free.unwrap_or(0)))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// Bytes of all samples as f32, padded to the longest.
+pub fn bytes_of(source: &dyn Source) -> u64 {
+    let [time, channel] = source.shape();
+    source.len() as u64 * (time * channel * size_of::<f32>()) as u64
+}
+
+/// What is known of each sample beside its values.
+struct About {
+    samples: Vec<Sample>,
+    classes: Vec<String>,
+    shape: [usize; 2],
+}
+
+/// Training samples that stay in memory, the device's or the host's. Copies share it.
+#[derive(Clone)]
+pub struct TrainResident(Arc<Held>);
+
+struct Held {
+    about: About,
+    values: Values,
+}
+
+enum Values {
+    /// `[sample, time × channel]`
+    Device(Tensor<2>),
+    /// The same, row-major.
+    Memory(Vec<f32>),
+}
+
+impl fmt::Debug for TrainResident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (place, samples) = (self.place(), self.0.about.samples.len());
+        f.debug_struct("TrainResident").field("place", &place).field("samples", &samples).finish()
+    }
+}
+
+/// Samples that are read and uploaded together: enough to keep the copy busy, and no second copy of
+/// the whole set on the host.
+const CHUNK_BYTES: usize = 64 << 20;
+
+impl TrainResident {
+    /// Uploads all samples.
+    ///
+    /// # Errors
+    ///
+    /// When a sample cannot be read, or the source varies from epoch to epoch.
+    pub fn upload(source: &dyn TrainSource, device: &Device) -> Result<Self, LoadError> {
+        let mut parts = Vec::new();
+        let about = read_all(source, |values, rows, width| {
+            let values = TensorData::new(std::mem::take(values), [rows, width]);
+            parts.push(Tensor::<2>::from_data(values, device));
+        })?;
+        let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) };
+        Ok(Self(Arc::new(Held { about, values: Values::Device(all) })))
+    }
+
+    /// Reads all samples into the host's memory.
+    ///
+    /// # Errors
+    ///
+    /// When a sample cannot be read, or the source varies from epoch to epoch.
+    pub fn read(source: &dyn TrainSource) -> Result<Self, LoadError> {
+        let mut all = Vec::with_capacity(bytes_of(source) as usize / size_of::<f32>());
+        let about = read_all(source, |values, _, _| all.append(values))?;
+        Ok(Self(Arc::new(Held { about, values: Values::Memory(all) })))
+    }
+
+    /// Where the samples lie.
+    pub fn place(&self) -> Place {
+        match &self.0.values {
+            Values::Device(_) => Place::Device,
+            Values::Memory(_) => Place::Memory,
+        }
+    }
+
+    /// Bytes of the values.
+    pub fn bytes(&self) -> u64 {
+        bytes_of(self)
+    }
+
+    /// Samples by index, cut to `steps`, if they lie on the device: nothing but the indices crosses.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[batch, steps, channel]`
+    pub(crate) fn select(
+        &self,
+        indices: &[usize],
+        steps: usize,
+        device: &Device,
+    ) -> Option<Tensor<3>> {
+        let Values::Device(values) = &self.0.values else { return None };
+        let [time, channel] = self.0.about.shape;
+        let rows: Vec<i32> = indices.iter().map(|index| *index as i32).collect();
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [indices.len()]), device);
+        let chosen = values.clone().select(0, rows).reshape([indices.len(), time, channel]);
+        Some(if steps == time { chosen } else { chosen.narrow(1, 0, steps) })
+    }
+
+    pub(crate) fn sample(&self, index: usize) -> Sample {
+        self.0.about.samples[index]
+    }
+}
+
+/// Reads all samples in their order; `take` gets the values of some rows at a time.
+fn read_all(
+    source: &dyn TrainSource,
+    mut take: impl FnMut(&mut Vec<f32>, usize, usize),
+) -> Result<About, LoadError> {
+    if source.varies() {
+        let why = "its samples are drawn anew in each epoch".to_owned();
+        return Err(LoadError::NotResident { place: "memory", why });
+    }
+    if i32::try_from(source.len()).is_err() {
+        return Err(LoadError::TooLarge(source.len()));
+    }
+    let [time, channel] = source.shape();
+    let width = time * channel;
+    let at_once = (CHUNK_BYTES / size_of::<f32>() / width.max(1)).max(1);
+    let indices: Vec<usize> = (0..source.len()).collect();
+    let mut samples: Vec<Sample> = Vec::with_capacity(indices.len());
+    for rows in indices.chunks(at_once) {
+        let mut values = Vec::with_capacity(rows.len() * width);
+        let mut read = source.gather(0, rows, time, &mut values)?;
+        for (row, sample) in read.iter().enumerate() {
+            // What lies behind a sample's end is zero in every batch.
+            let length = sample.length as usize;
+            if length > time {
+                let (index, length) = (rows[row], sample.length);
+                return Err(LoadError::Length { index, length, longest: time });
+            }
+            values[row * width..][length * channel..width].fill(0.0);
+        }
+        samples.append(&mut read);
+        take(&mut values, rows.len(), width);
+    }
+    Ok(About { samples, classes: source.classes().to_vec(), shape: [time, channel] })
+}
+
+/// Resident samples can be read like any others; from a device, that reads them back.
+impl Source for TrainResident {
+    fn len(&self) -> usize {
+        self.0.about.samples.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.0.about.shape
+    }
+
+    fn length(&self, index: usize) -> usize {
+        self.sample(index).length as usize
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let [time, channel] = self.shape();
+        let (sample, width) = (self.sample(index), time * channel);
+        let count = sample.length as usize * channel;
+        match &self.0.values {
+            Values::Memory(values) => {
+                out[..count].copy_from_slice(&values[index * width..][..count]);
+            }
+            Values::Device(values) => {
+                let row = values.clone().narrow(0, index, 1).into_data();
+                let row = row.try_to_vec::<f32>().map_err(|error| LoadError::Sample {
+                    index,
+                    source: format!("{error:?}").into(),
+                })?;
+                out[..count].copy_from_slice(&row[..count]);
+            }
+        }
+        Ok(sample)
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        let Values::Memory(values) = &self.0.values else {
+            return crate::source::one_by_one(self, epoch, indices, steps, out);
+        };
+        let [time, channel] = self.shape();
+        let (width, kept) = (time * channel, steps.min(time) * channel);
+        for index in indices {
+            out.extend_from_slice(&values[index * width..][..kept]);
+            out.resize(out.len() + steps * channel - kept, 0.0);
+        }
+        Ok(indices.iter().map(|index| self.sample(*index)).collect())
+    }
+
+    fn at_once(&self) -> usize {
+        64
+    }
+
+    fn decoded(&self) -> bool {
+        true
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.0.about.classes
+    }
+}
+
+impl TrainSource for TrainResident {}
+
+/// Resident data by its key, for trainings that follow each other or run side by side: the trials of
+/// a search read or upload a set once.
+///
+/// What was used last stays; what was used longest ago goes when the limit is passed. A set that is
+/// in use stays alive with its users.
+#[derive(Debug)]
+pub struct Shelf {
+    limit: u64,
+    /// Used last at the end.
+    kept: Mutex<Vec<(Key, Place, TrainResident)>>,
+}
+
+impl Shelf {
+    /// A shelf that keeps up to `limit` bytes, and always the set that was used last.
+    pub fn new(limit: u64) -> Self {
+        Self { limit, kept: Mutex::default() }
+    }
+
+    /// The set of a key at a place, made if it is not there. Whoever asks for the same set meanwhile
+    /// waits for it.
+    ///
+    /// # Errors
+    ///
+    /// What `make` returns; nothing is kept then.
+    pub fn get(
+        &self,
+        key: Key,
+        place: Place,
+        make: impl FnOnce() -> Result<TrainResident, LoadError>,
+    ) -> Result<TrainResident, LoadError> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|(of, at, _)| (*of, *at) == (key, place));
+        let entry = match found {
+            Some(index) => kept.remove(index),
+            None => (key, place, make()?),
+        };
+        let set = entry.2.clone();
+        kept.push(entry);
+        let mut bytes: u64 = kept.iter().map(|(.., set)| set.bytes()).sum();
+        while kept.len() > 1 && bytes > self.limit {
+            bytes -= kept.remove(0).2.bytes();
+        }
+        Ok(set)
+    }
+}

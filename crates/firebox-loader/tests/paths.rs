@@ -1,0 +1,458 @@
+//! The ways of a sample to its batch: streamed, in memory, on the device, by blocks, in buckets,
+//! augmented on the way. The same settings give the same batches whichever way they come.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use firebox_cache::{Store, augmented_key};
+use firebox_core::*;
+use firebox_loader::{
+    AugmentedWindows, Batch, HeldOutLoader, LoadError, LoaderConfig, Masking, Place, Position,
+    Resident, Room, Sample, Shelf, Shuffle, Source, TrainLoader, TrainResident, TrainSource, place,
+};
+
+const LONGEST: usize = 37;
+
+/// Samples of 0 to 37 steps of two channels, whose values name them.
+struct Ragged(usize);
+
+impl Ragged {
+    fn steps(index: usize) -> usize {
+        index * 7919 % (LONGEST + 1)
+    }
+}
+
+impl Source for Ragged {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [LONGEST, 2]
+    }
+
+    fn length(&self, index: usize) -> usize {
+        Self::steps(index)
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let length = Self::steps(index);
+        for (at, out) in out[..length * 2].iter_mut().enumerate() {
+            *out = (index * 100 + at + 1) as f32;
+        }
+        Ok(Sample { length: length as u32, label: Some(index as u32 % 3) })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Ragged {}
+
+type Content = (Vec<f32>, [usize; 3], Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position);
+
+fn content(batch: Result<Batch, LoadError>) -> Content {
+    let Batch { inputs, lengths, labels, indices, next, .. } = batch.unwrap();
+    let shape = inputs.dims();
+    (inputs.into_data().try_to_vec::<f32>().unwrap(), shape, lengths, labels, indices, next)
+}
+
+/// Two epochs, one behind the other.
+fn epochs(loader: &TrainLoader) -> Vec<Content> {
+    (0..2).flat_map(|epoch| loader.epoch(Position { epoch, batch: 0 })).map(content).collect()
+}
+
+fn config() -> LoaderConfig {
+    LoaderConfig { batch_size: 16, workers: 2, prefetch: 3, seed: 5, ..LoaderConfig::default() }
+}
+
+fn loader(source: impl TrainSource + 'static, config: LoaderConfig) -> TrainLoader {
+    TrainLoader::new(Arc::new(source), config, Device::default()).unwrap()
+}
+
+/// Every way of ordering.
+fn orders() -> [LoaderConfig; 5] {
+    [
+        config(),
+        LoaderConfig { shuffle: Shuffle::Blocks { block: 8, window: 50 }, ..config() },
+        LoaderConfig { buckets: 8, ..config() },
+        LoaderConfig { buckets: 8, tokens: 100, ..config() },
+        LoaderConfig { tokens: 100, ..config() },
+    ]
+}
+
+#[test]
+fn every_place_threads_and_resume_give_the_same_batches() {
+    let device = Device::default();
+    for config in orders() {
+        let expected = epochs(&loader(Ragged(203), LoaderConfig { workers: 0, ..config }));
+        for (workers, prefetch) in [(1, 0), (2, 4), (5, 1), (3, 40)] {
+            let threads = LoaderConfig { workers, prefetch, ..config };
+            assert_eq!(epochs(&loader(Ragged(203), threads)), expected, "{threads:?}");
+        }
+        let on_device = TrainResident::upload(&Ragged(203), &device).unwrap();
+        let in_memory = TrainResident::read(&Ragged(203)).unwrap();
+        assert_eq!((on_device.place(), in_memory.place()), (Place::Device, Place::Memory));
+        for set in [on_device, in_memory] {
+            let resident = TrainLoader::resident(set, config, device.clone()).unwrap();
+            assert_eq!(epochs(&resident), expected, "{config:?}");
+        }
+        // From every batch on, with threads that waited elsewhere.
+        let loader = loader(Ragged(203), config);
+        let per_epoch = loader.batches_per_epoch();
+        assert_eq!(expected.len() as u64, 2 * per_epoch);
+        for from in (0..per_epoch).rev() {
+            let rest = loader.epoch(Position { epoch: 1, batch: from }).map(content);
+            let rest: Vec<_> = rest.collect();
+            assert_eq!(rest, expected[(per_epoch + from) as usize..], "{config:?} from {from}");
+        }
+    }
+}
+
+#[test]
+fn every_order_holds_every_sample_once_an_epoch_and_differs_between_epochs() {
+    for config in orders() {
+        let loader = loader(Ragged(203), config);
+        let order = |epoch| -> Vec<usize> {
+            loader.epoch(Position { epoch, batch: 0 }).flat_map(|batch| content(batch).4).collect()
+        };
+        let (first, second) = (order(0), order(1));
+        assert_ne!(first, second);
+        for mut order in [first, second] {
+            order.sort_unstable();
+            assert_eq!(order, (0..203).collect::<Vec<_>>(), "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn buckets_pad_to_their_own_length_and_keep_to_the_tokens() {
+    let config = LoaderConfig { buckets: 8, tokens: 100, ..config() };
+    let batches = epochs(&loader(Ragged(500), config));
+    let (mut padded, mut valid) = (0, 0);
+    for (values, [size, steps, channels], lengths, _, indices, _) in &batches {
+        assert!(steps.is_multiple_of(8) || *steps == LONGEST, "{steps}");
+        assert!(size * steps <= 100 || *size == 1, "{size} samples of {steps} steps");
+        let longest = lengths.iter().max().unwrap();
+        assert!((*longest).max(1).next_multiple_of(8).min(LONGEST) == *steps, "{longest} {steps}");
+        padded += size * steps;
+        valid += lengths.iter().sum::<usize>();
+        for (row, index) in indices.iter().enumerate() {
+            for at in 0..steps * channels {
+                let known = at < lengths[row] * channels;
+                let expected = if known { (index * 100 + at + 1) as f32 } else { 0.0 };
+                assert_eq!(values[row * steps * channels + at], expected);
+            }
+        }
+    }
+    // Padded to the longest, half of all steps would be padding.
+    assert!((valid as f64) > 0.8 * padded as f64, "{valid} of {padded}");
+    // Held-out samples keep their order; their batches are cut to their longest.
+    let held_out = HeldOutLoader::new(Arc::new(Ragged(100)), config, Device::default()).unwrap();
+    let batches: Vec<_> = held_out.batches().map(content).collect();
+    let indices: Vec<_> = batches.iter().flat_map(|batch| batch.4.clone()).collect();
+    assert_eq!(indices, (0..100).collect::<Vec<_>>());
+    for (_, [_, steps, _], lengths, ..) in batches {
+        assert!(steps >= *lengths.iter().max().unwrap() && steps <= LONGEST);
+    }
+}
+
+#[test]
+fn blocks_mix_as_documented() {
+    const SAMPLES: usize = 10_000;
+    let (block, window, size) = (50, 1000, 100);
+    let shuffle = Shuffle::Blocks { block, window };
+    let config = LoaderConfig { batch_size: size, shuffle, workers: 0, ..config() };
+    let loader = loader(Ragged(SAMPLES), config);
+    let batches: Vec<_> = loader.epoch(Position::START).map(content).collect();
+    let (mut pairs, mut same, mut first_half) = (0u64, 0u64, 0);
+    for (number, (.., indices, _)) in batches.iter().enumerate() {
+        for (at, a) in indices.iter().enumerate() {
+            for b in &indices[..at] {
+                pairs += 1;
+                same += u64::from(a / block == b / block);
+            }
+        }
+        if number < batches.len() / 2 {
+            first_half += indices.iter().filter(|index| **index < SAMPLES / 2).count();
+        }
+    }
+    let share = same as f64 / pairs as f64;
+    let expected = (block - 1) as f64 / (window - 1) as f64;
+    assert!((share / expected - 1.0).abs() < 0.1, "{share} {expected}");
+    // Blocks go anywhere: a hypergeometric count of 100 of 200 blocks, deviation 3.5 blocks.
+    assert!((first_half as f64 / SAMPLES as f64 - 0.25).abs() < 0.06, "{first_half}");
+    // No more than a window is in use at a time.
+    let order: Vec<usize> = batches.into_iter().flat_map(|batch| batch.4).collect();
+    for part in order.chunks(window) {
+        let blocks: std::collections::HashSet<_> = part.iter().map(|index| index / block).collect();
+        assert_eq!(blocks.len(), window / block);
+    }
+}
+
+#[test]
+fn settings_of_orders_are_refused_where_they_cannot_be() {
+    let error = |config: LoaderConfig| config.validate().unwrap_err().to_string();
+    let blocks = |block, window| Shuffle::Blocks { block, window };
+    assert_eq!(
+        error(LoaderConfig { shuffle: blocks(8, 15), ..config() }),
+        "`shuffle.blocks` has blocks of 8 and a window of 15 samples; a block holds at least 1, and a window at least two blocks"
+    );
+    let both = error(LoaderConfig { shuffle: blocks(8, 16), buckets: 4, ..config() });
+    assert!(both.contains("by blocks or by length"), "{both}");
+}
+
+/// Samples that take a while, counted.
+struct Slow {
+    reads: Arc<AtomicUsize>,
+    fails_at: usize,
+    dies_at: usize,
+}
+
+impl Source for Slow {
+    fn len(&self) -> usize {
+        96
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [1, 1]
+    }
+
+    fn read(&self, index: usize, _: &mut [f32]) -> Result<Sample, LoadError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        if index == self.fails_at {
+            return Err(LoadError::Sample { index, source: "the disk has gone".into() });
+        }
+        Ok(Sample { length: 1, label: None })
+    }
+
+    fn length(&self, index: usize) -> usize {
+        assert_ne!(index, self.dies_at, "no length");
+        1
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Slow {}
+
+#[test]
+fn threads_go_on_with_the_next_epoch_while_nothing_is_asked_for() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let source = Slow { reads: Arc::clone(&reads), fails_at: 1000, dies_at: 1000 };
+    let loader = loader(source, config());
+    let mut batches = loader.epoch(Position::START);
+    // As the training loop does it: not one more than there are.
+    for _ in 0..loader.batches_per_epoch() {
+        batches.next().unwrap().unwrap();
+    }
+    drop(batches);
+    let patience = Instant::now();
+    while reads.load(Ordering::Relaxed) < 96 + 3 * 16 {
+        assert!(patience.elapsed() < Duration::from_secs(30), "nothing is prefetched");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(reads.load(Ordering::Relaxed), 96 + 3 * 16, "the queue is bounded");
+    // What waits is used, and not read again.
+    let second = loader.epoch(Position { epoch: 1, batch: 0 });
+    assert_eq!(second.count(), 6);
+    assert!(reads.load(Ordering::Relaxed) <= 2 * 96 + 3 * 16);
+}
+
+#[test]
+fn a_failure_is_told_within_a_second_however_far_ahead_it_is() {
+    let source = Slow { reads: Arc::default(), fails_at: 90, dies_at: 1000 };
+    let config = LoaderConfig { prefetch: 12, ..config() };
+    let held_out = HeldOutLoader::new(Arc::new(source), config, Device::default()).unwrap();
+    let mut batches = held_out.batches();
+    batches.next().unwrap().unwrap();
+    // Steps of 0.3 s: in its turn, the failure would come after 1.5 s.
+    let start = Instant::now();
+    let mut delivered = 0;
+    let error = loop {
+        std::thread::sleep(Duration::from_millis(300));
+        match batches.next().unwrap() {
+            Ok(_) => delivered += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("sample 90"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(1) && delivered < 4, "{delivered}");
+    assert!(batches.next().is_none());
+}
+
+#[test]
+fn a_thread_that_dies_outside_of_a_sample_is_an_error_too() {
+    let source = Slow { reads: Arc::default(), fails_at: 1000, dies_at: 40 };
+    // Held-out batches in buckets ask for lengths on the threads.
+    let config = LoaderConfig { buckets: 4, ..config() };
+    let held_out = HeldOutLoader::new(Arc::new(source), config, Device::default()).unwrap();
+    let outcome: Result<Vec<_>, _> = held_out.batches().collect();
+    let error = outcome.unwrap_err().to_string();
+    assert!(
+        error.starts_with("filling batch 2 panicked") && error.contains("no length"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_place_is_chosen_by_what_fits_and_says_why() {
+    let gigabyte = 1_000_000_000;
+    let gpu = Room { device: Some(gigabyte), shared: false, host: Some(gigabyte) };
+    let cpu = Room { device: None, shared: true, host: Some(gigabyte) };
+    let chosen = |wanted, samples, room| {
+        let (place, reason) = place(wanted, &Ragged(samples), room).unwrap();
+        format!("{place}: {reason}")
+    };
+    // 296 bytes a sample.
+    assert_eq!(
+        chosen(Resident::Auto, 1000, gpu),
+        "device: auto: 0.3 MB fit into 1000.0 MB of free device memory"
+    );
+    assert_eq!(
+        chosen(Resident::Auto, 2_000_000, gpu),
+        "stream: auto: 592.0 MB would leave too little of 1000.0 MB of free device memory"
+    );
+    assert_eq!(
+        chosen(Resident::Auto, 1000, Room::default()),
+        "stream: auto: free device memory is not known"
+    );
+    assert!(chosen(Resident::Auto, 1000, cpu).starts_with("memory: auto: 0.3 MB decoded once"));
+    assert!(chosen(Resident::Memory, 1000, gpu).starts_with("memory: asked for"));
+    assert!(chosen(Resident::Device, 1000, gpu).starts_with("device: asked for"));
+    let error = place(Resident::Device, &Ragged(9_000_000), gpu).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`resident` is \"device\", but its 2664.0 MB do not fit into 1000.0 MB of free memory; set it to \"auto\" or \"stream\""
+    );
+}
+
+#[test]
+fn a_shelf_makes_a_set_once_and_keeps_what_was_used_last() {
+    let shelf = Shelf::new(2 * 203 * LONGEST as u64 * 2 * 4);
+    let made = AtomicUsize::new(0);
+    let get = |name: &str| {
+        shelf.get(Key::builder(name, 1).finish(), Place::Memory, || {
+            made.fetch_add(1, Ordering::Relaxed);
+            TrainResident::read(&Ragged(203))
+        })
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| get("a").unwrap());
+        }
+    });
+    assert_eq!(made.load(Ordering::Relaxed), 1);
+    for name in ["b", "a", "c", "a"] {
+        get(name).unwrap();
+    }
+    assert_eq!(made.load(Ordering::Relaxed), 3);
+    get("b").unwrap();
+    assert_eq!(made.load(Ordering::Relaxed), 4, "it was used longest ago");
+    let failed = shelf.get(Key::builder("d", 1).finish(), Place::Memory, || Err(LoadError::Empty));
+    assert!(failed.is_err());
+}
+
+/// A random walk, split.
+fn parts() -> Split {
+    let mut draws = Stream::new(1, "walk").draws();
+    let mut price = 100.0;
+    let walk = (0..4000).map(|_| {
+        price += draws.normal();
+        price
+    });
+    let series = Series::regular("walk", 0, 60_000_000, walk.collect(), 1);
+    let channels = vec![Channel::new("close", Role::Close)];
+    let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+    let rule = WindowRule { length: 16, stride: 4, whole: false };
+    split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None).unwrap()
+}
+
+#[test]
+fn augmenting_on_the_way_draws_what_the_cache_would_hold() {
+    let parts = parts();
+    let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let settings = |versions| Augmentation { versions, ..Augmentation::default() };
+    let cached = |versions| {
+        let settings = settings(versions);
+        let key = augmented_key(Key::builder("walk", 1).finish(), &settings, 7);
+        store.augmented(key, &parts.train, &normaliser, &settings, 7, &Silent).unwrap()
+    };
+    let online =
+        AugmentedWindows::new(parts.train.clone(), normaliser.clone(), &settings(2), 7).unwrap();
+    let (two, eight) = (cached(2), cached(8));
+    let (mut a, mut b) = ([0.0; 16], [0.0; 16]);
+    assert_eq!(online.len(), two.len());
+    for index in 0..online.len() {
+        online.draw(0, index, &mut a).unwrap();
+        two.read(index, &mut b);
+        assert_eq!(a, b);
+        // Epoch 3 has versions 7 and 8 beside the original.
+        online.draw(3, index, &mut a).unwrap();
+        let slot = index % 3;
+        eight.read(index / 3 * 9 + if slot == 0 { 0 } else { 6 + slot }, &mut b);
+        assert_eq!(a, b);
+    }
+    assert!(online.varies() && TrainResident::read(&online).is_err());
+    let (place, reason) = place(Resident::Auto, &online, Room::default()).unwrap();
+    assert_eq!(
+        (place, reason.as_str()),
+        (Place::Stream, "auto: samples are drawn anew in each epoch")
+    );
+    // Through the loader, and the same with any number of threads.
+    let config = LoaderConfig { workers: 0, ..config() };
+    let online = Arc::new(online);
+    let all = |workers| {
+        let config = LoaderConfig { workers, ..config };
+        epochs(&TrainLoader::new(online.clone(), config, Device::default()).unwrap())
+    };
+    let batches = all(0);
+    assert_eq!(batches, all(3));
+    // Originals are the same in both epochs, versions are not.
+    let mut seen = HashMap::<usize, Vec<Vec<f32>>>::new();
+    for (values, .., indices, _) in &batches {
+        for (row, index) in indices.iter().enumerate() {
+            seen.entry(*index).or_default().push(values[row * 16..(row + 1) * 16].to_vec());
+        }
+    }
+    let same = |slot: usize| {
+        let of = seen.iter().filter(|(index, _)| *index % 3 == slot);
+        let (same, all) = of.fold((0, 0), |(same, all), (_, values)| {
+            (same + usize::from(values[0] == values[1]), all + 1)
+        });
+        same as f64 / all as f64
+    };
+    assert_eq!(same(0), 1.0);
+    // Both are unchanged with the probability that no coin fell in two draws.
+    assert!(same(1) < 0.2 && same(2) < 0.2, "{} {}", same(1), same(2));
+}
+
+#[test]
+fn masking_is_part_of_the_batch_wherever_it_comes_from() {
+    let masking = Masking { time_masks: 1, longest: 0.5, channels: 0.3 };
+    let plain = epochs(&loader(Ragged(203), config()));
+    let masked = epochs(&loader(Ragged(203), config()).with_masking(masking));
+    let set = TrainResident::upload(&Ragged(203), &Device::default()).unwrap();
+    let resident = TrainLoader::resident(set, config(), Device::default()).unwrap();
+    assert_eq!(epochs(&resident.with_masking(masking)), masked);
+    let mut hidden = 0;
+    for (plain, masked) in plain.iter().zip(&masked) {
+        assert_eq!(plain.4, masked.4);
+        for (plain, masked) in plain.0.iter().zip(&masked.0) {
+            assert!(masked == plain || *masked == 0.0);
+            hidden += usize::from(masked != plain);
+        }
+    }
+    assert!(hidden > 1000, "{hidden}");
+}

@@ -1,0 +1,129 @@
+//! Local copies: `remote-v1/<key of the URL>/` with the file, and `manifest.json` written last.
+//!
+//! A download in progress is `<name>.part` beside `part.json`, which says what it is a part of.
+#![cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client writes"))]
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use firebox_core::Key;
+use serde::{Deserialize, Serialize};
+
+use crate::RemoteError;
+
+/// The bucket within the cache. The number changes with its format.
+const BUCKET: &str = "remote-v1";
+const MANIFEST: &str = "manifest.json";
+const PART: &str = "part.json";
+
+/// What a server says of a file without sending it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Version {
+    pub(crate) bytes: u64,
+    /// The server's tag of the content, or the time of its last change.
+    pub(crate) tag: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    url: String,
+    version: Version,
+    /// BLAKE3 of the content.
+    blake3: String,
+}
+
+/// The place of one URL's copy.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    url: String,
+    folder: PathBuf,
+    name: String,
+}
+
+impl Copy {
+    pub(crate) fn of(url: &str, cache: &Path) -> Result<Self, RemoteError> {
+        let key = Key::builder(BUCKET, 1).field("url", url).finish();
+        let folder = cache.join(BUCKET).join(key.to_string());
+        let name = url.rsplit('/').next().unwrap_or_default().to_owned();
+        fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
+        Ok(Self { url: url.to_owned(), folder, name })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    pub(crate) fn part_path(&self) -> PathBuf {
+        self.folder.join(format!("{}.part", self.name))
+    }
+
+    /// The copy, if it is of this version and has its checksum.
+    pub(crate) fn whole(&self, version: &Version) -> Option<PathBuf> {
+        // Without a tag, nobody can say whether the server's content is still the same.
+        version.tag.as_ref()?;
+        let text = fs::read(self.folder.join(MANIFEST)).ok()?;
+        let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+        let fits = manifest.url == self.url && manifest.version == *version;
+        let path = self.path();
+        let size = fs::metadata(&path).ok()?.len();
+        let whole = fits && size == version.bytes && hash(&path).ok()? == manifest.blake3;
+        whole.then_some(path)
+    }
+
+    /// Bytes that an earlier download of this version left; 0 begins anew.
+    pub(crate) fn begun(&self, version: &Version) -> Result<u64, RemoteError> {
+        let about = self.folder.join(PART);
+        let known = fs::read(&about).ok();
+        let known = known.and_then(|text| serde_json::from_slice::<Version>(&text).ok());
+        let part = self.part_path();
+        if version.tag.is_some() && known.as_ref() == Some(version) {
+            let found = fs::metadata(&part).map_or(0, |found| found.len());
+            if found <= version.bytes {
+                return Ok(found);
+            }
+        }
+        // What it is a part of is written down before there is any of it.
+        if part.exists() {
+            fs::remove_file(&part).map_err(RemoteError::io("remove", &part))?;
+        }
+        let text = json(version, &about)?;
+        fs::write(&about, text).map_err(RemoteError::io("write", &about))?;
+        Ok(0)
+    }
+
+    /// Gives a finished download its name, and writes down what it is.
+    pub(crate) fn finish(&self, version: &Version) -> Result<PathBuf, RemoteError> {
+        let (part, path, manifest) = (self.part_path(), self.path(), self.folder.join(MANIFEST));
+        if manifest.exists() {
+            fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
+        }
+        let blake3 = hash(&part).map_err(RemoteError::io("read", &part))?;
+        fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
+        let content = Manifest { url: self.url.clone(), version: version.clone(), blake3 };
+        let unfinished = manifest.with_extension("json.part");
+        let text = json(&content, &manifest)?;
+        fs::write(&unfinished, text).map_err(RemoteError::io("write", &unfinished))?;
+        fs::rename(&unfinished, &manifest)
+            .map_err(RemoteError::io("rename into place", &manifest))?;
+        // It has done its work; one that stays does no harm.
+        let _ = fs::remove_file(self.folder.join(PART));
+        Ok(path)
+    }
+}
+
+fn json<T: Serialize>(value: &T, path: &Path) -> Result<Vec<u8>, RemoteError> {
+    serde_json::to_vec_pretty(value).map_err(|error| RemoteError::io("write", path)(error.into()))
+}
+
+fn hash(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finalize().to_hex().to_string()),
+            read => drop(hasher.update(&buffer[..read])),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The client: what a server has, and its bytes part by part onto the disk.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use firebox_core::{Event, Listener};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Location;
+use object_store::{
+    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+};
+
+use crate::cache::{Copy, Version};
+use crate::url::Address;
+use crate::{RemoteConfig, RemoteError};
+
+/// Parts that are on their way at a time.
+const AT_ONCE: usize = 4;
+
+pub(crate) fn fetch(
+    address: &Address,
+    cache: &Path,
+    config: &RemoteConfig,
+    listener: &dyn Listener,
+) -> Result<Vec<PathBuf>, RemoteError> {
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
+    threads.block_on(async {
+        let remote = Remote { store: store(address, config)?, address, config, listener };
+        let mut files = Vec::new();
+        for location in remote.locations().await? {
+            files.push(remote.file(&location, cache).await?);
+        }
+        Ok(files)
+    })
+}
+
+/// The store of an address, with keys from the environment.
+fn store(address: &Address, config: &RemoteConfig) -> Result<Box<dyn ObjectStore>, RemoteError> {
+    // A server of one's own often has no certificate; whoever names one without means it.
+    let client = ClientOptions::new()
+        .with_timeout(config.timeout)
+        .with_connect_timeout(config.timeout)
+        .with_allow_http(true);
+    let retry = RetryConfig {
+        max_retries: config.retries,
+        retry_timeout: config.timeout * (config.retries as u32 + 1),
+        ..RetryConfig::default()
+    };
+    let root = address.root.as_str();
+    let boxed = |store| -> Box<dyn ObjectStore> { store };
+    let made = match address.scheme {
+        "s3" => AmazonS3Builder::from_env()
+            .with_url(root)
+            .with_client_options(client)
+            .with_retry(retry)
+            .build()
+            .map(|store| boxed(Box::new(store))),
+        "gs" => GoogleCloudStorageBuilder::from_env()
+            .with_url(root)
+            .with_client_options(client)
+            .with_retry(retry)
+            .build()
+            .map(|store| boxed(Box::new(store))),
+        "http" | "https" => HttpBuilder::new()
+            .with_url(root)
+            .with_client_options(client)
+            .with_retry(retry)
+            .build()
+            .map(|store| boxed(Box::new(store))),
+        _ => MicrosoftAzureBuilder::from_env()
+            .with_url(root)
+            .with_client_options(client)
+            .with_retry(retry)
+            .build()
+            .map(|store| boxed(Box::new(store))),
+    };
+    made.map_err(|source| failed(&address.url, config, source))
+}
+
+struct Remote<'a> {
+    store: Box<dyn ObjectStore>,
+    address: &'a Address,
+    config: &'a RemoteConfig,
+    listener: &'a dyn Listener,
+}
+
+impl Remote<'_> {
+    /// The files that the address names.
+    async fn locations(&self) -> Result<Vec<Location>, RemoteError> {
+        let url = &self.address.url;
+        let bad = |_| RemoteError::Url { url: url.clone(), problem: "its path cannot be read" };
+        let location = Location::from_url_path(&self.address.path).map_err(bad)?;
+        if !self.address.folder {
+            return Ok(vec![location]);
+        }
+        let listed = self.store.list_with_delimiter(Some(&location)).await;
+        let listed = listed.map_err(|source| failed(url, self.config, source))?;
+        let mut files: Vec<_> = listed.objects.into_iter().map(|file| file.location).collect();
+        files.sort();
+        match files.is_empty() {
+            true => Err(RemoteError::NotFound { url: url.clone() }),
+            false => Ok(files),
+        }
+    }
+
+    async fn file(&self, location: &Location, cache: &Path) -> Result<PathBuf, RemoteError> {
+        let url = format!("{}/{location}", self.address.root);
+        let about = self.store.head(location).await;
+        let about = about.map_err(|source| failed(&url, self.config, source))?;
+        let version = version(&about);
+        let copy = Copy::of(&url, cache)?;
+        if let Some(path) = copy.whole(&version) {
+            return Ok(path);
+        }
+        let begun = copy.begun(&version)?;
+        self.download(location, &url, &copy, &version, begun).await?;
+        copy.finish(&version)
+    }
+
+    /// Appends what is missing to the part that is there, in order.
+    async fn download(
+        &self,
+        location: &Location,
+        url: &str,
+        copy: &Copy,
+        version: &Version,
+        begun: u64,
+    ) -> Result<(), RemoteError> {
+        let path = copy.part_path();
+        let open = File::options().create(true).append(true).open(&path);
+        let mut file = open.map_err(RemoteError::io("create", &path))?;
+        let step = self.config.part_bytes.max(1);
+        let starts = (begun..version.bytes).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let parts = starts.map(|start| {
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(start..(start + step).min(version.bytes))),
+                // Of another content, no part is sent.
+                if_match: version.tag.clone().filter(|tag| !tag.starts_with(TIME)),
+                ..GetOptions::default()
+            };
+            async move { self.store.get_opts(location, options).await?.bytes().await }
+        });
+        let mut parts = futures_util::stream::iter(parts).buffered(AT_ONCE);
+        let mut done = begun;
+        let next = |done: u64| {
+            let (stage, unit) = ("fetch".to_owned(), "bytes".to_owned());
+            self.listener.on(&Event::Progress { stage, done, total: version.bytes, unit });
+        };
+        while let Some(part) =
+            parts.try_next().await.map_err(|source| failed(url, self.config, source))?
+        {
+            file.write_all(&part).map_err(RemoteError::io("write", &path))?;
+            done += part.len() as u64;
+            next(done);
+        }
+        file.sync_all().map_err(RemoteError::io("flush to disk", &path))?;
+        match done == version.bytes {
+            true => Ok(()),
+            false => Err(RemoteError::Changed { url: url.to_owned() }),
+        }
+    }
+}
+
+/// Before the time of the last change, where a server has no tag.
+const TIME: &str = "changed ";
+
+fn version(about: &ObjectMeta) -> Version {
+    // Servers without a time of change are given the epoch's.
+    let changed = about.last_modified.timestamp();
+    let time = || (changed != 0).then(|| format!("{TIME}{changed}"));
+    Version { bytes: about.size, tag: about.e_tag.clone().or_else(time) }
+}
+
+fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> RemoteError {
+    use object_store::Error as E;
+    let url = url.to_owned();
+    match error {
+        E::NotFound { .. } => RemoteError::NotFound { url },
+        E::PermissionDenied { source, .. } | E::Unauthenticated { source, .. } => {
+            RemoteError::Refused { url, source }
+        }
+        E::Precondition { .. } => RemoteError::Changed { url },
+        error if timed_out(&error) => {
+            let (timeout, tries) = (config.timeout, config.retries + 1);
+            RemoteError::TimedOut { url, timeout, tries, source: Box::new(error) }
+        }
+        error => RemoteError::Failed { url, source: Box::new(error) },
+    }
+}
+
+/// Whether a time-out is among the causes. The client's own types for it are private.
+fn timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if text.contains("timed out") || text.contains("timeout") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

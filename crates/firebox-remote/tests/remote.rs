@@ -1,0 +1,266 @@
+//! Fetching from servers: a small one of our own that misbehaves on demand, and moto's S3.
+#![cfg(feature = "client")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use firebox_core::Silent;
+use firebox_remote::{RemoteConfig, RemoteError, fetch};
+
+/// A web server of one file.
+struct Server {
+    port: u16,
+    file: Arc<File>,
+}
+
+struct File {
+    content: Mutex<(Vec<u8>, &'static str)>,
+    /// Bytes sent of bodies.
+    sent: AtomicU64,
+    /// Parts that are answered before all further ones are not.
+    parts: AtomicUsize,
+}
+
+const ALL: usize = usize::MAX;
+
+impl Server {
+    fn start(content: Vec<u8>, parts: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let file = Arc::new(File {
+            content: Mutex::new((content, "\"one\"")),
+            sent: AtomicU64::new(0),
+            parts: AtomicUsize::new(parts),
+        });
+        let shared = Arc::clone(&file);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let file = Arc::clone(&shared);
+                std::thread::spawn(move || while answer(&stream, &file).is_some() {});
+            }
+        });
+        Self { port, file }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.port)
+    }
+}
+
+/// Answers one request; none if the connection is to be closed.
+fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let first = lines.next()?.ok()?;
+    let headers: Vec<String> =
+        lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+    let header = |name: &str| {
+        let named = |line: &&String| line.to_lowercase().starts_with(&format!("{name}:"));
+        headers.iter().find(named).map(|line| line[name.len() + 1..].trim().to_owned())
+    };
+    let (content, tag) = file.content.lock().unwrap().clone();
+    let status = match first.split(' ').nth(1)? {
+        "/bars.csv" => 200,
+        "/secret.csv" => 403,
+        "/slow.csv" => {
+            std::thread::sleep(Duration::from_secs(5));
+            return None;
+        }
+        _ => 404,
+    };
+    if status != 200 {
+        write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").ok()?;
+        return Some(());
+    }
+    if first.starts_with("HEAD") {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n",
+            content.len()
+        )
+        .ok()?;
+        return Some(());
+    }
+    if header("if-match").is_some_and(|wanted| wanted != tag) {
+        write!(stream, "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n").ok()?;
+        return Some(());
+    }
+    let left = file.parts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+        Some(if left == ALL { ALL } else { left.saturating_sub(1) })
+    });
+    if left == Ok(0) {
+        write!(stream, "HTTP/1.1 400 Enough\r\nContent-Length: 0\r\n\r\n").ok()?;
+        return Some(());
+    }
+    let range = header("range")?;
+    let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
+    let (start, end): (usize, usize) = (start.parse().ok()?, end.parse().ok()?);
+    let part = &content[start..=end];
+    file.sent.fetch_add(part.len() as u64, Ordering::SeqCst);
+    write!(
+        stream,
+        "HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{end}/{}\r\nETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n",
+        part.len(),
+        content.len()
+    )
+    .ok()?;
+    stream.write_all(part).ok()
+}
+
+fn config() -> RemoteConfig {
+    RemoteConfig { timeout: Duration::from_millis(400), retries: 1, part_bytes: 1000 }
+}
+
+fn content() -> Vec<u8> {
+    (0..25_500u32).map(|at| (at * 31 % 251) as u8).collect()
+}
+
+fn get(url: &str, cache: &Path) -> Result<Vec<u8>, RemoteError> {
+    let files = fetch(url, cache, &config(), &Silent)?;
+    assert_eq!(files.len(), 1);
+    assert!(files[0].ends_with("bars.csv"), "the name stays: {files:?}");
+    Ok(fs::read(&files[0]).unwrap())
+}
+
+#[test]
+fn a_file_is_fetched_once_and_again_when_it_or_the_copy_changes() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let url = server.url("bars.csv");
+    let sent = || server.file.sent.load(Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(sent(), 25_500, "the copy is used");
+    // A copy that was changed is not believed.
+    let copy = fetch(&url, cache.path(), &config(), &Silent).unwrap().remove(0);
+    let mut bytes = content();
+    bytes[700] ^= 1;
+    fs::write(&copy, bytes).unwrap();
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(sent(), 2 * 25_500);
+    let other: Vec<u8> = content().into_iter().rev().collect();
+    *server.file.content.lock().unwrap() = (other.clone(), "\"two\"");
+    assert_eq!(get(&url, cache.path()).unwrap(), other);
+}
+
+#[test]
+fn a_download_that_was_cut_short_goes_on() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), 11);
+    let url = server.url("bars.csv");
+    let error = get(&url, cache.path()).unwrap_err();
+    assert!(error.to_string().contains("trying again goes on"), "{error}");
+    let sent = server.file.sent.load(Ordering::SeqCst);
+    server.file.parts.store(ALL, Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    let again = server.file.sent.load(Ordering::SeqCst) - sent;
+    // Parts that were on their way behind the failed one are fetched again.
+    assert!(again < 25_500 - 5_000, "{again} of 25500 bytes were fetched again");
+    // One that begins with other content begins anew.
+    let cache = tempfile::tempdir().unwrap();
+    server.file.parts.store(11, Ordering::SeqCst);
+    get(&url, cache.path()).unwrap_err();
+    let other: Vec<u8> = content().into_iter().rev().collect();
+    *server.file.content.lock().unwrap() = (other.clone(), "\"two\"");
+    server.file.parts.store(ALL, Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), other);
+}
+
+#[test]
+fn refusals_and_silence_are_said_with_the_way_out() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let error = |path: &str| get(&server.url(path), cache.path()).unwrap_err();
+    let forbidden = error("secret.csv");
+    assert!(matches!(forbidden, RemoteError::Refused { .. }), "{forbidden:?}");
+    assert!(forbidden.to_string().contains("may not be read (401 or 403)"));
+    let missing = error("none.csv");
+    assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
+    let start = Instant::now();
+    let slow = error("slow.csv");
+    assert!(matches!(slow, RemoteError::TimedOut { .. }), "{slow:?}");
+    assert!(slow.to_string().contains("no answer within 400ms, asked 2 times"), "{slow}");
+    assert!(start.elapsed() < Duration::from_secs(4));
+    let nobody = get("http://127.0.0.1:9/bars.csv", cache.path()).unwrap_err();
+    assert!(matches!(nobody, RemoteError::Failed { .. }), "{nobody:?}");
+    // Nothing of it is left that could be taken for a file.
+    let left = fs::read_dir(cache.path()).unwrap().count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let server = Server::start(content(), ALL);
+    let cache = tempfile::tempdir().unwrap();
+    let file = cache.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = get(&server.url("bars.csv"), &file).unwrap_err();
+    assert!(matches!(error, RemoteError::Io { action: "create the folder", .. }), "{error:?}");
+}
+
+const MOTO: &str = "
+import boto3, sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address='127.0.0.1', port=0)
+server.start()
+host, port = server.get_host_and_port()
+client = boto3.client('s3', endpoint_url=f'http://127.0.0.1:{port}', region_name='us-east-1',
+    aws_access_key_id='test', aws_secret_access_key='test')
+client.create_bucket(Bucket='bars')
+content = bytes(at * 31 % 251 for at in range(25500))
+for name in ['deep/bars.csv', 'deep/more.csv', 'deep/deeper/no.csv']:
+    client.put_object(Bucket='bars', Key=name, Body=content)
+print(port, flush=True)
+sys.stdin.read()
+";
+
+/// Runs this test program again with the keys and the address of the server in its environment.
+#[test]
+fn s3_is_fetched_from_a_local_server() {
+    if let Some(cache) = std::env::var_os("FIREBOX_TEST_S3_CACHE") {
+        let cache = Path::new(&cache);
+        assert_eq!(get("s3://bars/deep/bars.csv", cache).unwrap(), content());
+        let files = fetch("s3://bars/deep/", cache, &config(), &Silent).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
+        assert_eq!(names, ["bars.csv", "more.csv"]);
+        let missing = get("s3://bars/none.csv", cache).unwrap_err();
+        assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
+        let missing = get("s3://nobody/none.csv", cache).unwrap_err();
+        assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
+        return;
+    }
+    let Some(python) = std::env::var_os("FIREBOX_TEST_PYTHON") else {
+        eprintln!("skipped: FIREBOX_TEST_PYTHON names no Python with moto[server] and boto3");
+        return;
+    };
+    let mut server = Command::new(python)
+        .args(["-c", MOTO])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "s3_is_fetched_from_a_local_server"])
+        .env("FIREBOX_TEST_S3_CACHE", cache.path())
+        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", port.trim()))
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_REGION", "us-east-1")
+        .status()
+        .unwrap();
+    drop(server.stdin.take());
+    let mut rest = String::new();
+    server.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+    server.wait().unwrap();
+    assert!(status.success());
+}

@@ -1,0 +1,164 @@
+//! The ways of data through the whole program: where it lies, how it is ordered, when it is augmented,
+//! where it comes from, and what is said when that cannot be.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+
+use firebox_tests::{errors, firebox, project};
+use serde_json::Value;
+
+const PIPELINE: &str = r#"
+[data]
+path = "bars.csv"
+[window]
+length = 16
+stride = 3
+[augment]
+versions = 2
+[loader]
+batch_size = 16
+[model.bilstm-mae]
+hidden = 4
+layers = 1
+decoder_hidden = 4
+[train]
+epochs = 2
+[evaluate]
+seeds = 1
+resamples = 100
+"#;
+
+/// Runs with these settings into a folder of runs of its own, and returns the run.
+fn run(folder: &Path, name: &str, settings: &[&str]) -> PathBuf {
+    let directory = format!("run.directory={name}");
+    let mut arguments = vec!["run", "p.toml", "--set", &directory];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let mut runs = std::fs::read_dir(folder.join(name)).unwrap().flatten();
+    runs.next().unwrap().path()
+}
+
+/// Loss of every step, bit for bit.
+fn losses(run: &Path) -> Vec<u64> {
+    let history = std::fs::read_to_string(run.join("history.jsonl")).unwrap();
+    let lines = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter_map(|line| Some(line.get("step")?["loss"].as_f64()?.to_bits())).collect()
+}
+
+fn resolved(run: &Path) -> String {
+    std::fs::read_to_string(run.join("pipeline.toml")).unwrap()
+}
+
+#[test]
+fn wherever_the_data_lies_every_loss_is_the_same() {
+    let folder = project(PIPELINE, 500);
+    let stream = run(folder.path(), "stream", &["loader.workers=2"]);
+    let expected = losses(&stream);
+    assert!(expected.len() > 10, "{}", expected.len());
+    let text = resolved(&stream);
+    assert!(text.contains("one copy from the mapped data"), "{text}");
+    for (name, settings) in [
+        ("device", ["loader.resident=device", "loader.workers=0"]),
+        ("memory", ["loader.resident=memory", "loader.workers=3"]),
+        ("alone", ["loader.resident=stream", "loader.workers=0"]),
+    ] {
+        let other = run(folder.path(), name, &settings);
+        assert_eq!(losses(&other), expected, "{name}");
+        // The same training, so the same name.
+        assert_eq!(other.file_name(), stream.file_name());
+    }
+    // Other orders are other trainings.
+    for (name, setting) in
+        [("blocks", "loader.shuffle.blocks.block=4"), ("tokens", "loader.tokens=256")]
+    {
+        let settings: &[&str] = match name {
+            "blocks" => &[setting, "loader.shuffle.blocks.window=32"],
+            _ => &[setting],
+        };
+        let other = run(folder.path(), name, settings);
+        assert_ne!(losses(&other), expected, "{name}");
+        assert_ne!(other.file_name(), stream.file_name(), "{name}");
+    }
+}
+
+#[test]
+fn augmenting_online_or_not_at_all_trains_too() {
+    let folder = project(PIPELINE, 500);
+    let cached = run(folder.path(), "cached", &[]);
+    let online = run(folder.path(), "online", &["augment.mode=online"]);
+    let none = run(folder.path(), "none", &["augment.mode=none"]);
+    let [cached, online, none] = [cached, online, none].map(|run| losses(&run));
+    // The first epoch draws the same versions; the second does not.
+    let half = cached.len() / 2;
+    assert_eq!(cached[..half], online[..half]);
+    assert_ne!(cached[half..], online[half..]);
+    assert_eq!(none.len() * 3, cached.len(), "originals alone are a third");
+    let plan = firebox(folder.path(), &["plan", "p.toml", "--set", "augment.mode=online"]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    let line = plan.lines().find(|line| line.starts_with("augment")).unwrap();
+    assert!(line.contains("not stored"), "{line}");
+}
+
+#[test]
+fn the_report_says_where_the_time_went() {
+    let folder = project(PIPELINE, 400);
+    let run = run(folder.path(), "runs", &[]);
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    for part in ["waiting for data", "handing batches to the device", "limited by"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+/// What a run says that is refused as bad input.
+fn refused(settings: &[&str]) -> String {
+    let folder = project(PIPELINE, 300);
+    let mut arguments = vec!["run", "p.toml"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let output = firebox(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    errors(&output)
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_way_out() {
+    let said = refused(&["loader.pin=true"]);
+    assert!(said.contains("nothing is uploaded; leave it out"), "{said}");
+    let said = refused(&["augment.mode=online", "loader.resident=memory"]);
+    assert!(said.contains("drawn anew in each epoch; set it to \"auto\" or \"stream\""), "{said}");
+    let said = refused(&["loader.shuffle.blocks.block=8", "loader.shuffle.blocks.window=8"]);
+    assert!(said.contains("a window at least two blocks"), "{said}");
+    let said = refused(&["data.path=ftp://server/bars.csv"]);
+    assert!(said.contains("use s3://, gs://, az:// or https://"), "{said}");
+    let said = refused(&["data.path=s3://bucket/bars.csv"]);
+    let known =
+        ["this build has no client", "does not exist", "may not be read", "cannot be fetched"];
+    assert!(known.iter().any(|known| said.contains(known)), "{said}");
+}
+
+#[test]
+fn arrays_are_converted_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let arrays = folder.path().join("arrays");
+    std::fs::create_dir(&arrays).unwrap();
+    let convert = || firebox(folder.path(), &["data", "convert", "arrays", "samples"]);
+    let output = convert();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("has no .npy file"), "{}", errors(&output));
+    let mut text = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }".to_owned();
+    text += &" ".repeat(64 - (11 + text.len()) % 64);
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16 + 1).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.push(b'\n');
+    (0..6).for_each(|value| bytes.extend((value as f32).to_le_bytes()));
+    std::fs::write(arrays.join("a.npy"), bytes).unwrap();
+    for _ in 0..2 {
+        let output = convert();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        assert!(said.contains("1 samples of up to 3 steps and 2 channels"), "{said}");
+    }
+    assert!(folder.path().join("samples/manifest.json").is_file());
+}
