@@ -57,7 +57,7 @@ impl Run<'_> {
             AugmentMode::Online => self.augmented_online(windows)?,
         };
         let loader = &self.config.loader;
-        let (place, why) = self.place(loader.resident, source.as_ref())?;
+        let (place, why) = self.resident(loader.resident, source.as_ref())?;
         let key = Key::builder("resident", 1)
             .upstream("augmented", self.keys.augmented)
             .field("device", format!("{:?}", self.device.device))
@@ -75,7 +75,7 @@ impl Run<'_> {
         })
     }
 
-    fn place(
+    fn resident(
         &self,
         wanted: Resident,
         source: &dyn TrainSource,

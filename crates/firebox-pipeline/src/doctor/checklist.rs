@@ -364,7 +364,8 @@ fn early_stopping(device: &ChosenDevice) -> Result<(u64, u64), PipelineError> {
         ..BiLstmMaeConfig::default()
     };
     let model = model.init(Stream::new(1, "weights"), 1, &device.device)?;
-    let loader = LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 1 };
+    let loader =
+        LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 1, ..LoaderConfig::default() };
     let train = TrainLoader::new(Arc::new(Waves), loader, device.device.clone())?;
     let held_out = HeldOutLoader::new(Arc::new(Waves), loader, device.device.clone())?;
     let adamw = AdamWConfig { learning_rate: 1e-12, ..AdamWConfig::default() };
