@@ -72,4 +72,4 @@ pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
 pub use price::PriceScale;
 pub use shards::{Record, Shards};
-pub use store::{AUGMENTED, Hold, SERIES, Store, augmented_key};
+pub use store::{AUGMENTED, Hold, SERIES, Store, TOKENS, augmented_key};

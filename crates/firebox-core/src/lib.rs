@@ -40,6 +40,7 @@ mod precision;
 mod random;
 mod series;
 mod split;
+mod texts;
 mod window;
 
 pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
@@ -52,4 +53,5 @@ pub use precision::{ParsePrecisionError, Precision};
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
 pub use split::{Split, SplitError, SplitRule, split};
+pub use texts::LabelledTexts;
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

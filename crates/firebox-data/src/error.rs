@@ -329,6 +329,14 @@ pub enum DataError {
         /// What it may be.
         wanted: String,
     },
+    /// A table of texts that cannot be used as declared.
+    #[error("{}: {problem}", path.display())]
+    Texts {
+        /// The file.
+        path: PathBuf,
+        /// What was found, and what is allowed.
+        problem: String,
+    },
     /// A promise of firebox-core that the data would break.
     #[error("the data cannot be used")]
     Series(#[from] firebox_core::SeriesError),

@@ -15,6 +15,7 @@ use crate::folder::RunFolder;
 use crate::keys::Keys;
 use crate::pretrain::Pretrain;
 use crate::stages::Run;
+use crate::text::Text;
 use crate::{Kind, PipelineConfig, Prepared};
 
 /// A chain of stages.
@@ -58,6 +59,7 @@ impl Kind {
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Text => &Text,
         }
     }
 }

@@ -10,10 +10,13 @@ use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
 use firebox_models::BiLstmMaeConfig;
 use firebox_monitor::MonitorConfig;
+use firebox_text::BertFromScratch;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::error::PipelineError;
 use crate::search::SearchConfig;
+use crate::text::TextConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +43,9 @@ pub struct PipelineConfig {
     pub loader: LoaderTable,
     /// The model.
     pub model: ModelConfig,
+    /// Texts with labels, and how an encoder learns from them: the pipeline `text` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextConfig>,
     /// Optimisation and checkpoints.
     pub train: TrainConfig,
     /// What the encoder is measured with.
@@ -58,6 +64,8 @@ pub enum Kind {
     /// ingest → windows → augment → pre-train → evaluate → report
     #[default]
     Pretrain,
+    /// ingest → tokenise → train → evaluate → report
+    Text,
 }
 
 /// `[run]`
@@ -150,10 +158,30 @@ impl Default for LoaderTable {
 pub enum ModelConfig {
     /// The BiLSTM masked autoencoder of reference system R1.
     BilstmMae(BiLstmMaeConfig),
+    /// An encoder of BERT's form that is trained from scratch, for the pipeline `text`.
+    Bert(BertFromScratch),
 }
 
 impl Default for ModelConfig {
     fn default() -> Self {
         Self::BilstmMae(BiLstmMaeConfig::default())
     }
+}
+
+impl ModelConfig {
+    /// The model of the pipeline `pretrain`.
+    pub(crate) fn bilstm_mae(&self) -> Result<&BiLstmMaeConfig, PipelineError> {
+        match self {
+            Self::BilstmMae(model) => Ok(model),
+            Self::Bert(_) => Err(unused("pretrain", "model.bert")),
+        }
+    }
+}
+
+/// A table that a kind of pipeline does not use.
+pub(crate) fn unused(kind: &str, table: &str) -> PipelineError {
+    PipelineError::Setting(format!(
+        "[{table}] is set, and the pipeline `{kind}` does not use it\n  \
+         take it out, or choose the pipeline that it belongs to"
+    ))
 }

@@ -18,6 +18,9 @@ pub enum PipelineError {
     /// The files to read.
     #[error(transparent)]
     Data(#[from] firebox_data::DataError),
+    /// Texts, a tokenizer, or the folder of a model.
+    #[error(transparent)]
+    Text(#[from] firebox_text::TextError),
     /// The split.
     #[error("the series cannot be divided into training, validation and test")]
     Split(#[from] firebox_core::SplitError),
@@ -103,6 +106,7 @@ impl PipelineError {
             Self::Config(_)
             | Self::Data(_)
             | Self::Split(_)
+            | Self::Text(_)
             | Self::Normalise(_)
             | Self::Model(_)
             | Self::TrainSettings(_)

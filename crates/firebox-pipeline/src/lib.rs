@@ -58,6 +58,7 @@ mod search;
 mod stages;
 #[allow(dead_code, reason = "kinds with several trainings use it")]
 mod sub;
+mod text;
 
 use std::path::{Path, PathBuf};
 
@@ -74,6 +75,7 @@ pub use search::{
     Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
+pub use text::TextConfig;
 
 /// The store that runs share, for those who look after it.
 pub mod cache {

@@ -7,10 +7,10 @@ use firebox_cache::Store;
 use firebox_core::{Key, SplitRule};
 use firebox_data::Checks;
 
-use crate::PipelineConfig;
 use crate::folder;
 use crate::keys::Keys;
 use crate::stages::written;
+use crate::{Kind, PipelineConfig};
 
 /// The stages of a pipeline with the state of their results.
 #[derive(Clone, Debug)]
@@ -63,6 +63,8 @@ impl Plan {
         let state = |name: &str| match name {
             "ingest" => series,
             "windows" => StageState::NotStored,
+            "ingest" if config.pipeline == Kind::Text => StageState::NotStored,
+            "tokenise" => stored(firebox_cache::TOKENS, keys.windows),
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,
             _ => last,
@@ -81,6 +83,9 @@ impl Plan {
 
 /// The split with its reason, as far as it is known before the data is read.
 fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
+    if let Some(text) = &config.text {
+        return text.split_in_words();
+    }
     let given = config.data.test.is_some();
     let (rule, why) = match (config.split, checks) {
         (Some(rule), _) => (rule, "as written"),

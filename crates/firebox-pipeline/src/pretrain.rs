@@ -12,7 +12,7 @@ use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
+use crate::config::unused;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::Keys;
@@ -24,8 +24,10 @@ pub(crate) struct Pretrain;
 
 impl Chain for Pretrain {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
-        let ModelConfig::BilstmMae(model) = &config.model;
-        Ok(model.validate()?)
+        if config.text.is_some() {
+            return Err(unused("pretrain", "text"));
+        }
+        Ok(config.model.bilstm_mae()?.validate()?)
     }
 
     fn check_model(
@@ -37,7 +39,7 @@ impl Chain for Pretrain {
         if train.groups.is_empty() && train.layer_decay.is_none() {
             return Ok(());
         }
-        let ModelConfig::BilstmMae(model) = model;
+        let model = model.bilstm_mae()?;
         // Names do not depend on the number of channels, which is not known yet.
         let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
         check_groups(&model, train).map_err(|error| TrainError::from(error).into())
@@ -121,7 +123,7 @@ struct Trained {
 impl Run<'_> {
     /// The model as it is initialised from a seed, on the device without gradients.
     pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
-        let ModelConfig::BilstmMae(model) = &self.config.model;
+        let model = self.config.model.bilstm_mae()?;
         let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
         Ok(model.in_precision(self.config.run.precision))
     }

@@ -16,8 +16,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
-from safetensors.torch import save_file as save_torch
+from safetensors.numpy import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SIZES = dict(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
@@ -58,11 +57,76 @@ def family(folder, name, config, kind):
     extra = {}
     if name == "longformer":
         extra["global_attention_mask"] = torch.zeros_like(mask).index_fill(1, torch.tensor([0]), 1)
-    with torch.no_grad():
-        base = model.double().base_model
-        hidden = base(input_ids=tokens, attention_mask=mask, **extra).last_hidden_state
-    expected = {"tokens": tokens.numpy(), "lengths": np.array(LENGTHS), "hidden": hidden.numpy().astype(np.float32)}
-    save_file(expected, folder / "expected.safetensors")
+    base = model.double().base_model
+    hidden = base(input_ids=tokens, attention_mask=mask, **extra).last_hidden_state
+    # A sum over valid tokens whose weights all differ, so that every gradient does.
+    weights = torch.cos(torch.arange(hidden.numel())).reshape(hidden.shape).double() * mask[..., None]
+    (hidden * weights).sum().backward()
+    f32 = lambda tensor: tensor.detach().numpy().astype(np.float32)
+    save_file({
+        "tokens": tokens.numpy(), "lengths": np.array(LENGTHS), "hidden": f32(hidden),
+        "gradient": f32(base.get_input_embeddings().weight.grad),
+    }, folder / "expected.safetensors")
+
+
+class Heads(torch.nn.Module):
+    """R5's heads: pooling and labels, and both ends of the evidence."""
+
+    def __init__(self, base, pooling):
+        super().__init__()
+        self.base, self.pooling = base, pooling
+        self.attention, self.criteria, self.span = [torch.nn.Linear(16, n) for n in (1, 3, 2)]
+
+    def forward(self, tokens, mask):
+        hidden = self.base(input_ids=tokens, attention_mask=mask).last_hidden_state
+        seen = mask[..., None].bool()
+        weights = torch.softmax(self.attention(hidden).masked_fill(~seen, -1e30), 1)
+        pooled = {
+            "cls": lambda: hidden[:, 0],
+            "mean": lambda: (hidden * seen).sum(1) / seen.sum(1),
+            "max": lambda: hidden.masked_fill(~seen, -1e30).max(1).values,
+            "attention": lambda: (hidden * weights).sum(1),
+        }[self.pooling]()
+        return self.criteria(pooled), self.span(hidden).masked_fill(~seen, -1e30)
+
+
+def heads(folder):
+    """Scores, loss and gradients of the heads on the tiny BERT."""
+    saved = load_file(folder / "bert/expected.safetensors")
+    tokens, lengths = torch.tensor(saved["tokens"]), torch.tensor(saved["lengths"])
+    mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).long()
+    truth = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0]]).double()
+    first, last = torch.tensor([2, 1, -100, 3]), torch.tensor([5, 1, -100, 6])
+    positive = torch.tensor([1.0, 2.0, 0.5]).double()
+    f32 = lambda tensor: tensor.detach().numpy().astype(np.float32)
+    tensors = {}
+    for pooling in ["cls", "mean", "max", "attention"]:
+        torch.manual_seed(5)
+        base = transformers.BertForPreTraining.from_pretrained(folder / "bert").base_model
+        model = Heads(base, pooling).eval().double()
+        with torch.no_grad():
+            for linear in (model.attention, model.criteria, model.span):
+                for parameter in linear.parameters():
+                    parameter.copy_((0.5 * torch.randn_like(parameter)).float().double())
+        labels, span = model(tokens, mask)
+        cross = lambda side, target: torch.nn.functional.cross_entropy(span[..., side], target, reduction="sum")
+        evidence = (cross(0, first) + cross(1, last)) / 2 / len(truth)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(labels, truth, pos_weight=positive) + 0.5 * evidence
+        loss.backward()
+        layer = base.encoder.layer[0].attention.self
+        tensors[f"{pooling}.labels"], tensors[f"{pooling}.loss"] = f32(labels), f32(loss)[None]
+        gradients = {
+            "encoder.tokens.weight": base.embeddings.word_embeddings.weight.grad,
+            "encoder.layers.0.attention.in_proj_weight": torch.cat([l.weight.grad for l in (layer.query, layer.key, layer.value)]),
+            "criteria.weight": model.criteria.weight.grad, "span.weight": model.span.weight.grad,
+        }
+        if pooling == "attention":
+            gradients["attention.weight"] = model.attention.weight.grad
+        for name, gradient in gradients.items():
+            tensors[f"{pooling}.grad.{name}"] = f32(gradient)
+    for name, linear in [("attention", model.attention), ("criteria", model.criteria), ("span", model.span)]:
+        tensors[f"param.{name}.weight"], tensors[f"param.{name}.bias"] = f32(linear.weight), f32(linear.bias)
+    save_file(tensors, folder / "heads.safetensors")
 
 
 TEXTS = [
@@ -137,4 +201,5 @@ if __name__ == "__main__":
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "golden"
     for name, config, kind in configurations():
         family(root, name, config, kind)
+    heads(root)
     tokenizers(root / "tokenizers")

@@ -86,7 +86,11 @@ fn what_is_not_supported_is_refused_by_name() {
         };
         assert!(error.to_string().contains(expected), "{error}");
     };
-    check("\"type\":\"BertNormalizer\"", "\"type\":\"Nmt\"", "\"type\":\"Nmt\"}, which is not supported; supported is BertNormalizer");
+    check(
+        "\"type\":\"BertNormalizer\"",
+        "\"type\":\"Nmt\"",
+        "\"type\":\"Nmt\"}, which is not supported; supported is BertNormalizer",
+    );
     check("\"type\":\"BertPreTokenizer\"", "\"type\":\"UnicodeScripts\"", "UnicodeScripts");
     check("\"type\":\"WordPiece\",\"unk", "\"type\":\"Chars\",\"unk", "model \"Chars\"");
     check("\"unk_token\":\"[UNK]\"", "\"unk_token\":\"<none>\"", "no token for unknown words");
