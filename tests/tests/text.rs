@@ -169,6 +169,7 @@ fn a_given_encoder_is_trained_with_layers_and_accumulation() {
         errors(&output)
     };
     assert!(refused("text.longest=13").contains("the encoder has 12 positions"));
+    assert!(refused("text.encoder.folder=nowhere").contains("nowhere"));
     assert!(refused("model.bert.width=8").contains("[model.bert] is set beside"));
     assert!(refused("train.layer_decay.factor=2").contains("factor"));
     let _ = self::encoder(folder, |tokenizer| {
@@ -232,5 +233,6 @@ fn bad_input_is_named() {
     wordy("data.path=a.csv", "[data] is set, and the pipeline `text` does not use it");
     wordy("evaluate.seeds=9", "reads seed, confidence, resamples and batch_size");
     wordy("model.bert.heads=3", "a multiple of the heads");
-    wordy("text.encoder.folder=nowhere", "nowhere");
+    wordy("text.encoder.folder=nowhere", "[model.bert] is set beside");
+    wordy("text.path=nowhere.csv", "there is no file");
 }

@@ -61,9 +61,9 @@ impl Plan {
         let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
         let last = if finished { StageState::Done } else { StageState::ToDo };
         let state = |name: &str| match name {
+            "ingest" if config.pipeline == Kind::Text => StageState::NotStored,
             "ingest" => series,
             "windows" => StageState::NotStored,
-            "ingest" if config.pipeline == Kind::Text => StageState::NotStored,
             "tokenise" => stored(firebox_cache::TOKENS, keys.windows),
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,

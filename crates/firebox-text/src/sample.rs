@@ -1,8 +1,8 @@
 //! Texts made from settings: letters to a delivery service with nine labels and their evidence.
 //!
-//! A letter is a row of sentences: complaints (and praise), each of which makes its label hold;
-//! sentences in the same words that deny one, or tell of somebody else's; and chatter. So words alone
-//! do not tell the labels, and the evidence is the first complaint. Nobody wrote these letters.
+//! A letter is a row of sentences: complaints (and praise), each of which makes its label hold; the
+//! same sentences said of somebody else, or denied; and chatter. Which complaint a letter denies is not
+//! in its words but in their order. The evidence is the first complaint. Nobody wrote these letters.
 
 use firebox_core::{Draws, LabelledTexts, Stream};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct TextSampleConfig {
     pub letters_of_an_author: u64,
     /// Probability of each label, from 0 to 1.
     pub label: f64,
-    /// Probability that a label that does not hold is denied in its own words, from 0 to 1.
+    /// Probability that a complaint that does not hold is denied, from 0 to 1.
     pub denied: f64,
     /// Probability that a letter is one that was sent before, from 0 to 1.
     pub repeated: f64,
@@ -40,8 +40,8 @@ impl Default for TextSampleConfig {
     }
 }
 
-/// A label: its name, sentences that make it hold, and sentences that do not.
-type Label = (&'static str, &'static [&'static str], &'static [&'static str]);
+/// A label: its name, and sentences that make it hold.
+type Label = (&'static str, &'static [&'static str]);
 
 const LABELS: [Label; 9] = [
     (
@@ -52,12 +52,6 @@ const LABELS: [Label; 9] = [
             "I waited until {day} for a delivery that was due on Monday",
             "the delivery was late once more",
         ],
-        &[
-            "the {item} was not late at all",
-            "for once nothing came late",
-            "my neighbour waited a week after the promised day, I did not",
-            "I had feared that the {item} would be late, but it came on time",
-        ],
     ),
     (
         "lost",
@@ -66,12 +60,6 @@ const LABELS: [Label; 9] = [
             "my {item} was lost on the way",
             "nobody can say where the {item} is",
             "the tracking stopped on {day} and the {item} has vanished",
-        ],
-        &[
-            "nothing was lost on the way",
-            "I thought the {item} was lost, but it has come",
-            "it never came to a quarrel",
-            "a friend told me that his {item} was lost, mine was not",
         ],
     ),
     (
@@ -82,12 +70,6 @@ const LABELS: [Label; 9] = [
             "there is a crack right through the {item}",
             "water had got into the box and spoilt the {item}",
         ],
-        &[
-            "the {item} was not damaged",
-            "the box was a little crushed, but the {item} in it is fine",
-            "nothing was broken when I opened the box",
-            "my old {item} was broken, which is why I ordered a new one",
-        ],
     ),
     (
         "wrong-item",
@@ -96,12 +78,6 @@ const LABELS: [Label; 9] = [
             "they sent a {other} in the place of the {item}",
             "this is not the {item} that I ordered",
             "the {item} is of the wrong size",
-        ],
-        &[
-            "it is exactly the {item} that I ordered",
-            "I ordered a {item} and got a {item}",
-            "the {item} has the right size",
-            "I never got a wrong {item} from you",
         ],
     ),
     (
@@ -112,12 +88,6 @@ const LABELS: [Label; 9] = [
             "I ask for a refund by {day}",
             "send me back what I paid for the {item}",
         ],
-        &[
-            "I do not want my money back",
-            "a refund is not needed",
-            "thank you for the refund of last {day}",
-            "you need not refund anything",
-        ],
     ),
     (
         "rude",
@@ -126,12 +96,6 @@ const LABELS: [Label; 9] = [
             "your agent was rude on the phone",
             "the man at the counter called me a liar",
             "nobody has ever been so unfriendly to me as your driver",
-        ],
-        &[
-            "the driver was not rude at all",
-            "nobody shouted at me",
-            "your agent was friendly on the phone",
-            "I was the one who was rude on the phone, and I am sorry",
         ],
     ),
     (
@@ -142,12 +106,6 @@ const LABELS: [Label; 9] = [
             "I cannot log in on your page",
             "the button for the address does nothing",
         ],
-        &[
-            "your website works well now",
-            "the app no longer crashes",
-            "I could log in on your page without trouble",
-            "the website of your rival does not load, yours does",
-        ],
     ),
     (
         "billing",
@@ -156,12 +114,6 @@ const LABELS: [Label; 9] = [
             "the bill is {number} euros too high",
             "you took money for a {item} that I cancelled",
             "there is a fee on the bill that nobody told me of",
-        ],
-        &[
-            "the bill is right",
-            "I was not charged twice",
-            "the fee on the bill was explained to me, and is fine",
-            "nobody took money for the {item} that I cancelled",
         ],
     ),
     (
@@ -172,13 +124,25 @@ const LABELS: [Label; 9] = [
             "thank you for the quick help on {day}",
             "this is the best service I know",
         ],
-        &[
-            "I cannot say that I am happy with the {item}",
-            "your driver was anything but wonderful",
-            "do not expect a thank you for this",
-            "this is far from the best service I know",
-        ],
     ),
+];
+
+/// What a complaint may be said with, and what turns it into somebody else's or into none.
+const SAID: [&str; 6] = [
+    "{complaint}",
+    "{complaint}",
+    "it is true that {complaint}",
+    "I must say that {complaint}",
+    "once more {complaint}",
+    "as I said on {day}, {complaint}",
+];
+const DENIED: [&str; 6] = [
+    "it is not true that {complaint}",
+    "I do not say that {complaint}",
+    "a friend told me that {complaint}",
+    "last year {complaint}",
+    "nobody says that {complaint}",
+    "I had feared that {complaint}",
 ];
 
 const CHATTER: [&str; 12] = [
@@ -273,14 +237,12 @@ impl TextSampleConfig {
     fn letter(&self, draws: &mut Draws, made: &mut LabelledTexts) {
         // Sentences, and the label that each makes hold.
         let mut sentences: Vec<(String, bool)> = vec![];
-        for (_, complaints, denials) in LABELS {
+        for (_, complaints) in LABELS {
             let holds = draws.chance(self.label);
-            if holds {
-                let pattern = one_of(draws, complaints);
-                sentences.push((filled(draws, pattern), true));
-            } else if draws.chance(self.denied) {
-                let pattern = one_of(draws, denials);
-                sentences.push((filled(draws, pattern), false));
+            if holds || draws.chance(self.denied) {
+                let frame = one_of(draws, if holds { &SAID } else { &DENIED });
+                let pattern = frame.replace("{complaint}", one_of(draws, complaints));
+                sentences.push((filled(draws, &pattern), holds));
             }
             made.truth.push(holds);
         }

@@ -130,16 +130,18 @@ fn hidden_states_are_those_of_transformers() {
     }
 }
 
-/// With `FIREBOX_TEST_PYTHON`, a Python with torch, transformers and tokenizers, the golden files are
+/// With `FIREBOX_TEST_PYTHON`, a Python with what `golden.py` needs, the golden files are
 /// made anew, by whatever versions it has, and compared.
 #[test]
 fn hidden_states_are_those_of_the_installed_transformers() {
     let python = std::env::var_os("FIREBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
-    let has = Command::new(&python).args(["-c", "import torch, transformers, tokenizers"]).output();
+    let has = Command::new(&python)
+        .args(["-c", "import torch, transformers, tokenizers, sentencepiece, google.protobuf"])
+        .output();
     if !has.is_ok_and(|output| output.status.success()) {
         println!(
-            "skipped: no Python with torch, transformers and tokenizers from PyPI; set \
-             FIREBOX_TEST_PYTHON to one"
+            "skipped: no Python with torch, transformers, tokenizers, sentencepiece and protobuf from \
+             PyPI; set FIREBOX_TEST_PYTHON to one"
         );
         return;
     }

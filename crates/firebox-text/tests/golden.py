@@ -4,20 +4,24 @@
 
 The models are those of `transformers`, with random weights and the true architecture; beside each lie
 hidden states of padded texts, computed in float64. The tokenizers are made with `tokenizers`; beside
-each lie the numbers and places of the tokens of difficult texts. Needs PyTorch, transformers and
-tokenizers from PyPI. Without a folder the files are written beside this script.
+each lie the numbers and places of the tokens of difficult texts. Needs PyTorch, transformers,
+tokenizers, sentencepiece and protobuf from PyPI. Without a folder the files are written beside this script.
 """
 
+import io
 import json
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import numpy as np
+import sentencepiece as spm
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SIZES = dict(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 LENGTHS = [11, 4, 1, 7]
@@ -142,6 +146,7 @@ TEXTS = [
     "   ",
     "word " * 4 + "supercalifragilisticexpialidocious" * 4,
     "ΑΣ Σίσυφος İstanbul ß ẞ",
+    "A\u030angstrom a\u3000b … <mask>  ﬁne fine",
 ]
 
 
@@ -161,6 +166,19 @@ def tokenizer(folder, name, made):
 
 def corpus():
     return TEXTS[:5] + TEXTS[7:8] + ["the fox and the dog jump", "preprocessing unaffordable things", "naive cafe deja vu math"] * 3
+
+
+def character_map():
+    """A map of a few characters, as SentencePiece compiles it."""
+    with tempfile.TemporaryDirectory() as folder:
+        rules, model = pathlib.Path(folder) / "rules.tsv", io.BytesIO()
+        rules.write_text("FB01\t66 69\nFF12\t32\n2026\t2E 2E 2E\n41 30A\tC5\n3000\t20\n2460\t31\n")
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus()), model_writer=model, vocab_size=100, hard_vocab_limit=False,
+            normalization_rule_tsv=str(rules), minloglevel=2)
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    return proto.normalizer_spec.precompiled_charsmap
 
 
 def tokenizers(folder):
@@ -185,7 +203,6 @@ def tokenizers(folder):
     roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False, trim_offsets=True)
     tokenizer(folder, "byte-level", roberta)
 
-    # A character map in SentencePiece's form is taken from a real model; here the rules are spelt out.
     unigram = Tokenizer(models.Unigram())
     unigram.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
     unigram.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
@@ -194,6 +211,14 @@ def tokenizers(folder):
     unigram.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer(folder, "unigram", unigram)
+
+    # As XLM-RoBERTa's and DeBERTa-v3's: SentencePiece's own map of characters, here a small one.
+    unigram.normalizer = normalizers.Sequence([normalizers.Precompiled(character_map()), normalizers.Replace(Regex(" {2,}"), " ")])
+    unigram.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")])
+    unigram.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    unigram.add_tokens([AddedToken("ﬁne", normalized=True)])
+    tokenizer(folder, "character-map", unigram)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ pub(super) fn learning_key(config: &PipelineConfig, tokens: Key) -> Result<Key, 
 
 /// The files of an encoder's folder that decide what it is.
 fn encoder_files(folder: &Path) -> Result<Vec<PathBuf>, PipelineError> {
+    // The tokenizer beside it was read before, so the folder is there.
     let entries = std::fs::read_dir(folder).map_err(at(folder))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| {
@@ -105,6 +106,12 @@ fn encoder_files(folder: &Path) -> Result<Vec<PathBuf>, PipelineError> {
 }
 
 fn hash(path: &Path) -> Result<String, PipelineError> {
+    if !path.is_file() {
+        return Err(PipelineError::Setting(format!(
+            "there is no file {}: see `text.path`, `text.test` and `text.encoder.folder`",
+            path.display()
+        )));
+    }
     let file = std::fs::File::open(path).map_err(at(path))?;
     let mut hasher = blake3::Hasher::new();
     std::io::copy(&mut std::io::BufReader::with_capacity(1 << 20, file), &mut hasher)

@@ -6,7 +6,7 @@ use burn::tensor::{Int, Tensor};
 use firebox_core::{LabelledTexts, Stream};
 use firebox_loader::{Batch, LoadError, Sample, Source, TrainSource};
 use firebox_models::{Loss, TextHeadsConfig, TextLoss, TextModel, TextTargets};
-use firebox_text::{TextLossConfig, TokenisedText, read_encoder};
+use firebox_text::{TextLossConfig, TextParts, TokenisedText, read_encoder};
 use firebox_train::{Objective, Streams};
 
 use super::config::{TextConfig, table};
@@ -58,8 +58,34 @@ impl Source for TokenSource {
     }
 }
 
-/// A source of training texts is made from the training part alone.
-impl TrainSource for TokenSource {}
+/// Tokens of the training part, which alone may be trained on.
+pub(super) struct TrainingTokens(TokenSource);
+
+impl TrainingTokens {
+    pub(super) fn new(texts: &Arc<Vec<TokenisedText>>, parts: &TextParts) -> Self {
+        Self(TokenSource::new(texts, &parts.train))
+    }
+}
+
+impl Source for TrainingTokens {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.0.read(index, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.0.classes()
+    }
+}
+
+impl TrainSource for TrainingTokens {}
 
 /// The tokens of a batch, without padding that none of its texts needs.
 pub(super) fn tokens_of(batch: &Batch) -> Tensor<2, Int> {

@@ -25,7 +25,7 @@ use crate::error::PipelineError;
 use crate::keys::Keys;
 use crate::stages::{Run, count, summary_of, trained_before, training};
 use corpus::{Corpus, Tokens};
-use learn::{Learning, TokenSource};
+use learn::{Learning, TokenSource, TrainingTokens};
 
 pub use config::TextConfig;
 
@@ -147,12 +147,14 @@ impl Run<'_> {
             let device = &self.device.device;
             let (model, from) = self.text_model(corpus, tokens)?;
             let texts = Arc::new(tokens.texts.clone());
-            let part = |rows: &[usize]| Arc::new(TokenSource::new(&texts, rows));
-            let loader =
-                TrainLoader::new(part(&corpus.parts.train), self.loader(), device.clone())?;
+            let source = Arc::new(TrainingTokens::new(&texts, &corpus.parts));
+            let loader = TrainLoader::new(source, self.loader(), device.clone())?;
             let validation = match corpus.parts.validation.as_slice() {
                 [] => None,
-                rows => Some(HeldOutLoader::new(part(rows), self.loader(), device.clone())?),
+                rows => {
+                    let source = Arc::new(TokenSource::new(&texts, rows));
+                    Some(HeldOutLoader::new(source, self.loader(), device.clone())?)
+                }
             };
             let run = firebox_train::Run {
                 folder: path,
