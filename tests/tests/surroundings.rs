@@ -148,7 +148,7 @@ fn generated_data_replaces_only_what_it_may() {
         assert!(text.contains(why), "{text}");
     };
     refused(&["out.csv"], "it is there already");
-    refused(&["m.market.toml", "--force"], "the settings itself");
+    refused(&["m.market.toml", "--force"], "a file that is read");
     refused(&["/dev/null", "--force"], "no regular file");
     refused(&[".", "--force"], "no regular file");
     std::os::unix::fs::symlink("out.csv", at("link.csv")).unwrap();
@@ -302,6 +302,67 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
         lost
     });
     assert!(forced, "no second signal came before the step's end");
+}
+
+/// A closed terminal hangs up; what is written to it after that is lost, and nothing else.
+#[cfg(unix)]
+#[test]
+fn a_run_outlives_its_terminal() {
+    let project = project();
+    let arguments = ["run", "p.toml", "--set", "train.epochs=20"];
+    let output = killed(project.path(), &arguments, "\"step\":3,", "-HUP");
+    assert_eq!(code(&output), Some(0), "{}", errors(&output));
+    assert!(only_run(project.path()).join("manifest.json").is_file());
+    // A terminal that is gone cannot be written to either.
+    let other = firebox_tests::project(PIPELINE, 900);
+    let mut child = command(other.path(), &["run", "p.toml"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let losses = |folder: &Path| {
+        let history = std::fs::read_to_string(only_run(folder).join("history.jsonl")).unwrap();
+        let lines = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter_map(|line| line["step"]["loss"].as_f64()).take(10).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(project.path()).len(), 10);
+    assert_eq!(losses(project.path()), losses(other.path()));
+}
+
+/// TensorBoard's files on a disk of 64 kB that is full before the run ends.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_a_tracker_is_said_once_and_changes_nothing() {
+    let project = project();
+    let small = project.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let run = command(project.path(), &["run", "p.toml", "--set", "train.epochs=40"]);
+    let script = format!(
+        "mount -t tmpfs -o size=64k none small && exec '{}' run p.toml --set train.epochs=40 --set monitor.tensorboard.folder=small",
+        run.get_program().display()
+    );
+    // A namespace of its own may mount what it likes, where the system allows one.
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", &script])
+        .current_dir(project.path())
+        .output();
+    let output = match output {
+        Ok(output)
+            if !errors(&output).contains("unshare:") && !errors(&output).contains("mount:") =>
+        {
+            output
+        }
+        _ => {
+            println!("skipped: a full disk, because this system lets nobody mount one");
+            return;
+        }
+    };
+    assert_eq!(code(&output), Some(0), "{}", errors(&output));
+    let text = errors(&output);
+    let said: Vec<&str> = text.lines().filter(|line| line.contains("TensorBoard")).collect();
+    assert_eq!(said.len(), 1, "{text}");
+    assert!(said[0].contains("No space left") && said[0].contains("training goes on"), "{text}");
+    let summary = std::fs::read_to_string(only_run(project.path()).join("summary.md")).unwrap();
+    assert!(summary.contains("No space left"), "{summary}");
 }
 
 #[test]

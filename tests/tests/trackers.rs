@@ -128,6 +128,17 @@ fn the_real_tensorboard_reads_curves_histograms_and_settings() {
     assert_eq!(found["hparams"]["window.whole"], false);
     assert!(found["metrics"].as_array().unwrap().contains(&"epoch/validation_loss".into()));
     assert_eq!(found["status"], 1);
+    // Masked windows as pictures, which TensorBoard's own reader of PNG files opens.
+    let images = found["images"].as_object().unwrap();
+    let (_, size) = images.iter().find(|(name, _)| name.starts_with("test/masked window")).unwrap();
+    assert_eq!(size[0], 480, "{images:?}");
+    assert!(size[2].as_u64() > Some(2), "{images:?}");
+    let graph = &found["graphs"]["losses by step"];
+    assert_eq!(graph[0], "^train/loss$", "{found}");
+    for tag in graph.as_array().unwrap() {
+        let name = tag.as_str().unwrap().trim_matches(['^', '$']);
+        assert!(found["scalars"][name].is_array(), "{name}");
+    }
 }
 
 /// A run that is cut off and goes on is one run, without steps that came twice.
@@ -185,6 +196,37 @@ fn the_real_mlflow_reads_its_files() {
     let found =
         read(&python, &["mlflow", project.path().join("ml runs").to_str().unwrap(), "bars: a try"]);
     check_mlflow(&found, &run);
+}
+
+/// A run that fails is told as one, and no settings or steps of it are lost.
+#[test]
+fn a_failed_run_has_failed_in_each_tracker() {
+    let Some(python) = python() else { return };
+    let project = project();
+    let arguments = [
+        "run",
+        "p.toml",
+        "--set",
+        "monitor.mlflow={}",
+        "--set",
+        "monitor.tensorboard={}",
+        "--set",
+        "train.optimizer.adamw.learning_rate=1e30",
+        "--set",
+        "train.non_finite=stop",
+    ];
+    let output = firebox(project.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let found =
+        read(&python, &["mlflow", project.path().join("mlruns").to_str().unwrap(), "firebox"]);
+    let [only] = &found["runs"].as_array().unwrap()[..] else { panic!("{found}") };
+    assert_eq!(only["status"], "FAILED");
+    assert!(!points(&only["metrics"]["train/loss"]).is_empty());
+    let run = std::fs::read_dir(project.path().join("runs")).unwrap().next().unwrap().unwrap();
+    let board = run.path().join("tensorboard");
+    let found = read(&python, &["tensorboard", board.to_str().unwrap()]);
+    // `STATUS_FAILURE` of the plugin.
+    assert_eq!(found["status"], 2);
 }
 
 /// What MLflow must know of a run.

@@ -125,6 +125,33 @@ fn a_run_does_what_it_is_asked_once_and_goes_on_from_there() {
 }
 
 #[test]
+fn a_paused_run_is_stopped_by_a_signal_and_gone_on_with() {
+    let project = project();
+    let folder = project.path();
+    let mut child = begin(folder);
+    let (run, _) = events(folder, "\"step\":5,");
+    ask(folder, &run, "pause");
+    events(folder, "\"request\":\"pause\"");
+    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let (_, all) = events(folder, "run-finished");
+    assert_eq!(all.last().unwrap()["outcome"], "interrupted");
+    let steps = |all: &[Value]| -> Vec<u64> {
+        let steps = all.iter().filter(|event| event["event"] == "step");
+        steps.map(|event| event["step"].as_u64().unwrap()).collect()
+    };
+    let before = steps(&all);
+    let rest = ["run", "--resume", run.to_str().unwrap()];
+    let resumed = firebox(folder, &rest);
+    assert_eq!(resumed.status.code(), Some(0), "{}", errors(&resumed));
+    // Every step of the pause was saved: the run goes on with the one after it, once.
+    let (_, all) = events(folder, "\"outcome\":\"finished\"");
+    let after = steps(&all);
+    assert_eq!(after[..before.len()], before);
+    assert!(after.windows(2).all(|pair| pair[1] == pair[0] + 1), "{after:?}");
+}
+
+#[test]
 fn what_cannot_be_watched_is_said_with_the_way_out() {
     let project = project();
     let output = firebox(project.path(), &["watch", "nothing"]);
@@ -174,6 +201,10 @@ fn a_profile_is_a_timeline_and_a_table() {
     let summary = std::fs::read_to_string(run.join("summary.md")).unwrap();
     assert!(summary.contains("## Profile"), "{summary}");
     assert!(summary.contains("| backward | 4 |"), "{summary}");
+    // Kernels stand with their shapes and rates, and the note tells what a step took.
+    let row = summary.lines().find(|line| line.starts_with("| recurrent layer | ")).unwrap();
+    assert!(row.contains("16, 4, 8, 2\\]") && row.contains(" %) | "), "{row}");
+    assert!(summary.contains("waited for the device ") && summary.contains(" times a step, "));
 
     // A run that is there already takes no step that could be profiled.
     let output =

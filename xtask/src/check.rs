@@ -86,16 +86,29 @@ fn backend_check(backend: &str) -> Command {
 /// Burn's CUDA feature downloads LLVM while building; `../shared/cuda-build` replaces it where it
 /// is at hand, and the check is skipped where it is not.
 fn cuda_build() -> Result<u8, String> {
-    let stand_in = root().join("../shared/cuda-build/cubecl-llvm");
-    if !stand_in.join("Cargo.toml").is_file() {
+    if stand_in().is_none() {
         println!("skipped: the cuda build, because ../shared/cuda-build is absent");
         return Ok(0);
     }
-    let stand_in = stand_in.canonicalize().map_err(|error| error.to_string())?;
+    with_stand_in(&mut backend_check("cuda,cuda-nvrtc"), true, execute)
+}
+
+/// What replaces LLVM in a build for CUDA, where it is at hand.
+fn stand_in() -> Option<PathBuf> {
+    let folder = root().join("../shared/cuda-build/cubecl-llvm");
+    folder.join("Cargo.toml").is_file().then(|| folder.canonicalize().ok()).flatten()
+}
+
+/// Runs cargo; for CUDA with what replaces LLVM, where that is at hand.
+pub(crate) fn with_stand_in<T>(
+    command: &mut Command,
+    cuda: bool,
+    run: impl FnOnce(&mut Command) -> Result<T, String>,
+) -> Result<T, String> {
+    let Some(stand_in) = stand_in().filter(|_| cuda) else { return run(command) };
     let _lock = KeepLockFile::new(&root().join("Cargo.lock"))?;
-    let mut command = backend_check("cuda,cuda-nvrtc");
     let setting = format!("patch.crates-io.cubecl-llvm.path={:?}", stand_in.display().to_string());
-    execute(command.args(["--config", &setting]))
+    run(command.args(["--config", &setting]))
 }
 
 /// Puts Cargo.lock back as it was: the override rewrites it.

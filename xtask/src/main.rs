@@ -3,6 +3,7 @@
 //! It only starts other programs: it links none of Firebox's crates and has no dependency, so it
 //! is built in a second. What a command does is in the crate that does it.
 
+mod bundle;
 mod check;
 mod test;
 
@@ -14,7 +15,9 @@ Usage: cargo xtask COMMAND
 
   pipeline NAME-or-FILE [--backend B] [FLAGS]  run a pipeline; NAME is a file of pipelines/
   test [FILTER]                                all tests, and how many were skipped
-  bench [FLAGS]                                measure the data path beside NumPy and polars
+  bench [FLAGS]                                the benchmark suite; all flags of `firebox bench suite`
+  bench data FOLDER                            the data path, which benches/compare.py runs beside NumPy
+  bundle [FLAGS] OUT                           a folder to take to a machine without a network
   ci                                           format, tests, clippy, docs, main job, backends
 
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Some("pipeline") => pipeline(rest),
         Some("test") => test::run(rest),
         Some("bench") => bench(rest),
+        Some("bundle") => bundle::run(rest),
         Some("ci") => check::run(),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
@@ -134,11 +138,28 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// The benchmark suite, or the data path, which is a program of its own.
 fn bench(arguments: &[String]) -> Result<u8, String> {
-    match build("firebox-benches", &["--quiet"])? {
-        0 => run(Command::new(target().join("release").join("firebox-benches")).args(arguments)),
-        code => Ok(code),
+    if let Some(("data", rest)) =
+        arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
+        return match build("firebox-benches", &["--quiet"])? {
+            0 => run(Command::new(target().join("release").join("firebox-benches")).args(rest)),
+            code => Ok(code),
+        };
     }
+    match build("firebox", &["--quiet"])? {
+        0 => {}
+        code => return Ok(code),
+    }
+    let mut command = Command::new(program());
+    command.args(["bench", "suite"]).args(arguments);
+    let named = arguments.iter().any(|argument| argument.starts_with("--torch-steps"));
+    let script = root().join("../shared/peers/torch_steps.py");
+    if !named && script.is_file() {
+        command.arg("--torch-steps").arg(script);
+    }
+    run(&mut command)
 }
 
 /// Builds a binary. Selecting the whole workspace gives its dependencies the features that the tests

@@ -19,6 +19,7 @@ use crate::cpu::{
     GradientLayout, Operand, Operands, Place, ProbabilityMask,
 };
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -239,7 +240,14 @@ impl Call {
     }
 
     fn run(&self, inputs: &[Primitive]) -> (Primitive, Vec<[f32; 2]>) {
-        let AttentionSizes { batch, queries, heads, size, .. } = self.sizes;
+        let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
+        let _span = kernel_span!(
+            "attention",
+            [batch, queries, keys, heads, size],
+            4 * batch * heads * queries * keys * size,
+            2 * batch * heads * size * (queries + keys),
+            self.rules.bf16
+        );
         let operands = self.operands(inputs);
         let (out, normalisers) = cpu::attention(&self.rules, &self.sizes, &self.lengths, &operands);
         let shape = [batch, queries, heads * size];
@@ -304,6 +312,15 @@ impl<const N: usize> Tape<N> {
     /// Gradients of the inputs.
     fn gradients(&self, d: &Primitive) -> Vec<Vec<f32>> {
         let Call { rules, sizes, lengths, packed } = &self.call;
+        let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
+        // The scores again, and four gradients.
+        let _span = kernel_span!(
+            "attention, gradients",
+            [batch, queries, keys, heads, size],
+            10 * batch * heads * queries * keys * size,
+            4 * batch * heads * size * (queries + keys),
+            rules.bf16
+        );
         let output = AttentionOutput {
             out: operand(&self.out),
             normalisers: &self.normalisers,

@@ -16,6 +16,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistics, Steps};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::{check, scale};
+use crate::profile::kernel_span;
 use crate::{dropout, max_pool1d};
 
 pub use running::RunningStatistic;
@@ -261,8 +262,11 @@ struct Op {
 impl Op {
     fn run(&self, x: &Primitive, affine: &Affine) -> Primitive {
         let Self { kernels, steps, epilogue, .. } = *self;
-        let y = cpu::normalise(kernels, steps, x.storage::<f32>(), affine, epilogue);
         let Steps { samples, time, width } = steps;
+        let numbers = 2 * samples * time * width;
+        let _span =
+            kernel_span!("batch normalisation", [samples, time, width], 0.0, numbers, false);
+        let y = cpu::normalise(kernels, steps, x.storage::<f32>(), affine, epilogue);
         Primitive::from_data(TensorData::new(y, [samples, time / epilogue.pool, width]))
     }
 }
@@ -289,6 +293,13 @@ impl Backward<Flex, 3> for Normal {
         let [to_x, to_gamma, to_beta] = ops.parents;
         let of = Normalised { x: x.storage::<f32>(), affine: &affine, epilogue, from_batch };
         let d = d.storage::<f32>();
+        let _span = kernel_span!(
+            "batch normalisation, gradients",
+            [samples, time, width],
+            0.0,
+            3 * samples * time * width,
+            false
+        );
         let gradients = cpu::batch_norm_backward(kernels, steps, of, d, to_x.is_some());
         if let (Some(parent), Some(dx)) = (to_x, gradients.x) {
             let dx = Primitive::from_data(TensorData::new(dx, [samples, time, width]));

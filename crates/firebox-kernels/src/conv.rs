@@ -11,11 +11,13 @@ use burn::nn::PaddingConfig1d;
 use burn::nn::conv::Conv1d;
 use burn::tensor::{Device, Tensor, TensorData, ops::ConvOptions};
 use firebox_core::{Precision, Stream};
+use tracing::span::EnteredSpan;
 
 use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex, rounded};
 use crate::init::uniform;
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -154,8 +156,24 @@ struct Fused {
 }
 
 impl Fused {
+    /// Operations and numbers of one of the three passes.
+    fn work(&self) -> (usize, usize) {
+        let Conv { batch, time, input, output, kernel, .. } = self.conv;
+        let steps = batch * self.conv.steps();
+        let numbers = batch * time * input + steps * output + kernel * input * output;
+        (2 * steps * kernel * input * output, numbers)
+    }
+
+    fn span(&self) -> EnteredSpan {
+        let Conv { batch, time, input, output, kernel, .. } = self.conv;
+        let (operations, numbers) = self.work();
+        let shape = [batch, time, input, output, kernel];
+        kernel_span!("convolution", shape, operations, numbers, self.arithmetic.bf16)
+    }
+
     fn run(&self, x: &Primitive, weight: &Primitive, bias: Option<&Primitive>) -> Primitive {
         let Self { arithmetic, conv, noise } = *self;
+        let _span = self.span();
         let bias = bias.map(|bias| bias.storage::<f32>());
         let (x, weight) = (x.storage::<f32>(), weight.storage::<f32>());
         let y = conv.forward(arithmetic, x, noise, weight, bias);
@@ -206,8 +224,17 @@ impl Backward<Flex, 3> for Convolved {
         let d = grads.consume::<Flex>(&ops.node).to_contiguous();
         let d = d.storage::<f32>();
         let Tape { op, x, weight } = ops.state;
+        let (operations, numbers) = op.work();
         let Fused { arithmetic, conv, noise } = op;
         let [to_x, to_weight, to_bias] = ops.parents;
+        let wanted = usize::from(to_x.is_some()) + usize::from(to_weight.is_some());
+        let _span = kernel_span!(
+            "convolution, gradients",
+            [conv.batch, conv.time, conv.input, conv.output, conv.kernel],
+            wanted * operations,
+            wanted * numbers,
+            arithmetic.bf16
+        );
         if let Some(parent) = to_x {
             let dx = conv.input_gradient(arithmetic, weight.storage::<f32>(), d);
             let dx = TensorData::new(dx, [conv.batch, conv.time, conv.input]);

@@ -16,6 +16,7 @@ use crate::cpu::{self, CpuKernels, Mask};
 #[cfg(feature = "cube")]
 use crate::cube::{DeviceMask, DropoutOps, GpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex, lift};
+use crate::profile::kernel_span;
 
 /// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
 ///
@@ -76,7 +77,13 @@ pub fn relu_dropout<const D: usize>(
     };
     let mask = stream.filter(|_| probability > 0.0);
     let mask = mask.map(|stream| Mask::new(probability, scale(probability), stream));
-    let rectify = |x| in_place(x, |values| cpu::relu(kernels, mask, values));
+    let rectify = |x| {
+        in_place(x, |values| {
+            let count = values.len();
+            let _span = kernel_span!("rectifier and dropout", [count], 0.0, 2 * count, false);
+            cpu::relu(kernels, mask, values);
+        })
+    };
     if !x.is_autodiff() {
         return Tensor::from_primitive::<Flex>(rectify(flex(x)));
     }

@@ -19,6 +19,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -43,6 +44,8 @@ pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usi
     let indices = numbers(indices, rows);
     let shape = [batch, time, width];
     let run = |table: &Primitive| {
+        let numbers = 2 * batch * time * width;
+        let _span = kernel_span!("embedding", [batch, time, rows, width], 0.0, numbers, false);
         let values = cpu::gather(table.storage(), width, &indices);
         Primitive::from_data(TensorData::new(values, shape))
     };

@@ -13,6 +13,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, CpuKernels, Mask};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::{check, dropout, in_place, scale};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -40,6 +41,8 @@ pub fn gelu_dropout<const D: usize>(
         return dropout(burn::tensor::activation::gelu(x), probability, stream);
     };
     let mask = mask(probability, stream);
+    let count = x.shape().num_elements();
+    let _span = kernel_span!("GELU and dropout", [count], 0.0, 2 * count, false);
     if !x.is_autodiff() {
         let y = in_place(flex(x), |x| cpu::gelu_in_place(kernels, mask, x));
         return Tensor::from_primitive::<Flex>(y);
@@ -71,6 +74,8 @@ impl Backward<Flex, 1> for Bent {
         if let [Some(parent)] = ops.parents {
             let (kernels, mask, x) = ops.state;
             let x = x.storage::<f32>();
+            let _span =
+                kernel_span!("GELU and dropout, gradients", [x.len()], 0.0, 3 * x.len(), false);
             let d = in_place(d, |d| cpu::gelu_backward(kernels, mask, x, d));
             grads.register::<Flex>(parent.id, d);
         }

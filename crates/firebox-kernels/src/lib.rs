@@ -98,11 +98,12 @@ mod max_pool;
 mod noise;
 mod norm;
 mod optimizer;
+mod profile;
 
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
-pub use cpu::{CpuKernels, CpuKernelsError};
+pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
 pub use device::rounded;

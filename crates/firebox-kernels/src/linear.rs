@@ -12,6 +12,7 @@ use firebox_core::Precision;
 
 use crate::cpu::{self, CpuKernels, Products};
 use crate::device::{flex, flex_in_graph, is_flex, rounded};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -136,6 +137,14 @@ fn run(
     bias: Option<&Primitive>,
 ) -> Primitive {
     let bias = bias.map(|bias| bias.storage::<f32>());
+    let cpu::Linear { rows, input, output, products } = sizes;
+    let _span = kernel_span!(
+        "linear",
+        [rows, input, output],
+        2 * rows * input * output,
+        rows * (input + output) + input * output,
+        products.bf16
+    );
     let y = sizes.forward(x.storage::<f32>(), weight.storage::<f32>(), bias);
     Primitive::from_data(TensorData::new(y, [sizes.rows, sizes.output]))
 }
@@ -150,8 +159,16 @@ impl Backward<Flex, 3> for Applied {
         let d = grads.consume::<Flex>(&ops.node).to_contiguous();
         let d = d.storage::<f32>();
         let Tape { sizes, x, weight } = ops.state;
-        let cpu::Linear { rows, input, output, .. } = sizes;
+        let cpu::Linear { rows, input, output, products } = sizes;
         let [to_x, to_weight, to_bias] = ops.parents;
+        let wanted = usize::from(to_x.is_some()) + usize::from(to_weight.is_some());
+        let _span = kernel_span!(
+            "linear, gradients",
+            [rows, input, output],
+            2 * wanted * rows * input * output,
+            wanted * (rows * (input + output) + input * output),
+            products.bf16
+        );
         if let Some(parent) = to_x {
             let dx = sizes.input_gradient(weight.storage::<f32>(), d);
             let dx = Primitive::from_data(TensorData::new(dx, [rows, input]));

@@ -10,6 +10,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -65,6 +66,8 @@ fn run(
 ) -> (Primitive, Moments) {
     let beta = beta.map(|beta| beta.storage::<f32>());
     let (x_values, gamma) = (x.storage::<f32>(), gamma.storage::<f32>());
+    let _span =
+        kernel_span!("layer normalisation", [x_values.len()], 0.0, 2 * x_values.len(), false);
     let (y, moments) = cpu::layer_norm(kernels, x_values, gamma, beta, epsilon);
     (Primitive::from_data(TensorData::new(y, x.shape())), moments)
 }
@@ -118,6 +121,8 @@ impl Backward<Flex, 3> for Normalised {
         let Tape { kernels, x, gamma, moments } = ops.state;
         let (width, shape) = (gamma.shape(), x.shape());
         let (x, gamma) = (x.storage::<f32>(), gamma.storage::<f32>());
+        let numbers = 3 * x.len();
+        let _span = kernel_span!("layer normalisation, gradients", [x.len()], 0.0, numbers, false);
         let gradients = cpu::layer_norm_backward(kernels, x, gamma, &moments, d.storage::<f32>());
         let cpu::NormGradients { x, gamma, beta } = gradients;
         let all = [(x, shape), (gamma, width.clone()), (beta, width)];

@@ -13,12 +13,13 @@
 //!
 //! Nothing here knows a module, a schedule or a file.
 
-use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, is_flex, own};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -144,6 +145,8 @@ pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
         let inside: Vec<Primitive> =
             gradients.iter().map(|g| flex((*g).clone()).to_contiguous()).collect();
         let slices: Vec<&[f32]> = inside.iter().map(|gradient| gradient.storage()).collect();
+        let numbers: usize = slices.iter().map(|gradient| gradient.len()).sum();
+        let _span = kernel_span!("norm of the gradients", [numbers], 0.0, numbers, false);
         return SquaredNorm::Known(cpu::squares(kernels, &slices));
     }
     /// The CPU backend sums a tensor of more elements than this in an order that depends on its
@@ -329,6 +332,10 @@ fn fused(
             moments: update.moments.drain(..).map(|moment| own(flex(moment))).collect(),
         })
         .collect();
+    let numbers: usize = insides.iter().map(|inside| inside.gradient.shape().num_elements()).sum();
+    // Weight and moments are read and written, the gradient is read.
+    let moments = insides.first().map_or(0, |inside| inside.moments.len());
+    let _span = kernel_span!("optimizer step", [numbers], 0.0, numbers * (3 + 2 * moments), false);
     match *rule {
         UpdateRule::AdamW { betas, eps } => {
             let work = insides.iter_mut().zip(updates.iter()).filter_map(|(inside, update)| {

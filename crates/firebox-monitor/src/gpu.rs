@@ -1,43 +1,61 @@
-//! NVIDIA GPUs through the driver's management library, which is loaded at run time. Where it is
-//! not there, there is a reason instead, and nothing fails.
+//! GPUs: NVIDIA's through the driver's management library, which is loaded at run time, and AMD's
+//! through the kernel's files. Where neither is there, there is a reason instead, and nothing fails.
+//!
+//! Apple's are not watched: macOS shows their utilisation and power to the administrator alone
+//! (`powermetrics`), and no maintained crate has another way.
+
+use std::path::{Path, PathBuf};
 
 use firebox_core::GpuSample;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
+use crate::amd;
+
 /// The GPUs that can be asked, or why none can.
 pub(crate) struct Gpus {
     library: Result<Nvml, String>,
     count: u32,
+    amd: Vec<PathBuf>,
 }
 
 impl Gpus {
-    /// Loads the library.
+    /// Loads the library, and looks for cards.
     pub(crate) fn find() -> Self {
-        let library = Nvml::init().map_err(|error| error.to_string());
+        let amd = amd::find(Path::new(amd::CARDS));
+        let library = Nvml::init().map_err(|error| {
+            format!("NVIDIA's management library says: {error}; the kernel shows no AMD card")
+        });
+        let none = |reason: String| Self { library: Err(reason), count: 0, amd: amd.clone() };
         match library {
             Ok(library) => match library.device_count() {
-                Ok(0) => Self { library: Err("the driver shows no GPU".to_owned()), count: 0 },
-                Ok(count) => Self { library: Ok(library), count },
-                Err(error) => Self { library: Err(error.to_string()), count: 0 },
+                Ok(0) => none("the driver shows no GPU".to_owned()),
+                Ok(count) => Self { library: Ok(library), count, amd },
+                Err(error) => none(error.to_string()),
             },
-            Err(reason) => Self { library: Err(reason), count: 0 },
+            Err(reason) => none(reason),
         }
     }
 
     /// None, as on a machine without a driver.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Self { library: Err("not asked for".to_owned()), count: 0 }
+        Self { library: Err("not asked for".to_owned()), count: 0, amd: vec![] }
     }
 
     /// Why there is nothing to ask.
     pub(crate) fn absence(&self) -> Option<&str> {
-        self.library.as_ref().err().map(String::as_str)
+        self.library.as_ref().err().map(String::as_str).filter(|_| self.amd.is_empty())
     }
 
-    /// What each GPU does now.
+    /// What each GPU does now, NVIDIA's first.
     pub(crate) fn sample(&self) -> Vec<GpuSample> {
+        let amd = self.amd.iter().zip(self.count..);
+        let amd = amd.map(|(device, index)| amd::sample(device, index));
+        self.nvidia().into_iter().chain(amd).collect()
+    }
+
+    fn nvidia(&self) -> Vec<GpuSample> {
         let Ok(library) = &self.library else { return vec![] };
         (0..self.count)
             .filter_map(|index| {
@@ -70,5 +88,14 @@ mod tests {
             None => assert!(gpus.sample().iter().all(|gpu| !gpu.name.is_empty())),
         }
         assert!(Gpus::none().absence().is_some() && Gpus::none().sample().is_empty());
+    }
+
+    #[test]
+    fn cards_of_the_kernel_count_where_the_library_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("gpu_busy_percent"), "40\n").unwrap();
+        let gpus = Gpus { amd: vec![folder.path().to_path_buf()], ..Gpus::none() };
+        assert_eq!(gpus.absence(), None);
+        assert_eq!(gpus.sample()[0].utilisation, Some(0.4));
     }
 }

@@ -31,6 +31,7 @@
 //! ```
 
 mod advice;
+mod amd;
 mod config;
 mod control;
 mod gpu;
@@ -49,9 +50,9 @@ mod watch;
 pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
-pub use profile::{Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
+pub use profile::{Counted, Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
 pub use sampler::sampled;
-pub use track::{TrackedRun, Trackers};
+pub use track::{Picture, TrackedRun, Trackers};
 pub use usage::{Measure, Usage, Utilisation};
 #[cfg(unix)]
 pub use watch::{WatchError, request, watch, watch_once};

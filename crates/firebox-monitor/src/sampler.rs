@@ -15,8 +15,8 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Does the work, and meanwhile sends an [`Event::Machine`] to the listener each `period` seconds
 /// and once more at the end. With a period of 0 there are none.
 ///
-/// With `gpu`, the run uses a GPU that NVIDIA's library could tell of: its absence is then said
-/// once, as a warning. Nothing else that goes wrong here is seen by the work.
+/// With `gpu`, the run uses a GPU that NVIDIA's library or the kernel could tell of: their silence is
+/// then said once, as a warning. Nothing else that goes wrong here is seen by the work.
 pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl FnOnce() -> T) -> T {
     if period <= 0.0 {
         return work();
@@ -28,7 +28,7 @@ pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl Fn
             let gpus = Gpus::find();
             if let (true, Some(reason)) = (gpu, gpus.absence()) {
                 let message = format!(
-                    "the GPU cannot be watched: NVIDIA's management library says: {reason}; training goes on without its utilisation, memory, clock, power and temperature"
+                    "the GPU cannot be watched: {reason}; training goes on without its utilisation, memory, clock, power and temperature"
                 );
                 listener.on(&Event::Warning { message });
             }

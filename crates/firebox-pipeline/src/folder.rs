@@ -3,13 +3,16 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Key, Listener};
+use firebox_export::{CARD, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PipelineError, at};
+use crate::kept::MODEL;
 
 /// Name of the resolved pipeline within a run folder.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
@@ -111,9 +114,11 @@ impl RunFolder {
     /// Says that the run is finished.
     pub(crate) fn finish(&self, key: Key, said: &Conclusion) -> Result<(), PipelineError> {
         let mut files = Vec::new();
-        for name in RESULTS {
-            let path = self.path.join(name);
-            files.push((name.to_owned(), checksum(&path).map_err(at(&path))?));
+        let kept = [WEIGHTS, CARD].map(|name| format!("{MODEL}/{name}"));
+        let kept = kept.into_iter().filter(|name| self.path.join(name).is_file());
+        for name in RESULTS.map(str::to_owned).into_iter().chain(kept) {
+            let path = self.path.join(&name);
+            files.push((name, checksum(&path).map_err(at(&path))?));
         }
         let Conclusion { trained, verdict } = said.clone();
         let manifest = Manifest { key, trained, verdict, files };
@@ -130,7 +135,7 @@ impl RunFolder {
         if file.metadata().map_err(at(&path))?.len() > 0 {
             file.write_all(b"\n").map_err(at(&path))?;
         }
-        Ok(EventLog { open: Mutex::new(Open { file, progress: None }) })
+        Ok(EventLog::new(file))
     }
 }
 
@@ -168,6 +173,27 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// `events.jsonl`: one event a line with the time it was written, milliseconds since 1970 UTC.
 pub(crate) struct EventLog {
     open: Mutex<Open>,
+    /// Why a line could not be written, until that is said.
+    lost: OnceLock<String>,
+    said: AtomicBool,
+}
+
+impl EventLog {
+    fn new(file: File) -> Self {
+        let open = Mutex::new(Open { file, progress: None });
+        Self { open, lost: OnceLock::new(), said: AtomicBool::new(false) }
+    }
+
+    /// What is to be said once: lines that are missing. Costs a memory access if there is nothing.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let lost = self.lost.get()?;
+        if self.said.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        Some(format!(
+            "events.jsonl cannot be written: {lost}; training goes on, and what happens meanwhile is missing in the log and in what is made of it"
+        ))
+    }
 }
 
 struct Open {
@@ -209,8 +235,10 @@ impl Listener for EventLog {
         let Ok(mut line) = serde_json::to_vec(&Line { time, event }) else { return };
         line.push(b'\n');
         // One write a line, without a buffer: a killed run must not lose the steps that a checkpoint
-        // has counted. A disk that is full is reported by what must be saved.
-        let _ = open.file.write_all(&line);
+        // has counted. A log that cannot be written must not end it either.
+        if let Err(error) = open.file.write_all(&line) {
+            let _ = self.lost.set(error.to_string());
+        }
     }
 }
 
@@ -336,6 +364,20 @@ mod tests {
         }
         let text = std::fs::read_to_string(folder.path().join(EVENTS)).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_log_on_a_full_disk_is_said_once() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let log = EventLog::new(full);
+        assert_eq!(log.warning(), None);
+        for _ in 0..3 {
+            log.on(&Event::Warning { message: "lost".to_owned() });
+        }
+        let said = log.warning().unwrap();
+        assert!(said.contains("No space left") && said.contains("training goes on"), "{said}");
+        assert_eq!(log.warning(), None);
     }
 
     #[test]

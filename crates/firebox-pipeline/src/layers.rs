@@ -205,7 +205,7 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 12] = [
+const CHOICES: [&str; 14] = [
     "split",
     "labels",
     "model",
@@ -216,6 +216,8 @@ const CHOICES: [&str; 12] = [
     "train.optimizer",
     "train.loss_scale",
     "train.checkpoint.keep",
+    "finetune.loss",
+    "finetune.mix",
     "search.sampler",
     "search.pruner",
 ];
@@ -282,6 +284,10 @@ fn anchor_paths(table: &mut Table, folder: &Path) {
         }
         let encoder = text.get_mut("encoder").and_then(|encoder| encoder.get_mut("folder"));
         encoder.into_iter().for_each(|path| anchor(path, folder));
+    }
+    let finetune = table.get_mut("finetune").and_then(toml::Value::as_table_mut);
+    if let Some(encoder) = finetune.and_then(|finetune| finetune.get_mut("encoder")) {
+        anchor(encoder, folder);
     }
     let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
     for key in ["path", "test"] {

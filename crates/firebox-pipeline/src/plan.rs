@@ -56,6 +56,7 @@ impl Plan {
         let training = match folder::steps_saved(run) {
             _ if finished || run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
             Some(_) => StageState::Begun,
+            None if run.join(crate::sub::FOLDER).is_dir() => StageState::Begun,
             None => StageState::ToDo,
         };
         let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
@@ -85,6 +86,12 @@ impl Plan {
 fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
     if let Some(text) = &config.text {
         return text.split_in_words();
+    }
+    if config.pipeline == Kind::Multitimeframe {
+        let folds = crate::multitimeframe::settings(config).folds.folds;
+        return format!(
+            "{folds} walk-forward folds: each is tested on what follows its training part"
+        );
     }
     let given = config.data.test.is_some();
     let (rule, why) = match (config.split, checks) {

@@ -1,9 +1,11 @@
 //! The profile of a run: its timeline beside the run, and its table in the report.
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, Precision};
 use firebox_eval::Table;
-use firebox_monitor::{Profile, ProfileConfig, Profiler};
+use firebox_monitor::{Profile, ProfileConfig, Profiler, SpanTotal};
 
+use crate::bench::Ceilings;
+use crate::device::ChosenDevice;
 use crate::folder::RunFolder;
 use crate::measure::table;
 
@@ -34,6 +36,7 @@ impl Profiling {
         self,
         folder: &RunFolder,
         trained_before: bool,
+        device: &ChosenDevice,
         listener: &dyn Listener,
     ) -> Option<Table> {
         let (profiler, ProfileConfig { warmup, active }) = self.profiler?;
@@ -57,11 +60,11 @@ impl Profiling {
             let message = format!("{error}; there is no timeline of the profile, only its table");
             listener.on(&Event::Warning { message });
         }
-        Some(rows(&profile, warmup))
+        Some(rows(&profile, warmup, &Ceilings::measure(device)))
     }
 }
 
-fn rows(profile: &Profile, warmup: u64) -> Table {
+fn rows(profile: &Profile, warmup: u64, ceilings: &Ceilings) -> Table {
     let totals = profile.totals();
     let all: f64 = totals.iter().filter(|total| !total.beside).map(|total| total.own_ms).sum();
     let rows = totals
@@ -80,17 +83,57 @@ fn rows(profile: &Profile, warmup: u64) -> Table {
             let own = total.own_ms / total.count as f64;
             let times = [own, total.total_ms / total.count as f64, total.longest_ms];
             let [own, mean, longest] = times.map(milliseconds);
-            vec![name, total.count.to_string(), share, own, mean, longest]
+            let mut row = vec![name, total.count.to_string(), share, own, mean, longest];
+            row.push(total.shape.clone());
+            row.extend(rates(total, ceilings));
+            row
         })
         .collect();
+    let columns = [
+        "span",
+        "count",
+        "share of the time",
+        "own",
+        "mean",
+        "longest",
+        "shape",
+        "GFLOP/s",
+        "GB/s",
+    ];
+    table("Profile", note(profile, warmup, ceilings), &columns, rows)
+}
+
+/// What a kernel reached of the device, each rate beside the share of its ceiling.
+fn rates(total: &SpanTotal, ceilings: &Ceilings) -> [String; 2] {
+    let rate = |work: f64, ceiling: f64| match work > 0.0 && total.total_ms > 0.0 {
+        true => {
+            let rate = work / (total.total_ms / 1e3);
+            format!("{:.1} ({:.0} %)", rate / 1e9, 100.0 * rate / ceiling)
+        }
+        false => "–".to_owned(),
+    };
+    let precision = if total.bf16 { Precision::Bf16 } else { Precision::F32 };
+    [rate(total.operations, ceilings.flops(precision)), rate(total.bytes, ceilings.memory_bytes)]
+}
+
+/// What holds for all rows.
+fn note(profile: &Profile, warmup: u64, ceilings: &Ceilings) -> String {
     let left_out = match profile.left_out {
         0 => String::new(),
         count => format!(" {count} spans are left out: there were too many."),
     };
-    let note = format!(
-        "{} steps after the first {warmup}, as the host saw them; the timeline is in {TRACE}, which Perfetto and Chromium's tracing page open. On a GPU, forward and backward are the time to ask for the work, and reading back waits for it. Own time is without the spans within.{left_out}",
-        profile.steps
-    );
-    let columns = ["span", "count", "share of the time", "own", "mean", "longest"];
-    table("Profile", note, &columns, rows)
+    let steps = profile.steps.max(1) as f64;
+    let allocations = profile.allocations.map_or(String::new(), |(count, bytes)| {
+        let (count, bytes) = (count as f64 / steps, bytes as f64 / steps / 1e6);
+        format!("; memory was taken {count:.0} times a step, {bytes:.1} MB in all")
+    });
+    format!(
+        "{} steps after the first {warmup}, as the host saw them; the timeline is in {TRACE}, which Perfetto and Chromium's tracing page open. A step launched {:.1} kernels and waited for the device {:.1} times{allocations}. Rates are of the work that a kernel cannot do without, beside the measured ceilings ({:.0} GFLOP/s in f32, {:.0} in bf16, {:.0} GB/s). On a GPU, forward and backward are the time to ask for the work, reading back waits for it, and kernels are not told apart. Own time is without the spans within.{left_out}",
+        profile.steps,
+        profile.launches() as f64 / steps,
+        profile.synchronisations() as f64 / steps,
+        ceilings.f32_flops / 1e9,
+        ceilings.flops(Precision::Bf16) / 1e9,
+        ceilings.memory_bytes / 1e9,
+    )
 }

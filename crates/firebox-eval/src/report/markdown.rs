@@ -121,7 +121,7 @@ fn section(out: &mut String, title: &str, write: impl FnOnce(&mut String)) {
     }
 }
 
-fn write_table(out: &mut String, table: &Table, heading: bool) {
+pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
     if table.rows.is_empty() {
         return;
     }
@@ -152,7 +152,7 @@ fn write_table(out: &mut String, table: &Table, heading: bool) {
 }
 
 /// Text within a line or a cell: nothing in it is markup, and it stays on its line.
-fn inline(text: &str) -> String {
+pub(super) fn inline(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -71,6 +71,12 @@ impl Scale {
         }
     }
 
+    /// The same on a logarithmic axis, for positive values.
+    pub(super) fn logarithmic([low, high]: [f64; 2], from: f64, to: f64) -> Self {
+        let (low, high) = if high / low > 1.2 { (low, high) } else { (0.5 * low, 2.0 * high) };
+        Self { low, high, from, to, logarithmic: true }
+    }
+
     pub(super) fn is_logarithmic(&self) -> bool {
         self.logarithmic
     }

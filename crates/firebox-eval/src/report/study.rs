@@ -130,7 +130,11 @@ impl StudyReport {
             ("history", "History", self.history()),
             ("parameters", "Parameters", self.parameter_charts()),
             ("time", "On the way", self.over_time()),
-            ("trials", "Trials", table(&self.trial_table(), false)),
+            (
+                "trials",
+                "Trials",
+                table(&self.trial_table(), false) + &table(&self.failure_table(), true),
+            ),
             ("configuration", "Best configuration", self.best_configuration()),
         ];
         let sections: Vec<Section> = sections
@@ -292,7 +296,21 @@ impl StudyReport {
         format!("<pre><code>{}</code></pre>\n", escape(&self.configuration))
     }
 
-    /// The best trials, and after them those that failed, with their reasons.
+    /// Trials that failed, newest last, with their reasons: sentences that need the width of a table
+    /// of their own.
+    fn failure_table(&self) -> Table {
+        let failed = self.trials.iter().filter(|trial| trial.outcome == StudyOutcome::Failed);
+        let told = failed.filter_map(|trial| Some((trial.number, trial.reason.clone()?)));
+        let rows = told.take(MOST_ROWS).map(|(number, reason)| vec![number.to_string(), reason]);
+        Table {
+            title: "Failures".to_owned(),
+            note: String::new(),
+            columns: vec!["trial".to_owned(), "reason".to_owned()],
+            rows: rows.collect(),
+        }
+    }
+
+    /// The best trials, and after them those that failed.
     fn trial_table(&self) -> Table {
         let ranked = self.ranked();
         let failed = self.trials.iter().filter(|trial| trial.outcome == StudyOutcome::Failed);
@@ -302,14 +320,12 @@ impl StudyReport {
             .take(MOST_ROWS)
             .chain(failed.take(MOST_ROWS))
             .collect();
-        let reasons = shown.iter().any(|trial| trial.reason.is_some());
         let names = self.objectives.iter().map(|objective| objective.name.clone());
         let columns = ["trial".to_owned()]
             .into_iter()
             .chain(names)
             .chain(self.parameters.iter().map(|parameter| parameter.name.clone()))
-            .chain(["time".to_owned()])
-            .chain(reasons.then(|| "reason".to_owned()));
+            .chain(["time".to_owned()]);
         let row = |trial: &&StudyTrial| {
             let value =
                 |place| trial.values.get(place).map_or("–".to_owned(), |v| significant(*v));
@@ -322,7 +338,6 @@ impl StudyReport {
             row.extend((0..self.objectives.len()).map(value));
             row.extend((0..self.parameters.len()).map(setting));
             row.push(time.unwrap_or_else(|| "–".to_owned()));
-            row.extend(reasons.then(|| trial.reason.clone().unwrap_or_default()));
             row
         };
         let rows: Vec<_> = shown.iter().map(row).collect();

@@ -179,17 +179,36 @@ pub(super) fn parallel(study: &StudyReport) -> String {
         "Parallel coordinates".to_owned()
     };
     let legend = [("best tenth", "own"), ("others", "other")];
-    figure(&title, [width, FLOOR + 14.0], &body, &legend)
+    // In a narrow window it is moved sideways; scaled down, nobody could read it.
+    let picture = figure(&title, [width, FLOOR + 14.0], &body, &legend);
+    format!(
+        "<div class=\"scroll wide\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">{picture}</div>\n"
+    )
+}
+
+/// A key that fits between two axes: its last parts.
+fn short(name: &str) -> String {
+    const MOST: usize = 20;
+    if name.chars().count() <= MOST {
+        return name.to_owned();
+    }
+    let ends = name.match_indices('.').map(|(at, _)| &name[at + 1..]);
+    let fitting = ends.into_iter().find(|end| end.chars().count() < MOST);
+    match fitting {
+        Some(end) => format!("…{end}"),
+        None => name.chars().take(MOST - 1).chain(['…']).collect(),
+    }
 }
 
 /// An upright axis with its name above it.
 fn axis(x: f64, name: &str, scale: &Scale, marks: &[(f64, String)]) -> String {
     let at = coordinate(x);
     let mut out = format!(
-        r#"<path class="axis" d="M{at} {}V{}"/><text class="label" x="{at}" y="16" text-anchor="middle">{}</text>"#,
+        r#"<path class="axis" d="M{at} {}V{}"/><text class="label" x="{at}" y="16" text-anchor="middle"><title>{}</title>{}</text>"#,
         coordinate(scale.at(f64::MAX)),
         coordinate(scale.at(f64::MIN)),
-        escape(name)
+        escape(name),
+        escape(&short(name))
     );
     for (value, label) in marks {
         let y = scale.at(*value);
@@ -323,4 +342,17 @@ pub(super) fn timeline(study: &StudyReport) -> String {
     let legend =
         [("complete", "train"), ("pruned", "other"), ("failed", "failed"), ("running", "running")];
     figure("When each trial ran", [WIDTH, height], &body, &legend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shortened_from_the_front() {
+        assert_eq!(short("loader.batch_size"), "loader.batch_size");
+        assert_eq!(short("train.optimizer.adamw.learning_rate"), "…adamw.learning_rate");
+        assert_eq!(short("model.bilstm-mae.hidden"), "…bilstm-mae.hidden");
+        assert_eq!(short("one_name_that_has_no_parts_at_all"), "one_name_that_has_n…");
+    }
 }

@@ -15,6 +15,7 @@ mod attention;
 mod backward;
 mod batch_norm;
 mod block;
+mod ceilings;
 mod cell;
 mod compute;
 mod conv;
@@ -49,6 +50,7 @@ pub(crate) use backward::{OutputGradients, backward};
 pub(crate) use batch_norm::{
     Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
 };
+pub use ceilings::CpuCeilings;
 pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use embedding::{clear, gather, scatter};

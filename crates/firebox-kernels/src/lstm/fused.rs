@@ -15,10 +15,14 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{DType, Tensor, TensorData};
 use firebox_core::Precision;
+use tracing::span::EnteredSpan;
 
 use super::{LstmState, Stack, Weights};
-use crate::cpu::{self, Arithmetic, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes};
+use crate::cpu::{
+    self, Arithmetic, CellKind, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes,
+};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -93,6 +97,26 @@ fn tensor(values: Vec<f32>, shape: impl Into<burn::tensor::Shape>) -> Primitive 
     Primitive::from_data(TensorData::new(values, shape.into()))
 }
 
+/// The operations and numbers of a pass over a layer forward.
+fn work(arithmetic: Arithmetic, sizes: Sizes) -> (usize, usize) {
+    let Sizes { batch, time, input, hidden, directions } = sizes;
+    let gates = match arithmetic.cell {
+        CellKind::Lstm => 4,
+        CellKind::Gru => 3,
+    };
+    let weights = gates * hidden * (input + hidden);
+    let rows = batch * time * directions;
+    // The state and, for the backward pass, the gates are written, too.
+    (2 * rows * weights, directions * weights + rows * (input + (gates + 1) * hidden))
+}
+
+fn span(arithmetic: Arithmetic, sizes: Sizes) -> EnteredSpan {
+    let Sizes { batch, time, input, hidden, directions } = sizes;
+    let shape = [batch, time, input, hidden, directions];
+    let (operations, numbers) = work(arithmetic, sizes);
+    kernel_span!("recurrent layer", shape, operations, numbers, arithmetic.bf16)
+}
+
 /// Outputs, last states `[2, directions, batch, hidden]`, and what the backward pass needs.
 fn run(
     arithmetic: Arithmetic,
@@ -101,6 +125,7 @@ fn run(
     keep: bool,
 ) -> (Primitive, Primitive, Option<Saved>) {
     let Sizes { batch, time, hidden, directions, .. } = plan.sizes;
+    let _span = span(arithmetic, plan.sizes);
     let outputs = cpu::forward(arithmetic, plan, slices(inputs), keep);
     let mut last = outputs.hidden;
     last.extend(outputs.cell);
@@ -219,6 +244,14 @@ impl Backward<Flex, 6> for Sequence {
         };
         let wanted = ops.parents[0].is_some();
         let values = output.storage::<f32>();
+        let (operations, numbers) = work(arithmetic, plan.sizes);
+        let _span = kernel_span!(
+            "recurrent layer, gradients",
+            [batch, time, input, hidden, directions],
+            2 * operations,
+            2 * numbers,
+            arithmetic.bf16
+        );
         let gradients =
             cpu::backward(arithmetic, &plan, slices(&inputs), values, &saved, &d, wanted);
         let states = [directions, batch, hidden];

@@ -4,16 +4,20 @@
 //! taken: the training loop does, and kernels and loaders may. Spans are times of the host. On a GPU
 //! the host only asks for work, and waits for it where it reads a result back.
 
+mod allocations;
 mod recorder;
 mod trace;
 
 use std::str::FromStr;
 
+pub use allocations::Counted;
 pub use recorder::{ProfileError, Profiler};
 pub use trace::{Profile, Span, SpanTotal};
 
 /// Name of the span that a training step is.
 const STEP: &str = "step";
+/// Name of the span in which the host waits for the device.
+const WAITING: &str = "read back";
 
 /// Which steps are profiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;
 use tracing::{Event, Metadata, Subscriber};
 
+use super::allocations::{counted, counting};
 use super::{Profile, ProfileConfig, STEP, Span};
 
 /// Spans that are kept at most: enough for thousands of steps, and not for all memory.
@@ -61,13 +62,15 @@ impl Profiler {
     pub fn profile(&self) -> Profile {
         let state = self.recorder.state();
         let steps = state.steps.saturating_sub(state.config.warmup).min(state.config.active);
-        Profile { steps, spans: state.spans.clone(), left_out: state.left_out }
+        let (left_out, allocations) = (state.left_out, counted());
+        Profile { steps, spans: state.spans.clone(), left_out, allocations }
     }
 }
 
 impl Drop for Profiler {
     fn drop(&mut self) {
         self.recorder.recording.store(false, Ordering::SeqCst);
+        counting(false);
         self.recorder.waiting.store(false, Ordering::SeqCst);
     }
 }
@@ -124,6 +127,10 @@ impl Recorder {
         let recording = state.steps > warmup && state.steps <= warmup.saturating_add(active);
         if recording && !self.recording.load(Ordering::Relaxed) {
             state.begun = Instant::now();
+            counting(true);
+        }
+        if !recording {
+            counting(false);
         }
         self.recording.store(recording, Ordering::SeqCst);
     }
@@ -134,6 +141,7 @@ impl Recorder {
         let ProfileConfig { warmup, active } = state.config;
         if state.steps >= warmup.saturating_add(active) {
             self.recording.store(false, Ordering::SeqCst);
+            counting(false);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::STEP;
+use super::{STEP, WAITING};
 
 /// A span of time on one thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +24,17 @@ pub struct Span {
     pub duration_us: f64,
 }
 
+impl Span {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether it tells of a kernel, or of what the host does around it.
+    fn category(&self) -> &'static str {
+        if self.field("shape").is_some() { "kernel" } else { "host" }
+    }
+}
+
 /// The spans of some training steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
@@ -33,13 +44,24 @@ pub struct Profile {
     pub spans: Vec<Span>,
     /// Spans for which there was no room.
     pub left_out: u64,
+    /// How often memory was taken, and how many bytes, by all threads together; `None` in a program
+    /// whose allocator is not [`Counted`](super::Counted).
+    pub allocations: Option<(u64, u64)>,
 }
 
-/// All spans of one name.
+/// All spans of one name and shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanTotal {
     /// The name.
     pub name: String,
+    /// The shape that a kernel had; empty for what is no kernel.
+    pub shape: String,
+    /// Operations of all of them.
+    pub operations: f64,
+    /// Bytes that all of them read and wrote at least.
+    pub bytes: f64,
+    /// Whether its products are of bf16.
+    pub bf16: bool,
     /// How many there were.
     pub count: u64,
     /// Milliseconds of all of them.
@@ -67,7 +89,7 @@ impl Profile {
                 .map(|(name, value)| ((*name).to_owned(), json!(value)))
                 .collect();
             events.push(json!({
-                "name": span.name, "cat": "host", "ph": "X", "pid": 1, "tid": span.thread,
+                "name": span.name, "cat": span.category(), "ph": "X", "pid": 1, "tid": span.thread,
                 "ts": span.start_us, "dur": span.duration_us, "args": args,
             }));
         }
@@ -84,11 +106,17 @@ impl Profile {
     pub fn totals(&self) -> Vec<SpanTotal> {
         let main = self.spans.iter().find(|span| span.name == STEP).map(|span| span.thread);
         let own = self.own();
-        let mut totals: BTreeMap<(bool, &str), SpanTotal> = BTreeMap::new();
+        let mut totals: BTreeMap<(bool, &str, &str), SpanTotal> = BTreeMap::new();
         for (span, own_us) in self.spans.iter().zip(own) {
             let beside = main.is_some_and(|main| main != span.thread);
-            let total = totals.entry((beside, span.name)).or_insert_with(|| SpanTotal {
+            let shape = span.field("shape").unwrap_or_default();
+            let number = |name| span.field(name).and_then(|text| text.parse::<f64>().ok());
+            let total = totals.entry((beside, span.name, shape)).or_insert_with(|| SpanTotal {
                 name: span.name.to_owned(),
+                shape: shape.to_owned(),
+                operations: 0.0,
+                bytes: 0.0,
+                bf16: span.field("bf16") == Some("true"),
                 count: 0,
                 total_ms: 0.0,
                 own_ms: 0.0,
@@ -96,6 +124,8 @@ impl Profile {
                 beside,
             });
             total.count += 1;
+            total.operations += number("operations").unwrap_or(0.0);
+            total.bytes += number("bytes").unwrap_or(0.0);
             total.total_ms += span.duration_us / 1e3;
             total.own_ms += own_us / 1e3;
             total.longest_ms = total.longest_ms.max(span.duration_us / 1e3);
@@ -103,6 +133,16 @@ impl Profile {
         let mut totals: Vec<SpanTotal> = totals.into_values().collect();
         totals.sort_by(|a, b| a.beside.cmp(&b.beside).then(b.own_ms.total_cmp(&a.own_ms)));
         totals
+    }
+
+    /// Kernels that the training loop launched.
+    pub fn launches(&self) -> usize {
+        self.spans.iter().filter(|span| span.field("shape").is_some()).count()
+    }
+
+    /// How often the host waited for the device.
+    pub fn synchronisations(&self) -> usize {
+        self.spans.iter().filter(|span| span.name == WAITING).count()
     }
 
     /// Microseconds of each span that no span directly within it had.
@@ -159,7 +199,7 @@ mod tests {
             span("step", 1, 0.0, 10_000.0),
             span("validation", 1, 10_000.0, 2000.0),
         ];
-        Profile { steps: 1, spans, left_out: 0 }
+        Profile { steps: 1, spans, left_out: 0, allocations: None }
     }
 
     #[test]
@@ -179,6 +219,33 @@ mod tests {
         // Nothing is counted twice and nothing is lost.
         let all: f64 = totals.iter().filter(|t| !t.beside).map(|t| t.own_ms).sum();
         assert!((all - 12.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn kernels_are_told_apart_by_their_shapes_with_their_work() {
+        let kernel = |shape: &str, start_us| {
+            let fields =
+                [("shape", shape), ("operations", "2e6"), ("bytes", "500.0"), ("bf16", "true")];
+            let fields = fields.map(|(name, value)| (name, value.to_owned())).to_vec();
+            Span { fields, ..span("linear", 1, start_us, 100.0) }
+        };
+        let spans = vec![
+            kernel("[4, 2, 3]", 0.0),
+            kernel("[8, 2, 3]", 200.0),
+            kernel("[4, 2, 3]", 400.0),
+            span("read back", 1, 600.0, 50.0),
+            span("step", 1, 0.0, 1000.0),
+        ];
+        let profile = Profile { steps: 1, spans, left_out: 0, allocations: Some((3, 4096)) };
+        assert_eq!((profile.launches(), profile.synchronisations()), (3, 1));
+        let totals = profile.totals();
+        let of = |shape: &str| totals.iter().find(|total| total.shape == shape).unwrap();
+        let (small, large) = (of("[4, 2, 3]"), of("[8, 2, 3]"));
+        assert_eq!((small.count, small.operations, small.bytes), (2, 4e6, 1000.0));
+        assert_eq!((large.count, large.operations, large.bf16), (1, 2e6, true));
+        let trace: Value = serde_json::from_str(&profile.trace()).unwrap();
+        assert_eq!(trace["traceEvents"][0]["cat"], "kernel");
+        assert_eq!(trace["traceEvents"][3]["cat"], "host");
     }
 
     #[test]

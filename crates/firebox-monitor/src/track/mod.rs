@@ -5,9 +5,11 @@
 
 mod histogram;
 mod hparams;
+mod layout;
 mod mlflow;
 mod mlflow_files;
 mod mlflow_server;
+mod png;
 mod points;
 mod prometheus;
 mod protobuf;
@@ -43,6 +45,27 @@ pub struct TrackedRun {
     pub settings: serde_json::Value,
 }
 
+/// A picture of few colours, for trackers that show pictures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Its name, such as `test/masked window 1`.
+    pub name: String,
+    /// Pixels of a row, at least 1.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Red, green and blue of each colour, 256 at most.
+    pub palette: Vec<[u8; 3]>,
+    /// Rows of pixels, each an index into the palette.
+    pub pixels: Vec<u8>,
+}
+
+/// What a tracker is told.
+enum Told {
+    Event(Event),
+    Picture(Arc<Picture>),
+}
+
 /// Why a tracker cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrackError {
@@ -66,6 +89,11 @@ pub(crate) fn at(path: &Path) -> impl Fn(std::io::Error) -> TrackError {
 pub(crate) trait Track {
     /// Takes an event with its time, milliseconds since 1970 UTC.
     fn take(&mut self, time: u64, event: &Event) -> Result<(), TrackError>;
+
+    /// Takes a picture; most trackers have no place for one.
+    fn picture(&mut self, _: u64, _: &Picture) -> Result<(), TrackError> {
+        Ok(())
+    }
 
     /// Puts what was collected where it belongs; called each [`FLUSH`].
     fn flush(&mut self) -> Result<(), TrackError>;
@@ -146,7 +174,7 @@ impl Delivered {
 struct Tracker {
     name: &'static str,
     delivered: Arc<Delivered>,
-    queue: SyncSender<(u64, Event)>,
+    queue: SyncSender<(u64, Told)>,
     lost: AtomicU64,
     /// Returns whether it failed.
     thread: JoinHandle<bool>,
@@ -209,6 +237,22 @@ impl Trackers {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells every tracker that shows pictures of one. It is as far as the run is.
+    pub fn picture(&self, picture: Picture) {
+        let picture = Arc::new(picture);
+        self.tell(|| Told::Picture(Arc::clone(&picture)));
+    }
+
+    fn tell(&self, told: impl Fn() -> Told) {
+        let time = now();
+        for tracker in self.trackers().iter() {
+            // A tracker that has failed said so.
+            if let Err(TrySendError::Full(_)) = tracker.queue.try_send((time, told())) {
+                tracker.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// What is to be said since this was asked before. Costs a memory access if that is nothing.
     pub fn warnings(&self) -> Vec<String> {
         self.warnings.take()
@@ -267,13 +311,7 @@ impl Listener for Trackers {
         if matches!(event, Event::Progress { .. }) {
             return;
         }
-        let time = now();
-        for tracker in self.trackers().iter() {
-            // A tracker that has failed said so.
-            if let Err(TrySendError::Full(_)) = tracker.queue.try_send((time, event.clone())) {
-                tracker.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        self.tell(|| Told::Event(event.clone()));
     }
 }
 
@@ -285,7 +323,7 @@ pub(crate) fn now() -> u64 {
 /// The life of a tracker: until the run drops the queue, or something cannot be written.
 fn listen(
     open: impl FnOnce() -> Result<Box<dyn Track>, TrackError>,
-    events: &Receiver<(u64, Event)>,
+    events: &Receiver<(u64, Told)>,
     delivered: &Delivered,
 ) -> Result<(), TrackError> {
     let mut tracker = open()?;
@@ -293,7 +331,8 @@ fn listen(
     let (mut taken, mut last) = (0, 0);
     loop {
         match events.try_recv() {
-            Ok((time, event)) => {
+            Ok((time, Told::Picture(picture))) => tracker.picture(time, &picture)?,
+            Ok((time, Told::Event(event))) => {
                 tracker.take(time, &event)?;
                 taken += 1;
                 match event {

@@ -1,5 +1,6 @@
 //! TensorBoard's event files (`tensorboard/compat/proto/event.proto`, `summary.proto`): scalars,
-//! histograms of a checkpoint's weights, and the settings of the run.
+//! histograms of a checkpoint's weights, pictures, the settings of the run, and which curves belong into
+//! one graph.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -8,9 +9,10 @@ use std::path::{Path, PathBuf};
 use firebox_core::Event;
 
 use super::histogram::{self, Histogram};
+use super::png::png;
 use super::points::{Points, settings};
 use super::protobuf::{Message, record};
-use super::{Ending, Track, TrackError, TrackedRun, at, hparams, now};
+use super::{Ending, Picture, Track, TrackError, TrackedRun, at, hparams, layout, now};
 use crate::TensorBoardConfig;
 
 /// An event file being written.
@@ -76,7 +78,7 @@ impl TensorBoard {
         }
         let settings = settings(&self.run.settings);
         let start = hparams::session_start(&settings, &self.run.name, time as f64 / 1e3);
-        self.summaries(time, 0, vec![hparams::experiment(&settings), start]);
+        self.summaries(time, 0, vec![hparams::experiment(&settings), start, layout::graphs()]);
     }
 
     fn checkpoint(&mut self, time: u64, step: u64, path: &Path) {
@@ -145,6 +147,18 @@ impl Track for TensorBoard {
         }
         // Kept small whatever happens between two flushes.
         if self.pending.len() > 1 << 20 { self.flush() } else { Ok(()) }
+    }
+
+    fn picture(&mut self, time: u64, picture: &Picture) -> Result<(), TrackError> {
+        let image = Message::new()
+            .int(1, picture.height as u64)
+            .int(2, picture.width as u64)
+            // Red, green and blue.
+            .int(3, 3)
+            .blob(4, &png(picture));
+        let value = Message::new().text(1, &picture.name).message(4, image);
+        self.summaries(time, self.step, vec![value]);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), TrackError> {

@@ -5,21 +5,30 @@ use firebox_loader::Batch;
 use firebox_models::{Bert, BertConfig, Loss};
 use firebox_train::{Objective, Streams};
 
+use super::config::{BenchConfig, Sizes, heads};
 use super::labels::binary_cross_entropy;
-use super::{BenchConfig, Measured, Noise, time};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let settings = BertConfig::default();
-    let noise =
-        Noise::tokens(batch, config, settings.positions, settings.vocabulary).with_labels(3);
+    let width = sizes.hidden;
+    let settings = BertConfig {
+        positions: sizes.length,
+        width,
+        heads: heads(width, 64),
+        feedforward: 4 * width,
+        ..BertConfig::default()
+    };
+    let noise = Noise::tokens(sizes, config, settings.vocabulary).with_labels(3);
     let model = settings.init(Stream::new(1337, "weights"), &device.device)?;
-    time(model.in_precision(config.precision), &Labelling, noise, config, device)
+    time(model.in_precision(config.precision), &Labelling, noise, config, device, beside)
 }
 
 /// Binary cross-entropy of all labels, of which one is true, as

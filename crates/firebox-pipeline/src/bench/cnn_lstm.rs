@@ -7,20 +7,31 @@ use firebox_loader::Batch;
 use firebox_models::{CnnBiLstm, CnnBiLstmConfig, Loss};
 use firebox_train::{Objective, Streams};
 
+use super::config::{BenchConfig, Sizes};
 use super::labels::cross_entropy;
-use super::{BenchConfig, Measured, Noise, time};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let model = CnnBiLstmConfig::default();
+    // The peers' model classifies the pooled encoding at once.
+    let model = CnnBiLstmConfig {
+        hidden: sizes.hidden,
+        head_norm: false,
+        head_dropout: 0.3,
+        embedding: 0,
+        classifier: vec![],
+        ..CnnBiLstmConfig::default()
+    };
     let model = model.init(Stream::new(1337, "weights"), 1024, 5, &device.device)?;
-    let noise = Noise::normal(batch, config, [500, 1024]).with_labels(3);
-    time(model.in_precision(config.precision), &Classifying, noise, config, device)
+    let noise = Noise::normal(sizes, config, 1024).with_labels(3);
+    time(model.in_precision(config.precision), &Classifying, noise, config, device, beside)
 }
 
 struct Classifying;

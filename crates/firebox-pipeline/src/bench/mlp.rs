@@ -5,20 +5,24 @@ use firebox_loader::Batch;
 use firebox_models::{Loss, Mlp, MlpConfig};
 use firebox_train::{Objective, Streams};
 
+use super::config::{BenchConfig, Sizes};
 use super::labels::cross_entropy;
-use super::{BenchConfig, Measured, Noise, time};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let model = MlpConfig::default();
-    let model = model.init(Stream::new(1337, "weights"), [105, 4], 3, &device.device)?;
-    let noise = Noise::normal(batch, config, [105, 4]).with_labels(3);
-    time(model.in_precision(config.precision), &Classifying, noise, config, device)
+    // The peers' model has no gate.
+    let model = MlpConfig { gate: false, ..MlpConfig::default() };
+    let model = model.init(Stream::new(1337, "weights"), [sizes.length, 4], 3, &device.device)?;
+    let noise = Noise::normal(sizes, config, 4).with_labels(3);
+    time(model.in_precision(config.precision), &Classifying, noise, config, device, beside)
 }
 
 struct Classifying;

@@ -3,9 +3,9 @@
 use firebox_core::Stream;
 use firebox_loader::{LoadError, Sample, Source, TrainSource};
 
-use super::BenchConfig;
+use super::config::{BenchConfig, Sizes};
 
-/// One batch that comes again at every step.
+/// Some samples that come again and again.
 #[derive(Debug)]
 pub(super) struct Noise {
     values: Vec<f32>,
@@ -13,36 +13,51 @@ pub(super) struct Noise {
     classes: Vec<String>,
     shape: [usize; 2],
     pub(super) batch: usize,
+    /// Different samples.
+    samples: usize,
     steps: usize,
 }
 
+/// Steps of this many samples between two that follow each other: a prime, so that all are met.
+const STRIDE: usize = 7919;
+
 impl Noise {
-    /// Standard normal numbers of a shape of `[time, channel]`, without labels.
-    pub(super) fn normal(batch: usize, config: &BenchConfig, shape: [usize; 2]) -> Self {
+    /// Standard normal numbers in so many channels, without labels.
+    pub(super) fn normal(sizes: Sizes, config: &BenchConfig, channels: usize) -> Self {
         let mut draws = Stream::new(1337, "noise").draws();
-        let count = batch * shape[0] * shape[1];
+        let count = sizes.samples * sizes.length * channels;
         let values = (0..count).map(|_| draws.normal() as f32).collect();
-        let steps = (config.steps + config.warmup) as usize;
-        Self { values, labels: None, classes: vec![], shape, batch, steps }
+        Self::of(values, sizes, config, channels)
     }
 
     /// Tokens from 0 to below `vocabulary`, as numbers in windows of `[time, 1]`. Every integer up
     /// to 2^24 is exact in f32.
-    pub(super) fn tokens(
-        batch: usize,
-        config: &BenchConfig,
-        time: usize,
-        vocabulary: usize,
-    ) -> Self {
-        let values = integers("tokens", vocabulary, batch * time).map(|token| token as f32);
-        let values = values.collect();
+    pub(super) fn tokens(sizes: Sizes, config: &BenchConfig, vocabulary: usize) -> Self {
+        let count = sizes.samples * sizes.length;
+        let values = integers("tokens", vocabulary, count).map(|token| token as f32).collect();
+        Self::of(values, sizes, config, 1)
+    }
+
+    fn of(values: Vec<f32>, sizes: Sizes, config: &BenchConfig, channels: usize) -> Self {
+        let Sizes { batch, length, samples, .. } = sizes;
         let steps = (config.steps + config.warmup) as usize;
-        Self { values, labels: None, classes: vec![], shape: [time, 1], batch, steps }
+        let shape = [length, channels];
+        Self { values, labels: None, classes: vec![], shape, batch, samples, steps }
+    }
+
+    /// Where the sample at a place of the epoch lies. More samples than a batch are met all over
+    /// memory.
+    fn place(&self, index: usize) -> usize {
+        if self.samples == self.batch {
+            index % self.samples
+        } else {
+            index * STRIDE % self.samples
+        }
     }
 
     /// The same with a label from 0 to below `classes` for each sample.
     pub(super) fn with_labels(self, classes: usize) -> Self {
-        let labels = integers("labels", classes, self.batch).map(|label| label as u32).collect();
+        let labels = integers("labels", classes, self.samples).map(|label| label as u32).collect();
         let classes = (0..classes).map(|class| class.to_string()).collect();
         Self { labels: Some(labels), classes, ..self }
     }
@@ -65,7 +80,7 @@ impl Source for Noise {
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         let count = self.shape[0] * self.shape[1];
-        let sample = index % self.batch;
+        let sample = self.place(index);
         out[..count].copy_from_slice(&self.values[sample * count..][..count]);
         let label = self.labels.as_ref().map(|labels| labels[sample]);
         Ok(Sample { length: self.shape[0] as u32, label })
@@ -80,22 +95,14 @@ impl TrainSource for Noise {}
 
 #[cfg(test)]
 mod tests {
-    use firebox_core::Precision;
-
     use super::*;
     use crate::bench::Workload;
 
     #[test]
     fn labels_and_tokens_cover_their_ranges_and_come_again() {
-        let config = BenchConfig {
-            workload: Workload::LstmMae,
-            precision: Precision::F32,
-            batch: None,
-            steps: 2,
-            warmup: 1,
-            evaluate: false,
-        };
-        let noise = Noise::tokens(64, &config, 128, 30_522).with_labels(3);
+        let config = BenchConfig { steps: 2, warmup: 1, ..BenchConfig::new(Workload::BertBase) };
+        let sizes = Sizes { batch: 64, length: 128, hidden: 768, samples: 64 };
+        let noise = Noise::tokens(sizes, &config, 30_522).with_labels(3);
         assert_eq!((noise.len(), noise.shape()), (3 * 64, [128, 1]));
         assert_eq!(noise.classes(), ["0", "1", "2"]);
         let read = |index| {
@@ -114,5 +121,14 @@ mod tests {
             assert_eq!(read(index + 64), (sample, tokens));
         }
         assert!(seen == [true; 3] && largest > 30_000.0);
+    }
+    #[test]
+    fn more_samples_than_a_batch_are_all_met() {
+        let config = BenchConfig { steps: 50, warmup: 0, ..BenchConfig::new(Workload::LstmMae) };
+        let sizes = Sizes { batch: 2, length: 3, hidden: 8, samples: 100 };
+        let noise = Noise::normal(sizes, &config, 4);
+        let met: std::collections::BTreeSet<usize> =
+            (0..noise.len()).map(|index| noise.place(index)).collect();
+        assert_eq!((noise.len(), met.len()), (100, 100));
     }
 }

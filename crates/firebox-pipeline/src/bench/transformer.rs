@@ -2,11 +2,13 @@
 
 use firebox_core::Stream;
 use firebox_loader::Batch;
-use firebox_models::{Loss, Transformer, TransformerConfig};
+use firebox_models::{Loss, Positions, Transformer, TransformerConfig};
 use firebox_train::{Objective, Streams};
 
+use super::config::{BenchConfig, Sizes, heads};
 use super::labels::cross_entropy;
-use super::{BenchConfig, Measured, Noise, time};
+use super::noise::Noise;
+use super::timing::{Beside, Measured, time};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -15,14 +17,24 @@ const CLASSES: usize = 3;
 const SMOOTHING: f64 = 0.1;
 
 pub(super) fn run(
-    batch: usize,
+    sizes: Sizes,
     config: &BenchConfig,
     device: &ChosenDevice,
+    beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
     let stream = Stream::new(1337, "weights");
-    let model = TransformerConfig::default().init(stream, 4, 105, CLASSES, &device.device)?;
-    let noise = Noise::normal(batch, config, [105, 4]).with_labels(CLASSES);
-    time(model.in_precision(config.precision), &Classifying, noise, config, device)
+    let width = sizes.hidden;
+    let settings = TransformerConfig {
+        width,
+        heads: heads(width, 16),
+        feedforward: 4 * width,
+        // The peers learn a vector for each position.
+        positions: Positions::Learned,
+        ..TransformerConfig::default()
+    };
+    let model = settings.init(stream, 4, sizes.length, CLASSES, &device.device)?;
+    let noise = Noise::normal(sizes, config, 4).with_labels(CLASSES);
+    time(model.in_precision(config.precision), &Classifying, noise, config, device, beside)
 }
 
 /// Cross-entropy with smoothed labels, as `F.cross_entropy` computes it.

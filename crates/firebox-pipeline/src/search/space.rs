@@ -12,12 +12,13 @@ const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.direct
 
 /// Keys that change what is measured, or by chance alone: losses of trials with other values cannot be
 /// compared.
-const NOT_COMPARABLE: [&str; 14] = [
+const NOT_COMPARABLE: [&str; 15] = [
     "run.seed",
     "data",
     "window",
     "labels",
     "split",
+    "forecast",
     "evaluate",
     "monitor",
     "text.path",

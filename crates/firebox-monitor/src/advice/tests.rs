@@ -1,0 +1,210 @@
+//! Advice on runs that are made up, beside a quiet one.
+
+use firebox_core::{Event, GpuSample, MachineSample};
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        on_gpu: false,
+        batch_size: 64,
+        workers: 1,
+        prefetch: 2,
+        rate_key: "train.optimizer.adamw.learning_rate",
+        learning_rate: 0.001,
+        scaling: Scaling::Off,
+        clip: Some(1.0),
+        clip_value: None,
+        epochs: 8,
+        early_stopping: true,
+        resume_every: None,
+    }
+}
+
+fn step(step: u64, milliseconds: f64, data_milliseconds: f64, loss: f64) -> Event {
+    match crate::testing::step(step, loss) {
+        Event::Step { epoch, loss, learning_rate, gradient_norm, samples, skipped, .. } => {
+            Event::Step {
+                step,
+                epoch,
+                loss,
+                learning_rate,
+                gradient_norm,
+                samples,
+                milliseconds,
+                data_milliseconds,
+                skipped,
+            }
+        }
+        other => other,
+    }
+}
+
+fn epoch(epoch: u64, train_loss: f64, validation: f64) -> Event {
+    let validation_loss = Some(validation);
+    Event::Epoch { epoch, step: epoch, train_loss, validation_loss, best: false, seconds: 0.0 }
+}
+
+fn machine(share: f64, in_use: u64, major_faults: f64) -> Event {
+    Event::Machine(MachineSample {
+        seconds: 1.0,
+        threads: 2,
+        cpu_threads: 2.0 * share,
+        memory_bytes: 1000,
+        available_bytes: 1000 - in_use,
+        major_faults: Some(major_faults),
+        ..MachineSample::default()
+    })
+}
+
+/// The findings and settings of these events of training, beside those of a quiet run.
+fn lines(events: &[Event], settings: &Settings) -> Vec<String> {
+    let mut usage = Usage::default();
+    usage.record(&Event::StageStarted { stage: "train".to_owned() });
+    events.iter().for_each(|event| usage.record(event));
+    let lines = advice(&usage, settings).into_iter();
+    lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()
+}
+
+fn check(events: &[Event], settings: &Settings, expected: &[&str]) {
+    let lines = lines(events, settings);
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    for part in expected {
+        assert!(line.contains(part), "`{part}` is missing in: {line}");
+    }
+}
+
+#[test]
+fn a_quiet_run_says_so_and_a_run_without_steps_says_nothing() {
+    let quiet = [step(1, 100.0, 1.0, 1.0), machine(0.95, 500, 0.0)];
+    check(&quiet, &settings(), &["nothing stood out: 1.0 % of 0.1 s of training"]);
+    assert!(lines(&[machine(0.1, 999, 500.0)], &settings()).is_empty());
+}
+
+#[test]
+fn each_finding_has_its_figure_and_its_setting() {
+    let one = |event| vec![step(1, 100.0, 1.0, 1.0), event];
+    check(
+        &[step(1, 100.0, 5.0, 1.0), step(2, 100.0, 19.0, 1.0)],
+        &settings(),
+        &["12.0 % of the time", "12.0 of 100 ms", "workers` from 1 to 2", "prefetch` from 2 to 4"],
+    );
+    let save = Event::Checkpoint {
+        step: 1,
+        path: String::new(),
+        blocked_milliseconds: 100.0,
+        save_milliseconds: 1.0,
+        bytes: 1,
+    };
+    let every = Settings { resume_every: Some(5), ..settings() };
+    check(&one(save), &every, &["50.0 % of the time", "resume_every` from 5 to 20"]);
+    check(
+        &one(machine(0.95, 950, 0.0)),
+        &settings(),
+        &["950 B of 1.0 kB of memory in use (95.0 %)", "batch_size` from 64 to 32"],
+    );
+    check(&one(machine(0.95, 1, 250.0)), &settings(), &["serve 250 page faults a second"]);
+    check(&one(machine(0.4, 1, 0.0)), &settings(), &["busy 40.0 %", "from 64 to 128"]);
+    let mut shared = machine(0.4, 1, 0.0);
+    if let Event::Machine(sample) = &mut shared {
+        sample.other_threads = Some(0.5);
+    }
+    check(&one(shared), &settings(), &["other processes took 25.0 %", "end other programs"]);
+    let gpu = Event::Machine(MachineSample {
+        seconds: 1.0,
+        gpus: vec![GpuSample {
+            utilisation: Some(0.9),
+            memory_used_bytes: Some(95),
+            memory_bytes: Some(100),
+            ..GpuSample::default()
+        }],
+        ..MachineSample::default()
+    });
+    let on_gpu = Settings { on_gpu: true, ..settings() };
+    check(&one(gpu), &on_gpu, &["95.0 % of a GPU's memory"]);
+}
+
+#[test]
+fn unstable_training_is_told_to_be_calmer() {
+    let skipped = [step(1, 1.0, 0.0, 1.0), step(2, 1.0, 0.0, f64::NAN)];
+    let expected = [
+        "1 of 2 steps",
+        "skipped is 2",
+        "learning_rate` from 0.001 to 0.0005",
+        "clip` from 1 to 0.5",
+    ];
+    check(&skipped, &settings(), &expected);
+    let off = Settings { clip: None, ..settings() };
+    check(&skipped, &off, &["`train.clip` to 1.0 (it is off)"]);
+    let values = Settings { clip: None, clip_value: Some(0.5), ..settings() };
+    check(&skipped, &values, &["to 0.0005, `train.clip_value` from 0.5 to 0.25"]);
+    let risen = [step(1, 1.0, 0.0, 1.0), epoch(1, 0.2, 1.0), epoch(2, 0.5, 1.0)];
+    check(
+        &risen,
+        &settings(),
+        &["rose from 0.200 in epoch 1 to 0.500 in epoch 2", "norm was 1.00"],
+    );
+    let level = [step(1, 1.0, 0.0, 1.0), epoch(1, 0.2, 1.0), epoch(2, 0.3, 1.0)];
+    check(&level, &settings(), &["nothing stood out"]);
+}
+
+/// A step whose loss is finite and whose gradient is not.
+fn overflown(number: u64) -> Event {
+    let mut event = step(number, 1.0, 0.0, 1.0);
+    if let Event::Step { gradient_norm, skipped, .. } = &mut event {
+        (*gradient_norm, *skipped) = (f64::INFINITY, true);
+    }
+    event
+}
+
+#[test]
+fn overflows_that_find_a_loss_scale_are_no_instability() {
+    let scaled = |scaling| Settings { scaling, ..settings() };
+    let dynamic = scaled(Scaling::Dynamic { interval: 2_000, floor: 1.0 });
+    let run = |overflows: u64, scale: f64| {
+        let mut events: Vec<Event> = (1..=100).map(|n| step(n, 1.0, 0.0, 1.0)).collect();
+        for n in 101..=100 + overflows {
+            events.push(overflown(n));
+            let before = 2.0 * scale;
+            events.push(Event::LossScale { step: n, before, scale, overflows: n - 100 });
+        }
+        events
+    };
+    check(&run(3, 8.0), &dynamic, &["nothing stood out"]);
+    let expected = [
+        "20 of 120 steps",
+        "under its loss scale -> `train.loss_scale.dynamic.interval` from 2000 to 4000, ",
+        "learning_rate` from 0.001 to 0.0005, `train.clip` from 1 to 0.5",
+    ];
+    check(&run(20, 8.0), &dynamic, &expected);
+    let unclipped = Settings { clip: None, ..dynamic.clone() };
+    check(&run(20, 8.0), &unclipped, &["from 0.001 to 0.0005, `train.clip` to 1.0 (it is off)"]);
+    // Where the scale cannot fall any more, training must become calmer.
+    let expected = ["a gradient overflowed, at the smallest loss scale (1) too", "to 0.0005"];
+    check(&run(20, 1.0), &dynamic, &expected);
+    let high = scaled(Scaling::Dynamic { interval: 2_000, floor: 8.0 });
+    check(&run(20, 8.0), &high, &["`train.loss_scale.dynamic.floor` from 8 to 1, `train"]);
+    // A scale that never falls has itself to blame.
+    let events = [step(1, 1.0, 0.0, 1.0), overflown(2)];
+    let fixed = scaled(Scaling::Static(65_536.0));
+    let expected = "which never falls -> `train.loss_scale.static` from 65536 to 4096, or";
+    check(&events, &fixed, &[expected]);
+    check(&events, &settings(), &["a loss or gradient was not finite", "to 0.0005"]);
+}
+
+#[test]
+fn epochs_that_were_too_many_or_too_few_are_told() {
+    let run = |losses: &[f64]| {
+        let mut events = vec![step(1, 1.0, 0.0, 1.0)];
+        events.extend(losses.iter().zip(1..).map(|(loss, number)| epoch(number, 0.1, *loss)));
+        events
+    };
+    let early = run(&[1.0, 0.5, 0.6, 0.6, 0.6]);
+    check(&early, &settings(), &["best (0.500) after epoch 2 of 5; 3 epochs", "from 8 to 4"]);
+    let falling = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]);
+    check(&falling, &settings(), &["fell by 25.0 %", "`train.epochs` from 8 to 16"]);
+    // Stopped before its last epoch, or level at the end: neither.
+    check(&run(&[1.0, 0.9]), &settings(), &["nothing stood out"]);
+    let level = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.399]);
+    check(&level, &settings(), &["nothing stood out"]);
+}

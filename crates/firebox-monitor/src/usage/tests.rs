@@ -1,0 +1,152 @@
+//! Usage of runs that are made up.
+
+use firebox_core::GpuSample;
+
+use super::*;
+
+pub(crate) fn started(stage: &str) -> Event {
+    Event::StageStarted { stage: stage.to_owned() }
+}
+
+fn sample(seconds: f64, cpu_threads: f64, other: f64, gpu: Option<f64>) -> Event {
+    let gpus = gpu.map(|share| GpuSample { utilisation: Some(share), ..GpuSample::default() });
+    Event::Machine(MachineSample {
+        seconds,
+        cpu_threads,
+        threads: 4,
+        other_threads: Some(other),
+        memory_bytes: 100,
+        available_bytes: 40,
+        gpus: gpus.into_iter().collect(),
+        ..MachineSample::default()
+    })
+}
+
+fn step(step: u64, milliseconds: f64, data_milliseconds: f64) -> Event {
+    Event::Step {
+        step,
+        epoch: 1,
+        loss: 1.0,
+        learning_rate: 0.1,
+        gradient_norm: 1.0,
+        samples: 4,
+        milliseconds,
+        data_milliseconds,
+        skipped: false,
+    }
+}
+
+fn usage(events: &[Event]) -> Usage {
+    let mut usage = Usage::default();
+    events.iter().for_each(|event| usage.record(event));
+    usage
+}
+
+#[test]
+fn means_are_over_time_and_peaks_of_training_are_its_own() {
+    let usage = usage(&[
+        started("ingest"),
+        sample(1.0, 4.0, 0.0, None),
+        started("train"),
+        sample(3.0, 1.0, 0.0, None),
+        Event::Asked { request: Request::Pause, step: 1 },
+        sample(9.0, 0.0, 0.0, None),
+        Event::Asked { request: Request::GoOn, step: 1 },
+        sample(1.0, 3.0, 0.0, None),
+    ]);
+    let measures = usage.measures();
+    let cpu = measures.iter().find(|measure| measure.name == CPU).unwrap();
+    assert_eq!((cpu.training_mean, cpu.training_peak, cpu.peak), (Some(1.5), Some(3.0), 4.0));
+    assert_eq!(usage.training_mean(CPU_SHARE), Some(0.375));
+    assert_eq!(usage.training_peak(MEMORY_IN_USE), Some(60.0));
+    assert!(measures.iter().all(|measure| !measure.name.starts_with("GPU")));
+}
+
+#[test]
+fn time_is_divided_among_data_checkpoints_and_validation() {
+    let save = Event::Checkpoint {
+        step: 1,
+        path: String::new(),
+        blocked_milliseconds: 100.0,
+        save_milliseconds: 500.0,
+        bytes: 1,
+    };
+    let epoch = Event::Epoch {
+        epoch: 1,
+        step: 2,
+        train_loss: 1.0,
+        validation_loss: Some(1.0),
+        best: true,
+        seconds: 1.0,
+    };
+    let shares = usage(&[step(1, 300.0, 60.0), save, step(2, 300.0, 40.0), epoch]).shares();
+    let expected = Shares { seconds: 1.0, data: 0.1, saves: 0.1, validation: 0.3 };
+    assert!((shares.validation - expected.validation).abs() < 1e-9, "{shares:?}");
+    assert_eq!(Shares { validation: 0.3, ..shares }, expected);
+    assert_eq!(Usage::default().shares(), Shares::default());
+}
+
+#[test]
+fn an_epoch_that_was_gone_on_with_loses_the_steps_of_its_own_attempt_only() {
+    let started = |resumed_at_step| Event::RunStarted {
+        run: "r".to_owned(),
+        device: "cpu".to_owned(),
+        resumed_at_step,
+    };
+    let epoch = Event::Epoch {
+        epoch: 1,
+        step: 3,
+        train_loss: 1.0,
+        validation_loss: Some(1.0),
+        best: true,
+        seconds: 0.5,
+    };
+    let events = [
+        started(None),
+        step(1, 300.0, 0.0),
+        step(2, 300.0, 0.0),
+        started(Some(2)),
+        step(3, 300.0, 0.0),
+        epoch,
+    ];
+    // 0.5 s since the resume, of which one step took 0.3 s; 0.9 s of steps in all.
+    let shares = usage(&events).shares();
+    assert!((shares.seconds - 1.1).abs() < 1e-9, "{shares:?}");
+    assert!((shares.validation - 0.2 / 1.1).abs() < 1e-9, "{shares:?}");
+}
+
+#[test]
+fn a_device_that_is_not_busy_has_a_cause() {
+    let check = |events: &[Event], on_gpu, good, expected: &str| {
+        let found = usage(events).utilisation(on_gpu).unwrap();
+        assert!(found.good == good && found.sentence.contains(expected), "{}", found.sentence);
+    };
+    check(
+        &[started("train"), sample(1.0, 3.9, 0.0, None)],
+        false,
+        true,
+        "97.5 % of the time: good",
+    );
+    // Exactly at the border is not above it.
+    check(&[started("train"), sample(1.0, 3.4, 0.0, None)], false, false, "85.0 %");
+    let starved = [started("train"), sample(1.0, 1.0, 0.0, Some(0.4)), step(1, 10.0, 6.0)];
+    check(&starved, true, false, "60.0 % of the time went by waiting for data");
+    let shared = [started("train"), sample(1.0, 2.0, 2.0, None), step(1, 10.0, 0.0)];
+    check(&shared, false, false, "other processes took 50.0 % of the processor");
+    check(&[started("train"), sample(1.0, 1.0, 0.0, None)], false, false, "do not fill it");
+    assert_eq!(usage(&[started("train"), step(1, 1.0, 0.0)]).utilisation(false), None);
+    assert_eq!(usage(&[started("train"), sample(1.0, 1.0, 0.0, None)]).utilisation(true), None);
+    // Samples of other stages say nothing about training.
+    assert_eq!(usage(&[started("ingest"), sample(1.0, 4.0, 0.0, None)]).utilisation(false), None);
+}
+
+#[test]
+fn steps_that_are_told_again_replace_those_before() {
+    let resumed = Event::RunStarted {
+        run: "r".to_owned(),
+        device: "cpu".to_owned(),
+        resumed_at_step: Some(1),
+    };
+    let usage = usage(&[step(1, 1.0, 0.0), step(2, 1.0, 0.0), resumed, step(2, 5.0, 0.0)]);
+    assert_eq!(usage.steps.iter().map(|s| s.milliseconds).collect::<Vec<_>>(), [1.0, 5.0]);
+}

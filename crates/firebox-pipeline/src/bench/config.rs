@@ -1,0 +1,209 @@
+//! What is timed: a workload, its sizes, and what goes on beside it.
+
+use std::str::FromStr;
+
+use firebox_core::Precision;
+
+use crate::error::PipelineError;
+
+/// A model with the shape of its batches, its loss and its dropout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// R1: BiLSTM 2 × 128 with LayerNorm and a decoder, windows of 105 steps and 4 channels, 15 %
+    /// of the steps hidden one by one.
+    LstmMae,
+    /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
+    /// and 1 channel. Not in the zoo yet: the model is beside this file.
+    LstmForecast,
+    /// R3: Transformer of width 128 with 3 layers, windows of 105 steps and 4 channels, 3 classes.
+    Transformer,
+    /// R5: 12 layers of width 768 on 128 tokens, 9 labels from the first token.
+    BertBase,
+    /// R3: a dense network of 128, 96, 64 and 32 units with BatchNorm on whole windows of 105 steps
+    /// and 4 channels.
+    Mlp,
+    /// R4: three convolutions with BatchNorm and a BiLSTM 2 × 256 on sequences of 500 steps and 1,024
+    /// channels.
+    CnnLstm,
+}
+
+impl Workload {
+    /// Every workload with its name.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::LstmMae, "lstm-mae"),
+        (Self::LstmForecast, "lstm-forecast"),
+        (Self::Transformer, "transformer"),
+        (Self::BertBase, "bert-base"),
+        (Self::Mlp, "mlp"),
+        (Self::CnnLstm, "cnn-lstm"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(workload, _)| *workload == self).map_or("", |(_, name)| name)
+    }
+
+    /// Samples of a batch in the reference system.
+    pub fn default_batch(self) -> usize {
+        match self {
+            Self::LstmMae | Self::Mlp => 512,
+            Self::LstmForecast => 128,
+            Self::Transformer => 256,
+            Self::BertBase => 16,
+            Self::CnnLstm => 64,
+        }
+    }
+
+    /// Steps of a sequence in the reference system.
+    pub(super) fn default_length(self) -> usize {
+        match self {
+            Self::BertBase => 128,
+            Self::CnnLstm => 500,
+            Self::LstmMae | Self::LstmForecast | Self::Transformer | Self::Mlp => 105,
+        }
+    }
+
+    /// Units of a hidden layer in the reference system; `None` where layers differ.
+    pub(super) fn default_hidden(self) -> Option<usize> {
+        match self {
+            Self::LstmMae | Self::Transformer => Some(128),
+            Self::BertBase => Some(768),
+            Self::CnnLstm => Some(256),
+            Self::LstmForecast | Self::Mlp => None,
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(_, name)| *name == text);
+        known.map(|(workload, _)| *workload).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
+            format!("`{text}` is not a workload; there is {}", names.join(", "))
+        })
+    }
+}
+
+/// What is timed.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchConfig {
+    /// The workload.
+    pub workload: Workload,
+    /// Type of the operands of products.
+    pub precision: Precision,
+    /// Samples of a batch; the workload's own by default.
+    pub batch: Option<usize>,
+    /// Steps that are timed, at least 1.
+    pub steps: u64,
+    /// Steps before them.
+    pub warmup: u64,
+    /// Only the forward pass and the loss, without dropout and gradients.
+    pub evaluate: bool,
+    /// Steps of a sequence; the workload's own by default. Not for lstm-forecast, whose sequence is
+    /// cut out of 105 steps.
+    pub length: Option<usize>,
+    /// Units of a hidden layer, or the width of a Transformer; the workload's own by default. Not for
+    /// lstm-forecast and mlp, whose layers differ.
+    pub hidden: Option<usize>,
+    /// Different samples that batches are drawn from; one batch by default.
+    pub samples: Option<usize>,
+    /// Threads that make batches; with 0, each is made when it is asked for.
+    pub workers: usize,
+    /// Whether sampler, trackers and progress go on beside it, as in a run that is watched.
+    pub watched: bool,
+}
+
+impl BenchConfig {
+    /// Ten steps of training in f32 at the workload's own sizes.
+    pub fn new(workload: Workload) -> Self {
+        Self {
+            workload,
+            precision: Precision::F32,
+            batch: None,
+            steps: 10,
+            warmup: 3,
+            evaluate: false,
+            length: None,
+            hidden: None,
+            samples: None,
+            workers: 1,
+            watched: false,
+        }
+    }
+
+    /// The sizes that it has.
+    ///
+    /// # Errors
+    ///
+    /// One that is zero, or that the workload cannot have.
+    pub(super) fn sizes(&self) -> Result<Sizes, PipelineError> {
+        let Self { workload, .. } = *self;
+        let refuse = |what: String| Err(PipelineError::Setting(what));
+        let batch = self.batch.unwrap_or(workload.default_batch());
+        let length = self.length.unwrap_or(workload.default_length());
+        let hidden = self.hidden.or(workload.default_hidden());
+        let samples = self.samples.unwrap_or(batch);
+        if batch == 0 || self.steps == 0 || length == 0 || hidden == Some(0) || samples == 0 {
+            return refuse("a benchmark needs at least one sample and one step".to_owned());
+        }
+        let fixed_length = workload == Workload::LstmForecast;
+        if self.length.is_some() && fixed_length {
+            return refuse(
+                "lstm-forecast has sequences of 24 steps, whatever the length".to_owned(),
+            );
+        }
+        if self.hidden.is_some() && workload.default_hidden().is_none() {
+            let name = workload.name();
+            return refuse(format!("the layers of {name} differ, so it has no `hidden` to set"));
+        }
+        if workload == Workload::CnnLstm && length < 8 {
+            return refuse("cnn-lstm halves its sequence three times: it needs 8 steps".to_owned());
+        }
+        Ok(Sizes { batch, length, hidden: hidden.unwrap_or(0), samples })
+    }
+}
+
+/// The sizes of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    pub(super) length: usize,
+    /// 0 where layers differ.
+    pub(super) hidden: usize,
+    pub(super) samples: usize,
+}
+
+/// Heads of a width: as many of the reference's size as fit, at least one.
+pub(super) fn heads(width: usize, of_a_head: usize) -> usize {
+    (1..=width / of_a_head).rev().find(|heads| width.is_multiple_of(*heads)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_the_references_unless_others_are_asked_for() {
+        let config = BenchConfig::new(Workload::LstmMae);
+        let expected = Sizes { batch: 512, length: 105, hidden: 128, samples: 512 };
+        assert_eq!(config.sizes().unwrap(), expected);
+        let small = BenchConfig { batch: Some(3), length: Some(7), hidden: Some(5), ..config };
+        let expected = Sizes { batch: 3, length: 7, hidden: 5, samples: 3 };
+        assert_eq!(small.sizes().unwrap(), expected);
+        let check = |config: BenchConfig, expected: &str| {
+            let error = config.sizes().unwrap_err();
+            assert!(error.is_bad_input() && error.to_string().contains(expected), "{error}");
+        };
+        check(BenchConfig { batch: Some(0), ..config }, "at least one sample");
+        check(BenchConfig { steps: 0, ..config }, "at least one sample and one step");
+        let forecast = BenchConfig::new(Workload::LstmForecast);
+        check(BenchConfig { length: Some(9), ..forecast }, "24 steps");
+        check(BenchConfig { hidden: Some(9), ..forecast }, "no `hidden` to set");
+        let convolutions = BenchConfig::new(Workload::CnnLstm);
+        check(BenchConfig { length: Some(7), ..convolutions }, "it needs 8 steps");
+        assert!("lstm".parse::<Workload>().unwrap_err().contains("lstm-mae"));
+        assert_eq!([heads(128, 16), heads(768, 64), heads(8, 64), heads(96, 64)], [8, 12, 1, 1]);
+    }
+}

@@ -1,0 +1,57 @@
+//! What Linux tells of this process: the processor time of its threads, and its largest memory.
+//! Elsewhere nothing is known.
+
+use std::time::Duration;
+
+/// Processor time of all threads that live.
+pub(super) fn busy() -> Option<Duration> {
+    busy_of(|_| true)
+}
+
+/// Processor time of the threads that live and whose name, of 15 bytes at most, is one of these.
+pub(super) fn busy_of(wanted: impl Fn(&str) -> bool) -> Option<Duration> {
+    let mut nanoseconds = 0;
+    for task in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if !wanted(name.trim_end()) {
+            continue;
+        }
+        // A thread that has just ended has no time to tell.
+        let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+        nanoseconds += text.split(' ').next()?.parse::<u64>().ok()?;
+    }
+    Some(Duration::from_nanos(nanoseconds))
+}
+
+/// The largest resident memory so far, MiB.
+pub(super) fn peak_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn time_is_told_of_the_threads_that_are_asked_for() {
+        let spin = || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(150) {
+                std::hint::spin_loop();
+            }
+            // The thread itself asks: it lives, and has been busy.
+            (busy_of(|name| name == "spinner"), busy_of(|name| name == "nobody"))
+        };
+        let thread = std::thread::Builder::new().name("spinner".to_owned()).spawn(spin).unwrap();
+        let (own, nobody) = thread.join().unwrap();
+        // A machine that is shared gives less than all of the time.
+        assert!(own.unwrap() > Duration::from_millis(10), "{own:?}");
+        assert_eq!(nobody, Some(Duration::ZERO));
+        assert!(busy().unwrap() > Duration::ZERO && peak_mib().unwrap() > 1.0);
+    }
+}

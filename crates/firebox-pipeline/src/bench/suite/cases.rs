@@ -1,0 +1,357 @@
+//! Which cases the suite has, and how long each is run.
+
+use firebox_core::Precision;
+use serde::{Deserialize, Serialize};
+
+use super::super::config::{BenchConfig, Workload};
+use super::super::work::operations;
+use crate::bench::Ceilings;
+
+/// Windows of R1: 11,873 and four augmented versions of each.
+pub(super) const R1_WINDOWS: usize = 59_365;
+/// Epochs of R1.
+pub(super) const R1_EPOCHS: usize = 50;
+
+/// A part of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SuitePart {
+    /// R1's table: what mixed precision, the loader and the kernels bring, alone and together.
+    Table,
+    /// What sampler, log, trackers and progress cost.
+    Watching,
+    /// Every workload in every precision and at two batch sizes.
+    Matrix,
+    /// Curves over one size each.
+    Scaling,
+}
+
+impl SuitePart {
+    /// Every part with its name.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Table, "table"),
+        (Self::Watching, "watching"),
+        (Self::Matrix, "matrix"),
+        (Self::Scaling, "scaling"),
+    ];
+}
+
+impl std::str::FromStr for SuitePart {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(_, name)| *name == text);
+        known.map(|(part, _)| *part).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
+            format!("`{text}` is not a part of the suite; there is {}", names.join(", "))
+        })
+    }
+}
+
+/// A size that a curve is drawn over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Axis {
+    /// Samples of a batch.
+    Batch,
+    /// Steps of a sequence.
+    Length,
+    /// Units of a hidden layer.
+    Hidden,
+    /// Different samples that batches are drawn from.
+    Samples,
+    /// Threads of the processor.
+    Threads,
+}
+
+impl Axis {
+    /// Its name, as an axis has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Batch => "batch size",
+            Self::Length => "sequence length",
+            Self::Hidden => "hidden size",
+            Self::Samples => "dataset size",
+            Self::Threads => "threads",
+        }
+    }
+}
+
+/// One thing to time.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) part: SuitePart,
+    /// Its name within its part.
+    pub(super) name: String,
+    pub(super) config: BenchConfig,
+    /// Whether Burn's own operations run instead of the kernels.
+    pub(super) composed: bool,
+    pub(super) threads: Option<usize>,
+    /// The curve that it is a point of, and where.
+    pub(super) point: Option<(Axis, usize)>,
+    /// Whether the peer runs it beside.
+    pub(super) peer: bool,
+    /// Seconds that one run of it is expected to take.
+    pub(super) seconds: f64,
+    /// Seconds that the peer is expected to take.
+    pub(super) peer_seconds: f64,
+}
+
+/// What decides about the cases.
+pub(super) struct Choice<'a> {
+    pub(super) ceilings: &'a Ceilings,
+    pub(super) on_gpu: bool,
+    pub(super) threads: usize,
+    pub(super) quick: bool,
+    pub(super) parts: &'a [SuitePart],
+}
+
+/// Share of the ceilings that a step is expected to reach, on the safe side. With Burn's own
+/// operations a BiLSTM reached a fourteenth of ours (LOG.md).
+const REACHED: f64 = 0.4;
+const REACHED_COMPOSED: f64 = 0.04;
+/// Milliseconds of a step that are not arithmetic, and seconds that a process takes to begin.
+const OTHER_MS: f64 = 0.7;
+const BEGIN: f64 = 0.3;
+/// Seconds of timed steps that one run of a case is meant to have.
+const TIMED: f64 = 1.2;
+const TIMED_QUICK: f64 = 0.3;
+/// Seconds of making a parameter and a number of noise.
+const MAKING: f64 = 2e-8;
+/// What PyTorch takes of our time, on the safe side, and until it has begun, seconds.
+const PEER_TIMES: f64 = 3.5;
+const PEER_BEGIN: f64 = 4.0;
+
+impl Choice<'_> {
+    /// Every case, in the order in which they run.
+    pub(super) fn cases(&self) -> Vec<Case> {
+        let mut cases = vec![];
+        cases.extend(self.table());
+        cases.extend(self.watching());
+        cases.extend(self.matrix());
+        cases.extend(self.scaling());
+        cases.retain(|case| self.parts.contains(&case.part));
+        cases.iter_mut().for_each(|case| self.size(case));
+        cases
+    }
+
+    /// Precisions that are worth timing here.
+    fn precisions(&self) -> Vec<Precision> {
+        match self.on_gpu {
+            true => vec![Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16],
+            false => vec![Precision::F32, Precision::Bf16],
+        }
+    }
+
+    fn table(&self) -> Vec<Case> {
+        let half = if self.on_gpu { Precision::F16 } else { Precision::Bf16 };
+        let row = |name: &str, precision, workers, composed| {
+            let config = BenchConfig {
+                precision,
+                workers,
+                batch: Some(if self.quick { 64 } else { 512 }),
+                samples: Some(if self.quick { 4096 } else { R1_WINDOWS }),
+                ..BenchConfig::new(Workload::LstmMae)
+            };
+            Case { composed, ..case(SuitePart::Table, name, config) }
+        };
+        vec![
+            row("baseline", Precision::F32, 0, true),
+            row("mixed precision", half, 0, true),
+            row("loader", Precision::F32, 2, true),
+            row("kernels", Precision::F32, 0, false),
+            row("all", half, 2, false),
+        ]
+    }
+
+    fn watching(&self) -> Vec<Case> {
+        let of = |name, watched| {
+            let config =
+                BenchConfig { batch: Some(64), watched, ..BenchConfig::new(Workload::LstmMae) };
+            case(SuitePart::Watching, name, config)
+        };
+        vec![of("alone", false), of("watched", true)]
+    }
+
+    fn matrix(&self) -> Vec<Case> {
+        let mut cases = vec![];
+        for (workload, name) in Workload::ALL {
+            let batch = workload.default_batch();
+            for precision in self.precisions() {
+                let mut of = |batch, evaluate, peer| {
+                    let config = BenchConfig {
+                        precision,
+                        batch: Some(batch),
+                        evaluate,
+                        ..BenchConfig::new(workload)
+                    };
+                    let mode = if evaluate { ", inference" } else { "" };
+                    let name = format!("{name}, {precision}, batch {batch}{mode}");
+                    cases.push(Case { peer, ..case(SuitePart::Matrix, &name, config) });
+                };
+                let small = (batch / 8).max(1);
+                // BERT on a processor takes PyTorch half a minute a case: its small batch stands for
+                // both.
+                let large = self.on_gpu || workload != Workload::BertBase;
+                of(small, false, !large || workload == Workload::LstmMae);
+                if !self.quick {
+                    of(batch, false, large);
+                    of(batch, true, large);
+                }
+            }
+        }
+        cases
+    }
+
+    fn scaling(&self) -> Vec<Case> {
+        let mut cases = vec![];
+        let mut curve = |workload: Workload, axis: Axis, sizes: &[usize]| {
+            for size in sizes {
+                let mut config = BenchConfig { batch: Some(64), ..BenchConfig::new(workload) };
+                let mut threads = None;
+                match axis {
+                    Axis::Batch => config.batch = Some(*size),
+                    Axis::Length => config.length = Some(*size),
+                    Axis::Hidden => config.hidden = Some(*size),
+                    Axis::Samples => config.samples = Some(*size),
+                    Axis::Threads => threads = Some(*size),
+                }
+                let name = format!("{}, {} {size}", workload.name(), axis.name());
+                let point = Some((axis, *size));
+                cases.push(Case { threads, point, ..case(SuitePart::Scaling, &name, config) });
+            }
+        };
+        let every = |sizes: &[usize]| -> Vec<usize> {
+            let stride = if self.quick { 2 } else { 1 };
+            sizes.iter().copied().step_by(stride).collect()
+        };
+        let both = [Workload::LstmMae, Workload::Transformer];
+        for workload in both.into_iter().take(if self.quick { 1 } else { 2 }) {
+            curve(workload, Axis::Batch, &every(&[8, 16, 32, 64, 128, 256]));
+            curve(workload, Axis::Length, &every(&[26, 52, 105, 210, 420]));
+            curve(workload, Axis::Hidden, &every(&[32, 64, 128, 256, 384]));
+        }
+        curve(Workload::LstmMae, Axis::Samples, &every(&[256, 1024, 4096, 16_384, R1_WINDOWS]));
+        if !self.on_gpu {
+            let mut threads: Vec<usize> =
+                (0..8).map(|power| 1 << power).take_while(|n| *n <= self.threads).collect();
+            if !threads.contains(&self.threads) {
+                threads.push(self.threads);
+            }
+            curve(Workload::LstmMae, Axis::Threads, &threads);
+        }
+        cases
+    }
+
+    /// Decides how many steps a case takes, and so how long it is.
+    fn size(&self, case: &mut Case) {
+        let Ok(sizes) = case.config.sizes() else { return };
+        let BenchConfig { workload, precision, evaluate, .. } = case.config;
+        let operations = operations(workload, sizes, evaluate);
+        let reached = if case.composed { REACHED_COMPOSED } else { REACHED };
+        let share = case.threads.map_or(1.0, |threads| threads as f64 / self.threads as f64);
+        let step = operations / (self.ceilings.flops(precision) * reached * share)
+            + OTHER_MS / 1e3
+            + optimizer_seconds(workload, evaluate, self.ceilings);
+        let mut timed = if self.quick { TIMED_QUICK } else { TIMED };
+        if case.part == SuitePart::Watching {
+            // The sampler looks once a second.
+            timed *= 5.0;
+        }
+        let least = if self.quick { 2.0 } else { 3.0 };
+        let steps = (timed / step).clamp(least, 400.0).round();
+        let warmup = (steps / 5.0).ceil().clamp(1.0, 20.0);
+        case.config.steps = steps as u64;
+        case.config.warmup = warmup as u64;
+        let noise = match workload {
+            Workload::CnnLstm => 1024,
+            Workload::BertBase => 1,
+            _ => 4,
+        };
+        let made = sizes.samples * sizes.length * noise + parameters(workload);
+        let steps = (steps + warmup) * step;
+        case.seconds = BEGIN + steps + MAKING * made as f64;
+        case.peer_seconds = PEER_BEGIN + PEER_TIMES * steps;
+    }
+}
+
+/// Parameters, where they matter for a time.
+fn parameters(workload: Workload) -> usize {
+    if workload == Workload::BertBase { 110_000_000 } else { 1_000_000 }
+}
+
+fn optimizer_seconds(workload: Workload, evaluate: bool, ceilings: &Ceilings) -> f64 {
+    let bytes = if evaluate { 0.0 } else { 28.0 * parameters(workload) as f64 };
+    2.0 * bytes / ceilings.memory_bytes
+}
+
+fn case(part: SuitePart, name: &str, config: BenchConfig) -> Case {
+    Case {
+        part,
+        name: name.to_owned(),
+        config,
+        composed: false,
+        threads: None,
+        point: None,
+        peer: false,
+        seconds: 0.0,
+        peer_seconds: 0.0,
+    }
+}
+
+/// How many rounds fit into so many seconds, from 1 to 9, with what one takes.
+pub(super) fn rounds(cases: &[Case], peers: f64, seconds: f64) -> (u64, f64) {
+    let own: f64 = cases.iter().map(|case| case.seconds).sum();
+    let theirs = cases.iter().filter(|case| case.peer).map(|case| case.peer_seconds * peers);
+    let round = own + theirs.sum::<f64>();
+    let rounds = if cases.is_empty() { 0.0 } else { (seconds / round).floor().clamp(1.0, 9.0) };
+    (rounds as u64, round)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CEILINGS: Ceilings = Ceilings {
+        f32_flops: 530e9,
+        bf16_flops: Some(1060e9),
+        f16_flops: Some(530e9),
+        memory_bytes: 60e9,
+    };
+
+    fn cases(quick: bool, on_gpu: bool) -> Vec<Case> {
+        let parts = SuitePart::ALL.map(|(part, _)| part);
+        Choice { ceilings: &CEILINGS, on_gpu, threads: 2, quick, parts: &parts }.cases()
+    }
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_sizes_that_it_can_have() {
+        for (quick, on_gpu) in [(false, false), (true, false), (false, true)] {
+            let cases = cases(quick, on_gpu);
+            let mut names: Vec<_> = cases.iter().map(|case| (case.part, &case.name)).collect();
+            names.sort();
+            let all = names.len();
+            names.dedup();
+            assert_eq!(names.len(), all);
+            for case in &cases {
+                assert!(case.config.sizes().is_ok(), "{case:?}");
+                assert!(case.seconds > BEGIN && case.config.steps >= 2, "{case:?}");
+            }
+            let of = |part| cases.iter().filter(|case| case.part == part).count();
+            assert_eq!((of(SuitePart::Table), of(SuitePart::Watching)), (5, 2));
+            let precisions = if on_gpu { 4 } else { 2 };
+            let batches = if quick { 1 } else { 3 };
+            assert_eq!(of(SuitePart::Matrix), 6 * precisions * batches);
+        }
+    }
+
+    /// The budgets that the documentation names, on two cores of the machine that they were made for.
+    #[test]
+    fn a_full_round_takes_minutes_and_a_quick_one_less_than_two() {
+        let seconds = |quick, peers| rounds(&cases(quick, false), peers, 0.0).1;
+        let all = [seconds(false, 0.0), seconds(false, 2.0), seconds(true, 0.0)];
+        assert!(all[0] < 330.0 && all[1] < 880.0 && all[2] < 100.0, "{all:?}");
+        assert_eq!(rounds(&cases(true, false), 0.0, 1e9).0, 9);
+        assert_eq!(rounds(&cases(false, false), 2.0, 1.0).0, 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! The peer: PyTorch, through a script that times the same workloads and prints the same keys.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use firebox_core::Precision;
+
+use super::cases::Case;
+use crate::error::PipelineError;
+
+/// The forms that PyTorch is timed in: as installed, and with glibc's allocator tuned. On a GPU memory
+/// is not glibc's.
+const FORMS: [(&str, &[&str]); 2] = [("installed", &[]), ("tuned", &["--tuned"])];
+
+/// A Python that has PyTorch, and the script.
+pub(super) struct Torch {
+    python: PathBuf,
+    script: PathBuf,
+    on_gpu: bool,
+}
+
+/// Where the peer is, or is to be made.
+#[derive(Clone, Debug, Default)]
+pub struct TorchConfig {
+    /// A Python that has PyTorch. Without one, `python3` is tried, and then an environment is made.
+    pub python: Option<PathBuf>,
+    /// The script, `torch_steps.py`.
+    pub script: PathBuf,
+    /// Folder of the environment that is made where no Python has PyTorch.
+    pub environment: PathBuf,
+}
+
+impl Torch {
+    /// Finds the peer, or makes an environment for it.
+    pub(super) fn find(
+        config: &TorchConfig,
+        on_gpu: bool,
+        say: &dyn Fn(&str),
+    ) -> Result<Self, PipelineError> {
+        let TorchConfig { script, environment, .. } = config;
+        if !script.is_file() {
+            return Err(PipelineError::Setting(format!(
+                "the peer's script {} is not there\n  name it with --torch-steps FILE: a program that prints the keys of `firebox bench --json`",
+                script.display()
+            )));
+        }
+        let made = environment.join("bin").join("python");
+        let python = match &config.python {
+            Some(python) if has_torch(python) => python.clone(),
+            Some(python) => {
+                return Err(PipelineError::Setting(format!(
+                    "{} has no PyTorch\n  name another with --python, or leave it out: then an environment is made",
+                    python.display()
+                )));
+            }
+            None => {
+                match [PathBuf::from("python3"), made.clone()].into_iter().find(|p| has_torch(p)) {
+                    Some(python) => python,
+                    None => {
+                        make(environment, on_gpu, say)?;
+                        made
+                    }
+                }
+            }
+        };
+        Ok(Self { python, script: script.clone(), on_gpu })
+    }
+
+    /// The forms that it is timed in.
+    pub(super) fn forms(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        if self.on_gpu { &FORMS[..1] } else { &FORMS }
+    }
+
+    /// How a form is started for a case.
+    pub(super) fn command(&self, case: &Case, form: &[&str], device: &str) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg(&self.script).args(arguments(case)).args(form);
+        // Its devices have no index, and no other name than these two.
+        command.args(["--device", if device.starts_with("cpu") { "cpu" } else { "cuda" }]);
+        if let Some(threads) = case.threads {
+            command.args(["--threads", &threads.to_string()]);
+        }
+        command
+    }
+}
+
+fn arguments(case: &Case) -> Vec<String> {
+    let config = &case.config;
+    let precision = match config.precision {
+        Precision::F32 => "fp32".to_owned(),
+        Precision::F16 => "fp16".to_owned(),
+        other => other.to_string(),
+    };
+    let batch = config.batch.unwrap_or(config.workload.default_batch());
+    let mut arguments: Vec<String> = [
+        ("--workload", config.workload.name().to_owned()),
+        ("--precision", precision),
+        ("--batch", batch.to_string()),
+        // A slower peer takes fewer steps in the same time; three tell a median.
+        ("--steps", (config.steps / 3).clamp(3, 100).to_string()),
+        ("--warmup", config.warmup.max(2).to_string()),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value])
+    .collect();
+    if config.evaluate {
+        arguments.push("--eval".to_owned());
+    }
+    arguments
+}
+
+fn has_torch(python: &Path) -> bool {
+    let import = Command::new(python).args(["-c", "import torch"]).output();
+    import.is_ok_and(|output| output.status.success())
+}
+
+/// Makes an environment with PyTorch in it: for a processor from PyTorch's own index, whose packages
+/// are a tenth of PyPI's, else from PyPI.
+fn make(folder: &Path, on_gpu: bool, say: &dyn Fn(&str)) -> Result<(), PipelineError> {
+    let failed = |what: &str, said: &str| {
+        PipelineError::Setting(format!(
+            "{what}: {said}\n  install PyTorch yourself, and name its Python with --python"
+        ))
+    };
+    let run = |program: &Path, arguments: &[&str]| -> Result<(), String> {
+        let output = Command::new(program).args(arguments).output();
+        match output {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => {
+                let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+                Err(errors
+                    .lines()
+                    .rev()
+                    .find(|line| !line.trim().is_empty())
+                    .unwrap_or("")
+                    .to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    say(&format!("no Python has PyTorch: making an environment for it in {}", folder.display()));
+    let at = folder.to_string_lossy();
+    run(Path::new("python3"), &["-m", "venv", &at])
+        .map_err(|said| failed("no environment could be made with python3 -m venv", &said))?;
+    let python = folder.join("bin").join("python");
+    let install = ["-m", "pip", "install", "--quiet", "torch", "numpy"];
+    let index = ["--index-url", "https://download.pytorch.org/whl/cpu"];
+    if !on_gpu {
+        say("installing torch from PyTorch's index for processors");
+        if run(&python, &[&install[..], &index[..]].concat()).is_ok() {
+            return Ok(());
+        }
+    }
+    say("installing torch from PyPI, which takes some minutes");
+    run(&python, &install).map_err(|said| failed("PyTorch could not be installed", &said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_with_the_way_out() {
+        let silent = |_: &str| ();
+        let found = |config: TorchConfig| match Torch::find(&config, false, &silent) {
+            Ok(_) => panic!("there is no such peer"),
+            Err(error) => {
+                assert!(error.is_bad_input());
+                error.to_string()
+            }
+        };
+        let script = found(TorchConfig { script: "nowhere.py".into(), ..TorchConfig::default() });
+        assert!(script.contains("nowhere.py is not there") && script.contains("--torch-steps"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (python, script) = (Some("no-such-python".into()), file.path().to_path_buf());
+        let python = found(TorchConfig { python, script, environment: "unused".into() });
+        assert!(python.contains("no-such-python has no PyTorch") && python.contains("--python"));
+    }
+}

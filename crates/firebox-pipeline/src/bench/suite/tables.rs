@@ -1,0 +1,279 @@
+//! The figures of the suite as tables and charts.
+
+use std::collections::BTreeMap;
+
+use firebox_eval::{Estimate, SheetChart, SheetSection, Table};
+
+use super::cases::{Axis, R1_EPOCHS, R1_WINDOWS, SuitePart};
+use super::result::{Measurement, Performance, Spread, exponent, step};
+
+/// Three digits, and no more than anybody measures.
+pub(super) fn digits(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() => "–".to_owned(),
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// `12.3 (12.1 to 12.9)`.
+pub(super) fn spread(found: Option<Spread>) -> String {
+    found.map_or("–".to_owned(), |Spread { value, low, high }| match low == high {
+        true => digits(value),
+        false => format!("{} ({} to {})", digits(value), digits(low), digits(high)),
+    })
+}
+
+fn share(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |share| format!("{} %", digits(100.0 * share)))
+}
+
+fn table(title: &str, note: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+    Table {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        columns: columns.iter().map(|column| (*column).to_owned()).collect(),
+        rows,
+    }
+}
+
+/// Cases of a part that were timed.
+fn timed(all: &Performance, part: SuitePart) -> impl Iterator<Item = &Measurement> {
+    all.cases.iter().filter(move |case| case.part == part && !case.rounds.is_empty())
+}
+
+/// How much faster each setting of R1's table is than the first, round by round.
+pub(super) fn speed_ups(all: &Performance) -> Vec<(&Measurement, Spread)> {
+    let cases: Vec<_> = timed(all, SuitePart::Table).collect();
+    let Some(first) = cases.first().filter(|case| case.name == "baseline") else { return vec![] };
+    let of = |case: &Measurement| {
+        let pairs = first.rounds.iter().zip(&case.rounds);
+        Spread::of(pairs.map(|(baseline, own)| baseline.step_ms / own.step_ms))
+    };
+    cases.iter().filter_map(|case| Some((*case, of(case)?))).collect()
+}
+
+/// R1's table.
+pub(super) fn settings(all: &Performance) -> SheetSection {
+    let rows = speed_ups(all).into_iter().map(|(case, speed_up)| {
+        let rate = case.median(|round| Some(round.samples_per_s)).unwrap_or(f64::NAN);
+        let epoch = R1_WINDOWS as f64 / rate / 60.0;
+        let waiting = case.median(|round| {
+            let mean = round.batch as f64 * 1e3 / round.samples_per_s;
+            Some(round.data_ms / mean)
+        });
+        vec![
+            case.name.clone(),
+            spread(case.step()),
+            digits(rate),
+            share(waiting),
+            share(case.median(|round| round.utilisation)),
+            spread(Some(speed_up)),
+            digits(epoch),
+            digits(epoch * R1_EPOCHS as f64),
+        ]
+    });
+    let columns = [
+        "setting",
+        "step ms",
+        "samples/s",
+        "data overhead",
+        "utilisation",
+        "speed-up",
+        "epoch min",
+        "total min",
+    ];
+    let batch = timed(all, SuitePart::Table).next().map_or(0, |case| case.rounds[0].batch);
+    SheetSection {
+        id: "settings",
+        title: "What each setting brings",
+        lead: format!(
+            "R1's model (lstm-mae) at batch {batch} on windows of noise. The baseline is Burn's own operations in f32, each batch made when it is asked for; mixed precision, the loader (two threads that work ahead) and the kernels are switched on alone, then all together. An epoch has R1's {R1_WINDOWS} windows, the total {R1_EPOCHS} epochs. In parentheses: the range of the rounds."
+        ),
+        tables: vec![table("What each setting brings", "", &columns, rows.collect())],
+        charts: vec![SheetChart::Bars {
+            title: "Milliseconds of a step".to_owned(),
+            rows: timed(all, SuitePart::Table)
+                .filter_map(|case| {
+                    let Spread { value, low, high } = case.step()?;
+                    Some((case.name.clone(), Estimate { value, low, high }, case.name == "all"))
+                })
+                .collect(),
+        }],
+    }
+}
+
+/// What watching costs: directly, and in whole steps in turn.
+pub(super) fn watching(all: &Performance) -> SheetSection {
+    let cases: Vec<_> = timed(all, SuitePart::Watching).collect();
+    let [alone, watched] = &cases[..] else { return SheetSection::default() };
+    let of = |figure: fn(&super::super::Watching) -> Option<f64>| {
+        let own = watched.rounds.iter().filter_map(|round| Some((round.watching?, round.step_ms)));
+        Spread::of(own.filter_map(|(cost, step)| Some(figure(&cost)? / 10.0 / step)))
+    };
+    let pairs = alone.rounds.iter().zip(&watched.rounds);
+    let turns = Spread::of(pairs.map(|(a, w)| 100.0 * (w.step_ms / a.step_ms - 1.0)));
+    let percent = |found: Option<Spread>| {
+        found.map_or("–".to_owned(), |Spread { value, low, high }| match low == high {
+            true => format!("{value:.3} %"),
+            false => format!("{value:.3} % ({low:.3} to {high:.3})"),
+        })
+    };
+    let rows = vec![
+        vec!["the training loop stands still".to_owned(), percent(of(|cost| Some(cost.loop_us)))],
+        vec![
+            "processor time of all threads that watch".to_owned(),
+            percent(of(|cost| cost.threads_us)),
+        ],
+        vec!["whole steps, watched after alone, round by round".to_owned(), percent(turns)],
+    ];
+    SheetSection {
+        id: "watching",
+        title: "What watching costs",
+        lead: format!(
+            "Sampler, log, TensorBoard, MLflow's files, Prometheus and progress, beside lstm-mae at batch {} in f32 ({} ms a step), as shares of a step. The first two add up to the most that watching can cost; the third has the noise of the machine in it.",
+            alone.rounds[0].batch,
+            spread(alone.step())
+        ),
+        tables: vec![table("What watching costs", "", &["what", "share of a step"], rows)],
+        charts: vec![],
+    }
+}
+
+/// Every workload, with its floor and the peer.
+pub(super) fn workloads(all: &Performance) -> SheetSection {
+    let cases: Vec<_> = timed(all, SuitePart::Matrix).collect();
+    let rows = cases.iter().map(|case| {
+        let step = case.step();
+        let reached = step.map(|step| case.floor_ms / step.value);
+        let memory = case.median(|round| round.peak_mib);
+        vec![
+            case.name.clone(),
+            spread(step),
+            case.median(|round| Some(round.samples_per_s)).map_or("–".to_owned(), digits),
+            digits(case.floor_ms),
+            share(reached),
+            share(case.median(|round| round.utilisation)),
+            memory.map_or("–".to_owned(), |mib| format!("{mib:.0}")),
+        ]
+    });
+    let columns = ["case", "step ms", "samples/s", "floor ms", "of it", "utilisation", "peak MiB"];
+    let note = "The floor is the products of a step at the measured peak of their type, and the optimizer's way through memory at its measured rate; `of it` is how close the step comes.";
+    let mut tables = vec![table("Steps and floors", note, &columns, rows.collect())];
+    tables.push(beside(&cases));
+    SheetSection {
+        id: "workloads",
+        title: "Workloads",
+        lead: "Whole steps: from asking for a batch to the updated weights, or in inference to the loss that was read back. In parentheses: the range of the rounds.".to_owned(),
+        charts: vec![],
+        tables,
+    }
+}
+
+/// The peer in each of its forms.
+fn beside(cases: &[&Measurement]) -> Table {
+    let with_peer = cases.iter().filter(|case| !case.peers.is_empty());
+    let rows = with_peer.map(|case| {
+        let of = |form: &str| case.peers.iter().find(|peer| peer.form == form);
+        let time = |form: &str| match of(form) {
+            Some(peer) if peer.error.is_some() => "failed".to_owned(),
+            Some(peer) => spread(step(&peer.rounds)),
+            None => "–".to_owned(),
+        };
+        let memory = of("installed")
+            .and_then(|peer| Spread::of(peer.rounds.iter().filter_map(|round| round.peak_mib)));
+        let own = case.median(|round| round.peak_mib);
+        let memory = match (own, memory) {
+            (Some(own), Some(theirs)) => format!("{own:.0} / {:.0}", theirs.value),
+            _ => "–".to_owned(),
+        };
+        vec![
+            case.name.clone(),
+            spread(case.step()),
+            time("installed"),
+            time("tuned"),
+            spread(case.over("installed")),
+            spread(case.over("tuned")),
+            memory,
+        ]
+    });
+    let columns = [
+        "case",
+        "Firebox ms",
+        "PyTorch ms",
+        "tuned ms",
+        "over PyTorch",
+        "over tuned",
+        "peak MiB, ours / theirs",
+    ];
+    let note = "In turn: each round starts Firebox, then PyTorch as installed, then PyTorch with glibc's allocator tuned. A ratio is the median of the rounds' ratios.";
+    table("Beside PyTorch", note, &columns, rows.collect())
+}
+
+/// Curves over one size each, with their exponents.
+pub(super) fn scaling(all: &Performance) -> SheetSection {
+    type Points = Vec<(f64, f64)>;
+    let mut curves: BTreeMap<(Axis, String), Points> = BTreeMap::new();
+    for case in timed(all, SuitePart::Scaling) {
+        let (Some((axis, size)), Some(step)) = (case.point, case.step()) else { continue };
+        let name = case.rounds[0].workload.clone();
+        curves.entry((axis, name)).or_default().push((size as f64, step.value));
+    }
+    let mut charts: BTreeMap<Axis, Vec<(String, Points)>> = BTreeMap::new();
+    let mut rows = vec![];
+    for ((axis, name), points) in curves {
+        let fitted = exponent(&points)
+            .map_or("–".to_owned(), |(slope, error)| format!("{slope:.2} ± {error:.2}"));
+        let texts: Vec<String> =
+            points.iter().map(|(size, time)| format!("{size}: {}", digits(*time))).collect();
+        rows.push(vec![name.clone(), axis.name().to_owned(), fitted, texts.join(", ")]);
+        charts.entry(axis).or_default().push((name, points));
+    }
+    let charts = charts.into_iter().map(|(axis, curves)| SheetChart::Powers {
+        title: format!("Milliseconds of a step over {}", axis.name()),
+        axis: axis.name().to_owned(),
+        unit: "ms".to_owned(),
+        curves,
+    });
+    let columns = ["workload", "over", "exponent", "step ms by size"];
+    SheetSection {
+        id: "scaling",
+        title: "Scaling",
+        lead: "One size at a time, at batch 64 in f32 where nothing else is said. The exponent is the slope of a least-squares line through the logarithms of size and time, with its standard error: 1 is proportional, 0 is no dependence.".to_owned(),
+        charts: charts.collect(),
+        tables: vec![table("Scaling", "", &columns, rows)],
+    }
+}
+
+/// What the device does at most.
+pub(super) fn machine(all: &Performance) -> SheetSection {
+    let giga = |rate: f64| format!("{:.0}", rate / 1e9);
+    let ceilings = &all.ceilings;
+    let optional = |rate: Option<f64>| rate.map_or("–".to_owned(), giga);
+    let rows = vec![
+        vec!["products in f32".to_owned(), giga(ceilings.f32_flops), "GFLOP/s".to_owned()],
+        vec!["products in bf16".to_owned(), optional(ceilings.bf16_flops), "GFLOP/s".to_owned()],
+        vec!["products in f16".to_owned(), optional(ceilings.f16_flops), "GFLOP/s".to_owned()],
+        vec!["memory, read and written".to_owned(), giga(ceilings.memory_bytes), "GB/s".to_owned()],
+    ];
+    SheetSection {
+        id: "machine",
+        title: "Ceilings of the machine",
+        lead: "Measured by this run: on a processor chains of products in registers and an update of 256 MiB in place, by all threads; on a GPU Burn's product of two matrices of 4,096² and an addition of 256 MiB.".to_owned(),
+        charts: vec![],
+        tables: vec![table("Ceilings", "", &["what", "at most", "unit"], rows)],
+    }
+}
+
+/// What is to be typed for each figure.
+pub(super) fn commands(all: &Performance) -> SheetSection {
+    let rows = all.cases.iter().map(|case| vec![case.name.clone(), format!("`{}`", case.command)]);
+    SheetSection {
+        id: "commands",
+        title: "Each figure again",
+        lead: "Each line prints one round of its case as JSON.".to_owned(),
+        charts: vec![],
+        tables: vec![table("Commands", "", &["case", "command"], rows.collect())],
+    }
+}

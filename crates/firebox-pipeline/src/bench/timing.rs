@@ -1,0 +1,224 @@
+//! Times the steps of a workload, as the training loop reports them.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
+use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
+use firebox_models::Loss;
+use firebox_monitor::sampled;
+use firebox_train::{
+    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams,
+    TrainConfig,
+};
+
+use super::config::BenchConfig;
+use super::noise::Noise;
+use super::processor;
+use super::watch::{Watching, watched};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+
+/// Seconds between two samples of a GPU, whose steps are short.
+const GPU_PERIOD: f64 = 0.1;
+
+/// What goes on beside the steps.
+pub(super) struct Beside<'a> {
+    /// Shows progress, where it is watched.
+    pub(super) progress: &'a dyn Listener,
+}
+
+/// What was measured of the steps.
+#[derive(Default)]
+pub(crate) struct Measured {
+    /// Times in milliseconds, in the end of the timed steps alone.
+    pub(crate) times: Vec<f64>,
+    /// Milliseconds of each that went by waiting for data.
+    pub(crate) waits: Vec<f64>,
+    /// Losses of all steps.
+    pub(crate) losses: Vec<f64>,
+    /// Largest resident memory up to the last step: what is saved after it is no part of a step.
+    pub(crate) peak_mib: Option<f64>,
+    /// Parameters of the model.
+    pub(crate) parameters: usize,
+    /// Share of the device's time that the timed steps kept it busy.
+    pub(crate) utilisation: Option<f64>,
+    /// What watching cost, if there was any.
+    pub(crate) watching: Option<Watching>,
+}
+
+/// Steps in hand: what was measured, and the processor's time when the timed ones began.
+struct Steps {
+    measured: Measured,
+    /// Steps that are not timed, and all steps.
+    warmup: u64,
+    all: u64,
+    begun: Option<(Instant, Option<Duration>)>,
+    gpu: Vec<f64>,
+}
+
+impl Steps {
+    fn new(config: &BenchConfig) -> Self {
+        let mut steps = Self {
+            measured: Measured::default(),
+            warmup: config.warmup,
+            all: config.warmup + config.steps,
+            begun: None,
+            gpu: vec![],
+        };
+        steps.look();
+        steps
+    }
+
+    fn step(&mut self, milliseconds: f64, wait: f64, loss: f64) {
+        self.measured.times.push(milliseconds);
+        self.measured.waits.push(wait);
+        self.measured.losses.push(loss);
+        self.look();
+    }
+
+    /// Reads the processor's time where the timed steps begin and where they end.
+    fn look(&mut self) {
+        let taken = self.measured.times.len() as u64;
+        if taken == self.warmup {
+            self.begun = Some((Instant::now(), processor::busy()));
+        }
+        if taken == self.all {
+            self.measured.peak_mib = processor::peak_mib();
+            let busy = self.begun.and_then(|(begun, before)| {
+                let busy = processor::busy()?.checked_sub(before?)?;
+                Some(busy.as_secs_f64() / begun.elapsed().as_secs_f64())
+            });
+            let threads = rayon::current_num_threads() as f64;
+            self.measured.utilisation = busy.map(|busy| (busy / threads).min(1.0));
+        }
+    }
+
+    /// A sample of the device, which counts once the timed steps have begun.
+    fn sample(&mut self, utilisation: Option<f64>) {
+        if self.begun.is_some() {
+            self.gpu.extend(utilisation);
+        }
+    }
+
+    /// The timed steps.
+    fn end(mut self, gpu: bool) -> Measured {
+        let warmup = (self.warmup as usize).min(self.measured.times.len());
+        self.measured.times.drain(..warmup);
+        self.measured.waits.drain(..warmup);
+        if gpu {
+            let count = self.gpu.len() as f64;
+            self.measured.utilisation = (count > 0.0).then(|| self.gpu.iter().sum::<f64>() / count);
+        }
+        self.measured
+    }
+}
+
+/// Times a model on a batch that comes again, or on more samples.
+pub(super) fn time<M: Module, O: Objective<M>>(
+    model: M,
+    objective: &O,
+    noise: Noise,
+    config: &BenchConfig,
+    device: &ChosenDevice,
+    beside: &Beside<'_>,
+) -> Result<Measured, PipelineError> {
+    // One batch is ready while another is filled: more would be memory that the peer does not take.
+    let settings = LoaderConfig {
+        batch_size: noise.batch,
+        workers: config.workers,
+        prefetch: 2 * config.workers,
+        ..LoaderConfig::default()
+    };
+    let (gpu, precision) = (device.backend != "cpu", config.precision);
+    let parameters = model.num_params();
+    let steps = Mutex::new(Steps::new(config));
+    let listener = |event: &Event| {
+        let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Step { milliseconds, data_milliseconds, loss, .. } => {
+                steps.step(*milliseconds, *data_milliseconds, *loss);
+            }
+            Event::Machine(sample) => {
+                steps.sample(sample.gpus.first().and_then(|gpu| gpu.utilisation));
+            }
+            _ => {}
+        }
+    };
+    let mut watching = None;
+    // The processor's own time tells its utilisation without a sampler.
+    sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
+        if config.evaluate {
+            let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
+            return evaluate(&model.valid(), objective, &loader, &steps);
+        }
+        let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
+        let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
+        if !config.watched {
+            return train(model, objective, &loader, precision, folder.path(), &listener);
+        }
+        let (done, found) = watched(folder.path(), beside.progress, &listener, |everyone| {
+            train(model, objective, &loader, precision, folder.path(), everyone)
+        })?;
+        watching = Some(found);
+        done
+    })?;
+    let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Measured { parameters, watching, ..steps.end(gpu) })
+}
+
+/// Steps of training as the loop reports them: from asking for a batch to the updated weights.
+fn train<M: Module, O: Objective<M>>(
+    model: M,
+    objective: &O,
+    loader: &TrainLoader,
+    precision: Precision,
+    folder: &Path,
+    listener: &dyn Listener,
+) -> Result<(), PipelineError> {
+    let config = TrainConfig {
+        epochs: 1,
+        schedule: Schedule::Constant(Constant::default()),
+        early_stopping: None,
+        // As a pipeline does it: f16 without a scale is another, worse job.
+        loss_scale: LossScale::default().resolve(precision == Precision::F16),
+        checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
+        ..TrainConfig::default()
+    };
+    let run = Run {
+        folder,
+        key: Key::builder("bench", 1).finish(),
+        seed: 1337,
+        resume: false,
+        stop: &AtomicBool::new(false),
+        requests: &Requests::new(),
+        listener,
+    };
+    let data = Data { train: loader, validation: None };
+    firebox_train::train(model, objective, data, &config, &run)?;
+    Ok(())
+}
+
+/// Losses of batches as validation computes them, each read back.
+fn evaluate<M: Module, O: Objective<M>>(
+    model: &M,
+    objective: &O,
+    loader: &HeldOutLoader,
+    steps: &Mutex<Steps>,
+) -> Result<(), PipelineError> {
+    let samples = Stream::new(1337, "masks");
+    let mut start = Instant::now();
+    for batch in loader.batches() {
+        let batch: Batch = batch?;
+        let wait = start.elapsed().as_secs_f64() * 1e3;
+        let Loss { value, .. } = objective.loss(model, &batch, Streams { samples, dropout: None });
+        let loss = value.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+        steps.lock().unwrap_or_else(PoisonError::into_inner).step(milliseconds, wait, loss);
+        start = Instant::now();
+    }
+    Ok(())
+}

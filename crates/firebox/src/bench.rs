@@ -1,0 +1,218 @@
+//! `firebox bench`, one workload, and `firebox bench suite`, all of them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use firebox_core::Precision;
+use firebox_pipeline::{
+    BenchConfig, BenchResult, Regression, SuiteConfig, SuitePart, TorchConfig, Workload,
+};
+
+use crate::device;
+use crate::output::say;
+use crate::terminal::{LogFormat, Terminal, write_line};
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BenchFlags {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+    #[command(flatten)]
+    one: OneFlags,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Time every workload, what each setting brings and how steps scale, in rounds, and write
+    /// performance_summary.md, performance.json and performance.html.
+    Suite(SuiteFlags),
+}
+
+#[derive(Args)]
+struct OneFlags {
+    /// The workload: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
+    #[arg(long, default_value = "lstm-mae")]
+    workload: Workload,
+    /// Type of the operands of products: f32, tf32, bf16, f16.
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
+    /// Samples of a batch; by default the workload's own.
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Steps that are timed.
+    #[arg(long, default_value_t = 10)]
+    steps: u64,
+    /// Steps before them.
+    #[arg(long, default_value_t = 3)]
+    warmup: u64,
+    /// Time the forward pass and the loss alone, in evaluation.
+    #[arg(long)]
+    eval: bool,
+    /// Steps of a sequence; by default the workload's own.
+    #[arg(long)]
+    length: Option<usize>,
+    /// Units of a hidden layer, or the width; by default the workload's own.
+    #[arg(long)]
+    hidden: Option<usize>,
+    /// Different samples that batches are drawn from; by default one batch.
+    #[arg(long)]
+    samples: Option<usize>,
+    /// Threads that make batches; 0: each batch is made when it is asked for.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Sampler, log, trackers and progress on, as in a run that is watched, and what they cost.
+    #[arg(long)]
+    watched: bool,
+    /// Device: auto, cpu, cuda:0, vulkan, …
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A program that is timed beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PeerName {
+    /// PyTorch.
+    Torch,
+}
+
+#[derive(Args)]
+struct SuiteFlags {
+    /// Device: auto, cpu, cuda:0, vulkan, …
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Folder of the results.
+    #[arg(long, default_value = "performance", value_name = "FOLDER")]
+    output: PathBuf,
+    /// Fewer and shorter cases, for a look or a CI machine.
+    #[arg(long)]
+    quick: bool,
+    /// Minutes that it may take; they decide how many rounds there are.
+    #[arg(long, default_value_t = 15.0)]
+    minutes: f64,
+    /// Only these parts: table, watching, matrix, scaling.
+    #[arg(long, value_delimiter = ',', value_name = "PART,…")]
+    only: Vec<SuitePart>,
+    /// A peer that is timed beside, in turn.
+    #[arg(long, value_name = "NAME")]
+    peers: Option<PeerName>,
+    /// A Python that has PyTorch; without it `python3` is tried, and then an environment is made.
+    #[arg(long, value_name = "PROGRAM", requires = "peers")]
+    python: Option<PathBuf>,
+    /// The script that times PyTorch and prints the keys of `firebox bench --json`.
+    #[arg(long, value_name = "FILE", default_value = "../shared/peers/torch_steps.py")]
+    torch_steps: PathBuf,
+    /// Compare with an earlier performance.json, and fail if something has become slower.
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Run every program of this folder first, and put what they say into the results.
+    #[arg(long, value_name = "FOLDER")]
+    checks: Option<PathBuf>,
+    /// Run these programs, and time nothing.
+    #[arg(long, requires = "checks")]
+    checks_only: bool,
+}
+
+pub(crate) fn run(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
+    match &flags.command {
+        Some(BenchCommand::Suite(suite)) => run_suite(suite),
+        None => run_one(&flags.one),
+    }
+}
+
+fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
+    let config = BenchConfig {
+        workload: flags.workload,
+        precision: flags.precision,
+        batch: flags.batch,
+        steps: flags.steps,
+        warmup: flags.warmup,
+        evaluate: flags.eval,
+        length: flags.length,
+        hidden: flags.hidden,
+        samples: flags.samples,
+        workers: flags.workers,
+        watched: flags.watched,
+    };
+    let device = device::choose(&flags.device)?;
+    let terminal = Terminal::new(LogFormat::Text);
+    let result = firebox_pipeline::bench_shown(&config, &device, &terminal);
+    terminal.close();
+    let result = result?;
+    if flags.json {
+        say(serde_json::to_string(&result)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let BenchResult { workload, mode, precision, batch, kernels, device, .. } = &result;
+    say(format_args!("{workload} {mode} {precision}, batch {batch}, {device} ({kernels})"))?;
+    say(format_args!(
+        "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s, {:.2} ms waiting for data",
+        result.step_ms, result.min_ms, result.max_ms, result.samples_per_s, result.data_ms
+    ))?;
+    if let Some(busy) = result.utilisation {
+        say(format_args!("device busy {:.0} % of the time", 100.0 * busy))?;
+    }
+    if let Some(peak) = result.peak_mib {
+        say(format_args!("peak resident memory {peak:.0} MiB"))?;
+    }
+    if let Some(cost) = result.watching {
+        let threads = cost.threads_us.map_or("unknown".to_owned(), |time| format!("{time:.0} µs"));
+        say(format_args!(
+            "watching: {:.1} µs of each step in the loop, {threads} in its own threads",
+            cost.loop_us
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {
+    let typed: Vec<String> =
+        std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
+    let torch = flags.peers.map(|PeerName::Torch| TorchConfig {
+        python: flags.python.clone(),
+        script: flags.torch_steps.clone(),
+        environment: flags.output.join("torch-environment"),
+    });
+    let parts = match (flags.checks_only, flags.only.is_empty()) {
+        (true, _) => vec![],
+        (false, true) => SuitePart::ALL.map(|(part, _)| part).to_vec(),
+        (false, false) => flags.only.clone(),
+    };
+    let device = device::choose(&flags.device)?;
+    let config = SuiteConfig {
+        program: std::env::current_exe()?,
+        command: format!("firebox {}", typed.join(" ")),
+        // What `auto` found, so that each case gets the same.
+        device: match flags.device.as_str() {
+            "auto" => device.backend.clone(),
+            named => named.to_owned(),
+        },
+        output: flags.output.clone(),
+        quick: flags.quick,
+        minutes: flags.minutes,
+        parts,
+        torch,
+        baseline: flags.baseline.clone(),
+        checks: flags.checks.clone(),
+    };
+    let outcome = firebox_pipeline::suite(&config, &device, &|text| write_line(text))?;
+    say(format_args!("summary {}", outcome.summary.display()))?;
+    let mut failed = false;
+    for check in outcome.performance.checks.iter().filter(|check| !check.passed) {
+        write_line(&format!("check {} failed:\n{}", check.name, check.said));
+        failed = true;
+    }
+    for case in &outcome.performance.cases {
+        if let Some(error) = &case.error {
+            write_line(&format!("{} was not timed: {error}", case.name));
+        }
+    }
+    for Regression { name, before_ms, now_ms } in outcome.regressions.iter().flatten() {
+        write_line(&format!("slower: {name}: {before_ms:.3} ms before, {now_ms:.3} ms now"));
+        failed = true;
+    }
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,96 @@
+#!/bin/sh
+# Runs Firebox on a machine without a network, without cargo and without an installation.
+#
+#   ./run.sh checks                  what this build can do here      -> results/checks.json
+#   ./run.sh timings [FLAGS]         how fast it is here              -> results/timings.json
+#   ./run.sh all                     both, in under ten minutes       -> results/all.json
+#   ./run.sh pipeline FILE [FLAGS]   a pipeline, whole                -> results/RUN.tar.gz
+#
+# DEVICE chooses a device (auto, cpu, cuda:0, ...). PYTHON names a Python that has PyTorch; where one
+# is found, PyTorch is timed beside. WORK is where runs and the cache go (work/ beside this file).
+# A pipeline is a file of pipelines/ by its name, or any file. FLAGS go to `firebox bench suite` or
+# `firebox run`; `./run.sh pipeline --resume RUN` goes on with a run.
+set -eu
+
+BUNDLE=$(cd "$(dirname "$0")" && pwd)
+firebox="$BUNDLE/bin/firebox"
+device=${DEVICE:-auto}
+work=${WORK:-$BUNDLE/work}
+results="$BUNDLE/results"
+export BUNDLE DEVICE="$device"
+
+# Programs travel packed.
+for packed in "$BUNDLE"/bin/*.xz "$BUNDLE"/bin/*.gz; do
+    [ -f "$packed" ] || continue
+    case $packed in
+    *.gz) gunzip "$packed" ;;
+    *) xz -d "$packed" 2>/dev/null || python3 -c 'import lzma, os, shutil, sys
+with lzma.open(sys.argv[1]) as packed, open(sys.argv[1][:-3], "wb") as program:
+    shutil.copyfileobj(packed, program)
+os.chmod(sys.argv[1][:-3], 0o755)
+os.remove(sys.argv[1])' "$packed" || { echo "unpacking needs xz or python3" >&2; exit 2; } ;;
+    esac
+done
+
+usage() {
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    exit 2
+}
+
+# suite NAME FLAGS...: runs the suite and keeps its JSON under a name.
+suite() {
+    name=$1
+    shift
+    mkdir -p "$results" "$work"
+    code=0
+    "$firebox" bench suite --device "$device" --output "$results/$name" "$@" || code=$?
+    cp "$results/$name/performance.json" "$results/$name.json"
+    echo "$results/$name.json"
+    return $code
+}
+
+# The flags that time PyTorch beside, where it is there.
+peers() {
+    python=${PYTHON:-python3}
+    if [ -f "$BUNDLE/peers/torch_steps.py" ] && "$python" -c 'import torch' 2>/dev/null; then
+        echo "--peers torch --python $python --torch-steps $BUNDLE/peers/torch_steps.py"
+    fi
+}
+
+pipeline() {
+    [ $# -gt 0 ] || usage
+    mkdir -p "$results" "$work"
+    case $1 in
+    -*) ;;
+    *)
+        file=$1
+        shift
+        [ -f "$file" ] || file="$BUNDLE/pipelines/${file%.toml}.toml"
+        file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
+        set -- "$file" "$@"
+        ;;
+    esac
+    cd "$work"
+    code=0
+    "$firebox" run "$@" --device "$device" --set "run.directory=$work/runs" \
+        --set "run.cache=$work/cache" || code=$?
+    # Also what was interrupted or failed is worth a look.
+    run=$(ls -1t "$work/runs" 2>/dev/null | head -n 1)
+    [ -n "$run" ] || exit $code
+    tar -czf "$results/$run.tar.gz" -C "$work/runs" "$run"
+    echo "$results/$run.tar.gz"
+    return $code
+}
+
+[ $# -gt 0 ] || usage
+command=$1
+shift
+case $command in
+checks) suite checks --checks "$BUNDLE/checks" --checks-only "$@" ;;
+# shellcheck disable=SC2046 # the flags are words
+timings) suite timings --quick --minutes 8 $(peers) "$@" ;;
+# shellcheck disable=SC2046
+all) suite all --checks "$BUNDLE/checks" --quick --minutes 9 $(peers) "$@" ;;
+pipeline) pipeline "$@" ;;
+*) usage ;;
+esac
