@@ -63,6 +63,10 @@ fn cards(measured: &Measured) -> Vec<Card> {
     cards
 }
 
+fn chart(title: &str, rows: Vec<Interval>) -> Chart {
+    Chart::Intervals { title: title.to_owned(), rows, share: false, from_zero: true }
+}
+
 fn labels(corpus: &Corpus, measured: &Measured) -> Part {
     let rows = |of: &dyn Fn(usize) -> Estimate| -> Vec<Interval> {
         let row = |place: usize| Interval {
@@ -71,12 +75,6 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
             own: measured.methods[place].name == MODEL,
         };
         (0..measured.methods.len()).map(row).collect()
-    };
-    let chart = |title: &str, rows| Chart::Intervals {
-        title: title.to_owned(),
-        rows,
-        share: false,
-        from_zero: true,
     };
     let own = &measured.methods[0].scores.labels;
     let words = measured.methods.last().map(|method| &method.scores.labels);
@@ -122,16 +120,16 @@ fn evidence(evidence: &Evidence) -> Part {
              tokens named and those of the evidence.",
             evidence.own.texts
         ),
-        charts: vec![Chart::Intervals {
-            title: "Evidence found".to_owned(),
-            rows: vec![
-                row("exact", evidence.exact, true),
-                row("token F1", evidence.token_f1, true),
-                row("token F1 of the whole text", evidence.whole, false),
-            ],
-            share: false,
-            from_zero: true,
-        }],
+        charts: vec![
+            chart(
+                "Token F1",
+                vec![
+                    row(MODEL, evidence.token_f1, true),
+                    row("the whole text", evidence.whole, false),
+                ],
+            ),
+            chart("Evidence found exactly", vec![row(MODEL, evidence.exact, true)]),
+        ],
         tables: vec![],
     }
 }
