@@ -14,7 +14,7 @@ const PIPELINE: &str = r#"
     pipeline = "text"
     [text]
     path = "letters.csv"
-    longest = 12
+    longest = 24
     [text.columns]
     span = ["from", "to"]
     group = "author"
@@ -31,7 +31,8 @@ const PIPELINE: &str = r#"
     [loader]
     batch_size = 16
     [train]
-    epochs = 12
+    epochs = 40
+    early_stopping = false
     [train.optimizer.adamw]
     learning_rate = 0.02
     [evaluate]
@@ -155,6 +156,7 @@ fn a_given_encoder_is_trained_with_layers_and_accumulation() {
     let (_, after) = after.split_once("[loader]").unwrap();
     let pipeline = format!("{before}[loader]{after}").replace("[text.tokenizer]", "[text.encoder]");
     let pipeline = pipeline.replace("vocabulary = 80", "folder = \"encoder\"");
+    let pipeline = pipeline.replace("longest = 24", "longest = 12");
     let layers = r#"
         [train.layer_decay]
         factor = 0.8
@@ -216,7 +218,11 @@ fn bad_input_is_named() {
         assert!(said.contains(expected), "{said}");
     };
     check(&csv.replace("here.,0,0", "here.,0,3"), &[], "the label `lost` is `3` in row");
-    check(&csv.replacen("late.,1,0,", "late.,1,0,9", 1), &[], "and its text has");
+    check(
+        &csv.replacen(",22,35,", ",22,99,", 1),
+        &[],
+        "from character 22 to 99, and its text has 35",
+    );
     std::fs::write(folder.join("letters.csv"), &csv).unwrap();
     let test = csv.replace("text,late,lost", "text,late,gone");
     std::fs::write(folder.join("test.csv"), test).unwrap();
@@ -233,6 +239,6 @@ fn bad_input_is_named() {
     wordy("data.path=a.csv", "[data] is set, and the pipeline `text` does not use it");
     wordy("evaluate.seeds=9", "reads seed, confidence, resamples and batch_size");
     wordy("model.bert.heads=3", "a multiple of the heads");
-    wordy("text.encoder.folder=nowhere", "[model.bert] is set beside");
+    wordy("text.encoder.folder=nowhere", "`text.tokenizer` is set beside encoder.folder");
     wordy("text.path=nowhere.csv", "there is no file");
 }

@@ -137,9 +137,10 @@ impl Reading<'_> {
         let names = &self.table.names;
         let place = names.iter().position(|known| known == name).ok_or_else(|| {
             let meant = nearest(name, names.iter().map(String::as_str));
-            let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+            let meant = meant
+                .map_or("; it has".to_owned(), |name| format!("; did you mean `{name}`? It has"));
             self.problem(format!(
-                "there is no column `{name}`{meant} It has {}",
+                "there is no column `{name}`{meant} {}",
                 names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
             ))
         })?;

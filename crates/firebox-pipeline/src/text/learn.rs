@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{Int, Tensor};
 use firebox_core::{LabelledTexts, Stream};
 use firebox_loader::{Batch, LoadError, Sample, Source, TrainSource};
-use firebox_models::{Loss, TextHeadsConfig, TextLoss, TextModel, TextTargets};
+use firebox_models::{Loss, TextEncoderConfig, TextHeadsConfig, TextLoss, TextModel, TextTargets};
 use firebox_text::{TextLossConfig, TextParts, TokenisedText, read_encoder};
 use firebox_train::{Objective, Streams};
 
@@ -202,17 +202,26 @@ impl Run<'_> {
         };
         let found = encoder.config();
         tokens.tokenizer.check(found.vocabulary)?;
-        if found.positions < text.longest {
-            return Err(PipelineError::Setting(format!(
-                "`text.longest` is {}, and the encoder has {} positions\n  set text.longest = {} or less",
-                text.longest, found.positions, found.positions
-            )));
-        }
+        check_positions(text, found)?;
         let evidence = corpus.texts.spans.iter().any(Option::is_some);
         let heads = heads(text, corpus.texts.labels.len(), evidence);
         let model = heads.init(encoder, Stream::new(seed, "heads"), device)?;
         Ok((model.in_precision(self.config.run.precision), from))
     }
+}
+
+/// Refuses texts that may be longer than the encoder can read.
+pub(super) fn check_positions(
+    text: &TextConfig,
+    encoder: &TextEncoderConfig,
+) -> Result<(), PipelineError> {
+    let (longest, positions) = (text.longest, encoder.positions);
+    if longest > positions {
+        return Err(PipelineError::Setting(format!(
+            "`text.longest` is {longest}, and the encoder has {positions} positions\n  set text.longest = {positions} or less"
+        )));
+    }
+    Ok(())
 }
 
 /// The encoder to train from scratch.

@@ -42,6 +42,10 @@ impl Chain for Text {
         config: &PipelineConfig,
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
+        let text = config::table(config)?;
+        if let Some(folder) = &text.encoder.folder {
+            learn::check_positions(text, &firebox_text::read_config(folder)?.1)?;
+        }
         let train = &config.train;
         if train.groups.is_empty() && train.layer_decay.is_none() {
             return Ok(());
