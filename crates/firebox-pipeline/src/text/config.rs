@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::unused;
 use crate::error::PipelineError;
+use crate::keys::json;
 use crate::{ModelConfig, PipelineConfig};
 
 /// What the file of a generated sample ends with.
@@ -115,11 +116,6 @@ pub(super) fn table(config: &PipelineConfig) -> Result<&TextConfig, PipelineErro
             "the pipeline `text` needs a table [text] with the path of the texts".to_owned(),
         )
     })
-}
-
-/// The settings of a table as text; tables that are equal give the same.
-pub(super) fn json(settings: &impl Serialize) -> String {
-    serde_json::to_string(settings).unwrap_or_default()
 }
 
 fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {

@@ -12,9 +12,10 @@ use firebox_text::{
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::config::{TextConfig, json, table};
+use super::config::{TextConfig, table};
 use crate::PipelineConfig;
 use crate::error::{PipelineError, at};
+use crate::keys::json;
 use crate::layers::in_file;
 use crate::stages::{Run, count};
 
