@@ -6,17 +6,16 @@ use firebox_cache::{Hold, Store, TOKENS};
 use firebox_core::{Event, Key, LabelledTexts};
 use firebox_data::read_texts;
 use firebox_text::{
-    TextError, TextParts, TextSampleConfig, TokenisedText, Tokenizer, read_tokenizer, split_texts,
-    tokenise,
+    TextError, TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::config::{TextConfig, table};
+use super::sample::made;
 use crate::PipelineConfig;
 use crate::error::{PipelineError, at};
 use crate::keys::json;
-use crate::layers::in_file;
 use crate::stages::{Run, count};
 
 /// Of what is stored. A change of it needs a new number.
@@ -124,9 +123,7 @@ fn hash(path: &Path) -> Result<String, PipelineError> {
 fn read(text: &TextConfig) -> Result<(LabelledTexts, usize), PipelineError> {
     if text.is_sample() {
         let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
-        let sample: TextSampleConfig =
-            toml::from_str(&settings).map_err(|error| in_file(&text.path, &settings, &error))?;
-        let made = sample.make()?;
+        let made = made(&text.path, &settings)?;
         let given = made.len();
         return Ok((made, given));
     }

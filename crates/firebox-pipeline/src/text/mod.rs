@@ -8,6 +8,7 @@ mod corpus;
 mod learn;
 mod measure;
 mod page;
+mod sample;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
 
 pub use config::TextConfig;
+pub(crate) use sample::as_csv;
 
 /// Learning of labels and evidence from texts, measured on texts that were held out.
 pub(crate) struct Text;
