@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::config::{TextConfig, table};
-use super::sample::made;
+use super::sample::{as_csv, made};
 use crate::PipelineConfig;
 use crate::error::{PipelineError, at};
 use crate::keys::json;
@@ -58,11 +58,16 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
     let text = table(config)?;
     let mut texts = Key::builder("texts", VERSION)
         .field("path", hash(&text.path)?)
-        .field("sample", [u8::from(text.is_sample())])
         .field("columns", json(&text.columns))
         .field("split", json(&text.split));
     if let Some(test) = &text.test {
         texts = texts.field("test", hash(test)?);
+    }
+    if text.is_sample() {
+        // What the settings make, so that a change of the generator is a change of the texts.
+        let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
+        let (made, _) = as_csv(&text.path, &settings)?;
+        texts = texts.field("made", blake3::hash(made.as_bytes()).as_bytes());
     }
     let texts = texts.finish();
     let mut tokens = Key::builder(TOKENS, VERSION)
