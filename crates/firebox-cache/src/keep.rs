@@ -12,10 +12,10 @@ use crate::error::{CacheError, Damage};
 use crate::files::{self, FileRecord, check_file, temporary};
 use crate::lock;
 use crate::manifest::{self, AnyManifest, Manifest};
-use crate::store::{AUGMENTED, SERIES, Store};
+use crate::store::{AUGMENTED, SERIES, Store, TOKENS};
 
 /// The buckets that are listed and pruned.
-const BUCKETS: [&str; 2] = [AUGMENTED, SERIES];
+const BUCKETS: [&str; 3] = [AUGMENTED, SERIES, TOKENS];
 /// A temporary that names no lock counts as left over once nothing in it has changed for so long.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 

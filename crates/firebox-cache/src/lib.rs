@@ -84,4 +84,4 @@ pub use parameters::{ParameterError, check_parameters};
 pub use price::PriceScale;
 pub use samples::{SampleSpec, Samples};
 pub use shards::{Record, Shards};
-pub use store::{AUGMENTED, Hold, SERIES, Store, augmented_key};
+pub use store::{AUGMENTED, Hold, SERIES, Store, TOKENS, augmented_key};

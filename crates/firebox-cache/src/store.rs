@@ -20,6 +20,8 @@ use crate::shards::Shards;
 pub const AUGMENTED: &str = "augmented-v1";
 /// The bucket of ingested series, which `firebox-data` writes.
 pub const SERIES: &str = "series-v1";
+/// The bucket of tokenised texts, which `firebox-pipeline` writes.
+pub const TOKENS: &str = "tokens-v1";
 
 /// Size of a shard: large enough for the disk to be read at its full rate, small enough that a
 /// damaged one is quickly remade and that two of them fit into memory.

@@ -42,6 +42,7 @@ mod precision;
 mod random;
 mod series;
 mod split;
+mod texts;
 mod window;
 
 pub use augmentation::{
@@ -60,4 +61,5 @@ pub use precision::{
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
 pub use split::{Split, SplitError, SplitRule, split, unseen};
+pub use texts::LabelledTexts;
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -339,6 +339,14 @@ pub enum DataError {
         /// What it may be.
         wanted: String,
     },
+    /// A table of texts that cannot be used as declared.
+    #[error("{}: {problem}", path.display())]
+    Texts {
+        /// The file.
+        path: PathBuf,
+        /// What was found, and what is allowed.
+        problem: String,
+    },
     /// A timeframe that cannot be made from what there is.
     #[error("`data.timeframes.{key}` is {found}: {wanted}")]
     Timeframe {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Source: Devlin, Chang, Lee and Toutanova, 2019, without segments and without LayerNorm and dropout
-//! on the embedding. There is no tokenizer and no loss here.
+//! on the embedding: what `bench` times beside PyTorch's layers. Published models are read into
+//! [`TextEncoder`](crate::TextEncoder). There is no tokenizer and no loss here.
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};

@@ -21,6 +21,7 @@ use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
 use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
+use crate::text::Text;
 use crate::{Kind, PipelineConfig, Prepared};
 
 /// A chain of stages.
@@ -90,6 +91,7 @@ impl Kind {
             Self::Forecast => "forecast",
             Self::Multitimeframe => "multitimeframe",
             Self::Pseudolabel => "pseudolabel",
+            Self::Text => "text",
         }
     }
 
@@ -97,6 +99,7 @@ impl Kind {
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Text => &Text,
             Self::Multitimeframe => &Multitimeframe,
             Self::Finetune => &Finetune,
             Self::Forecast => &Forecast,

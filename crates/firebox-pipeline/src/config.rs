@@ -13,14 +13,17 @@ use firebox_eval::EvalConfig;
 use firebox_loader::{LoaderConfig, Resident, Shuffle, default_workers};
 use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
+use firebox_text::BertFromScratch;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::error::PipelineError;
 use crate::finetune::FinetuneConfig;
 use crate::forecast::ForecastConfig;
 use crate::multitimeframe::MultitimeframeConfig;
 use crate::pseudolabel::PseudolabelConfig;
 use crate::search::SearchConfig;
+use crate::text::TextConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,6 +50,9 @@ pub struct PipelineConfig {
     pub loader: LoaderTable,
     /// The model.
     pub model: ModelConfig,
+    /// Texts with labels, and how an encoder learns from them: the pipeline `text` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextConfig>,
     /// Optimisation and checkpoints.
     pub train: TrainConfig,
     /// What the encoder is measured with.
@@ -72,11 +78,12 @@ pub struct PipelineConfig {
 
 impl PipelineConfig {
     /// The tables that one kind of pipeline alone reads, whether they are there, and that kind.
-    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 4] {
+    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 5] {
         [
             ("finetune", self.finetune.is_some(), Kind::Finetune),
             ("forecast", self.forecast.is_some(), Kind::Forecast),
             ("multitimeframe", self.multitimeframe.is_some(), Kind::Multitimeframe),
+            ("text", self.text.is_some(), Kind::Text),
             ("pseudolabel", self.pseudolabel.is_some(), Kind::Pseudolabel),
         ]
     }
@@ -89,6 +96,8 @@ pub enum Kind {
     /// ingest → windows → augment → pre-train → evaluate → report
     #[default]
     Pretrain,
+    /// ingest → tokenise → train → evaluate → report
+    Text,
     /// ingest → windows in walk-forward folds → train several models on each → evaluate → report
     Multitimeframe,
     /// ingest → windows → (augment → pre-train →) fine-tune → evaluate → report
@@ -359,6 +368,8 @@ mod batch_size {
 pub enum ModelConfig {
     /// The BiLSTM masked autoencoder of reference system R1.
     BilstmMae(BiLstmMaeConfig),
+    /// An encoder of BERT's form that is trained from scratch, for the pipeline `text`.
+    Bert(BertFromScratch),
     /// The masked Transformer over patches.
     PatchTransformer(PatchTransformerConfig),
     /// The forecaster of reference system R2.
@@ -369,4 +380,12 @@ impl Default for ModelConfig {
     fn default() -> Self {
         Self::BilstmMae(BiLstmMaeConfig::default())
     }
+}
+
+/// A table that a kind of pipeline does not use.
+pub(crate) fn unused(kind: &str, table: &str) -> PipelineError {
+    PipelineError::Setting(format!(
+        "[{table}] is set, and the pipeline `{kind}` does not use it\n  \
+         take it out, or choose the pipeline that it belongs to"
+    ))
 }

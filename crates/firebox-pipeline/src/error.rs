@@ -23,6 +23,9 @@ pub enum PipelineError {
     /// A remote file.
     #[error(transparent)]
     Remote(#[from] firebox_remote::RemoteError),
+    /// Texts, a tokenizer, or the folder of a model.
+    #[error(transparent)]
+    Text(#[from] firebox_text::TextError),
     /// The split.
     #[error("the series cannot be divided into training, validation and test")]
     Split(#[from] firebox_core::SplitError),
@@ -132,6 +135,7 @@ impl PipelineError {
             Self::Config(_)
             | Self::Data(_)
             | Self::Split(_)
+            | Self::Text(_)
             | Self::Normalise(_)
             | Self::Model(_)
             | Self::Loss(_)

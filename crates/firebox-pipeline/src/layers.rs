@@ -170,9 +170,9 @@ fn missing_beside(layer: String, table: &str, name: &str) -> ConfigError {
 }
 
 /// The tables and keys of a pipeline file.
-const TOP: [&str; 13] = [
+const TOP: [&str; 14] = [
     "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
-    "evaluate", "monitor", "search",
+    "evaluate", "monitor", "search", "text",
 ];
 
 /// A variable that begins like a setting and is none was meant to be one.
@@ -277,6 +277,13 @@ fn anchor_paths(table: &mut Table, folder: &Path) {
         if let Some(path) = monitor.and_then(|tracker| tracker.get_mut(key)) {
             anchor(path, folder);
         }
+    }
+    if let Some(text) = table.get_mut("text").and_then(toml::Value::as_table_mut) {
+        for key in ["path", "test"] {
+            text.get_mut(key).into_iter().for_each(|path| anchor(path, folder));
+        }
+        let encoder = text.get_mut("encoder").and_then(|encoder| encoder.get_mut("folder"));
+        encoder.into_iter().for_each(|path| anchor(path, folder));
     }
     let finetune = table.get_mut("finetune").and_then(toml::Value::as_table_mut);
     if let Some(encoder) = finetune.and_then(|finetune| finetune.get_mut("encoder")) {

@@ -75,6 +75,7 @@ mod settle;
 mod shared;
 mod stages;
 mod sub;
+mod text;
 mod ucr;
 mod zoo;
 
@@ -113,6 +114,7 @@ pub use search::{
     Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
+pub use text::TextConfig;
 pub use ucr::{UcrConfig, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.
@@ -134,9 +136,8 @@ pub mod monitor {
     pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }
 
-/// Writes the bars of a generated market, or the hours of generated demand, as CSV and returns what was
-/// written. A file that is there is
-/// replaced only if `force` says so; a link to a file stays, and its target is replaced.
+/// Writes the bars of a generated market, the hours of generated demand or generated texts as CSV and
+/// returns what was written. A file that is there is replaced only if `force` says so; a link to a file stays, and its target is replaced.
 ///
 /// # Errors
 ///
@@ -150,6 +151,12 @@ pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, P
             .map_err(|error| layers::in_file(settings, &text, &error))?;
         demand.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;
         return Ok(format!("{} hours of {} stations", demand.hours, demand.stations));
+    }
+    if settings.to_string_lossy().to_ascii_lowercase().ends_with(".texts.toml") {
+        let (table, texts) = text::as_csv(settings, &text)?;
+        let output = apply::replaceable(output, force, &[settings.to_path_buf()])?;
+        std::fs::write(&output, table).map_err(error::at(&output))?;
+        return Ok(format!("{texts} texts"));
     }
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;

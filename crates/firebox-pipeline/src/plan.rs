@@ -62,9 +62,11 @@ impl Plan {
         let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
         let last = if finished { StageState::Done } else { StageState::ToDo };
         let state = |name: &str| match name {
+            "ingest" if config.pipeline == Kind::Text => StageState::NotStored,
             "ingest" => series,
             "windows" => StageState::NotStored,
             "augment" if config.augment.mode == AugmentMode::Online => StageState::NotStored,
+            "tokenise" => stored(firebox_cache::TOKENS, keys.windows),
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,
             _ => last,
@@ -83,6 +85,9 @@ impl Plan {
 
 /// The split with its reason, as far as it is known before the data is read.
 fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
+    if let Some(text) = &config.text {
+        return text.split_in_words();
+    }
     if config.pipeline == Kind::Multitimeframe {
         let folds = crate::multitimeframe::settings(config).folds.folds;
         return format!(

@@ -16,6 +16,7 @@ use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
 use crate::settle::settle;
+use crate::text::TextConfig;
 use crate::{Finished, PipelineConfig, layers, stages};
 
 /// Where a pipeline comes from.
@@ -370,7 +371,8 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
 /// Every path of the data.
 fn paths(config: &mut PipelineConfig) -> impl Iterator<Item = &mut PathBuf> {
     let test = config.data.test.iter_mut().flat_map(|test| &mut test.0);
-    config.data.path.0.iter_mut().chain(test)
+    let texts = config.text.iter_mut().flat_map(TextConfig::paths);
+    config.data.path.0.iter_mut().chain(test).chain(texts)
 }
 
 /// Refuses to go on with a run beside a pipeline file that says something else.

@@ -62,7 +62,9 @@ impl Chain for Pretrain {
                 let model = PatchTransformer::build(&config.model, &at)?;
                 probe.run(model, &Pretraining, shape, device).map(Some)
             }
-            ModelConfig::StackedLstm(_) => Err(config.model.cannot_pretrain()),
+            ModelConfig::Bert(_) | ModelConfig::StackedLstm(_) => {
+                Err(config.model.cannot_pretrain())
+            }
         }
     }
 
@@ -89,7 +91,9 @@ impl Chain for Pretrain {
         match &run.config.model {
             ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
             ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
-            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
+            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
+                Err(run.config.model.cannot_pretrain())
+            }
         }
     }
 
@@ -113,7 +117,9 @@ impl Chain for Pretrain {
             ModelConfig::PatchTransformer(_) => run
                 .train::<PatchTransformer>(&windows, &feed, work.path, &mut work.remade)?
                 .is_complete(),
-            ModelConfig::StackedLstm(_) => return Err(run.config.model.cannot_pretrain()),
+            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
+                return Err(run.config.model.cannot_pretrain());
+            }
         };
         Ok(if complete { summary_of(work.path, run.keys) } else { None })
     }
@@ -185,7 +191,7 @@ pub(crate) fn check_names(
         ModelConfig::PatchTransformer(_) => {
             check_groups(&PatchTransformer::build(model, &at)?, train)
         }
-        ModelConfig::StackedLstm(_) => return model.check_pretrainable(),
+        ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => return model.check_pretrainable(),
     };
     checked.map_err(|error| TrainError::from(error).into())
 }

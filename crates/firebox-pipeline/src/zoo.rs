@@ -123,6 +123,7 @@ impl ModelConfig {
             Self::BilstmMae(_) => "bilstm-mae",
             Self::PatchTransformer(_) => "patch-transformer",
             Self::StackedLstm(_) => "stacked-lstm",
+            Self::Bert(_) => "bert",
         }
     }
 
@@ -138,7 +139,7 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(model) => Ok(model.validate()?),
             Self::PatchTransformer(model) => Ok(model.validate()?),
-            Self::StackedLstm(_) => Err(self.cannot_pretrain()),
+            Self::StackedLstm(_) | Self::Bert(_) => Err(self.cannot_pretrain()),
         }
     }
 

@@ -2,19 +2,53 @@
 //!
 //! [`read_encoder`] reads `config.json` and `model.safetensors` into a
 //! [`TextEncoder`](firebox_models::TextEncoder), strictly: every weight must be there and fit.
-//! [`Tokenizer`] reads `tokenizer.json`, or is made from texts ([`WordPieceTraining`]).
+//! [`Tokenizer`] reads `tokenizer.json`, or is made from texts ([`WordPieceTraining`]); [`tokenise`]
+//! finds the evidence of a text among its tokens. [`split_texts`] divides texts without a leak,
+//! [`label_scores`] and [`span_score`] measure answers, and [`WordWeights`] gives a baseline its rows.
+//! [`TextSampleConfig`] makes texts to try things on.
 //!
 //! Supported families: see [`SUPPORTED`]. Nothing is downloaded, no pickled file is read, and nothing
 //! here trains.
+//!
+//! # Example
+//!
+//! ```
+//! use firebox_text::{TextSampleConfig, WordPieceTraining, tokenise};
+//!
+//! let letters = TextSampleConfig { texts: 50, ..TextSampleConfig::default() }.make()?;
+//! let texts = letters.texts.iter().map(String::as_str);
+//! let tokenizer = WordPieceTraining { vocabulary: 300, ..Default::default() }.train(texts)?;
+//!
+//! let text = tokenise(&tokenizer, &letters.texts[0], letters.spans[0], 128)?;
+//! assert_eq!(text.tokens.first().copied(), tokenizer.id("[CLS]"));
+//! # Ok::<(), firebox_text::TextError>(())
+//! ```
 
+mod config;
 mod error;
 mod family;
 mod folder;
+mod prepare;
+mod sample;
+mod scores;
+mod split;
 mod tokenizer;
 mod weights;
+mod words;
 
+pub use config::{
+    BertFromScratch, EncoderSource, TextHeads, TextLossConfig, TextSplit, check_settings,
+};
 pub use error::TextError;
 pub use family::{Family, SUPPORTED, read_config};
 pub use folder::{Loaded, read_encoder, read_tokenizer};
+pub use prepare::{TokenisedText, tokenise};
+pub use sample::TextSampleConfig;
+pub use scores::{
+    LabelScore, LabelScores, SpanScores, best_span, choose_thresholds, label_scores, span_score,
+    span_scores,
+};
+pub use split::{TextParts, split_texts};
 pub use tokenizer::{Token, Tokenizer, WordPieceTraining};
 pub use weights::MatchReport;
+pub use words::WordWeights;

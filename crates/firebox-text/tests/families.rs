@@ -7,10 +7,17 @@
     reason = "a test says why it fails by panicking"
 )]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use firebox_core::Stream;
+use firebox_models::{
+    Path as Place, Pooling, TextEncoder, TextHeadsConfig, TextLoss, TextTargets, read_parameters,
+    write_parameters,
+};
 use firebox_text::{Family, read_encoder};
 use safetensors::SafeTensors;
 
@@ -49,8 +56,10 @@ fn check_family(folder: &Path, family: Family) {
     let tokens = integers(&file, "tokens");
     let (batch, time) = (lengths.len(), tokens.len() / lengths.len());
     let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [batch, time]), &device);
-    let hidden = loaded.encoder.encode(tokens, Some(&lengths), None);
+    let encoder = loaded.encoder.train();
+    let hidden = encoder.encode(tokens, Some(&lengths), None);
     let [_, _, width] = hidden.dims();
+    check_gradient(folder, &file, &encoder, hidden.clone(), &lengths);
     let found: Vec<f32> = hidden.into_data().iter::<f32>().collect();
     let expected = file.tensor("hidden").unwrap().data().to_vec();
     let expected = expected.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
@@ -66,6 +75,54 @@ fn check_family(folder: &Path, family: Family) {
     assert!(error < LIMIT, "{}: relative error {error:e}", folder.display());
 }
 
+/// The gradient of the vectors of tokens, of a sum over valid tokens whose weights all differ.
+fn check_gradient(
+    folder: &Path,
+    file: &SafeTensors<'_>,
+    encoder: &TextEncoder,
+    hidden: Tensor<3>,
+    lengths: &[usize],
+) {
+    let [batch, time, width] = hidden.dims();
+    let weight = |at: usize| {
+        let (sample, step) = (at / (time * width), at / width % time);
+        if step < lengths[sample] { (at as f64).cos() as f32 } else { 0.0 }
+    };
+    let weights: Vec<f32> = (0..batch * time * width).map(weight).collect();
+    let weights = TensorData::new(weights, [batch, time, width]);
+    let gradients = (hidden * Tensor::from_data(weights, &Device::default())).sum().backward();
+    let mut found = BTreeMap::new();
+    encoder.visit(&mut Gradient(Place::default(), &gradients, &mut found));
+    let expected = file.tensor("gradient").unwrap().data().to_vec();
+    let expected = expected.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (found, expected) in found["tokens.weight"].iter().zip(expected) {
+        error += f64::from(found - expected).powi(2);
+        norm += f64::from(expected).powi(2);
+    }
+    let error = (error / norm).sqrt();
+    assert!(error < LIMIT, "{}: relative error of the gradient {error:e}", folder.display());
+}
+
+/// Gradients by name, in PyTorch's layout.
+struct Gradient<'a>(Place, &'a Gradients, &'a mut BTreeMap<String, Vec<f32>>);
+
+impl ModuleVisitor for Gradient<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.0.enter(name, container);
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.0.exit();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let layout = self.0.layout(param.lazy_shape().as_slice());
+        if let Some(gradient) = param.val().grad(self.1) {
+            let values = layout.to_torch(gradient.into_data().iter::<f32>().collect());
+            self.2.insert(layout.name, values);
+        }
+    }
+}
+
 #[test]
 fn hidden_states_are_those_of_transformers() {
     for (name, family) in FAMILIES {
@@ -73,16 +130,18 @@ fn hidden_states_are_those_of_transformers() {
     }
 }
 
-/// With `FIREBOX_TEST_PYTHON`, a Python with torch, transformers and tokenizers, the golden files are
+/// With `FIREBOX_TEST_PYTHON`, a Python with what `golden.py` needs, the golden files are
 /// made anew, by whatever versions it has, and compared.
 #[test]
 fn hidden_states_are_those_of_the_installed_transformers() {
     let python = std::env::var_os("FIREBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
-    let has = Command::new(&python).args(["-c", "import torch, transformers, tokenizers"]).output();
+    let has = Command::new(&python)
+        .args(["-c", "import torch, transformers, tokenizers, sentencepiece, google.protobuf"])
+        .output();
     if !has.is_ok_and(|output| output.status.success()) {
         println!(
-            "skipped: no Python with torch, transformers and tokenizers from PyPI; set \
-             FIREBOX_TEST_PYTHON to one"
+            "skipped: no Python with torch, transformers, tokenizers, sentencepiece and protobuf from \
+             PyPI; set FIREBOX_TEST_PYTHON to one"
         );
         return;
     }
@@ -187,4 +246,76 @@ fn shards_are_put_together() {
     let report = read_encoder(folder.path(), &Device::default()).unwrap().report;
     assert!(report.left_out.iter().any(|name| name == "bert.pooler.dense.weight"));
     assert!(report.left_out.iter().any(|name| name.starts_with("cls.predictions")));
+}
+
+fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    let data = file.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}")).data().to_vec();
+    data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn check(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let square = |sum: f64, (a, b): (&f32, &f32)| sum + f64::from(a - b).powi(2);
+    let error = found.iter().zip(expected).fold(0.0, square).sqrt();
+    let norm = expected.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    assert!(error <= LIMIT * norm, "{what}: relative error {:e}", error / norm);
+}
+
+#[test]
+fn heads_and_losses_are_those_of_pytorch() {
+    let device = Device::default();
+    let bytes = std::fs::read(golden().join("heads.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let inputs = std::fs::read(golden().join("bert/expected.safetensors")).unwrap();
+    let inputs = SafeTensors::deserialize(&inputs).unwrap();
+    let lengths: Vec<usize> = integers(&inputs, "lengths").iter().map(|l| *l as usize).collect();
+    let tokens = TensorData::new(integers(&inputs, "tokens"), [4, 11]);
+    let tokens = Tensor::<2, Int>::from_data(tokens, &device);
+    let truth = [1, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1, 0].map(|v| v as f32);
+    // The third text has no evidence.
+    let spans = [Some([2, 5]), Some([1, 1]), None, Some([3, 6])];
+    for (name, pooling) in [
+        ("cls", Pooling::Cls),
+        ("mean", Pooling::Mean),
+        ("max", Pooling::Max),
+        ("attention", Pooling::Attention),
+    ] {
+        let encoder = read_encoder(&golden().join("bert"), &device).unwrap().encoder;
+        let config = TextHeadsConfig { labels: 3, pooling, dropout: 0.1, span: true };
+        let mut model = config.init(encoder, Stream::new(1, "heads"), &device).unwrap();
+        let mut parameters = read_parameters(&model);
+        for own in parameters.iter_mut().filter(|own| !own.name.starts_with("encoder.")) {
+            own.values = floats(&file, &format!("param.{}", own.name));
+        }
+        write_parameters(&mut model, parameters).unwrap();
+        let model = model.train();
+        let labels = model.forward(tokens.clone(), Some(&lengths), None).labels;
+        let labels: Vec<f32> = labels.into_data().iter::<f32>().collect();
+        check(name, &labels, &floats(&file, &format!("{name}.labels")));
+        let settings = TextLoss {
+            criteria_weight: 1.0,
+            span_weight: 0.5,
+            positive_weights: Some(&[1.0, 2.0, 0.5]),
+        };
+        let targets = TextTargets { labels: &truth, spans: &spans };
+        let loss = model.loss(tokens.clone(), Some(&lengths), targets, settings, None).unwrap();
+        assert_eq!((loss.weight, loss.parts.len()), (4.0, 2));
+        let value: Vec<f32> = loss.value.clone().into_data().iter::<f32>().collect();
+        check(&format!("{name} loss"), &value, &floats(&file, &format!("{name}.loss")));
+        let (gradients, mut found) = (loss.value.backward(), BTreeMap::new());
+        model.visit(&mut Gradient(Place::default(), &gradients, &mut found));
+        let prefix = format!("{name}.grad.");
+        let expected = file.names().into_iter().filter_map(|n| n.strip_prefix(&prefix));
+        let mut compared = 0;
+        for parameter in expected {
+            let expected = floats(&file, &format!("{prefix}{parameter}"));
+            check(&format!("{prefix}{parameter}"), &found[parameter], &expected);
+            compared += 1;
+        }
+        assert_eq!(compared, if pooling == Pooling::Attention { 5 } else { 4 });
+        let wrong = TextTargets { labels: &truth[..9], spans: &spans };
+        let error =
+            model.loss(tokens.clone(), None, wrong, settings, None).unwrap_err().to_string();
+        assert!(error.contains("12 labels and 4 spans"), "{error}");
+    }
 }

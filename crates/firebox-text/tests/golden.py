@@ -4,21 +4,24 @@
 
 The models are those of `transformers`, with random weights and the true architecture; beside each lie
 hidden states of padded texts, computed in float64. The tokenizers are made with `tokenizers`; beside
-each lie the numbers and places of the tokens of difficult texts. Needs PyTorch, transformers and
-tokenizers from PyPI. Without a folder the files are written beside this script.
+each lie the numbers and places of the tokens of difficult texts. Needs PyTorch, transformers,
+tokenizers, sentencepiece and protobuf from PyPI. Without a folder the files are written beside this script.
 """
 
+import io
 import json
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import numpy as np
+import sentencepiece as spm
 import torch
 import transformers
-from safetensors.numpy import save_file
-from safetensors.torch import save_file as save_torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from safetensors.numpy import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SIZES = dict(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 LENGTHS = [11, 4, 1, 7]
@@ -58,11 +61,76 @@ def family(folder, name, config, kind):
     extra = {}
     if name == "longformer":
         extra["global_attention_mask"] = torch.zeros_like(mask).index_fill(1, torch.tensor([0]), 1)
-    with torch.no_grad():
-        base = model.double().base_model
-        hidden = base(input_ids=tokens, attention_mask=mask, **extra).last_hidden_state
-    expected = {"tokens": tokens.numpy(), "lengths": np.array(LENGTHS), "hidden": hidden.numpy().astype(np.float32)}
-    save_file(expected, folder / "expected.safetensors")
+    base = model.double().base_model
+    hidden = base(input_ids=tokens, attention_mask=mask, **extra).last_hidden_state
+    # A sum over valid tokens whose weights all differ, so that every gradient does.
+    weights = torch.cos(torch.arange(hidden.numel())).reshape(hidden.shape).double() * mask[..., None]
+    (hidden * weights).sum().backward()
+    f32 = lambda tensor: tensor.detach().numpy().astype(np.float32)
+    save_file({
+        "tokens": tokens.numpy(), "lengths": np.array(LENGTHS), "hidden": f32(hidden),
+        "gradient": f32(base.get_input_embeddings().weight.grad),
+    }, folder / "expected.safetensors")
+
+
+class Heads(torch.nn.Module):
+    """R5's heads: pooling and labels, and both ends of the evidence."""
+
+    def __init__(self, base, pooling):
+        super().__init__()
+        self.base, self.pooling = base, pooling
+        self.attention, self.criteria, self.span = [torch.nn.Linear(16, n) for n in (1, 3, 2)]
+
+    def forward(self, tokens, mask):
+        hidden = self.base(input_ids=tokens, attention_mask=mask).last_hidden_state
+        seen = mask[..., None].bool()
+        weights = torch.softmax(self.attention(hidden).masked_fill(~seen, -1e30), 1)
+        pooled = {
+            "cls": lambda: hidden[:, 0],
+            "mean": lambda: (hidden * seen).sum(1) / seen.sum(1),
+            "max": lambda: hidden.masked_fill(~seen, -1e30).max(1).values,
+            "attention": lambda: (hidden * weights).sum(1),
+        }[self.pooling]()
+        return self.criteria(pooled), self.span(hidden).masked_fill(~seen, -1e30)
+
+
+def heads(folder):
+    """Scores, loss and gradients of the heads on the tiny BERT."""
+    saved = load_file(folder / "bert/expected.safetensors")
+    tokens, lengths = torch.tensor(saved["tokens"]), torch.tensor(saved["lengths"])
+    mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).long()
+    truth = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0]]).double()
+    first, last = torch.tensor([2, 1, -100, 3]), torch.tensor([5, 1, -100, 6])
+    positive = torch.tensor([1.0, 2.0, 0.5]).double()
+    f32 = lambda tensor: tensor.detach().numpy().astype(np.float32)
+    tensors = {}
+    for pooling in ["cls", "mean", "max", "attention"]:
+        torch.manual_seed(5)
+        base = transformers.BertForPreTraining.from_pretrained(folder / "bert").base_model
+        model = Heads(base, pooling).eval().double()
+        with torch.no_grad():
+            for linear in (model.attention, model.criteria, model.span):
+                for parameter in linear.parameters():
+                    parameter.copy_((0.5 * torch.randn_like(parameter)).float().double())
+        labels, span = model(tokens, mask)
+        cross = lambda side, target: torch.nn.functional.cross_entropy(span[..., side], target, reduction="sum")
+        evidence = (cross(0, first) + cross(1, last)) / 2 / len(truth)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(labels, truth, pos_weight=positive) + 0.5 * evidence
+        loss.backward()
+        layer = base.encoder.layer[0].attention.self
+        tensors[f"{pooling}.labels"], tensors[f"{pooling}.loss"] = f32(labels), f32(loss)[None]
+        gradients = {
+            "encoder.tokens.weight": base.embeddings.word_embeddings.weight.grad,
+            "encoder.layers.0.attention.in_proj_weight": torch.cat([l.weight.grad for l in (layer.query, layer.key, layer.value)]),
+            "criteria.weight": model.criteria.weight.grad, "span.weight": model.span.weight.grad,
+        }
+        if pooling == "attention":
+            gradients["attention.weight"] = model.attention.weight.grad
+        for name, gradient in gradients.items():
+            tensors[f"{pooling}.grad.{name}"] = f32(gradient)
+    for name, linear in [("attention", model.attention), ("criteria", model.criteria), ("span", model.span)]:
+        tensors[f"param.{name}.weight"], tensors[f"param.{name}.bias"] = f32(linear.weight), f32(linear.bias)
+    save_file(tensors, folder / "heads.safetensors")
 
 
 TEXTS = [
@@ -78,6 +146,7 @@ TEXTS = [
     "   ",
     "word " * 4 + "supercalifragilisticexpialidocious" * 4,
     "ΑΣ Σίσυφος İstanbul ß ẞ",
+    "A\u030angstrom a\u3000b … <mask>  ﬁne fine",
 ]
 
 
@@ -97,6 +166,19 @@ def tokenizer(folder, name, made):
 
 def corpus():
     return TEXTS[:5] + TEXTS[7:8] + ["the fox and the dog jump", "preprocessing unaffordable things", "naive cafe deja vu math"] * 3
+
+
+def character_map():
+    """A map of a few characters, as SentencePiece compiles it."""
+    with tempfile.TemporaryDirectory() as folder:
+        rules, model = pathlib.Path(folder) / "rules.tsv", io.BytesIO()
+        rules.write_text("FB01\t66 69\nFF12\t32\n2026\t2E 2E 2E\n41 30A\tC5\n3000\t20\n2460\t31\n")
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus()), model_writer=model, vocab_size=100, hard_vocab_limit=False,
+            normalization_rule_tsv=str(rules), minloglevel=2)
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    return proto.normalizer_spec.precompiled_charsmap
 
 
 def tokenizers(folder):
@@ -121,7 +203,6 @@ def tokenizers(folder):
     roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False, trim_offsets=True)
     tokenizer(folder, "byte-level", roberta)
 
-    # A character map in SentencePiece's form is taken from a real model; here the rules are spelt out.
     unigram = Tokenizer(models.Unigram())
     unigram.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
     unigram.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
@@ -131,10 +212,19 @@ def tokenizers(folder):
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer(folder, "unigram", unigram)
 
+    # As XLM-RoBERTa's and DeBERTa-v3's: SentencePiece's own map of characters, here a small one.
+    unigram.normalizer = normalizers.Sequence([normalizers.Precompiled(character_map()), normalizers.Replace(Regex(" {2,}"), " ")])
+    unigram.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")])
+    unigram.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    unigram.add_tokens([AddedToken("ﬁne", normalized=True)])
+    tokenizer(folder, "character-map", unigram)
+
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "golden"
     for name, config, kind in configurations():
         family(root, name, config, kind)
+    heads(root)
     tokenizers(root / "tokenizers")

@@ -18,11 +18,11 @@ fn golden(name: &str) -> PathBuf {
 #[test]
 fn tokens_are_those_of_tokenizers() {
     let mut wrong = vec![];
-    for name in ["wordpiece", "wordpiece-cased", "byte-level", "unigram"] {
+    for name in ["wordpiece", "wordpiece-cased", "byte-level", "unigram", "character-map"] {
         let tokenizer = Tokenizer::read(&golden(&format!("{name}.json"))).unwrap();
         let expected = std::fs::read(golden(&format!("{name}.expected.json"))).unwrap();
         let expected: Vec<Value> = serde_json::from_slice(&expected).unwrap();
-        assert_eq!(expected.len(), 12);
+        assert_eq!(expected.len(), 13);
         for case in &expected {
             let text = case["text"].as_str().unwrap();
             let found = tokenizer.encode(text);

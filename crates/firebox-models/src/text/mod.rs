@@ -93,6 +93,13 @@ impl TextEncoder {
         Self { precision, ..self }
     }
 
+    /// The same encoder with dropout of this probability, on the probabilities of attention, too.
+    #[must_use]
+    pub fn with_dropout(mut self, dropout: f64) -> Self {
+        (self.config.dropout, self.config.attention_dropout) = (dropout, dropout);
+        self
+    }
+
     /// A vector for each token; those after a text's length mean nothing. Where attention has a
     /// window, the first token is the one that sees all.
     ///

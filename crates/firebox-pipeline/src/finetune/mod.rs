@@ -60,7 +60,9 @@ impl Chain for Finetune {
         match &config.model {
             ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
             ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
-            ModelConfig::StackedLstm(_) => return Err(config.model.cannot_pretrain()),
+            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
+                return Err(config.model.cannot_pretrain());
+            }
         }
         check_names(config, device)
     }
@@ -108,7 +110,9 @@ impl Chain for Finetune {
         match &run.config.model {
             ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
             ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
-            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
+            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
+                Err(run.config.model.cannot_pretrain())
+            }
         }
     }
 

@@ -93,6 +93,16 @@ impl Tokenizer {
         Self::from_json(json(path)?).map_err(|found| content(path, found))
     }
 
+    /// Reads the content of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::read`].
+    pub fn from_text(text: &str) -> Result<Self, TextError> {
+        let source = serde_json::from_str(text).map_err(|error| error.to_string());
+        let wrong = |found| TextError::Tokenizer(format!("its file {found}"));
+        source.and_then(Self::from_json).map_err(wrong)
+    }
+
     /// The tokenizer of a `tokenizer.json`'s content.
     pub(crate) fn from_json(source: Value) -> Result<Self, String> {
         let empty = Value::Null;

@@ -35,6 +35,21 @@ impl Default for WordPieceTraining {
 }
 
 impl WordPieceTraining {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// If one is out of its range.
+    pub fn check(&self) -> Result<(), TextError> {
+        if self.vocabulary < 64 || self.least == 0 {
+            return Err(TextError::Tokenizer(format!(
+                "a vocabulary of {} tokens from pairs that occur {} times cannot be made; it must \
+                 have at least 64, of at least 1",
+                self.vocabulary, self.least
+            )));
+        }
+        Ok(())
+    }
+
     /// Makes a tokenizer of BERT's form: pairs of pieces are joined, the most frequent first (of
     /// equals, the first in the alphabet), until there are enough. The result depends on the texts
     /// and on nothing else.
@@ -45,13 +60,7 @@ impl WordPieceTraining {
         &self,
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<Tokenizer, TextError> {
-        if self.vocabulary < 64 || self.least == 0 {
-            return Err(TextError::Tokenizer(format!(
-                "a vocabulary of {} tokens from pairs that occur {} times cannot be made; it must \
-                 have at least 64, of at least 1",
-                self.vocabulary, self.least
-            )));
-        }
+        self.check()?;
         let words = self.words(texts)?;
         let mut alphabet: BTreeSet<String> = BTreeSet::new();
         let mut counted: Vec<(Vec<String>, usize)> = vec![];

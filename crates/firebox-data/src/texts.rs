@@ -1,0 +1,314 @@
+//! Tables of texts with a column for each label: CSV, Parquet, Arrow, and JSON with a row a line.
+
+use std::path::Path;
+
+use firebox_core::LabelledTexts;
+use polars::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::error::nearest;
+use crate::frame::scan_path;
+use crate::{DataError, Format};
+
+/// Which columns of a table of texts mean what: `[text.columns]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TextColumns {
+    /// The column of texts.
+    pub text: String,
+    /// Columns of labels, each 1 (or true) where the label holds and 0 (or false) where not. None
+    /// named: every column that has no other meaning.
+    pub labels: Vec<String>,
+    /// The columns of the first character of the evidence and of the one after its last, counted
+    /// from 0 in Unicode's characters, as Python does. Both empty: no evidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span: Option<[String; 2]>,
+    /// A column by which texts belong together, such as their author: they stay in one part of the
+    /// split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+impl Default for TextColumns {
+    fn default() -> Self {
+        Self { text: "text".to_owned(), labels: vec![], span: None, group: None }
+    }
+}
+
+/// A table as text, column by column.
+struct Table {
+    names: Vec<String>,
+    columns: Vec<Vec<Option<String>>>,
+}
+
+/// Reads a table of texts.
+///
+/// # Errors
+/// If the file cannot be read, a column is missing, a label is neither 0 nor 1, a span lies outside
+/// its text, or a text is empty; the message names the row, counted from 1 after the header.
+pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, DataError> {
+    if !path.is_file() {
+        return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
+    }
+    let table = read_table(path)?;
+    Reading { path, columns, table }.texts()
+}
+
+fn read_table(path: &Path) -> Result<Table, DataError> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let frame = match extension.to_lowercase().as_str() {
+        "csv" | "tsv" => {
+            let separator = if extension.eq_ignore_ascii_case("tsv") { b'\t' } else { b',' };
+            let options = CsvReadOptions::default()
+                .with_has_header(true)
+                .with_infer_schema_length(Some(0))
+                .map_parse_options(|options| options.with_separator(separator));
+            let reader = options.try_into_reader_with_file_path(Some(path.to_owned()));
+            reader.and_then(CsvReader::finish)
+        }
+        "parquet" | "pq" => {
+            let arguments = ScanArgsParquet { glob: false, ..ScanArgsParquet::default() };
+            LazyFrame::scan_parquet(scan_path(path)?, arguments).and_then(LazyFrame::collect)
+        }
+        "arrow" | "feather" | "ipc" => {
+            let arguments = UnifiedScanArgs { glob: false, ..UnifiedScanArgs::default() };
+            LazyFrame::scan_ipc(scan_path(path)?, IpcScanOptions::default(), arguments)
+                .and_then(LazyFrame::collect)
+        }
+        "jsonl" | "ndjson" => return json_lines(path),
+        _ => {
+            let problem = "texts are read from .csv, .tsv, .parquet, .arrow and .jsonl (a JSON \
+                           object a line)";
+            return Err(DataError::Texts { path: path.to_owned(), problem: problem.to_owned() });
+        }
+    };
+    let malformed =
+        |error: PolarsError| DataError::malformed(path, Format::Auto, error.to_string());
+    let frame = frame.map_err(malformed)?;
+    let column = |column: &Column| -> PolarsResult<Vec<Option<String>>> {
+        let column = column.cast(&DataType::String)?;
+        Ok(column.str()?.iter().map(|value| value.map(str::to_owned)).collect())
+    };
+    let names = frame.get_column_names().iter().map(|name| name.to_string()).collect();
+    let columns = frame.columns().iter().map(column).collect::<PolarsResult<_>>();
+    Ok(Table { names, columns: columns.map_err(malformed)? })
+}
+
+fn json_lines(path: &Path) -> Result<Table, DataError> {
+    use serde_json::{Map, Value};
+    let text = std::fs::read_to_string(path).map_err(DataError::io("read", path))?;
+    let mut table = Table { names: vec![], columns: vec![] };
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    for (row, (number, line)) in lines.enumerate() {
+        let object: Map<String, Value> = serde_json::from_str(line).map_err(|error| {
+            DataError::line(path, number + 1, format!("no JSON object: {error}"))
+        })?;
+        for (name, value) in object {
+            let place = table.names.iter().position(|known| *known == name);
+            let place = place.unwrap_or_else(|| {
+                table.names.push(name);
+                table.columns.push(vec![None; row]);
+                table.names.len() - 1
+            });
+            let value = match value {
+                Value::Null => None,
+                Value::String(text) => Some(text),
+                other => Some(other.to_string()),
+            };
+            table.columns[place].push(value);
+        }
+        table.columns.iter_mut().for_each(|column| column.resize(row + 1, None));
+    }
+    Ok(table)
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    columns: &'a TextColumns,
+    table: Table,
+}
+
+impl Reading<'_> {
+    fn problem(&self, problem: String) -> DataError {
+        DataError::Texts { path: self.path.to_owned(), problem }
+    }
+
+    fn column(&self, name: &str) -> Result<&[Option<String>], DataError> {
+        let names = &self.table.names;
+        let place = names.iter().position(|known| known == name).ok_or_else(|| {
+            let meant = nearest(name, names.iter().map(String::as_str));
+            let meant = meant
+                .map_or("; it has".to_owned(), |name| format!("; did you mean `{name}`? It has"));
+            self.problem(format!(
+                "there is no column `{name}`{meant} {}",
+                names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+            ))
+        })?;
+        Ok(&self.table.columns[place])
+    }
+
+    /// The columns of labels, by name.
+    fn labels(&self) -> Result<Vec<String>, DataError> {
+        let TextColumns { text, labels, span, group } = self.columns;
+        let mut found = labels.clone();
+        if found.is_empty() {
+            let meant = |name: &String| {
+                name != text
+                    && span.iter().flatten().all(|other| other != name)
+                    && group.as_ref() != Some(name)
+            };
+            found = self.table.names.iter().filter(|name| meant(name)).cloned().collect();
+        }
+        if found.is_empty() {
+            return Err(self.problem("there is no column of a label".to_owned()));
+        }
+        Ok(found)
+    }
+
+    fn texts(&self) -> Result<LabelledTexts, DataError> {
+        let labels = self.labels()?;
+        let texts = self.column(&self.columns.text)?;
+        let rows = texts.len();
+        if rows == 0 {
+            return Err(DataError::Empty { path: self.path.to_owned() });
+        }
+        let texts: Vec<String> =
+            texts.iter().map(|text| text.clone().unwrap_or_default()).collect();
+        if let Some(row) = texts.iter().position(|text| text.trim().is_empty()) {
+            return Err(self.problem(format!(
+                "the text of row {} is empty; leave such rows out of the table",
+                row + 1
+            )));
+        }
+        let mut truth = vec![false; rows * labels.len()];
+        for (place, name) in labels.iter().enumerate() {
+            for (row, value) in self.column(name)?.iter().enumerate() {
+                truth[row * labels.len() + place] = self.truth(name, row, value.as_deref())?;
+            }
+        }
+        let spans = self.spans(&texts)?;
+        let groups = match &self.columns.group {
+            None => vec![None; rows],
+            Some(name) => self.column(name)?.to_vec(),
+        };
+        Ok(LabelledTexts { texts, labels, truth, spans, groups })
+    }
+
+    fn truth(&self, name: &str, row: usize, value: Option<&str>) -> Result<bool, DataError> {
+        match value.map(|value| value.trim().to_lowercase()).as_deref() {
+            Some("1" | "1.0" | "true") => Ok(true),
+            Some("0" | "0.0" | "false") => Ok(false),
+            _ => Err(self.problem(format!(
+                "the label `{name}` is {} in row {}; a label is 0 or 1. Name the columns of labels in \
+                 `text.columns.labels` if this is none",
+                value.map_or("empty".to_owned(), |value| format!("`{value}`")),
+                row + 1
+            ))),
+        }
+    }
+
+    /// The evidence in bytes.
+    fn spans(&self, texts: &[String]) -> Result<Vec<Option<[usize; 2]>>, DataError> {
+        let Some([first, end]) = &self.columns.span else { return Ok(vec![None; texts.len()]) };
+        let (firsts, ends) = (self.column(first)?, self.column(end)?);
+        let number = |row: usize, name: &str, value: &Option<String>| {
+            let written = value.as_deref().map(str::trim).filter(|value| !value.is_empty());
+            let read = |text: &str| {
+                let number = text.parse::<f64>().ok().filter(|n| *n >= 0.0 && n.fract() == 0.0);
+                number.map(|number| number as usize).ok_or_else(|| {
+                    let row = row + 1;
+                    self.problem(format!("`{name}` is `{text}` in row {row}; it counts characters"))
+                })
+            };
+            written.map(read).transpose()
+        };
+        let span = |(row, text): (usize, &String)| {
+            let (from, to) = (number(row, first, &firsts[row])?, number(row, end, &ends[row])?);
+            let (from, to) = match (from, to) {
+                (None, None) => return Ok(None),
+                (Some(from), Some(to)) => (from, to),
+                _ => {
+                    return Err(self.problem(format!(
+                        "row {} has one of `{first}` and `{end}`; evidence has both or none",
+                        row + 1
+                    )));
+                }
+            };
+            let starts = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+            let starts: Vec<usize> = starts.collect();
+            if from >= to || to >= starts.len() {
+                return Err(self.problem(format!(
+                    "the evidence of row {} reaches from character {from} to {to}, and its text has {}; \
+                     it must hold at least one character and end within the text",
+                    row + 1,
+                    starts.len() - 1
+                )));
+            }
+            Ok(Some([starts[from], starts[to]]))
+        };
+        texts.iter().enumerate().map(span).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test says why it fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn columns() -> TextColumns {
+        TextColumns {
+            span: Some(["from".to_owned(), "to".to_owned()]),
+            group: Some("author".to_owned()),
+            ..TextColumns::default()
+        }
+    }
+
+    fn read(name: &str, content: &str) -> Result<LabelledTexts, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        read_texts(&path, &columns()).map_err(|error| error.to_string())
+    }
+
+    const CSV: &str = "text,late,lost,from,to,author\n\"Über, spät\",1,0,0,4,a\nfine,0,0,,,b\n";
+
+    #[test]
+    fn csv_and_json_lines_give_the_same() {
+        let texts = read("a.csv", CSV).unwrap();
+        assert_eq!(texts.texts, ["Über, spät", "fine"]);
+        assert_eq!(texts.labels, ["late", "lost"]);
+        assert_eq!(texts.truth, [true, false, false, false]);
+        // Four characters, the first of two bytes.
+        assert_eq!(texts.spans, [Some([0, 5]), None]);
+        assert_eq!(texts.groups[1].as_deref(), Some("b"));
+        let lines = "{\"text\":\"Über, spät\",\"late\":true,\"lost\":0,\"from\":0,\"to\":4,\"author\":\"a\"}\n\
+                     {\"text\":\"fine\",\"late\":0,\"lost\":false,\"author\":\"b\"}\n";
+        let again = read("a.jsonl", lines).unwrap();
+        assert_eq!(again.texts, texts.texts);
+        assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
+        assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_learnt_from_is_named() {
+        let check = |from: &str, to: &str, expected: &str| {
+            assert!(CSV.contains(from));
+            let message = read("a.csv", &CSV.replace(from, to)).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        };
+        check("fine,0,0", "fine,2,0", "the label `late` is `2` in row 2; a label is 0 or 1");
+        check("fine,0,0", "fine,,0", "the label `late` is empty in row 2");
+        check(
+            "0,4,a",
+            "0,11,a",
+            "evidence of row 1 reaches from character 0 to 11, and its text has 10",
+        );
+        check("0,4,a", "4,4,a", "at least one character");
+        check("0,4,a", "0,,a", "row 1 has one of `from` and `to`");
+        check("0,4,a", "x,4,a", "`from` is `x` in row 1");
+        check("fine,", "  ,", "the text of row 2 is empty");
+        check("text,late", "txet,late", "no column `text`; did you mean `txet`?");
+        let message = read("a.doc", CSV).unwrap_err();
+        assert!(message.contains("texts are read from .csv"), "{message}");
+    }
+}

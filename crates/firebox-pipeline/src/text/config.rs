@@ -1,0 +1,145 @@
+//! `[text]`: which texts are learnt from, and how.
+
+use std::path::PathBuf;
+
+use firebox_data::TextColumns;
+use firebox_text::{
+    EncoderSource, TextHeads, TextLossConfig, TextSplit, WordPieceTraining, check_settings,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::config::unused;
+use crate::error::PipelineError;
+use crate::keys::json;
+use crate::{ModelConfig, PipelineConfig};
+
+/// What the file of a generated sample ends with.
+const SAMPLE: &str = ".texts.toml";
+
+/// Texts with labels, and how an encoder learns from them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TextConfig {
+    /// A table of texts (.csv .tsv .parquet .arrow .jsonl), or settings of generated ones
+    /// (.texts.toml).
+    pub path: PathBuf,
+    /// A table of test texts with the same labels. None: they are drawn from `path`.
+    pub test: Option<PathBuf>,
+    /// What the columns of the tables mean.
+    pub columns: TextColumns,
+    /// How the texts are divided.
+    pub split: TextSplit,
+    /// Tokens of a text, at most, those around it among them; what is longer loses its end, and is
+    /// counted.
+    pub longest: usize,
+    /// The vocabulary that is made from the training texts where no encoder is given.
+    pub tokenizer: WordPieceTraining,
+    /// The encoder to begin with.
+    pub encoder: EncoderSource,
+    /// The heads.
+    pub heads: TextHeads,
+    /// How their losses are put together.
+    pub loss: TextLossConfig,
+}
+
+impl Default for TextConfig {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            test: None,
+            columns: TextColumns::default(),
+            split: TextSplit::default(),
+            longest: 128,
+            tokenizer: WordPieceTraining::default(),
+            encoder: EncoderSource::default(),
+            heads: TextHeads::default(),
+            loss: TextLossConfig::default(),
+        }
+    }
+}
+
+impl TextConfig {
+    /// Whether the texts are generated.
+    pub(super) fn is_sample(&self) -> bool {
+        self.path.to_string_lossy().ends_with(SAMPLE)
+    }
+
+    /// Every path.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let given = Some(&mut self.path).filter(|path| !path.as_os_str().is_empty());
+        given.into_iter().chain(&mut self.test).chain(&mut self.encoder.folder)
+    }
+
+    /// The split, as a plan says it.
+    pub(crate) fn split_in_words(&self) -> String {
+        let TextSplit { validation, test, seed } = self.split;
+        let test = if self.test.is_some() { "as given".to_owned() } else { test.to_string() };
+        format!(
+            "texts (validation {validation}, test {test}, seed {seed}): equal texts and those of one \
+             group stay in one part"
+        )
+    }
+}
+
+/// The table `[text]`, and nothing beside it that the pipeline `text` does not read.
+pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let text = table(config)?;
+    let setting = |message: &str| Err(PipelineError::Setting(message.to_owned()));
+    if text.path.as_os_str().is_empty() {
+        return setting(
+            "no texts are named: set `text.path` to a table, or to ../data/sample.texts.toml",
+        );
+    }
+    if text.is_sample() && (text.columns != TextColumns::default() || text.test.is_some()) {
+        return setting(
+            "`text.path` names generated texts, which know their columns and have no table of test \
+             texts\n  leave out [text.columns] and text.test",
+        );
+    }
+    let TextConfig { split, longest, tokenizer, encoder, heads, loss, .. } = text;
+    check_settings(*longest, split, loss, heads, encoder, tokenizer)?;
+    nothing_unused(config)?;
+    match (&config.model, &encoder.folder) {
+        (ModelConfig::Bert(_), Some(_)) => setting(
+            "[model.bert] is set beside `text.encoder.folder`, whose config.json says what the \
+             encoder is\n  leave one of them out; `text.encoder.dropout` changes its dropout",
+        ),
+        (ModelConfig::Bert(model), None) => Ok(model.encoder(64, *longest).validate()?),
+        _ if json(&config.model) == json(&ModelConfig::default()) => Ok(()),
+        _ => Err(unused("text", "model.bilstm-mae")),
+    }
+}
+
+pub(super) fn table(config: &PipelineConfig) -> Result<&TextConfig, PipelineError> {
+    config.text.as_ref().ok_or_else(|| {
+        PipelineError::Setting(
+            "the pipeline `text` needs a table [text] with the path of the texts".to_owned(),
+        )
+    })
+}
+
+fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let default = PipelineConfig::default();
+    let mut evaluate = config.evaluate.clone();
+    let read = &default.evaluate;
+    (evaluate.seed, evaluate.confidence) = (read.seed, read.confidence);
+    (evaluate.resamples, evaluate.batch_size) = (read.resamples, read.batch_size);
+    if evaluate != *read {
+        return Err(PipelineError::Setting(
+            "of [evaluate], the pipeline `text` reads seed, confidence, resamples and batch_size, and \
+             another key is set\n  take it out: labels are scored by F1, beside fixed baselines"
+                .to_owned(),
+        ));
+    }
+    let pairs = [
+        ("data", json(&config.data), json(&default.data)),
+        ("window", json(&config.window), json(&default.window)),
+        ("labels", json(&config.labels), json(&default.labels)),
+        ("split", json(&config.split), json(&default.split)),
+        ("augment", json(&config.augment), json(&default.augment)),
+    ];
+    match pairs.iter().find(|(_, found, default)| found != default) {
+        Some((table, ..)) => Err(unused("text", table)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,332 @@
+//! The texts, their split, and their tokens, which are made once and stored.
+
+use std::path::{Path, PathBuf};
+
+use firebox_cache::{Hold, Store, TOKENS};
+use firebox_core::{Event, Key, LabelledTexts};
+use firebox_data::read_texts;
+use firebox_text::{
+    TextError, TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise,
+};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::config::{TextConfig, table};
+use super::sample::{as_csv, made};
+use crate::PipelineConfig;
+use crate::error::{PipelineError, at};
+use crate::keys::json;
+use crate::stages::{Run, count};
+
+/// Of what is stored. A change of it needs a new number.
+const VERSION: u32 = 1;
+const DATA: &str = "tokens.json";
+const MANIFEST: &str = "manifest.json";
+
+/// Texts and their parts.
+pub(super) struct Corpus {
+    pub(super) texts: LabelledTexts,
+    pub(super) parts: TextParts,
+}
+
+/// The texts as tokens.
+pub(super) struct Tokens {
+    pub(super) tokenizer: Tokenizer,
+    pub(super) texts: Vec<TokenisedText>,
+    /// Keeps them in the cache.
+    _hold: Hold,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    tokenizer: serde_json::Value,
+    texts: Vec<TokenisedText>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    version: u32,
+    key: Key,
+    /// BLAKE3 of the data.
+    blake3: String,
+}
+
+/// Keys of the texts, and of their tokens: of the content of all files, and of the settings.
+pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError> {
+    let text = table(config)?;
+    let mut texts = Key::builder("texts", VERSION)
+        .field("path", hash(&text.path)?)
+        .field("columns", json(&text.columns))
+        .field("split", json(&text.split));
+    if let Some(test) = &text.test {
+        texts = texts.field("test", hash(test)?);
+    }
+    if text.is_sample() {
+        // What the settings make, so that a change of the generator is a change of the texts.
+        let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
+        let (made, _) = as_csv(&text.path, &settings)?;
+        texts = texts.field("made", blake3::hash(made.as_bytes()).as_bytes());
+    }
+    let texts = texts.finish();
+    let mut tokens = Key::builder(TOKENS, VERSION)
+        .upstream("texts", texts)
+        .field("longest", text.longest.to_le_bytes())
+        .field("tokenizer", json(&text.tokenizer));
+    if let Some(folder) = &text.encoder.folder {
+        tokens = tokens.field("encoder", hash(&folder.join("tokenizer.json"))?);
+    }
+    Ok((texts, tokens.finish()))
+}
+
+/// Key of all else in `[text]` that decides what is learnt.
+pub(super) fn learning_key(config: &PipelineConfig, tokens: Key) -> Result<Key, PipelineError> {
+    let text = table(config)?;
+    let mut key = Key::builder("text-learning", VERSION)
+        .upstream("tokens", tokens)
+        .field("heads", json(&text.heads))
+        .field("loss", json(&text.loss))
+        .field("dropout", json(&text.encoder.dropout));
+    if let Some(folder) = &text.encoder.folder {
+        for file in encoder_files(folder)? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            key = key.field(&name, hash(&file)?);
+        }
+    }
+    Ok(key.finish())
+}
+
+/// The files of an encoder's folder that decide what it is.
+fn encoder_files(folder: &Path) -> Result<Vec<PathBuf>, PipelineError> {
+    // The tokenizer beside it was read before, so the folder is there.
+    let entries = std::fs::read_dir(folder).map_err(at(folder))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name == "config.json" || name.ends_with(".safetensors") || name.ends_with(".index.json")
+    });
+    files.sort();
+    Ok(files)
+}
+
+fn hash(path: &Path) -> Result<String, PipelineError> {
+    if !path.is_file() {
+        return Err(PipelineError::Setting(format!(
+            "there is no file {}: see `text.path`, `text.test` and `text.encoder.folder`",
+            path.display()
+        )));
+    }
+    let file = std::fs::File::open(path).map_err(at(path))?;
+    let mut hasher = blake3::Hasher::new();
+    std::io::copy(&mut std::io::BufReader::with_capacity(1 << 20, file), &mut hasher)
+        .map_err(at(path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Reads the texts, those of a test table after the others, and how many there are before these.
+fn read(text: &TextConfig) -> Result<(LabelledTexts, usize), PipelineError> {
+    if text.is_sample() {
+        let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
+        let made = made(&text.path, &settings)?;
+        let given = made.len();
+        return Ok((made, given));
+    }
+    let mut texts = read_texts(&text.path, &text.columns)?;
+    let given = texts.len();
+    if let Some(path) = &text.test {
+        let test = read_texts(path, &text.columns)?;
+        append(&mut texts, test, &text.path, path)?;
+    }
+    Ok((texts, given))
+}
+
+/// Adds test texts, whose labels may stand in another order.
+fn append(
+    texts: &mut LabelledTexts,
+    test: LabelledTexts,
+    path: &Path,
+    test_path: &Path,
+) -> Result<(), PipelineError> {
+    let lacks = |a: &LabelledTexts, b: &LabelledTexts| -> Vec<String> {
+        let missing = a.labels.iter().filter(|label| !b.labels.contains(label));
+        missing.map(|label| format!("`{label}`")).collect()
+    };
+    for (ours, theirs, one, other) in
+        [(&*texts, &test, path, test_path), (&test, &*texts, test_path, path)]
+    {
+        let missing = lacks(ours, theirs);
+        if !missing.is_empty() {
+            return Err(PipelineError::Setting(format!(
+                "{} has the labels {}, which {} lacks: training and test texts must have the same\n  \
+                 name the columns of both in `text.columns.labels`",
+                one.display(),
+                missing.join(", "),
+                other.display()
+            )));
+        }
+    }
+    let place = |label: &String| test.labels.iter().position(|other| other == label);
+    let places: Vec<usize> = texts.labels.iter().filter_map(place).collect();
+    for row in 0..test.len() {
+        let truth = test.row(row);
+        texts.truth.extend(places.iter().map(|place| truth[*place]));
+    }
+    texts.texts.extend(test.texts);
+    texts.spans.extend(test.spans);
+    texts.groups.extend(test.groups);
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Reads and divides the texts.
+    pub(super) fn corpus(&self) -> Result<Corpus, PipelineError> {
+        let text = table(self.config)?;
+        // Reading a table takes no time beside what follows, and nothing of it is stored.
+        self.stage("ingest", Some(self.keys.series), &mut 0, || {
+            let (texts, given) = read(text)?;
+            let parts = split_texts(&texts, given, &text.split)?;
+            self.check_truth(&texts, &parts)?;
+            let detail = format!(
+                "{} with {}: {} training, {} validation, {} test; {} equal to another, {} left out",
+                count(texts.len() as u64, "text"),
+                count(texts.labels.len() as u64, "label"),
+                parts.train.len(),
+                parts.validation.len(),
+                parts.test.len(),
+                parts.duplicates,
+                parts.left_out
+            );
+            Ok((Corpus { texts, parts }, false, detail))
+        })
+    }
+
+    /// Refuses labels that never hold, or always do; warns of single ones.
+    fn check_truth(&self, texts: &LabelledTexts, parts: &TextParts) -> Result<(), PipelineError> {
+        let holds = |part: &[usize], label: usize| {
+            part.iter().filter(|text| texts.row(**text)[label]).count()
+        };
+        let mut learnable = 0;
+        for (label, name) in texts.labels.iter().enumerate() {
+            let ones = holds(&parts.train, label);
+            let told = ones > 0 && ones < parts.train.len();
+            learnable += usize::from(told);
+            let message = if !told {
+                let what = if ones == 0 { "no" } else { "every" };
+                format!(
+                    "the label `{name}` holds in {what} training text: nothing can be learnt of it"
+                )
+            } else if holds(&parts.test, label) == 0 {
+                format!(
+                    "the label `{name}` holds in no test text: its F1 is 0 whatever is predicted"
+                )
+            } else {
+                continue;
+            };
+            self.listener.on(&Event::Warning { message });
+        }
+        if learnable == 0 {
+            return Err(PipelineError::Setting(
+                "no label holds in some training texts and not in others: there is nothing to learn\n  \
+                 give more texts, or name other columns in `text.columns.labels`"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Turns the texts into tokens, or reads those that are stored.
+    pub(super) fn tokens(
+        &self,
+        corpus: &Corpus,
+        remade: &mut usize,
+    ) -> Result<Tokens, PipelineError> {
+        let text = table(self.config)?;
+        let key = self.keys.windows;
+        let tokens = self.stage("tokenise", Some(key), remade, || {
+            let hold = Store::open(&self.config.run.cache)?.hold(TOKENS, key)?;
+            let folder = self.config.run.cache.join(TOKENS).join(key.to_string());
+            let (stored, reused) = match stored(&folder, key) {
+                Some(stored) => (stored, true),
+                None => {
+                    let made = make(text, corpus)?;
+                    store(&folder, key, &made)?;
+                    (made, false)
+                }
+            };
+            let tokenizer = Tokenizer::from_text(&stored.tokenizer.to_string())?;
+            let cut = stored.texts.iter().filter(|text| text.cut > 0).count();
+            let detail = format!(
+                "{} of {} kinds; {cut} of {} texts cut off at {}",
+                count(stored.texts.iter().map(|t| t.tokens.len() as u64).sum(), "token"),
+                tokenizer.vocabulary(),
+                stored.texts.len(),
+                text.longest
+            );
+            Ok((Tokens { tokenizer, texts: stored.texts, _hold: hold }, reused, detail))
+        })?;
+        let evidence = tokens.texts.iter().filter(|text| text.span_cut).count();
+        if evidence > 0 {
+            let message = format!(
+                "the evidence of {} lies beyond the {} tokens that are read: it is not learnt from, and \
+                 counts as not found; a larger `text.longest` keeps it",
+                count(evidence as u64, "text"),
+                text.longest
+            );
+            self.listener.on(&Event::Warning { message });
+        }
+        Ok(tokens)
+    }
+}
+
+fn make(text: &TextConfig, corpus: &Corpus) -> Result<Stored, PipelineError> {
+    let LabelledTexts { texts, spans, .. } = &corpus.texts;
+    let tokenizer = match &text.encoder.folder {
+        Some(folder) => read_tokenizer(folder)?,
+        // From training texts alone: a vocabulary is fitted, too.
+        None => {
+            text.tokenizer.train(corpus.parts.train.iter().map(|place| texts[*place].as_str()))?
+        }
+    };
+    let one = |(own, span): (&String, &Option<[usize; 2]>)| {
+        tokenise(&tokenizer, own, *span, text.longest)
+    };
+    let made: Result<Vec<TokenisedText>, TextError> =
+        texts.par_iter().zip(spans).map(one).collect();
+    let source = serde_json::from_str(&tokenizer.to_json()).unwrap_or_default();
+    Ok(Stored { tokenizer: source, texts: made? })
+}
+
+/// What is stored under a key, if it is whole.
+fn stored(folder: &Path, key: Key) -> Option<Stored> {
+    let manifest: Manifest =
+        serde_json::from_slice(&std::fs::read(folder.join(MANIFEST)).ok()?).ok()?;
+    let data = std::fs::read(folder.join(DATA)).ok()?;
+    let whole = manifest.version == VERSION
+        && manifest.key == key
+        && manifest.blake3 == blake3::hash(&data).to_hex().as_str();
+    whole.then(|| serde_json::from_slice(&data).ok()).flatten()
+}
+
+/// Stores tokens in a folder that appears whole or not at all.
+fn store(folder: &Path, key: Key, made: &Stored) -> Result<(), PipelineError> {
+    let bucket = folder.parent().unwrap_or(folder);
+    std::fs::create_dir_all(bucket).map_err(at(bucket))?;
+    let unfinished = tempfile::tempdir_in(bucket).map_err(at(bucket))?;
+    let data = json(made).into_bytes();
+    let blake3 = blake3::hash(&data).to_hex().to_string();
+    let manifest = json(&Manifest { version: VERSION, key, blake3 }).into_bytes();
+    for (name, content) in [(DATA, &data), (MANIFEST, &manifest)] {
+        let path = unfinished.path().join(name);
+        let write = || -> std::io::Result<()> {
+            std::fs::write(&path, content)?;
+            std::fs::File::open(&path)?.sync_all()
+        };
+        write().map_err(at(&path))?;
+    }
+    if folder.exists() {
+        // What lies there is not whole, or another run was faster.
+        std::fs::remove_dir_all(folder).map_err(at(folder))?;
+    }
+    std::fs::rename(unfinished.keep(), folder).map_err(at(folder))
+}

@@ -1,0 +1,356 @@
+//! The model's answers on test texts beside those of baselines, with intervals.
+//!
+//! Thresholds are chosen on validation texts, for the baselines alike; nothing is chosen by test texts.
+//! A resample draws texts that belong together (one group, or equal texts) at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_core::Stream;
+use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict};
+use firebox_loader::{HeldOutLoader, LoaderConfig};
+use firebox_models::{TextModel, TextScores};
+use firebox_text::{
+    LabelScores, SpanScores, WordWeights, best_span, choose_thresholds, label_scores, span_score,
+    span_scores,
+};
+
+use super::corpus::{Corpus, Tokens};
+use super::learn::{TokenSource, tokens_of};
+use crate::error::PipelineError;
+use crate::stages::Run;
+
+/// Terms of the bag of words, at most.
+const TERMS: usize = 1000;
+/// Strengths of its penalty, of which validation texts choose one.
+const PENALTIES: [f64; 3] = [10.0, 100.0, 1000.0];
+/// Test texts that belong to nobody else below which nothing is claimed.
+const FEWEST: usize = 20;
+/// Name of the model among the methods.
+pub(super) const MODEL: &str = "encoder";
+
+/// A way of telling labels, with its scores on test texts.
+pub(super) struct Method {
+    pub(super) name: &'static str,
+    pub(super) scores: LabelScores,
+    pub(super) macro_f1: Estimate,
+    pub(super) micro_f1: Estimate,
+    /// The model's macro F1 minus this one's, on the same resamples.
+    pub(super) difference: Option<Estimate>,
+}
+
+/// How well evidence was found.
+pub(super) struct Evidence {
+    pub(super) own: SpanScores,
+    pub(super) exact: Estimate,
+    pub(super) token_f1: Estimate,
+    /// Token F1 of naming the whole text.
+    pub(super) whole: Estimate,
+    pub(super) difference: Estimate,
+}
+
+/// What was measured.
+pub(super) struct Measured {
+    /// The model first.
+    pub(super) methods: Vec<Method>,
+    pub(super) thresholds: Vec<f32>,
+    pub(super) evidence: Option<Evidence>,
+    pub(super) verdict: Verdict,
+    pub(super) texts: usize,
+}
+
+impl Measured {
+    pub(super) fn detail(&self) -> String {
+        let model = &self.methods[0];
+        let evidence = self.evidence.as_ref().map_or(String::new(), |evidence| {
+            format!(", evidence token F1 {:.3}", evidence.token_f1.value)
+        });
+        format!("{} test texts: macro F1 {:.3}{evidence}", self.texts, model.macro_f1.value)
+    }
+
+    /// What trackers compare runs by.
+    pub(super) fn scores(&self) -> Vec<(&'static str, f64)> {
+        let model = &self.methods[0];
+        let mut scores = vec![
+            ("test/macro_f1", model.macro_f1.value),
+            ("test/micro_f1", model.micro_f1.value),
+            ("test/exact_labels", model.scores.exact),
+        ];
+        if let Some(evidence) = &self.evidence {
+            scores.push(("test/evidence_exact", evidence.exact.value));
+            scores.push(("test/evidence_token_f1", evidence.token_f1.value));
+        }
+        scores
+    }
+}
+
+/// What the model says of some texts.
+struct Answers {
+    /// `[text, label]`, row by row.
+    probabilities: Vec<f32>,
+    spans: Vec<Option<[usize; 2]>>,
+}
+
+/// Measures the model and its baselines.
+pub(super) fn measure(
+    run: &Run<'_>,
+    corpus: &Corpus,
+    tokens: &Tokens,
+    model: &TextModel,
+) -> Result<Measured, PipelineError> {
+    let labels = corpus.texts.labels.len();
+    let truth = |rows: &[usize]| -> Vec<bool> {
+        rows.iter().flat_map(|row| corpus.texts.row(*row)).copied().collect()
+    };
+    let parts = &corpus.parts;
+    let (validation, test) = (truth(&parts.validation), truth(&parts.test));
+    let chosen = answer(run, model, tokens, &parts.validation)?;
+    let answers = answer(run, model, tokens, &parts.test)?;
+    let thresholds = choose_thresholds(&validation, &chosen.probabilities, labels);
+    let mut predictions = vec![(MODEL, over(&answers.probabilities, &thresholds))];
+    predictions.extend(baselines(run, corpus, labels, &validation)?);
+    let resampling = Resampling {
+        stream: Stream::new(run.config.evaluate.seed, "text-bootstrap"),
+        resamples: run.config.evaluate.resamples,
+        block: 1,
+        confidence: run.config.evaluate.confidence,
+    };
+    let units = &parts.test_units;
+    let methods = methods(&resampling, units, &test, predictions, labels);
+    let found = answers.spans.iter().any(Option::is_some);
+    let evidence =
+        if found { evidence(&resampling, units, corpus, tokens, &answers.spans) } else { None };
+    let verdict = verdict(&methods, evidence.as_ref(), units.len(), &resampling);
+    Ok(Measured { methods, thresholds, evidence, verdict, texts: parts.test.len() })
+}
+
+fn over(probabilities: &[f32], thresholds: &[f32]) -> Vec<bool> {
+    let rows = probabilities.chunks_exact(thresholds.len().max(1));
+    rows.flat_map(|row| row.iter().zip(thresholds).map(|(p, threshold)| p >= threshold)).collect()
+}
+
+/// Runs the model over texts.
+fn answer(
+    run: &Run<'_>,
+    model: &TextModel,
+    tokens: &Tokens,
+    rows: &[usize],
+) -> Result<Answers, PipelineError> {
+    let mut answers = Answers { probabilities: vec![], spans: vec![] };
+    if rows.is_empty() {
+        return Ok(answers);
+    }
+    let source = Arc::new(TokenSource::new(&Arc::new(tokens.texts.clone()), rows));
+    let batch_size = run.config.evaluate.batch_size;
+    let config = LoaderConfig { batch_size, ..run.loader() };
+    let [before, after] = tokens.tokenizer.around();
+    for batch in HeldOutLoader::new(source, config, run.device.device.clone())?.batches() {
+        if run.stop.load(Ordering::SeqCst) {
+            return Err(PipelineError::Interrupted);
+        }
+        let batch = batch?;
+        let TextScores { labels, span } =
+            model.forward(tokens_of(&batch), Some(&batch.lengths), None);
+        let logits = labels.into_data().convert::<f32>();
+        answers
+            .probabilities
+            .extend(logits.iter::<f32>().map(|logit| 1.0 / (1.0 + (-logit).exp())));
+        let Some(span) = span else {
+            answers.spans.extend(batch.lengths.iter().map(|_| None));
+            continue;
+        };
+        let [first, last] = span.map(|scores| {
+            let [_, time] = scores.dims();
+            let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
+            (scores, time)
+        });
+        for (row, length) in batch.lengths.iter().enumerate() {
+            let of = |(scores, time): &(Vec<f32>, usize)| scores[row * time..][..*time].to_vec();
+            answers.spans.push(best_span(&of(&first), &of(&last), before..length - after));
+        }
+    }
+    Ok(answers)
+}
+
+/// Labels told without the model: by each label's majority, all of them, and by words.
+fn baselines(
+    run: &Run<'_>,
+    corpus: &Corpus,
+    labels: usize,
+    validation: &[bool],
+) -> Result<Vec<(&'static str, Vec<bool>)>, PipelineError> {
+    let (texts, parts) = (&corpus.texts, &corpus.parts);
+    let ones = |label: usize| parts.train.iter().filter(|row| texts.row(**row)[label]).count();
+    let majority: Vec<bool> = (0..labels).map(|l| 2 * ones(l) > parts.train.len()).collect();
+    let constant = |row: &[bool]| parts.test.iter().flat_map(|_| row.to_vec()).collect();
+    let mut found =
+        vec![("majority", constant(&majority)), ("every label", constant(&vec![true; labels]))];
+    let own =
+        |rows: &[usize]| rows.iter().map(|row| texts.texts[*row].as_str()).collect::<Vec<_>>();
+    let weights = WordWeights::fit(own(&parts.train).into_iter(), TERMS);
+    let rows = |part: &[usize]| weights.rows(own(part).into_iter());
+    let (train, held, test) = (rows(&parts.train), rows(&parts.validation), rows(&parts.test));
+    let (mut by_words, mut chosen) =
+        (vec![0.0f32; parts.test.len() * labels], vec![0.0f32; parts.validation.len() * labels]);
+    for label in 0..labels {
+        if run.stop.load(Ordering::SeqCst) {
+            return Err(PipelineError::Interrupted);
+        }
+        let of =
+            |part: &[usize]| part.iter().map(|row| u32::from(texts.row(*row)[label])).collect();
+        let features =
+            Features { rows: train.clone(), width: weights.width(), labels: of(&parts.train) };
+        let check =
+            Features { rows: held.clone(), width: weights.width(), labels: of(&parts.validation) };
+        let stop = Stop { iterations: 200, gradient: 1e-5 };
+        let fits = PENALTIES.map(|l2| Logistic::fit(&features, 2, l2, stop));
+        let [first, others @ ..] = fits;
+        let best = others.into_iter().fold(first, |best, next| {
+            if next.log_loss(&check) < best.log_loss(&check) { next } else { best }
+        });
+        for (rows, out) in [(&held, &mut chosen), (&test, &mut by_words)] {
+            let probabilities = best.probabilities(rows);
+            for (row, probability) in probabilities.chunks_exact(2).enumerate() {
+                out[row * labels + label] = probability[1] as f32;
+            }
+        }
+    }
+    let thresholds = choose_thresholds(validation, &chosen, labels);
+    found.push(("words (TF-IDF, logistic)", over(&by_words, &thresholds)));
+    Ok(found)
+}
+
+/// The texts of a resample, from the units that it drew.
+fn drawn<'a>(
+    units: &'a [Vec<usize>],
+    indices: &'a [u32],
+) -> impl Iterator<Item = usize> + Clone + 'a {
+    indices.iter().flat_map(|unit| &units[*unit as usize]).copied()
+}
+
+fn methods(
+    resampling: &Resampling,
+    units: &[Vec<usize>],
+    truth: &[bool],
+    predictions: Vec<(&'static str, Vec<bool>)>,
+    labels: usize,
+) -> Vec<Method> {
+    let texts: Range<usize> = 0..truth.len() / labels.max(1);
+    let resampled: Vec<Vec<[f64; 2]>> = resampling.map(units.len(), |indices, _| {
+        let score = |(_, predicted): &(&str, Vec<bool>)| {
+            let scores = label_scores(truth, predicted, labels, drawn(units, indices));
+            [scores.macro_f1, scores.micro_f1]
+        };
+        predictions.iter().map(score).collect()
+    });
+    let estimate = |value: f64, of: &dyn Fn(&[[f64; 2]]) -> f64| {
+        let values: Vec<f64> = resampled.iter().map(|scores| of(scores)).collect();
+        Estimate::from_resamples(value, &values, resampling.confidence)
+    };
+    let scores: Vec<LabelScores> = predictions
+        .iter()
+        .map(|(_, predicted)| label_scores(truth, predicted, labels, texts.clone()))
+        .collect();
+    let own = scores[0].macro_f1;
+    let methods = predictions.iter().zip(scores).enumerate();
+    methods
+        .map(|(place, ((name, _), scores))| Method {
+            name,
+            macro_f1: estimate(scores.macro_f1, &|all| all[place][0]),
+            micro_f1: estimate(scores.micro_f1, &|all| all[place][1]),
+            difference: (place > 0)
+                .then(|| estimate(own - scores.macro_f1, &|all| all[0][0] - all[place][0])),
+            scores,
+        })
+        .collect()
+}
+
+/// Scores of the evidence, of texts that have some. Evidence that was cut off was not found.
+fn evidence(
+    resampling: &Resampling,
+    units: &[Vec<usize>],
+    corpus: &Corpus,
+    tokens: &Tokens,
+    predicted: &[Option<[usize; 2]>],
+) -> Option<Evidence> {
+    let [before, after] = tokens.tokenizer.around();
+    // Of each test text: the model's score, and that of the whole text.
+    let of = |(place, row): (usize, &usize)| {
+        let text = &tokens.texts[*row];
+        corpus.texts.spans[*row]?;
+        let Some(truth) = text.span else { return Some([(false, 0.0); 2]) };
+        let whole = Some([before, text.tokens.len() - after - 1]);
+        Some([span_score(truth, predicted[place]), span_score(truth, whole)])
+    };
+    let scored: Vec<Option<[(bool, f64); 2]>> =
+        corpus.parts.test.iter().enumerate().map(of).collect();
+    let means = |texts: &mut dyn Iterator<Item = usize>| {
+        let found: Vec<[(bool, f64); 2]> = texts.filter_map(|text| scored[text]).collect();
+        [0, 1].map(|side| span_scores(found.iter().map(|scores| scores[side])))
+    };
+    let [own, whole] = means(&mut (0..scored.len()));
+    if own.texts == 0 {
+        return None;
+    }
+    let resampled = resampling.map(units.len(), |indices, _| means(&mut drawn(units, indices)));
+    let estimate = |value: f64, of: &dyn Fn(&[SpanScores; 2]) -> f64| {
+        let values: Vec<f64> = resampled.iter().map(of).collect();
+        Estimate::from_resamples(value, &values, resampling.confidence)
+    };
+    Some(Evidence {
+        own,
+        exact: estimate(own.exact, &|scores| scores[0].exact),
+        token_f1: estimate(own.token_f1, &|scores| scores[0].token_f1),
+        whole: estimate(whole.token_f1, &|scores| scores[1].token_f1),
+        difference: estimate(own.token_f1 - whole.token_f1, &|scores| {
+            scores[0].token_f1 - scores[1].token_f1
+        }),
+    })
+}
+
+/// A win is a win over every baseline, each by an interval above zero, so that testing several takes
+/// no correction.
+fn verdict(
+    methods: &[Method],
+    evidence: Option<&Evidence>,
+    units: usize,
+    resampling: &Resampling,
+) -> Verdict {
+    let share = 100.0 * resampling.confidence;
+    let own = methods[0].macro_f1;
+    let reach = format!(
+        "the encoder tells the labels with a test macro F1 of {:.3} ({share:.0} % interval {:.3} to {:.3})",
+        own.value, own.low, own.high
+    );
+    let found = evidence.map_or(String::new(), |evidence| {
+        let Evidence { token_f1, whole, .. } = evidence;
+        format!(
+            "; it finds evidence with a token F1 of {:.3} (naming the whole text: {:.3})",
+            token_f1.value, whole.value
+        )
+    });
+    let (best, difference) = methods
+        .iter()
+        .filter_map(|method| Some((method, method.difference?)))
+        .max_by(|a, b| a.0.macro_f1.value.total_cmp(&b.0.macro_f1.value))
+        .unwrap_or((&methods[0], own));
+    let beside = format!(
+        "the best baseline, {}, reaches {:.3}, a difference of {:+.3} ({:+.3} to {:+.3})",
+        best.name, best.macro_f1.value, difference.value, difference.low, difference.high
+    );
+    let all = methods.iter().filter_map(|method| method.difference);
+    let (outcome, said) = if units < FEWEST {
+        let why = format!("only {units} test texts are independent, too few for a claim");
+        (Outcome::TooFewWindows, why)
+    } else if all.clone().all(|difference| difference.is_above_zero()) {
+        (Outcome::Beats, "it beats every baseline".to_owned())
+    } else {
+        (Outcome::DoesNotBeat, "it does not beat every baseline".to_owned())
+    };
+    let mut sentence = format!("{said}: {reach}; {beside}{found}.");
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    Verdict { outcome, sentence }
+}

@@ -1,0 +1,211 @@
+//! The pipeline `text`: ingest → tokenise → train → evaluate → report.
+//!
+//! Reference system R5: an encoder of texts, read from a Hugging Face folder or trained from scratch,
+//! with a head for labels that do not exclude each other and one for the place of their evidence.
+
+mod config;
+mod corpus;
+mod learn;
+mod measure;
+mod page;
+mod sample;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Event, Key};
+use firebox_loader::{HeldOutLoader, TrainLoader};
+use firebox_models::TextModel;
+use firebox_train::{Data, Summary, TrainError, check_groups};
+
+use crate::PipelineConfig;
+use crate::chain::{Chain, Made, Making, Work};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::keys::Keys;
+use crate::stages::{Run, count, summary_of, trained_before, training};
+use corpus::{Corpus, Tokens};
+use learn::{Learning, TokenSource, TrainingTokens};
+
+pub use config::TextConfig;
+pub(crate) use sample::as_csv;
+
+/// Learning of labels and evidence from texts, measured on texts that were held out.
+pub(crate) struct Text;
+
+impl Chain for Text {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        config::check(config)
+    }
+
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        let text = config::table(config)?;
+        if let Some(folder) = &text.encoder.folder {
+            learn::check_positions(text, &firebox_text::read_config(folder)?.1)?;
+        }
+        let train = &config.train;
+        if train.groups.is_empty() && train.layer_decay.is_none() {
+            return Ok(());
+        }
+        let model = learn::named(config, &device.device)?;
+        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+    }
+
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let (texts, tokens) = corpus::keys(config)?;
+        let learning = corpus::learning_key(config, tokens)?;
+        let keys = Keys::new(config, learning, &device.arithmetic()?);
+        Ok(Keys { series: texts, windows: tokens, ..keys })
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("tokenise", Some(keys.windows)),
+            ("train", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        let corpus = run.corpus()?;
+        let tokens = run.tokens(&corpus, &mut work.remade)?;
+        // Beside the weights, so that they can be used elsewhere.
+        work.folder.write("tokenizer.json", tokens.tokenizer.to_json().as_bytes())?;
+        let learnt = match run.learn(&corpus, &tokens, work.path, &mut work.remade)? {
+            Training::Complete(learnt) => *learnt,
+            Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
+        };
+        let mut evaluated = 0;
+        let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
+            let measured = measure::measure(run, &corpus, &tokens, &learnt.model)?;
+            let detail = measured.detail();
+            Ok((measured, false, detail))
+        });
+        let measured = match measured {
+            Ok(measured) => measured,
+            // Whatever the evaluation says that it was stopped by, it was stopped.
+            Err(_) if run.stop.load(Ordering::SeqCst) => {
+                return Ok(Making::Interrupted { step: learnt.step });
+            }
+            Err(error) => return Err(error),
+        };
+        for (name, value) in measured.scores() {
+            run.listener.on(&Event::Scored { name: name.to_owned(), value });
+        }
+        work.remade += evaluated;
+        let report = page::report(run, work.prepared.name(), &corpus, &tokens, &measured, &learnt);
+        let Learnt { summary, outcome, .. } = learnt;
+        Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
+    }
+
+    fn train_only(
+        &self,
+        run: &Run<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Option<Summary>, PipelineError> {
+        let corpus = run.corpus()?;
+        if corpus.parts.validation.is_empty() {
+            return Err(PipelineError::NoValidation);
+        }
+        let tokens = run.tokens(&corpus, &mut work.remade)?;
+        Ok(match run.learn(&corpus, &tokens, work.path, &mut work.remade)? {
+            Training::Complete(_) => summary_of(work.path, run.keys),
+            Training::Interrupted { .. } => None,
+        })
+    }
+}
+
+/// How the training ended.
+enum Training {
+    Complete(Box<Learnt>),
+    Interrupted { step: u64 },
+}
+
+/// The model after training.
+struct Learnt {
+    model: TextModel,
+    /// Where it came from.
+    from: String,
+    parameters: u64,
+    summary: String,
+    outcome: String,
+    step: u64,
+}
+
+impl Run<'_> {
+    /// Trains, or reads back what was trained.
+    fn learn(
+        &self,
+        corpus: &Corpus,
+        tokens: &Tokens,
+        path: &Path,
+        remade: &mut usize,
+    ) -> Result<Training, PipelineError> {
+        let trained_before = trained_before(path);
+        let (trained, from) = self.stage("train", Some(self.keys.training), remade, || {
+            let device = &self.device.device;
+            let (model, from) = self.text_model(corpus, tokens)?;
+            let texts = Arc::new(tokens.texts.clone());
+            let source = Arc::new(TrainingTokens::new(&texts, &corpus.parts));
+            let loader = TrainLoader::new(source, self.loader(), device.clone())?;
+            let validation = match corpus.parts.validation.as_slice() {
+                [] => None,
+                rows => {
+                    let source = Arc::new(TokenSource::new(&texts, rows));
+                    Some(HeldOutLoader::new(source, self.loader(), device.clone())?)
+                }
+            };
+            let run = firebox_train::Run {
+                folder: path,
+                key: self.keys.training,
+                seed: self.config.run.seed,
+                resume: true,
+                stop: self.stop,
+                requests: self.requests,
+                listener: self.listener,
+            };
+            let data = Data { train: &loader, validation: validation.as_ref() };
+            let config = training(self.config);
+            let learning = Learning::new(corpus, &texts, config::table(self.config)?.loss);
+            let train = || firebox_train::train(model, &learning, data, &config, &run);
+            let trained = self.device.run(train)?;
+            let summary = &trained.summary;
+            let best = summary.best.map_or(String::new(), |best| {
+                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
+            });
+            let detail = format!(
+                "{from}; {} in {}, {} parameters, {}{best}",
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.parameters,
+                summary.outcome
+            );
+            Ok(((trained, from), trained_before, detail))
+        })?;
+        let firebox_train::Trained { model, summary } = trained;
+        if summary.outcome == firebox_train::Outcome::Interrupted {
+            return Ok(Training::Interrupted { step: summary.steps });
+        }
+        Ok(Training::Complete(Box::new(Learnt {
+            model,
+            from,
+            parameters: summary.parameters,
+            step: summary.steps,
+            outcome: summary.outcome.to_string(),
+            summary: format!(
+                "trained on {} texts: {} in {}, {}",
+                corpus.parts.train.len(),
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.outcome
+            ),
+        })))
+    }
+}

@@ -1,0 +1,189 @@
+//! Training, validation and test texts without a leak: equal texts and texts of one group stay in one
+//! part.
+
+use std::collections::{BTreeMap, HashMap};
+
+use firebox_core::{LabelledTexts, Stream};
+
+use crate::TextError;
+use crate::config::TextSplit;
+
+/// Numbers of the texts of each part, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextParts {
+    /// Learnt from.
+    pub train: Vec<usize>,
+    /// Chosen by.
+    pub validation: Vec<usize>,
+    /// Measured on.
+    pub test: Vec<usize>,
+    /// Texts that equal another one but for case and space.
+    pub duplicates: usize,
+    /// Training texts that were left out because a given test table has them, or their group, too.
+    pub left_out: usize,
+    /// Places within `test` of texts that belong together: what a resample draws at once.
+    pub test_units: Vec<Vec<usize>>,
+}
+
+/// Divides texts. The first `given` texts are those to divide, and those after them a test table that
+/// was given; none after them: test texts are drawn, too.
+///
+/// # Errors
+/// If a part that is needed has no text.
+pub fn split_texts(
+    texts: &LabelledTexts,
+    given: usize,
+    rule: &TextSplit,
+) -> Result<TextParts, TextError> {
+    let (family, duplicates) = families(texts);
+    let mut parts = TextParts { duplicates, ..TextParts::default() };
+    let test_given = given < texts.len();
+    let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
+    for text in 0..texts.len() {
+        members.entry(family[text]).or_default().push(text);
+    }
+    let tested = |members: &[usize]| members.iter().any(|text| *text >= given);
+    let mut free: Vec<&Vec<usize>> = members.values().filter(|m| !tested(m)).collect();
+    free.sort();
+    if test_given {
+        parts.test = (given..texts.len()).collect();
+        let free: usize = free.iter().map(|members| members.len()).sum();
+        parts.left_out = given - free;
+    }
+    Stream::new(rule.seed, "text-split").draws().shuffle(&mut free);
+    let count: usize = free.iter().map(|members| members.len()).sum();
+    let wanted = |share: f64| (share * count as f64).round() as usize;
+    let wanted = [if test_given { 0 } else { wanted(rule.test) }, wanted(rule.validation)];
+    for members in free {
+        let part = match (parts.test.len() < wanted[0], parts.validation.len() < wanted[1]) {
+            (true, _) if !test_given => &mut parts.test,
+            (_, true) => &mut parts.validation,
+            _ => &mut parts.train,
+        };
+        part.extend(members);
+    }
+    for part in [&mut parts.train, &mut parts.validation, &mut parts.test] {
+        part.sort_unstable();
+    }
+    let mut units: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, text) in parts.test.iter().enumerate() {
+        units.entry(family[*text]).or_default().push(place);
+    }
+    parts.test_units = units.into_values().collect();
+    for (name, part, needed) in [
+        ("training", &parts.train, true),
+        ("validation", &parts.validation, rule.validation > 0.0),
+        ("test", &parts.test, true),
+    ] {
+        if needed && part.is_empty() {
+            return Err(TextError::Texts(format!(
+                "no text is left for the {name} part: there are {} texts in {} groups that must stay \
+                 together; give more texts, or other shares in [text.split]",
+                texts.len(),
+                members_count(&family)
+            )));
+        }
+    }
+    Ok(parts)
+}
+
+fn members_count(family: &[usize]) -> usize {
+    family.iter().enumerate().filter(|(text, root)| text == *root).count()
+}
+
+/// The first text that each must stay with, and how many texts equal an earlier one.
+fn families(texts: &LabelledTexts) -> (Vec<usize>, usize) {
+    let mut root: Vec<usize> = (0..texts.len()).collect();
+    fn find(root: &mut [usize], mut text: usize) -> usize {
+        while root[text] != text {
+            root[text] = root[root[text]];
+            text = root[text];
+        }
+        text
+    }
+    let mut seen: HashMap<(bool, String), usize> = HashMap::new();
+    let mut duplicates = 0;
+    for text in 0..texts.len() {
+        let plain = texts.texts[text].to_lowercase();
+        let plain = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+        let keys = [Some((true, plain)), texts.groups[text].clone().map(|group| (false, group))];
+        for key in keys.into_iter().flatten() {
+            let of_text = key.0;
+            match seen.get(&key) {
+                None => drop(seen.insert(key, text)),
+                Some(other) => {
+                    duplicates += usize::from(of_text);
+                    let (a, b) = (find(&mut root, *other), find(&mut root, text));
+                    root[a.max(b)] = a.min(b);
+                }
+            }
+        }
+    }
+    let family = (0..texts.len()).map(|text| find(&mut root, text)).collect();
+    (family, duplicates)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test says why it fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn texts(list: &[(&str, Option<&str>)]) -> LabelledTexts {
+        LabelledTexts {
+            texts: list.iter().map(|(text, _)| (*text).to_owned()).collect(),
+            labels: vec!["a".to_owned()],
+            truth: vec![false; list.len()],
+            spans: vec![None; list.len()],
+            groups: list.iter().map(|(_, group)| group.map(str::to_owned)).collect(),
+        }
+    }
+
+    #[test]
+    fn equal_texts_and_groups_stay_together_for_every_seed() {
+        let names: Vec<String> = (0..40).map(|i| format!("text {}", i % 25)).collect();
+        let groups: Vec<String> = (0..40).map(|i| format!("author {}", i / 4)).collect();
+        let list: Vec<(&str, Option<&str>)> = names
+            .iter()
+            .zip(&groups)
+            .enumerate()
+            .map(|(i, (n, g))| (n.as_str(), (i < 20).then_some(g.as_str())))
+            .collect();
+        let texts = texts(&list);
+        for seed in 0..20 {
+            let rule = TextSplit { validation: 0.2, test: 0.2, seed };
+            let parts = split_texts(&texts, 40, &rule).unwrap();
+            assert_eq!(parts.train.len() + parts.validation.len() + parts.test.len(), 40);
+            assert_eq!(parts.duplicates, 15);
+            let of = |text: usize| {
+                [&parts.train, &parts.validation, &parts.test]
+                    .iter()
+                    .position(|p| p.contains(&text))
+            };
+            for a in 0..40 {
+                for b in 0..a {
+                    let same = texts.texts[a] == texts.texts[b]
+                        || (texts.groups[a].is_some() && texts.groups[a] == texts.groups[b]);
+                    assert!(!same || of(a) == of(b), "{a} {b} {seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn training_texts_of_a_given_test_table_are_left_out() {
+        let list = [
+            ("One  two", None),
+            ("three", Some("x")),
+            ("four", None),
+            ("five", None),
+            ("one two", None),
+            ("six", Some("x")),
+        ];
+        let rule = TextSplit { validation: 0.5, test: 0.2, seed: 1 };
+        let parts = split_texts(&texts(&list), 4, &rule).unwrap();
+        assert_eq!((parts.test, parts.left_out), (vec![4, 5], 2));
+        assert_eq!((parts.train.len(), parts.validation.len()), (1, 1));
+        let error = split_texts(&texts(&list[4..]), 2, &rule).unwrap_err().to_string();
+        assert!(error.contains("no text is left for the"), "{error}");
+    }
+}

@@ -1,0 +1,246 @@
+//! The pipeline `text` as a user runs it: from scratch, on a given encoder, in every precision, and
+//! on bad input.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use firebox_tests::{errors, firebox, root};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PIPELINE: &str = r#"
+    pipeline = "text"
+    [text]
+    path = "letters.csv"
+    longest = 24
+    [text.columns]
+    span = ["from", "to"]
+    group = "author"
+    [text.split]
+    validation = 0.2
+    test = 0.25
+    [text.heads]
+    pooling = "max"
+    [text.tokenizer]
+    vocabulary = 80
+    [model.bert]
+    width = 8
+    heads = 2
+    layers = 1
+    feedforward = 16
+    [loader]
+    batch_size = 16
+    [train]
+    epochs = 40
+    early_stopping = false
+    [train.optimizer.adamw]
+    learning_rate = 0.02
+    [evaluate]
+    resamples = 200
+"#;
+
+/// Short letters, whose labels are words in them.
+fn letters(count: usize) -> String {
+    let mut csv = "text,late,lost,from,to,author\n".to_owned();
+    for number in 0..count {
+        let (late, lost) = (number % 3 == 0, number % 4 == 1);
+        let opening = ["Hello.", "Dear team.", "Hi."][number / 2 % 3];
+        let mut text = format!("{opening} Number {number} here.");
+        let mut span = String::from(",");
+        for (holds, words) in [(late, "It came late."), (lost, "It is gone.")] {
+            if holds {
+                let from = text.chars().count() + 1;
+                if span == "," {
+                    span = format!("{from},{}", from + words.len());
+                }
+                text += " ";
+                text += words;
+            }
+        }
+        let (late, lost) = (u8::from(late), u8::from(lost));
+        writeln!(csv, "{text},{late},{lost},{span},a{}", number / 2).unwrap();
+    }
+    csv
+}
+
+fn project() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("letters.csv"), letters(160)).unwrap();
+    std::fs::write(folder.path().join("text.toml"), PIPELINE).unwrap();
+    folder
+}
+
+fn run(folder: &Path, more: &[&str]) -> String {
+    let output = firebox(folder, &[&["run", "text.toml"], more].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", errors(&output));
+    text + &errors(&output)
+}
+
+fn scores(folder: &Path) -> (PathBuf, Value) {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+    let newest = runs.iter().max_by_key(|run| run.metadata().unwrap().modified().unwrap());
+    let path = newest.unwrap().path();
+    let scores = std::fs::read(path.join("scores.json")).unwrap();
+    (path, serde_json::from_slice(&scores).unwrap())
+}
+
+/// The value of a key, wherever it stands.
+fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(map) => {
+            map.get(key).or_else(|| map.values().find_map(|inner| find(inner, key)))
+        }
+        Value::Array(list) => list.iter().find_map(|inner| find(inner, key)),
+        _ => None,
+    }
+}
+
+#[test]
+fn labels_and_evidence_are_learnt_and_results_reused() {
+    let project = project();
+    let folder = project.path();
+    let text = run(folder, &[]);
+    assert!(text.contains("report.html"), "{text}");
+    let (path, scores) = scores(folder);
+    let encoder = find(&scores, "encoder").unwrap();
+    let f1 = encoder["macro_f1"]["value"].as_f64().unwrap();
+    assert!(f1 > 0.9, "{f1}: {scores}");
+    // Nothing holds in most texts, so the majority finds nothing, although most cells are right.
+    assert_eq!(find(&scores, "majority").unwrap()["macro_f1"]["value"], 0.0);
+    let evidence = find(&scores, "evidence").unwrap();
+    assert!(evidence["token_f1"]["value"].as_f64().unwrap() > 0.9, "{evidence}");
+    let page = std::fs::read_to_string(path.join("report.html")).unwrap();
+    assert!(page.contains("Macro F1") && page.contains("Evidence found exactly"));
+    assert!(path.join("tokenizer.json").is_file());
+    let again = run(folder, &["--set", "evaluate.resamples=300"]);
+    for stage in ["tokenise", "train"] {
+        let line = again.lines().find(|line| line.contains(stage)).unwrap_or_default();
+        assert!(line.contains("reused"), "{again}");
+    }
+    let list = firebox(folder, &["cache", "list"]);
+    assert!(String::from_utf8_lossy(&list.stdout).contains("tokens-v1"));
+    let verified = firebox(folder, &["cache", "verify"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", errors(&verified));
+}
+
+#[test]
+fn every_precision_is_what_was_asked_for() {
+    let project = project();
+    let folder = project.path();
+    let mut losses = vec![];
+    for precision in ["f32", "bf16", "f16"] {
+        let set = format!("run.precision={precision}");
+        run(folder, &["--set", &set, "--set", "train.epochs=2"]);
+        let (path, _) = scores(folder);
+        let resolved = std::fs::read_to_string(path.join("pipeline.toml")).unwrap();
+        assert!(resolved.contains(&format!("precision = \"{precision}\"")), "{resolved}");
+        let history = std::fs::read_to_string(path.join("history.jsonl")).unwrap();
+        let loss = history.lines().find_map(|line| {
+            serde_json::from_str::<Value>(line).unwrap().get("step")?["loss"].as_f64()
+        });
+        losses.push(loss.unwrap());
+    }
+    let [f32, bf16, f16] = losses[..] else { unreachable!("three precisions") };
+    assert!(f32 != bf16 && f32 != f16 && bf16 != f16, "{losses:?}");
+    assert!((f32 - bf16).abs() < 0.02 && (f32 - f16).abs() < 0.005, "{losses:?}");
+}
+
+#[test]
+fn a_given_encoder_is_trained_with_layers_and_accumulation() {
+    let project = project();
+    let folder = project.path();
+    let encoder = encoder(folder, |_| ());
+    let without_model = PIPELINE.replace("[model.bert]", "[unused]");
+    let (before, after) = without_model.split_once("[unused]").unwrap();
+    let (_, after) = after.split_once("[loader]").unwrap();
+    let pipeline = format!("{before}[loader]{after}").replace("[text.tokenizer]", "[text.encoder]");
+    let pipeline = pipeline.replace("vocabulary = 80", "folder = \"encoder\"");
+    let pipeline = pipeline.replace("longest = 24", "longest = 12");
+    let layers = r#"
+        [train.layer_decay]
+        factor = 0.8
+        layers = ["encoder.tokens.*", "encoder.layers.{}.*", "criteria.*"]
+    "#;
+    std::fs::write(folder.join("text.toml"), pipeline + layers).unwrap();
+    let text = run(folder, &["--set", "train.accumulate=2", "--set", "train.epochs=2"]);
+    assert!(text.contains("all 37 weights matched"), "{text}");
+    let refused = |set: &str| {
+        let output = firebox(folder, &["run", "text.toml", "--set", set]);
+        assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+        errors(&output)
+    };
+    assert!(refused("text.longest=13").contains("the encoder has 12 positions"));
+    assert!(refused("text.encoder.folder=nowhere").contains("nowhere"));
+    assert!(refused("model.bert.width=8").contains("[model.bert] is set beside"));
+    assert!(refused("train.layer_decay.factor=2").contains("factor"));
+    let _ = self::encoder(folder, |tokenizer| {
+        tokenizer["model"]["vocab"]["more"] = Value::from(60);
+    });
+    assert!(refused("run.seed=2").contains("61 tokens, and the model has vectors for 60"));
+    let _ = self::encoder(folder, |tokenizer| tokenizer["post_processor"] = Value::Null);
+    assert!(refused("run.seed=2").contains("adds no token before or after a text"));
+    std::fs::remove_file(encoder.join("model.safetensors")).unwrap();
+    std::fs::write(encoder.join("pytorch_model.bin"), b"").unwrap();
+    assert!(refused("run.seed=2").contains("safe_serialization=True"));
+}
+
+/// The tiny BERT of firebox-text's tests, with a tokenizer of its size.
+fn encoder(folder: &Path, change: impl Fn(&mut Value)) -> PathBuf {
+    let golden = root().join("crates/firebox-text/tests/golden");
+    let encoder = folder.join("encoder");
+    std::fs::create_dir_all(&encoder).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden.join("bert").join(file), encoder.join(file)).unwrap();
+    }
+    let text = std::fs::read(golden.join("tokenizers/wordpiece.json")).unwrap();
+    let mut tokenizer: Value = serde_json::from_slice(&text).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    vocabulary.retain(|_, id| id.as_u64().unwrap() < 60);
+    change(&mut tokenizer);
+    std::fs::write(encoder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    encoder
+}
+
+#[test]
+fn bad_input_is_named() {
+    let project = project();
+    let folder = project.path();
+    let csv = letters(160);
+    let refused = |more: &[&str]| {
+        let output = firebox(folder, &[&["run", "text.toml"], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+        errors(&output)
+    };
+    let check = |csv: &str, more: &[&str], expected: &str| {
+        std::fs::write(folder.join("letters.csv"), csv).unwrap();
+        let said = refused(more);
+        assert!(said.contains(expected), "{said}");
+    };
+    check(&csv.replace("here.,0,0", "here.,0,3"), &[], "the label `lost` is `3` in row");
+    check(
+        &csv.replacen(",22,35,", ",22,99,", 1),
+        &[],
+        "from character 22 to 99, and its text has 35",
+    );
+    std::fs::write(folder.join("letters.csv"), &csv).unwrap();
+    let test = csv.replace("text,late,lost", "text,late,gone");
+    std::fs::write(folder.join("test.csv"), test).unwrap();
+    let said = refused(&["--set", "text.test=test.csv"]);
+    assert!(said.contains("has the labels `lost`, which") && said.contains("lacks"), "{said}");
+    let wordy = |set: &str, expected: &str| {
+        let said = refused(&["--set", set]);
+        assert!(said.contains(expected), "{set}: {said}");
+    };
+    wordy("text.longest=2", "`text.longest` is 2; it must be at least 4");
+    wordy("text.split.test=0.9", "so small that texts are left");
+    wordy("text.columns.text=body", "there is no column `body`");
+    wordy("text.heads.pooling=median", "median");
+    wordy("data.path=a.csv", "[data] is set, and the pipeline `text` does not use it");
+    wordy("evaluate.seeds=9", "reads seed, confidence, resamples and batch_size");
+    wordy("model.bert.heads=3", "a multiple of the heads");
+    wordy("text.encoder.folder=nowhere", "`text.tokenizer` is set beside encoder.folder");
+    wordy("text.path=nowhere.csv", "there is no file");
+}
