@@ -298,3 +298,127 @@ heartbeat = 0.2
         assert_eq!(created[1]["system_attrs"]["retry_history"], serde_json::json!([0]));
     }
 }
+
+/// Appends an entry to the journal, as another process would.
+fn append(folder: &Path, entry: &Value) {
+    use std::io::Write as _;
+    let journal = folder.join("runs/p.search/study.log");
+    let mut journal = std::fs::OpenOptions::new().append(true).open(journal).unwrap();
+    writeln!(journal, "{entry}").unwrap();
+}
+
+#[test]
+fn a_trial_that_is_no_pipeline_is_told_and_passed_over() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    let best = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
+    // Optuna's user adds a trial with a parameter and a value that no pipeline has.
+    let distribution = r#"{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 2.0, "log": false}}"#;
+    let now = "2026-01-01T00:00:00.000000+00:00";
+    append(
+        folder,
+        &serde_json::json!({
+            "op_code": 4, "worker_id": "another", "study_id": 0, "state": 1, "value": -1.0, "values": null,
+            "datetime_start": now, "datetime_complete": now,
+            "distributions": {"no.such.key": distribution}, "params": {"no.such.key": 1.0},
+            "user_attrs": {}, "system_attrs": {}, "intermediate_values": {},
+        }),
+    );
+    let output = firebox(folder, &["search", "p.toml", "--set", "search.trials=6"]);
+    assert_done(&output);
+    let text = errors(&output);
+    assert!(text.contains("trial 4 has the loss -1 and is no pipeline"), "{text}");
+    assert!(text.contains("no.such.key"), "{text}");
+    let found = values(folder);
+    assert_eq!(found.len(), 5, "four trials, the stranger's is no ending, and one more");
+    let after = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
+    let least = found.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(said(&output).contains(&format!("validation loss of {least:.6}")), "{}", said(&output));
+    if found[4] > least {
+        assert_eq!(after, best);
+    }
+}
+
+/// A worker whose trial another has in hand waits for it, and stops when it is told to.
+#[cfg(unix)]
+#[test]
+fn who_waits_for_the_folder_of_a_trial_can_be_stopped() {
+    let search = r#"
+[search]
+trials = 1
+heartbeat = 0.2
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3] }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    let first = values(folder);
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let run = runs.map(|run| run.path()).find(|run| run.join("lock").is_file()).unwrap();
+    // The next trial has the same values and so the same folder; it must train again and may not.
+    std::fs::remove_file(run.join("training.json")).unwrap();
+    let held = std::fs::File::open(run.join("lock")).unwrap();
+    held.lock().unwrap();
+    let more = ["search", "p.toml", "--set", "search.trials=2"];
+    let mut child = command(folder, &more);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // The trial is begun, and its folder written down, before the folder is asked for.
+    let begun =
+        |_: &u32| entries(folder, 8).iter().filter(|entry| entry["trial_id"] == 1).count() > 0;
+    let waited = (0..3000).find(|at| {
+        std::thread::sleep(Duration::from_millis(10));
+        begun(at)
+    });
+    assert!(waited.is_some(), "the second trial was never begun");
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(child.try_wait().unwrap().is_none(), "it waits for the folder");
+    let start = std::time::Instant::now();
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(values(folder), first, "its trial is put back, not lost");
+    drop(held);
+    assert_done(&firebox(folder, &more));
+    let all = values(folder);
+    assert_eq!(all, [first[0], first[0]], "the same values have the same loss");
+}
+
+#[test]
+fn a_size_budget_leaves_the_checkpoints_of_the_best_alone() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let kept = |more: &[&str]| {
+        assert_done(&firebox(folder, &[&["search", "p.toml"], more].concat()));
+        let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+        runs.filter(|run| run.path().join("checkpoints").is_dir()).count()
+    };
+    assert_eq!(kept(&["--set", "search.keep=2"]), 2);
+    // No checkpoint is smaller than a byte.
+    let budget = ["--set", "search.size_budget=1", "--set", "search.trials=6"];
+    assert_eq!(kept(&[&["--set", "search.keep=2"], &budget[..]].concat()), 1);
+}
+
+#[test]
+fn trials_at_once_have_the_losses_of_trials_in_turn() {
+    let search = r#"
+[search]
+trials = 4
+sampler = "grid"
+pruner = "none"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
+"#;
+    let found = |concurrent: &str| {
+        let project = project(search);
+        let set = format!("search.concurrent={concurrent}");
+        assert_done(&firebox(project.path(), &["search", "p.toml", "--set", &set]));
+        let mut values = values(project.path());
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let in_turn = found("1");
+    assert_eq!(in_turn.len(), 4);
+    assert_eq!(found("3"), in_turn);
+}

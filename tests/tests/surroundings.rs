@@ -148,7 +148,7 @@ fn generated_data_replaces_only_what_it_may() {
         assert!(text.contains(why), "{text}");
     };
     refused(&["out.csv"], "it is there already");
-    refused(&["m.market.toml", "--force"], "the settings itself");
+    refused(&["m.market.toml", "--force"], "a file that is read");
     refused(&["/dev/null", "--force"], "no regular file");
     refused(&[".", "--force"], "no regular file");
     std::os::unix::fs::symlink("out.csv", at("link.csv")).unwrap();

@@ -33,6 +33,8 @@
 mod augmentation;
 mod control;
 mod event;
+mod folds;
+mod forecast;
 mod key;
 mod machine;
 mod normalise;
@@ -45,11 +47,15 @@ mod window;
 pub use augmentation::{Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling};
 pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
+pub use folds::{Fold, WalkForward, walk_forward};
+pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
-pub use precision::{ParsePrecisionError, Precision};
+pub use precision::{
+    MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,
+};
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
-pub use split::{Split, SplitError, SplitRule, split};
+pub use split::{Split, SplitError, SplitRule, split, unseen};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -18,6 +18,8 @@ pub enum Role {
     Low,
     /// Closing price of a bar.
     Close,
+    /// Natural logarithm of the close over the close one step before.
+    Return,
     /// Anything else.
     #[default]
     Other,
@@ -26,7 +28,7 @@ pub enum Role {
 impl Role {
     /// Whether this is one of the four prices of a bar, which share one scale.
     pub fn is_price(self) -> bool {
-        self != Self::Other
+        matches!(self, Self::Open | Self::High | Self::Low | Self::Close)
     }
 }
 
@@ -239,6 +241,31 @@ impl SeriesSet {
         self.series.iter().map(Series::len).sum()
     }
 
+    /// The same series with some of their channels, in this order.
+    ///
+    /// # Errors
+    ///
+    /// Without a channel, and with one named twice.
+    ///
+    /// # Panics
+    ///
+    /// When an index is not below the number of channels.
+    pub fn select(&self, channels: &[usize]) -> Result<Self, SeriesError> {
+        let all = self.channels.len();
+        let select = |series: &Series| {
+            let steps = series.values.chunks_exact(all);
+            let values = steps.flat_map(|step| channels.iter().map(|channel| step[*channel]));
+            Series { values: values.collect(), ..series.clone() }
+        };
+        let chosen = channels.iter().map(|channel| self.channels[*channel].clone()).collect();
+        Self::new(chosen, self.classes.clone(), self.series.iter().map(select).collect())
+    }
+
+    /// The channel of this name.
+    pub fn channel(&self, name: &str) -> Option<usize> {
+        self.channels.iter().position(|channel| channel.name == name)
+    }
+
     /// Index of the channel of this role.
     pub fn role(&self, role: Role) -> Option<usize> {
         self.channels.iter().position(|channel| channel.role == role)
@@ -298,6 +325,17 @@ mod tests {
         edit(&mut series);
         let channels = vec![Channel::new("x", Role::Other), Channel::new("y", Role::Other)];
         SeriesSet::new(channels, vec!["up".into()], vec![series])
+    }
+
+    #[test]
+    fn channels_are_selected_in_the_order_asked_for() {
+        let both = set(|_| ()).unwrap();
+        let turned = both.select(&[1, 0]).unwrap();
+        assert_eq!(turned.series()[0].values, [2.0, 1.0, 4.0, 3.0]);
+        assert_eq!((turned.channel("y"), turned.channel("z")), (Some(0), None));
+        assert_eq!(both.select(&[1]).unwrap().series()[0].values, [2.0, 4.0]);
+        assert_eq!(both.select(&[]).unwrap_err(), SeriesError::NoChannel);
+        assert!(both.select(&[0, 0]).is_err());
     }
 
     #[test]

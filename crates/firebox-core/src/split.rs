@@ -190,6 +190,41 @@ pub enum SplitError {
     /// Forward labels without a closing price.
     #[error("forward labels need a channel with the role `close`")]
     NoClose,
+    /// Return labels without a price or its change.
+    #[error("return labels need a channel with the role `close`, or with the role `return`")]
+    NoReturn,
+    /// Too few folds, or a share for validation outside its range.
+    #[error(
+        "{folds} folds with a validation share of {validation} cannot be made; there are at least 1 and at most 1000 folds, and the share lies above 0 and below 1"
+    )]
+    Folds {
+        /// Number of folds.
+        folds: usize,
+        /// Share for validation.
+        validation: f64,
+    },
+    /// A fold without a window in one of its parts.
+    #[error(
+        "fold {fold} of {folds} has no {part} window: its {part} part is {found} long in the longest run, and a window with its label takes {needed} after {embargo} that are left out at the boundary\n  it takes about {wanted} steps of one series without a gap in all ({have} there are): give more data, use fewer folds, a larger validation share, a smaller `embargo`, or shorter windows"
+    )]
+    FoldEmpty {
+        /// The fold, from 1.
+        fold: usize,
+        /// Number of folds.
+        folds: usize,
+        /// Part of the fold.
+        part: &'static str,
+        /// Steps of the longest run within the part, before the embargo.
+        found: usize,
+        /// Steps of a window and of its label's horizon.
+        needed: usize,
+        /// Steps left out after the boundary.
+        embargo: usize,
+        /// Steps of one series that would be enough.
+        wanted: usize,
+        /// Steps of the longest series.
+        have: usize,
+    },
 }
 
 /// Cuts the series of `set` into windows and divides them.
@@ -208,22 +243,9 @@ pub fn split(
     rule: &SplitRule,
     labels: &Labels,
 ) -> Result<Split, SplitError> {
-    let &WindowRule { length, stride, .. } = windows;
-    let range = 1..=u32::MAX as usize;
-    if !range.contains(&length) || !range.contains(&stride) {
-        return Err(SplitError::Rule { length, stride });
-    }
-    if matches!(labels, Labels::Forward { .. }) && set.role(crate::Role::Close).is_none() {
-        return Err(SplitError::NoClose);
-    }
+    let length = windows.length;
     check_shares(rule)?;
-    if windows.whole {
-        refuse_pieces(set, length + labels.horizon())?;
-    }
-    let all = cut(set, windows, labels);
-    if all.is_empty() {
-        return Err(too_long(set, length + labels.horizon()));
-    }
+    let all = all_windows(set, windows, labels)?;
     let boundaries = match *rule {
         SplitRule::Time { validation, test, .. } => Some(boundaries(set, validation, test)),
         SplitRule::Series { .. } | SplitRule::Given { .. } => None,
@@ -258,19 +280,84 @@ pub fn split(
             return Err(SplitError::Empty { part, windows: all.len(), left_out, hint });
         }
     }
-    let classes: Arc<[String]> = match labels {
-        Labels::Forward { .. } => Labels::FORWARD_CLASSES.map(String::from).into(),
-        Labels::None | Labels::Last | Labels::Majority { .. } => set.classes().into(),
-    };
-    let [train, validation, test] =
-        parts.map(|windows| Windows::new(Arc::clone(set), windows, Arc::clone(&classes)));
-    Ok(Split {
-        train: TrainWindows::new(train),
-        validation: HeldOutWindows::new(validation),
-        test: HeldOutWindows::new(test),
-        boundaries,
-        left_out,
-    })
+    Ok(Split::of(set, parts, labels, boundaries, left_out))
+}
+
+impl Split {
+    /// Windows of training, validation and test, which the caller has kept apart.
+    pub(crate) fn of(
+        set: &Arc<SeriesSet>,
+        parts: [Vec<Window>; 3],
+        labels: &Labels,
+        boundaries: Option<[i64; 2]>,
+        left_out: usize,
+    ) -> Self {
+        let classes: Arc<[String]> = match labels {
+            Labels::Forward { .. } | Labels::Return { .. } => {
+                Labels::FORWARD_CLASSES.map(String::from).into()
+            }
+            Labels::Ahead { .. } => [].into(),
+            Labels::None | Labels::Last | Labels::Majority { .. } => set.classes().into(),
+        };
+        let [train, validation, test] =
+            parts.map(|windows| Windows::new(Arc::clone(set), windows, Arc::clone(&classes)));
+        Self {
+            train: TrainWindows::new(train),
+            validation: HeldOutWindows::new(validation),
+            test: HeldOutWindows::new(test),
+            boundaries,
+            left_out,
+        }
+    }
+}
+
+/// Every window of every segment, labelled.
+///
+/// # Errors
+///
+/// When the rule is out of range, labels lack their channel, or no window fits.
+pub(crate) fn all_windows(
+    set: &SeriesSet,
+    windows: &WindowRule,
+    labels: &Labels,
+) -> Result<Vec<Window>, SplitError> {
+    let &WindowRule { length, stride, .. } = windows;
+    let range = 1..=u32::MAX as usize;
+    if !range.contains(&length) || !range.contains(&stride) {
+        return Err(SplitError::Rule { length, stride });
+    }
+    let close = set.role(crate::Role::Close).is_some();
+    match labels {
+        Labels::Forward { .. } if !close => return Err(SplitError::NoClose),
+        Labels::Return { .. } if !close && set.role(crate::Role::Return).is_none() => {
+            return Err(SplitError::NoReturn);
+        }
+        _ => {}
+    }
+    if windows.whole {
+        refuse_pieces(set, length + labels.horizon())?;
+    }
+    let all = cut(set, windows, labels);
+    if all.is_empty() { Err(too_long(set, length + labels.horizon())) } else { Ok(all) }
+}
+
+/// Every window of a set that had no part in any training: new data for a finished model. They have no
+/// labels, and there may be none.
+///
+/// # Errors
+///
+/// When the rule is out of range, or asks for whole series and one is in pieces.
+pub fn unseen(set: &Arc<SeriesSet>, windows: &WindowRule) -> Result<HeldOutWindows, SplitError> {
+    let &WindowRule { length, stride, .. } = windows;
+    let range = 1..=u32::MAX as usize;
+    if !range.contains(&length) || !range.contains(&stride) {
+        return Err(SplitError::Rule { length, stride });
+    }
+    if windows.whole {
+        refuse_pieces(set, length)?;
+    }
+    let all = cut(set, windows, &Labels::None);
+    Ok(HeldOutWindows::new(Windows::new(Arc::clone(set), all, set.classes().into())))
 }
 
 fn way_out(rule: &SplitRule) -> &'static str {

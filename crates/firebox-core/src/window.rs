@@ -1,7 +1,8 @@
 //! Windows: views into series, in two types that keep training and held-out data apart.
 //!
 //! [`TrainWindows`] and [`HeldOutWindows`] have no public constructor: only [`split`](crate::split())
-//! makes them, so code that takes one of them cannot be given the other.
+//! and [`walk_forward`](crate::walk_forward()) make them, so code that takes one of them cannot be
+//! given the other.
 
 use std::sync::Arc;
 
@@ -74,17 +75,51 @@ pub enum Labels {
         /// Smallest move that counts, in units of expected volatility.
         threshold: f64,
     },
+    /// No class, but values of the steps after the window, which belong to its footprint as those of
+    /// `forward` do: what a forecaster learns and is measured on.
+    Ahead {
+        /// Steps looked ahead.
+        steps: usize,
+    },
+    /// What the close does in the `horizon` steps after the window, as a share of the window's last
+    /// close: 0 falls, 1 stays, 2 rises, by `threshold` or more. It is read from the channel with
+    /// the role `close`, or summed up from one with the role `return`. The steps looked at belong
+    /// to the window's footprint, as with `forward`.
+    Return {
+        /// Steps looked ahead.
+        horizon: usize,
+        /// Smallest move that counts, as a share of the price: 0.006 is 0.6 %.
+        threshold: f64,
+    },
 }
 
 impl Labels {
-    /// Names of the classes that [`Labels::Forward`] makes.
+    /// Names of the classes that [`Labels::Forward`] and [`Labels::Return`] make.
     pub const FORWARD_CLASSES: [&'static str; 3] = ["falls", "stays", "rises"];
 
     /// Steps after a window that its label looks at.
     pub fn horizon(&self) -> usize {
         match self {
-            Self::Forward { horizon, .. } => *horizon,
+            Self::Ahead { steps } => *steps,
+            Self::Forward { horizon, .. } | Self::Return { horizon, .. } => *horizon,
             Self::None | Self::Last | Self::Majority { .. } => 0,
+        }
+    }
+
+    /// The class that would be right if what the close did until the end of the window went on: that
+    /// of the `horizon` steps which end with the window. None for labels that do not look ahead, and
+    /// where the window is shorter than that.
+    pub fn last_direction(&self, set: &SeriesSet, window: &Window) -> Option<u32> {
+        let horizon = self.horizon();
+        let length = (window.length as usize).checked_sub(horizon).filter(|length| *length > 0)?;
+        let series = &set.series()[window.series as usize];
+        match self {
+            // One step has no volatility of its own.
+            Self::Forward { .. } if length < 3 => None,
+            Self::Forward { .. } | Self::Return { .. } => {
+                self.of(set, series, window.start as usize, length)
+            }
+            Self::None | Self::Last | Self::Majority { .. } | Self::Ahead { .. } => None,
         }
     }
 
@@ -97,11 +132,15 @@ impl Labels {
         length: usize,
     ) -> Option<u32> {
         match (self, &series.labels) {
-            (Self::None, _) => None,
+            (Self::None | Self::Ahead { .. }, _) => None,
             (Self::Forward { horizon, threshold }, _) => {
                 let close = set.role(Role::Close)?;
                 let at = |step: usize| series.values[step * set.channels().len() + close];
                 forward(&at, start, length, *horizon, *threshold)
+            }
+            (Self::Return { horizon, threshold }, _) => {
+                let change = change(set, series, start + length - 1, *horizon)?;
+                Some(class_of(change, *threshold))
             }
             (_, StepLabels::None) => None,
             (_, StepLabels::Whole(label)) => Some(*label),
@@ -139,14 +178,29 @@ fn forward(
         return None;
     }
     let last = start + length - 1;
-    let change = (close(last + horizon) - close(last)) / expected;
-    Some(if change <= -threshold {
-        0
-    } else if change >= threshold {
-        2
-    } else {
-        1
-    })
+    Some(class_of((close(last + horizon) - close(last)) / expected, threshold))
+}
+
+/// 0 falls, 1 stays, 2 rises.
+fn class_of(change: f64, threshold: f64) -> u32 {
+    match () {
+        () if change <= -threshold => 0,
+        () if change >= threshold => 2,
+        () => 1,
+    }
+}
+
+/// The change of the close over the `horizon` steps after `last`, as a share of it. None where the
+/// price is not positive.
+fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Option<f64> {
+    let at = |channel: usize, step: usize| series.values[step * set.channels().len() + channel];
+    if let Some(close) = set.role(Role::Close) {
+        let [from, to] = [at(close, last), at(close, last + horizon)];
+        return (from > 0.0).then(|| to / from - 1.0);
+    }
+    let channel = set.role(Role::Return)?;
+    let sum: f64 = (last + 1..=last + horizon).map(|step| at(channel, step)).sum();
+    Some(sum.exp_m1())
 }
 
 /// Windows of one set, in the order of series and time.
@@ -261,5 +315,38 @@ mod tests {
         let label = |horizon| forward(&|t| close[t], 0, 5, horizon, 1.0);
         assert_eq!([label(1), label(2), label(3)], [Some(2), Some(1), Some(0)]);
         assert_eq!(forward(&|_| 1.0, 0, 5, 1, 1.0), None);
+    }
+
+    #[test]
+    fn a_return_is_the_same_from_closes_and_from_their_logarithms() {
+        let close = [1.0f64, 1.001, 1.0005, 1.007, 1.0, 0.992];
+        let logs: Vec<f64> =
+            (0..6).map(|t| if t == 0 { 0.3 } else { (close[t] / close[t - 1]).ln() }).collect();
+        let label = |role, values: &[f64], start| {
+            let series = Series::regular("a", 0, 1, values.to_vec(), 1);
+            let set =
+                SeriesSet::new(vec![crate::Channel::new("x", role)], vec![], vec![series]).unwrap();
+            let rule = Labels::Return { horizon: 2, threshold: 0.006 };
+            rule.of(&set, &set.series()[0], start, 2)
+        };
+        for (start, expected) in [(0, Some(1 + 1)), (1, Some(1)), (2, Some(0))] {
+            assert_eq!(label(Role::Close, &close, start), expected, "{start}");
+            assert_eq!(label(Role::Return, &logs, start), expected, "{start}");
+        }
+        assert_eq!(label(Role::Other, &close, 0), None);
+        // From the third close to the fifth it falls by 0.05 %, from the fourth to the sixth by 1.5 %.
+        let series = Series::regular("a", 0, 1, close.to_vec(), 1);
+        let channels = vec![crate::Channel::new("x", Role::Close)];
+        let set = SeriesSet::new(channels, vec![], vec![series]).unwrap();
+        let last = |start, length, threshold| {
+            let window = Window { series: 0, start, length, label: None };
+            Labels::Return { horizon: 2, threshold }.last_direction(&set, &window)
+        };
+        assert_eq!(
+            [last(0, 5, 0.006), last(1, 5, 0.006), last(0, 5, 0.0004)],
+            [Some(1), Some(0), Some(0)]
+        );
+        assert_eq!(last(4, 2, 0.006), None);
+        assert_eq!(label(Role::Close, &[0.0; 6], 0), None);
     }
 }

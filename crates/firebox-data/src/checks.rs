@@ -5,7 +5,7 @@ use std::fmt;
 use firebox_core::Channel;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, time};
+use crate::{Interval, TimeframeChecks, time};
 
 /// What ingestion found: how the columns were understood, and every defect counted by series and
 /// channel.
@@ -34,6 +34,10 @@ pub struct Checks {
     pub classes: Vec<String>,
     /// Time between two steps, for data with times.
     pub interval: Option<Interval>,
+    /// What the making of timeframes found, where there are any: steps, segments, channels and
+    /// interval above are those of the bars that they are made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeframes: Option<TimeframeChecks>,
     /// Whether the interval is declared; else it is the most frequent one.
     pub interval_declared: bool,
     /// First and last time, microseconds since 1970-01-01 UTC, for data with times.

@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use crate::Interval;
+use crate::{Interval, Timeframes};
 
 /// Where the data lies, what its columns mean, and what is done about its defects.
 ///
@@ -50,6 +50,10 @@ pub struct DataConfig {
     pub csv: Csv,
     /// What is done about each kind of defect.
     pub checks: CheckPolicies,
+    /// Makes bars of a longer timeframe, with features from several; by default the columns are
+    /// taken as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeframes: Option<Timeframes>,
 }
 
 impl DataConfig {
@@ -70,7 +74,7 @@ impl DataConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
-    /// `.npy`, `.ts` or `.market.toml`.
+    /// `.npy`, `.ts`, `.market.toml`, `.demand.toml` or `.clips.toml`.
     #[default]
     Auto,
     /// Text with a header line.
@@ -85,6 +89,10 @@ pub enum Format {
     Ts,
     /// Settings of a generated market: see [`MarketConfig`](crate::MarketConfig).
     Market,
+    /// Settings of generated demand: see [`DemandConfig`](crate::DemandConfig).
+    Demand,
+    /// Settings of generated clips: see [`ClipsConfig`](crate::ClipsConfig).
+    Clips,
 }
 
 impl Format {
@@ -93,6 +101,12 @@ impl Format {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         if name.ends_with(".market.toml") {
             return Some(Self::Market);
+        }
+        if name.ends_with(".demand.toml") {
+            return Some(Self::Demand);
+        }
+        if name.ends_with(".clips.toml") {
+            return Some(Self::Clips);
         }
         match name.rsplit_once('.')?.1 {
             "csv" | "tsv" => Some(Self::Csv),
@@ -114,6 +128,8 @@ impl Format {
             Self::Npy => "npy",
             Self::Ts => "ts",
             Self::Market => "market",
+            Self::Demand => "demand",
+            Self::Clips => "clips",
         }
     }
 }

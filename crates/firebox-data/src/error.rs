@@ -103,7 +103,7 @@ pub enum DataError {
     },
     /// A file whose name does not tell its format.
     #[error(
-        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts or market",
+        "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market, demand or clips",
         path.display()
     )]
     UnknownFormat {
@@ -319,9 +319,80 @@ pub enum DataError {
         /// All of them.
         findings: Vec<Finding>,
     },
+    /// Settings of generated demand that make none.
+    #[error("the demand's `{key}` is {found}: {wanted}")]
+    Demand {
+        /// Key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it must be.
+        wanted: String,
+    },
     /// Settings of a generated market that make no market.
     #[error("the market's `{key}` is {found}: {wanted}")]
     Market {
+        /// The key.
+        key: String,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
+    },
+    /// A timeframe that cannot be made from what there is.
+    #[error("`data.timeframes.{key}` is {found}: {wanted}")]
+    Timeframe {
+        /// The key.
+        key: &'static str,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        wanted: String,
+    },
+    /// Timeframes without bars.
+    #[error(
+        "`data.timeframes` needs bars: channels with the roles open, high, low and close\n  name them in `data.columns.channels`, such as {{ name = \"last\", role = \"close\" }}"
+    )]
+    TimeframePrices,
+    /// A price of which there is no return.
+    #[error(
+        "series `{series}`, {at}: a price is zero or negative, and returns need positive ones\n  leave the series out, or correct the file"
+    )]
+    TimeframePrice {
+        /// The series.
+        series: String,
+        /// The moment.
+        at: String,
+    },
+    /// A feature that is no number.
+    #[error(
+        "series `{series}`, {at}: the feature `{feature}` is {value}, because its prices lie too far apart\n  correct the file, or leave such bars out (`data.checks.ohlc`)"
+    )]
+    TimeframeFeature {
+        /// The feature.
+        feature: String,
+        /// The series.
+        series: String,
+        /// The moment at which its bar closes.
+        at: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Nothing left after the warm-up of the indicators.
+    #[error(
+        "no bar is left: {bars} bars in {runs} runs without a gap, and in none of them has every indicator bars enough to look back on (the longest timeframe is {longest})\n  give longer runs (fill short gaps with `data.checks.gaps = \"fill\"`), or set shorter `data.timeframes.higher_periods`, such as {{ average = 6, strength = 6 }}"
+    )]
+    TimeframeWarmup {
+        /// Base bars.
+        bars: u64,
+        /// Runs without a gap.
+        runs: u64,
+        /// The longest timeframe.
+        longest: crate::Interval,
+    },
+    /// Settings of generated clips that make none.
+    #[error("the clips' `{key}` is {found}: {wanted}")]
+    Clips {
         /// The key.
         key: String,
         /// What it is.

@@ -10,11 +10,16 @@ use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
+use crate::demand::DemandConfig;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, Format, frame, market, npy, store, ts};
+use crate::timeframes::derive;
+use crate::{
+    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, frame, market, npy, store,
+    ts,
+};
 
 /// Data that is ready to be split and cut into windows.
 #[derive(Clone, Debug)]
@@ -95,7 +100,38 @@ pub fn ingest(
             ),
         ),
     }
-    let raw = read_all(config, &inputs, listener)?;
+    let (set, checks) = read_checked(config, &inputs, listener)?;
+    store::save(cache, key, &set, &checks)?;
+    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+/// The files that `config` names, in order: those of folders by their names.
+///
+/// # Errors
+///
+/// When a file is missing, or of the wrong kind.
+pub fn files(config: &DataConfig) -> Result<Vec<PathBuf>, DataError> {
+    Ok(inputs(config)?.into_iter().map(|input| input.path).collect())
+}
+
+/// Reads and checks the data that `config` names, and stores nothing: for data that is used once.
+///
+/// # Errors
+///
+/// As [`ingest`].
+pub fn read(
+    config: &DataConfig,
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    read_checked(config, &inputs(config)?, listener)
+}
+
+fn read_checked(
+    config: &DataConfig,
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let raw = read_all(config, inputs, listener)?;
     if raw.time.is_none()
         && matches!(inputs[0].format, Format::Csv | Format::Parquet | Format::Arrow)
     {
@@ -104,9 +140,21 @@ pub fn ingest(
             "the files have no column of times (none is declared in `data.columns.time`, and none has a usual name): rows are taken in their order, and gaps are not looked for".to_owned(),
         );
     }
-    let (set, checks) = clean(raw, config.interval, &config.checks)?;
-    store::save(cache, key, &set, &checks)?;
-    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+    checked(raw, config)
+}
+
+/// The checks, and the making of timeframes.
+pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+    let (set, mut checks) = clean(raw, config.interval, &config.checks)?;
+    let Some(frames) = &config.timeframes else { return Ok((set, checks)) };
+    let (set, made) = derive(&set, frames, checks.interval)?;
+    checks.timeframes = Some(made);
+    Ok((set, checks))
+}
+
+/// Everything that the files hold, before any check.
+pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, DataError> {
+    read_all(config, &inputs(config)?, listener)
 }
 
 fn warn(listener: &dyn Listener, message: String) {
@@ -129,6 +177,12 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     let mut key = Key::builder("series", store::VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
+    }
+    if inputs[0].format == Format::Demand {
+        key = key.field("generator", demand::VERSION.to_le_bytes());
+    }
+    if inputs[0].format == Format::Clips {
+        key = key.field("generator", clips::VERSION.to_le_bytes());
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
@@ -203,7 +257,7 @@ fn read_all(
             unit: "files".to_owned(),
         });
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market) {
+    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand | Format::Clips) {
         all.sort_classes();
     }
     all.separate_names();
@@ -223,6 +277,8 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         }
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::read(input, config, zone)
         }
@@ -233,7 +289,8 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
 fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError> {
     let columns = &config.columns;
     let table = matches!(format, Format::Csv | Format::Parquet | Format::Arrow);
-    let has_times = table || format == Format::Market;
+    let generated = matches!(format, Format::Market | Format::Demand);
+    let has_times = table || generated;
     let rules = [
         (
             !table && columns.time.is_some(),
@@ -248,14 +305,21 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
-            matches!(format, Format::Ts | Format::Market) && columns.label.is_some(),
+            matches!(format, Format::Ts | Format::Market | Format::Clips)
+                && columns.label.is_some(),
             "columns.label",
             "the classes are in the file itself",
         ),
+        (format == Format::Demand && columns.label.is_some(), "columns.label", "it has no classes"),
         (
-            format == Format::Market && !columns.channels.is_empty(),
+            generated && !columns.channels.is_empty(),
             "columns.channels",
-            "a market has open, high, low and close",
+            "a market has open, high, low and close, and demand has demand, size and homes",
+        ),
+        (
+            format == Format::Clips && !columns.channels.is_empty(),
+            "columns.channels",
+            "generated clips have channels without names",
         ),
         (!has_times && config.interval.is_some(), "interval", "its steps have no times"),
         (format != Format::Csv && config.csv != crate::Csv::default(), "csv", "remove it"),

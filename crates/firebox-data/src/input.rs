@@ -25,6 +25,12 @@ impl Input {
             Format::Market => {
                 name.strip_suffix(".market.toml").or_else(|| name.strip_suffix(".toml"))
             }
+            Format::Demand => {
+                name.strip_suffix(".demand.toml").or_else(|| name.strip_suffix(".toml"))
+            }
+            Format::Clips => {
+                name.strip_suffix(".clips.toml").or_else(|| name.strip_suffix(".toml"))
+            }
             _ => name.rsplit_once('.').map(|(stem, _)| stem),
         };
         stem.unwrap_or(&name).to_owned()
@@ -95,7 +101,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     if files.is_empty() {
         let wanted = match declared {
             Format::Auto => {
-                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts or .market.toml"
+                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
             }
             Format::Csv => ".csv or .tsv",
             Format::Parquet => ".parquet or .pq",
@@ -103,6 +109,8 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
             Format::Npy => ".npy",
             Format::Ts => ".ts",
             Format::Market => ".market.toml",
+            Format::Demand => ".demand.toml",
+            Format::Clips => ".clips.toml",
         };
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }

@@ -27,6 +27,11 @@ impl Interval {
         (microseconds > 0).then_some(Self { microseconds })
     }
 
+    /// An interval of this many microseconds, 1 where they are not positive.
+    pub(crate) fn whole(microseconds: i64) -> Self {
+        Self { microseconds: microseconds.max(1) }
+    }
+
     /// Its length in microseconds.
     pub fn microseconds(self) -> i64 {
         self.microseconds

@@ -3,8 +3,8 @@
 //!
 //! [`DataConfig`] says where the data lies, what its columns mean and what is done about its
 //! defects; [`ingest()`] reads it. Parquet, CSV and Arrow files are read by polars, NumPy arrays and
-//! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`] makes
-//! a market to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
+//! the `.ts` files of the UCR and UEA archives by small strict readers, and [`MarketConfig`],
+//! [`DemandConfig`] and [`ClipsConfig`] make a market, hourly demand and clips to try things on. Unsorted and duplicate times, gaps, missing and infinite values,
 //! bars whose high is not the highest and constant channels are found before anything is trained,
 //! counted in [`Checks`], and refused unless a policy says what to do about them. The result is
 //! stored under a key of everything that it depends on, and reused.
@@ -41,13 +41,17 @@
 
 mod checks;
 mod clean;
+mod clips;
 mod config;
 mod csv;
+mod demand;
 mod error;
 mod frame;
+mod indicators;
 mod ingest;
 mod input;
 mod interval;
+mod leaks;
 mod mapping;
 mod market;
 mod moments;
@@ -56,16 +60,23 @@ mod raw;
 mod schema;
 mod simulation;
 mod store;
+mod table;
 mod time;
+mod timeframes;
 mod ts;
 mod work;
 
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
+pub use clips::ClipsConfig;
 pub use config::{
     ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
     Paths, Policy, TimeUnit,
 };
+pub use demand::DemandConfig;
 pub use error::DataError;
-pub use ingest::{Ingested, fingerprint, ingest, stored_at, stored_checks};
+pub use ingest::{Ingested, files, fingerprint, ingest, read, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
+pub use leaks::{Change, Place, changed, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
+pub use table::{TableColumn, TableWriter};
+pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};

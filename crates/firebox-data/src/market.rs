@@ -417,21 +417,29 @@ impl MarketConfig {
     ///
     /// Those of [`MarketConfig::write_csv`].
     pub fn write_csv_file(&self, path: &Path) -> Result<(), DataError> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        let mut builder = tempfile::Builder::new();
-        // Temporary files are private unless told otherwise; this one is to be shared.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-        let mut file = builder
-            .prefix(".market-")
-            .tempfile_in(folder)
-            .map_err(DataError::io("write to the folder", folder))?;
-        self.write_csv(file.as_file_mut())?;
-        file.as_file().sync_all().map_err(DataError::io("write", path))?;
-        file.persist(path).map_err(|error| DataError::io("write", path)(error.error))?;
-        Ok(())
+        whole_file(path, |file| self.write_csv(file))
     }
+}
+
+/// Writes a file that appears only once it is whole.
+pub(crate) fn whole_file(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Temporary files are private unless told otherwise; this one is to be shared.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    let mut file = builder
+        .prefix(".generated-")
+        .tempfile_in(folder)
+        .map_err(DataError::io("write to the folder", folder))?;
+    write(file.as_file_mut())?;
+    file.as_file().sync_all().map_err(DataError::io("write", path))?;
+    file.persist(path).map_err(|error| DataError::io("write", path)(error.error))?;
+    Ok(())
 }
 
 /// A name as a field of CSV: in quotes where it would not be one field without them.

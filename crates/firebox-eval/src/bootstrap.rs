@@ -68,15 +68,37 @@ impl Resampling {
     ///
     /// The `resample`-th one is the same on any number of threads.
     pub fn indices(&self, windows: usize, resample: u32) -> Vec<u32> {
+        let blocks = self.blocks(windows, resample).into_iter();
+        blocks
+            .flat_map(|(start, length)| (start..start + length).map(|at| (at % windows) as u32))
+            .collect()
+    }
+
+    /// The same as blocks: first window and length. A block that reaches beyond the last window goes
+    /// on with the first.
+    fn blocks(&self, windows: usize, resample: u32) -> Vec<(usize, usize)> {
         let mut draws = self.stream.substream(u64::from(resample)).draws();
         let block = self.block.clamp(1, windows.max(1));
-        let mut indices = Vec::with_capacity(windows + block);
-        while indices.len() < windows {
-            let start = draws.below(windows as u64) as usize;
-            indices.extend((start..start + block).map(|index| (index % windows) as u32));
-        }
-        indices.truncate(windows);
-        indices
+        (0..windows)
+            .step_by(block)
+            .map(|taken| (draws.below(windows as u64) as usize, block.min(windows - taken)))
+            .collect()
+    }
+
+    /// Evaluates a statistic on every resample, in parallel, as [`Resampling::map`] does, on its
+    /// blocks.
+    pub(crate) fn map_blocks<T: Send>(
+        &self,
+        windows: usize,
+        statistic: impl Fn(&[(usize, usize)], Stream) -> T + Sync,
+    ) -> Vec<T> {
+        (0..self.resamples)
+            .into_par_iter()
+            .map(|resample| {
+                let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
+                statistic(&self.blocks(windows, resample), own)
+            })
+            .collect()
     }
 
     /// Evaluates a statistic on every resample, in parallel. It gets the drawn windows and a stream
@@ -176,6 +198,11 @@ impl Comparison {
                 .collect()
         });
         Self { confidence: resampling.confidence, values, resampled }
+    }
+
+    /// The same with intervals of another confidence.
+    pub(crate) fn at(&self, confidence: f64) -> Self {
+        Self { confidence, ..self.clone() }
     }
 
     /// A metric of one classifier.

@@ -48,6 +48,18 @@ pub enum EvalError {
         /// Value found.
         value: f32,
     },
+    /// More clusters than there are different rows.
+    #[error(
+        "{clusters} clusters cannot be made of {rows} rows with {distinct} different embeddings: use at least 1 cluster and at most that many, or train an encoder that tells samples apart (a smaller learning rate, other augmentation)"
+    )]
+    Clusters {
+        /// Clusters asked for.
+        clusters: usize,
+        /// Rows.
+        rows: usize,
+        /// Rows of which no two are alike.
+        distinct: usize,
+    },
     /// Two sets of features that should describe the same windows.
     #[error(
         "`{subject}` has {found} {part} rows and the pre-trained encoder {expected}: they must describe the same windows in the same order"
@@ -100,6 +112,19 @@ pub enum EvalError {
         found: String,
         /// What the training part has.
         expected: String,
+    },
+    /// No test window to forecast.
+    #[error("there is no test window to forecast")]
+    NoForecast,
+    /// A forecast that is no number.
+    #[error("the forecast of test window {window} by the {forecaster} is {value}")]
+    NotFiniteForecast {
+        /// Whose it is.
+        forecaster: String,
+        /// Window, from 0.
+        window: usize,
+        /// The forecast.
+        value: f64,
     },
     /// A random encoder that could not be made.
     #[error("the randomly initialised encoder of seed {seed} could not be made")]

@@ -46,11 +46,16 @@
 //! ```
 
 mod bootstrap;
+mod clustering;
 mod config;
+mod contest;
 mod embed;
 mod error;
 mod evaluate;
 mod features;
+mod few_labels;
+mod forecast;
+mod k_means;
 mod logistic;
 mod masked;
 mod matrix;
@@ -60,30 +65,43 @@ mod probe;
 mod projection;
 mod reconstruction;
 mod report;
+mod svm;
 mod text;
 mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
+pub use clustering::{Agreement, moved};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
+pub use contest::{Contender, Contest, Lead, Standing, contest};
 pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
 };
 pub use features::{Features, Parts, Standardiser};
+pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
+pub use forecast::{
+    ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
+    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
+    seasonal_naive, seasonal_scale, usual_season,
+};
+pub use k_means::{KMeans, KMeansConfig};
 pub use logistic::{Logistic, Stop};
 pub use masked::{MaskedSample, reconstruct};
 pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
+pub use probe::{choose_penalty, logistic_predictions};
 pub use projection::{Projection, project};
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, Card, Chart, CheckpointRow, ComparedRun, Curves, EmbeddingView, EpochPoint, Fact,
-    Interval, Line, MOST_RUNS, Machine, Measure, Part, Raster, Reason, Report, Saved, ScaleChange,
-    Sheet, SheetChart, SheetSection, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome,
-    StudyParameter, StudyReport, StudyTrial, Table, Tone, WrittenReport, WrittenStudy,
+    Advice, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun, Curves,
+    EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
+    Published, Raster, Reason, Recipe, Report, Saved, ScaleChange, Sheet, SheetChart, SheetSection,
+    SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
+    StudyTrial, Table, Tone, WrittenReport, WrittenStudy, published,
 };
+pub use svm::Svm;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -2,7 +2,7 @@
 
 use crate::features::stratified_folds;
 use crate::logistic::{Logistic, LogisticProblem, Stop};
-use crate::{EvalConfig, Features, Neighbours, Parts, ProbeConfig};
+use crate::{EvalConfig, EvalError, Features, Neighbours, Parts, ProbeConfig};
 
 /// While choosing a penalty, a gradient this small is near enough.
 const CHOOSING: f64 = 1e-5;
@@ -38,6 +38,36 @@ pub(crate) fn fit_and_predict(
         l2,
         converged: fitted.converged,
     }
+}
+
+/// What logistic regression on these features predicts for the test rows. Its penalty is chosen on
+/// training and validation rows, on which it is fitted then.
+///
+/// # Errors
+///
+/// Names the part and row of the first value that cannot be used.
+pub fn logistic_predictions(
+    config: &EvalConfig,
+    classes: usize,
+    parts: &Parts,
+) -> Result<Vec<u32>, EvalError> {
+    parts.check(classes)?;
+    let all = parts.train.joined(&parts.validation);
+    let l2 = choose(&config.probe, classes, &parts.train, &parts.validation, &all);
+    let stop = Stop { iterations: config.probe.iterations, gradient: FINAL };
+    Ok(Logistic::fit(&all, classes, l2, stop).predict(&parts.test.rows))
+}
+
+/// The penalty of logistic regression with the smallest log-loss in stratified cross-validation over
+/// the training rows; of equal ones the strongest.
+///
+/// # Panics
+///
+/// When there is no row or no strength.
+pub fn choose_penalty(train: &Features, classes: usize, strengths: &[f64], folds: usize) -> f64 {
+    assert!(!train.is_empty() && !strengths.is_empty(), "nothing to choose from");
+    let config = ProbeConfig { l2: strengths.to_vec(), folds, ..ProbeConfig::default() };
+    choose(&config, classes, train, &Features::default(), train)
 }
 
 /// The penalty with the smallest log-loss on windows that were not fitted; of equal ones the

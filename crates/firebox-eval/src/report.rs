@@ -1,5 +1,6 @@
 //! A report as plain data. The pages made of it are in the modules below; nothing here draws.
 
+mod archive;
 mod charts;
 mod compare;
 mod events;
@@ -8,6 +9,7 @@ mod markdown;
 mod part;
 mod pictures;
 mod plot;
+mod published;
 mod raster;
 mod sections;
 mod sheet;
@@ -20,8 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
+pub use archive::{ArchiveReport, ArchiveSet, Recipe};
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
 pub use part::{Card, Chart, Interval, Line, Part, Tone};
+pub use published::{PUBLISHED, Published, published};
 pub use raster::Raster;
 pub use sheet::{Sheet, SheetChart, SheetSection};
 pub use study::{

@@ -5,8 +5,8 @@
 
 use firebox_core::Stream;
 use firebox_eval::{
-    Comparison, Confusion, Distance, Features, Logistic, Metric, Neighbours, Predictions,
-    Resampling, Stop, project,
+    Agreement, Comparison, Confusion, Distance, Features, KMeansConfig, Logistic, Metric,
+    Neighbours, Predictions, Resampling, Stop, Svm, project,
 };
 use serde_json::Value;
 
@@ -70,6 +70,21 @@ fn logistic_probabilities_agree() {
 }
 
 #[test]
+fn support_vector_machines_agree() {
+    let golden: Value = serde_json::from_str(include_str!("golden/svm.json")).unwrap();
+    for case in golden["svm"].as_array().unwrap() {
+        let (count, c) = (number(&case["classes"]), case["c"].as_f64().unwrap());
+        let fitted = Svm::fit(&features(case), count, c);
+        let found = fitted.scores(&singles(&case["test"]));
+        let expected = floats(&case["scores"]);
+        assert_eq!(found.len(), expected.len());
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-3, "{count} classes, C {c}: {worst}");
+        assert_eq!(fitted.predict(&singles(&case["test"])), classes(&case["predicted"]));
+    }
+}
+
+#[test]
 fn neighbours_agree_where_votes_are_not_tied() {
     for case in golden()["neighbours"].as_array().unwrap() {
         let distance = match case["metric"].as_str().unwrap() {
@@ -125,6 +140,43 @@ fn principal_components_agree_up_to_their_sign() {
         let sign = (found.points[0][axis] * expected[axis]).signum();
         for (row, point) in found.points.iter().enumerate() {
             assert!((point[axis] - sign * expected[2 * row + axis]).abs() < 1e-4, "row {row}");
+        }
+    }
+}
+
+fn clustering() -> Value {
+    serde_json::from_str(include_str!("golden/clustering.json")).unwrap()
+}
+
+#[test]
+fn clusters_agree() {
+    for case in clustering()["lloyd"].as_array().unwrap() {
+        let (rows, width) = (singles(&case["rows"]), number(&case["width"]));
+        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
+        let start: Vec<f64> = singles(&case["start"]).into_iter().map(f64::from).collect();
+        let config = KMeansConfig { clusters: start.len() / width, ..KMeansConfig::default() };
+        let found = config.from_centers(&x, width, start);
+        assert_eq!(found.assigned, classes(&case["labels"]));
+        for (found, expected) in found.centers.iter().zip(floats(&case["centers"])) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+        let inertia = case["inertia"].as_f64().unwrap();
+        assert!((found.inertia / inertia - 1.0).abs() < 1e-9, "{} {inertia}", found.inertia);
+        // The best of 50 starts of scikit-learn.
+        let best = case["best"].as_f64().unwrap();
+        let found = KMeansConfig { restarts: 50, ..config }.fit(&rows, width).unwrap().inertia;
+        assert!(found <= best * 1.005, "{found} {best}");
+    }
+}
+
+#[test]
+fn agreements_agree() {
+    for case in clustering()["agreement"].as_array().unwrap() {
+        let found = Agreement::of(&classes(&case["truth"]), &classes(&case["clusters"]));
+        let found = serde_json::to_value(found).unwrap();
+        for name in ["purity", "normalised_information", "adjusted_rand"] {
+            let [found, expected] = [&found[name], &case[name]].map(|v| v.as_f64().unwrap());
+            assert!((found - expected).abs() < 1e-12, "{name}: {found} {expected}");
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn own(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
 
 /// The operand of a product, rounded to the type it is computed in and back: the product of such
 /// operands in f32 is that of a matrix unit that adds up in f32.
-pub(crate) fn rounded<const D: usize>(tensor: Tensor<D>, precision: Precision) -> Tensor<D> {
+pub fn rounded<const D: usize>(tensor: Tensor<D>, precision: Precision) -> Tensor<D> {
     let kept = tensor.dtype();
     let narrow = match precision {
         Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,

@@ -106,6 +106,7 @@ pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, NoGpuKernels};
+pub use device::rounded;
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};

@@ -53,4 +53,4 @@ mod source;
 pub use batch::{Batch, Position};
 pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, LoaderConfig, TrainLoader};
-pub use source::{NormalisedWindows, Sample, Source, TrainSource};
+pub use source::{NormalisedWindows, Relabelled, Sample, Source, TrainSource};

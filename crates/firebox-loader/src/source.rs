@@ -113,6 +113,49 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
 
 impl TrainSource for NormalisedWindows<TrainWindows> {}
 
+/// Samples of another source with labels of their own, such as clusters.
+#[derive(Clone)]
+pub struct Relabelled<S> {
+    source: S,
+    labels: Vec<u32>,
+    classes: Vec<String>,
+}
+
+impl<S: Source> Relabelled<S> {
+    /// The samples of `source`, each with the label at its place, an index into `classes`.
+    ///
+    /// # Panics
+    ///
+    /// When there is not one label for each sample, or one is no index into `classes`.
+    pub fn new(source: S, labels: Vec<u32>, classes: Vec<String>) -> Self {
+        assert_eq!(source.len(), labels.len(), "one label for each sample");
+        let known = labels.iter().all(|label| (*label as usize) < classes.len());
+        assert!(known, "labels below {}", classes.len());
+        Self { source, labels, classes }
+    }
+}
+
+impl<S: Source> Source for Relabelled<S> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.source.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let sample = self.source.read(index, out)?;
+        Ok(Sample { label: Some(self.labels[index]), ..sample })
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+}
+
+impl<S: TrainSource> TrainSource for Relabelled<S> {}
+
 impl Source for Shards {
     fn len(&self) -> usize {
         Shards::len(self)

@@ -59,7 +59,8 @@ impl Default for BertConfig {
 }
 
 impl BertConfig {
-    fn layer(&self) -> EncoderLayerConfig {
+    /// The settings of each of its layers.
+    pub fn layer(&self) -> EncoderLayerConfig {
         EncoderLayerConfig {
             width: self.width,
             heads: self.heads,

@@ -6,8 +6,10 @@
 //!   → three times: Conv1d, kernel 3 → BatchNorm → ReLU → maximum of 2 steps → dropout 0.2,
 //!     with 64, 128, 256 channels
 //!   → LSTM, 2 layers × 2 directions × 256, dropout 0.3 between layers
-//!   → Linear 512 → 512, ReLU, dropout 0.3 = the encoding [batch, time / 8, 512]
-//!   → maximum ‖ mean over time → Linear 1024 → logits [batch, class]
+//!   → Linear 512 → 512, BatchNorm, ReLU = the encoding [batch, time / 8, 512]
+//!   → maximum ‖ mean over time → Linear 1024 → 512 = the embedding [batch, 512]
+//!   → twice: Linear → BatchNorm → ReLU → dropout 0.4, with 256 and 128 units
+//!   → Linear → logits [batch, class]
 //! ```
 //!
 //! Convolutions and batch statistics take padding for what it is, steps of zeros, as PyTorch does; the
@@ -27,6 +29,9 @@ use serde::{Deserialize, Serialize};
 use crate::encoder::without_padding;
 use crate::{Encoder, ModelError, pool_mean_max};
 
+/// The stream that the classifier's dropout draws from; those below it belong to the encoder.
+const CLASSIFIER: u64 = 1000;
+
 /// Settings of a [`CnnBiLstm`]: the `[model.cnn-bilstm]` table. Every default is R4's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -43,8 +48,19 @@ pub struct CnnBiLstmConfig {
     pub layers: usize,
     /// Units of the linear layer after the LSTM.
     pub head: usize,
-    /// Probability of dropout between LSTM layers and after the linear layer, `0 ≤ p < 1`.
+    /// Probability of dropout between LSTM layers, `0 ≤ p < 1`.
     pub dropout: f64,
+    /// Whether batch normalisation stands after the linear layer.
+    pub head_norm: bool,
+    /// Probability of dropout after the linear layer, `0 ≤ p < 1`.
+    pub head_dropout: f64,
+    /// Numbers of an embedding, by a linear layer after the pooling; 0: the pooled vector is the
+    /// embedding.
+    pub embedding: usize,
+    /// Units of the hidden layers between embedding and classes; none: one linear layer.
+    pub classifier: Vec<usize>,
+    /// Probability of dropout after each of these layers, `0 ≤ p < 1`.
+    pub classifier_dropout: f64,
 }
 
 impl Default for CnnBiLstmConfig {
@@ -57,6 +73,11 @@ impl Default for CnnBiLstmConfig {
             layers: 2,
             head: 512,
             dropout: 0.3,
+            head_norm: true,
+            head_dropout: 0.0,
+            embedding: 512,
+            classifier: vec![256, 128],
+            classifier_dropout: 0.4,
         }
     }
 }
@@ -80,14 +101,26 @@ impl CnnBiLstmConfig {
         if self.kernel.is_multiple_of(2) {
             return refuse("kernel", self.kernel.to_string(), "an odd number");
         }
-        for (key, probability) in
-            [("convolution_dropout", self.convolution_dropout), ("dropout", self.dropout)]
-        {
+        if self.classifier.contains(&0) {
+            let found = format!("{:?}", self.classifier);
+            return refuse("classifier", found, "a list of sizes of at least 1, or empty");
+        }
+        for (key, probability) in [
+            ("convolution_dropout", self.convolution_dropout),
+            ("dropout", self.dropout),
+            ("head_dropout", self.head_dropout),
+            ("classifier_dropout", self.classifier_dropout),
+        ] {
             if !(0.0..1.0).contains(&probability) {
                 return refuse(key, probability.to_string(), "at least 0 and below 1");
             }
         }
         Ok(())
+    }
+
+    /// Numbers of an embedding.
+    fn embedding_width(&self) -> usize {
+        if self.embedding > 0 { self.embedding } else { 2 * self.head }
     }
 
     /// Builds the model with weights drawn from `stream` as PyTorch draws them.
@@ -125,11 +158,28 @@ impl CnnBiLstmConfig {
             bidirectional: true,
             dropout: self.dropout,
         };
+        let pooled = 2 * self.head;
+        let embed = stream.substream(4);
+        let embedding =
+            (self.embedding > 0).then(|| init_linear(embed, pooled, self.embedding, device));
+        let mut width = self.embedding_width();
+        let mut classifier = vec![];
+        for (index, hidden) in self.classifier.iter().enumerate() {
+            let own = stream.substream(5).substream(index as u64);
+            classifier.push(Layer {
+                linear: init_linear(own, width, *hidden, device),
+                norm: BatchNormConfig::new(*hidden).init(device),
+            });
+            width = *hidden;
+        }
         Ok(CnnBiLstm {
             blocks,
             lstm: lstm.init(stream.substream(1), device),
             head: init_linear(stream.substream(2), 2 * self.hidden, self.head, device),
-            output: init_linear(stream.substream(3), 2 * self.head, classes, device),
+            head_norm: self.head_norm.then(|| BatchNormConfig::new(self.head).init(device)),
+            embedding,
+            classifier,
+            output: init_linear(stream.substream(3), width, classes, device),
             config: self.clone(),
             precision: Precision::F32,
         })
@@ -137,12 +187,16 @@ impl CnnBiLstmConfig {
 }
 
 /// R4's classifier. Parameters are named `blocks.0.conv.weight`, `blocks.0.norm.weight`, …,
-/// `lstm.weight_ih_l0`, …, `head.weight`, `output.weight`.
+/// `lstm.weight_ih_l0`, …, `head.weight`, `head_norm.weight`, `embedding.weight`,
+/// `classifier.0.linear.weight`, …, `output.weight`.
 #[derive(Module, Debug)]
 pub struct CnnBiLstm {
     blocks: Vec<Block>,
     lstm: Lstm,
     head: Linear,
+    head_norm: Option<BatchNorm>,
+    embedding: Option<Linear>,
+    classifier: Vec<Layer>,
     output: Linear,
     #[module(skip)]
     config: CnnBiLstmConfig,
@@ -153,6 +207,12 @@ pub struct CnnBiLstm {
 #[derive(Module, Debug)]
 struct Block {
     conv: Conv1d,
+    norm: BatchNorm,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
     norm: BatchNorm,
 }
 
@@ -185,8 +245,26 @@ impl CnnBiLstm {
         dropout: Option<Stream>,
     ) -> Tensor<2> {
         let (encoding, lengths) = self.encoding(inputs, lengths, noise, dropout);
-        let pooled = max_and_mean(encoding, lengths.as_deref());
-        linear_in(self.precision, pooled, &self.output)
+        let embedding = self.project(max_and_mean(encoding, lengths.as_deref()));
+        let epilogue =
+            NormEpilogue { rectify: true, pool: 1, dropout: self.config.classifier_dropout };
+        let mut hidden = embedding;
+        for (Layer { linear, norm }, index) in self.classifier.iter().zip(0..) {
+            let rows = linear_in(self.precision, hidden, linear);
+            let [batch, width] = rows.dims();
+            let stream = dropout.map(|stream| stream.substream(CLASSIFIER).substream(index));
+            let rows = norm.forward_with(rows.reshape([batch, 1, width]), epilogue, stream);
+            hidden = rows.reshape([batch, width]);
+        }
+        linear_in(self.precision, hidden, &self.output)
+    }
+
+    /// `[batch, 2 · head]` → `[batch, embedding]`
+    fn project(&self, pooled: Tensor<2>) -> Tensor<2> {
+        match &self.embedding {
+            Some(embedding) => linear_in(self.precision, pooled, embedding),
+            None => pooled,
+        }
     }
 
     /// `[batch, time / 2^convolutions, head]`, zero after each length, and the lengths that are left.
@@ -216,7 +294,14 @@ impl CnnBiLstm {
         let (x, _) = self.lstm.forward(x, lengths.as_deref(), None, stream(0));
         let [_, _, width] = x.dims();
         let rows = linear_in(self.precision, x.reshape([batch * time, width]), &self.head);
-        let rows = relu_dropout(rows, self.config.dropout, stream(1));
+        let rows = match &self.head_norm {
+            Some(norm) => {
+                let rows = norm.forward(rows.reshape([batch, time, self.config.head]));
+                rows.reshape([batch * time, self.config.head])
+            }
+            None => rows,
+        };
+        let rows = relu_dropout(rows, self.config.head_dropout, stream(1));
         let encoding = rows.reshape([batch, time, self.config.head]);
         (without_padding(encoding, lengths.as_deref()), lengths)
     }
@@ -241,14 +326,18 @@ impl Encoder for CnnBiLstm {
         self.encoding(input, lengths, None, dropout).0
     }
 
-    /// Maximum ‖ mean, what R4 classifies by.
+    /// Maximum ‖ mean over time, and the linear layer after it: what R4 clusters and classifies by.
     fn embed(&self, input: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
         let (encoding, lengths) = self.encoding(input, lengths, None, None);
-        max_and_mean(encoding, lengths.as_deref())
+        self.project(max_and_mean(encoding, lengths.as_deref()))
     }
 
     fn embedding_width(&self) -> usize {
-        2 * self.config.head
+        self.config.embedding_width()
+    }
+
+    fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {
+        lengths.iter().map(|length| length >> self.blocks.len()).collect()
     }
 }
 
@@ -263,6 +352,8 @@ mod tests {
             convolutions: vec![4, 6],
             hidden: 5,
             head: 7,
+            embedding: 6,
+            classifier: vec![5],
             ..CnnBiLstmConfig::default()
         };
         config.init(Stream::new(1, "weights"), 3, 2, &Device::default()).unwrap()
@@ -278,11 +369,12 @@ mod tests {
         let model = model.init(Stream::new(1, "weights"), 1024, 5, &Device::default()).unwrap();
         let convolutions = 3 * (1024 * 64 + 64 * 128 + 128 * 256) + (64 + 128 + 256);
         let lstm = 2 * (1024 * (256 + 256 + 2) + 1024 * (512 + 256 + 2));
-        let linears = 512 * 512 + 512 + 1024 * 5 + 5;
-        let norms = 2 * (64 + 128 + 256);
+        let classifier = 512 * 256 + 256 + 256 * 128 + 128 + 128 * 5 + 5;
+        let linears = 512 * 512 + 512 + 1024 * 512 + 512 + classifier;
+        let norms = 2 * (64 + 128 + 256 + 512 + 256 + 128);
         // PyTorch counts running statistics as buffers.
         assert_eq!(model.num_params(), convolutions + lstm + linears + 2 * norms);
-        assert_eq!(model.embedding_width(), 1024);
+        assert_eq!(model.embedding_width(), 512);
     }
 
     #[test]
@@ -319,6 +411,8 @@ mod tests {
             (CnnBiLstmConfig { dropout: 1.0, ..default() }, "`dropout` is 1"),
             (CnnBiLstmConfig { convolutions: vec![], ..default() }, "`convolutions` is []"),
             (CnnBiLstmConfig { hidden: 0, ..default() }, "`hidden` is 0"),
+            (CnnBiLstmConfig { classifier: vec![3, 0], ..default() }, "`classifier` is [3, 0]"),
+            (CnnBiLstmConfig { classifier_dropout: 1.0, ..default() }, "`classifier_dropout` is 1"),
         ] {
             let message = config.validate().unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");

@@ -1,11 +1,11 @@
 //! What every sequence encoder offers, whatever it is made of, and the pooling that they share.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 
 /// Turns a sequence into a vector per step, and into one vector.
-pub trait Encoder: Module {
+pub trait Encoder: Module + ModuleDisplay {
     /// Encodes each step.
     ///
     /// `lengths` holds the valid steps of each sample (all of them when it is `None`); later steps
@@ -34,6 +34,18 @@ pub trait Encoder: Module {
 
     /// Width of [`Encoder::embed`]'s vectors.
     fn embedding_width(&self) -> usize;
+
+    /// Numbers of an encoded step: half of the embedding's, which is mean ‖ maximum. An encoder with
+    /// another embedding overrides it.
+    fn step_width(&self) -> usize {
+        self.embedding_width() / 2
+    }
+
+    /// Valid steps of the encoding for these valid steps of the input, `[batch]`: the same, unless a
+    /// model that shortens time overrides it.
+    fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {
+        lengths.to_vec()
+    }
 }
 
 /// One for each valid step and zero for padding.

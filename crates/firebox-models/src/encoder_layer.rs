@@ -80,17 +80,9 @@ impl EncoderLayerConfig {
     pub fn init(&self, stream: Stream, device: &Device) -> Result<EncoderLayer, ModelError> {
         self.validate()?;
         let width = self.width;
-        let bound = (6.0 / (4 * width) as f64).sqrt();
-        let zeros = |size| Some(Param::from_tensor(Tensor::zeros([size], device)));
-        let weight = uniform(stream.substream(0), [width, 3 * width], -bound, bound, device);
-        let in_proj = Linear { weight: Param::from_tensor(weight), bias: zeros(3 * width) };
-        let out_proj = init_linear(stream.substream(1), width, width, device);
         let norm = || LayerNormConfig::new(width).with_epsilon(EPSILON).init(device);
         Ok(EncoderLayer {
-            self_attn: SelfAttention {
-                in_proj,
-                out_proj: Linear { bias: zeros(width), ..out_proj },
-            },
+            self_attn: SelfAttention::init(width, stream, device),
             linear1: init_linear(stream.substream(2), width, self.feedforward, device),
             linear2: init_linear(stream.substream(3), self.feedforward, width, device),
             norm1: norm(),
@@ -115,11 +107,40 @@ pub struct EncoderLayer {
     precision: Precision,
 }
 
-/// The projections around attention, with the parameters of PyTorch's `nn.MultiheadAttention`.
+/// Attention of steps to one another between its projections, with the parameters of PyTorch's
+/// `nn.MultiheadAttention`.
 #[derive(Module, Debug)]
-struct SelfAttention {
+pub(crate) struct SelfAttention {
     in_proj: Linear,
     out_proj: Linear,
+}
+
+impl SelfAttention {
+    /// As PyTorch starts: the projection of queries, keys and values by Glorot's uniform rule, that of
+    /// the result uniform in ±1/√width, biases zero.
+    pub(crate) fn init(width: usize, stream: Stream, device: &Device) -> Self {
+        let bound = (6.0 / (4 * width) as f64).sqrt();
+        let zeros = |size| Some(Param::from_tensor(Tensor::zeros([size], device)));
+        let weight = uniform(stream.substream(0), [width, 3 * width], -bound, bound, device);
+        let in_proj = Linear { weight: Param::from_tensor(weight), bias: zeros(3 * width) };
+        let out_proj = init_linear(stream.substream(1), width, width, device);
+        Self { in_proj, out_proj: Linear { bias: zeros(width), ..out_proj } }
+    }
+
+    /// `[batch · time, width]` to the same; steps after a sample's length are not attended to.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<2>,
+        [batch, time]: [usize; 2],
+        lengths: Option<&[usize]>,
+        stream: Option<Stream>,
+        settings: &Attention,
+    ) -> Tensor<2> {
+        let [rows, width] = x.dims();
+        let qkv = linear_in(settings.precision, x, &self.in_proj).reshape([batch, time, 3 * width]);
+        let attended = self_attention(qkv, lengths, stream, settings).reshape([rows, width]);
+        linear_in(settings.precision, attended, &self.out_proj)
+    }
 }
 
 impl EncoderLayer {
@@ -170,20 +191,16 @@ impl EncoderLayer {
     fn attend(
         &self,
         x: Tensor<2>,
-        [batch, time]: [usize; 2],
+        steps: [usize; 2],
         lengths: Option<&[usize]>,
         stream: Option<Stream>,
     ) -> Tensor<2> {
-        let [rows, width] = x.dims();
         let settings = Attention {
             dropout: self.config.dropout,
             precision: self.precision,
             ..Attention::new(self.config.heads)
         };
-        let qkv = linear_in(self.precision, x, &self.self_attn.in_proj);
-        let qkv = qkv.reshape([batch, time, 3 * width]);
-        let attended = self_attention(qkv, lengths, stream, &settings).reshape([rows, width]);
-        linear_in(self.precision, attended, &self.self_attn.out_proj)
+        self.self_attn.forward(x, steps, lengths, stream, &settings)
     }
 
     /// The feed-forward network, `[rows, width]` to the same.

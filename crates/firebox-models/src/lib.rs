@@ -2,8 +2,10 @@
 //!
 //! A model is a configuration that serde reads (`BiLstmMaeConfig`), its `init`, and a Burn module.
 //! Most are an [`Encoder`], which turns a padded batch of windows into a vector per step and an
-//! embedding per window. [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps)
-//! classify, and [`Bert`] labels texts, given as tokens. Those that learn without labels are also
+//! embedding per window. [`Classifier`] puts attention and a head on any of them. [`BiLstmAttention`],
+//! [`CnnBiLstm`], [`Transformer`] and [`Mlp`] (no encoder: it has no steps) classify by themselves,
+//! [`StackedLstm`] forecasts, and [`Bert`] labels texts, given as tokens. [`TextEncoder`] is the encoder
+//! of published text models, and [`TextModel`] puts R5's heads on it. Those that learn without labels are also
 //! [`Pretrain`]: they hide steps from themselves and score how well these are restored.
 //!
 //! Everything random (weights, masks, dropout) is drawn from a [`Stream`](firebox_core::Stream)
@@ -43,20 +45,30 @@
 //! ```
 
 mod bert;
+mod bilstm_attention;
 mod bilstm_mae;
+mod classifier;
 mod cnn_bilstm;
+mod dilated;
 mod encoder;
 mod encoder_layer;
 mod error;
 mod mask;
 mod mlp;
 mod parameters;
+mod patch_transformer;
 mod pretrain;
+mod recurrent;
+mod stacked_lstm;
+mod text;
 mod transformer;
 
 pub use bert::{Bert, BertConfig};
+pub use bilstm_attention::{BiLstmAttention, BiLstmAttentionConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};
+pub use classifier::{Classifier, ClassifierConfig, Classify, StepPooling};
 pub use cnn_bilstm::{CnnBiLstm, CnnBiLstmConfig};
+pub use dilated::{DilatedConfig, DilatedEncoder, hierarchical_contrast};
 pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
 pub use error::{Mismatch, ModelError};
@@ -66,5 +78,12 @@ pub use parameters::{
     Layout, MapParameter, Parameter, Path, compare_parameters, layouts, map_parameters,
     read_parameters, write_parameters,
 };
+pub use patch_transformer::{PatchTransformer, PatchTransformerConfig};
 pub use pretrain::{Loss, Pretrain, PretrainBatch};
-pub use transformer::{Transformer, TransformerConfig};
+pub use recurrent::{Cell, RecurrentConfig, RecurrentEncoder};
+pub use stacked_lstm::{StackedLstm, StackedLstmConfig};
+pub use text::{
+    Disentangled, Pooling, TextAttention, TextEncoder, TextEncoderConfig, TextHeadsConfig,
+    TextLoss, TextModel, TextScores, TextTargets, Windowed,
+};
+pub use transformer::{Positions, Transformer, TransformerConfig};

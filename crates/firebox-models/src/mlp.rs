@@ -3,13 +3,14 @@
 //! ```text
 //! x [batch, time, channel] → flattened [batch, time · channel] → BatchNorm
 //!   → four times: Linear → BatchNorm → ReLU → dropout 0.3, with 128, 96, 64, 32 units
-//!   → Linear → logits [batch, class]
+//!   → times sigmoid(Linear 32 → 32) of itself → Linear → logits [batch, class]
 //! ```
 //!
 //! Windows must all have the same length. This file knows no loss and no optimizer.
 
 use burn::module::Module;
 use burn::nn::Linear;
+use burn::tensor::activation::sigmoid;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{BatchNorm, BatchNormConfig, NormEpilogue, init_linear, linear_in};
@@ -25,11 +26,15 @@ pub struct MlpConfig {
     pub hidden: Vec<usize>,
     /// Probability of dropout after each hidden layer, `0 ≤ p < 1`.
     pub dropout: f64,
+    /// Whether the last hidden layer is multiplied by a sigmoid of a linear layer of itself (a gated
+    /// linear unit with its own input as the value: Dauphin et al., 2017). R3's guide names a sigmoid
+    /// gate and not its form.
+    pub gate: bool,
 }
 
 impl Default for MlpConfig {
     fn default() -> Self {
-        Self { hidden: vec![128, 96, 64, 32], dropout: 0.3 }
+        Self { hidden: vec![128, 96, 64, 32], dropout: 0.3, gate: true }
     }
 }
 
@@ -80,9 +85,11 @@ impl MlpConfig {
             width = *hidden;
         }
         let last = stream.substream(self.hidden.len() as u64);
+        let gate = stream.substream(self.hidden.len() as u64 + 1);
         Ok(Mlp {
             norm: BatchNormConfig::new(features).init(device),
             layers,
+            gate: self.gate.then(|| init_linear(gate, width, width, device)),
             output: init_linear(last, width, classes, device),
             dropout: self.dropout,
             precision: Precision::F32,
@@ -91,11 +98,12 @@ impl MlpConfig {
 }
 
 /// R3's dense classifier. Parameters are named `norm.weight`, `layers.0.linear.weight`,
-/// `layers.0.norm.bias`, …, `output.weight`.
+/// `layers.0.norm.bias`, …, `gate.weight`, `output.weight`.
 #[derive(Module, Debug)]
 pub struct Mlp {
     norm: BatchNorm,
     layers: Vec<Layer>,
+    gate: Option<Linear>,
     output: Linear,
     dropout: f64,
     #[module(skip)]
@@ -133,7 +141,11 @@ impl Mlp {
             hidden = norm.forward_with(rows.reshape([batch, 1, width]), epilogue, stream);
         }
         let [_, _, width] = hidden.dims();
-        linear_in(self.precision, hidden.reshape([batch, width]), &self.output)
+        let mut hidden = hidden.reshape([batch, width]);
+        if let Some(gate) = &self.gate {
+            hidden = hidden.clone() * sigmoid(linear_in(self.precision, hidden, gate));
+        }
+        linear_in(self.precision, hidden, &self.output)
     }
 }
 
@@ -148,8 +160,9 @@ mod tests {
             .unwrap();
         let norms = 420 + 128 + 96 + 64 + 32;
         let linears = 420 * 128 + 128 * 96 + 96 * 64 + 64 * 32 + 32 * 3 + 128 + 96 + 64 + 32 + 3;
+        let gate = 32 * 32 + 32;
         // PyTorch counts running statistics as buffers.
-        assert_eq!(model.num_params(), linears + 2 * norms + 2 * norms);
+        assert_eq!(model.num_params(), linears + gate + 2 * norms + 2 * norms);
         let logits = model.logits(Tensor::zeros([5, 105, 4], &Device::default()), None);
         assert_eq!(logits.dims(), [5, 3]);
     }

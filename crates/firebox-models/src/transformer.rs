@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! x [batch, time, channel]
-//!   → Linear channel → 128, LayerNorm, + a learned vector for each position
+//!   → Linear channel → 128, LayerNorm, + a vector of sines and cosines for each position
 //!   → 3 encoder layers: 8 heads, feed-forward 512, GELU, dropout 0.2, LayerNorm first
 //!   → mean over the valid steps → Linear 128 → 64, ReLU → Linear 64 → classes
 //! ```
@@ -11,7 +11,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{init_linear, linear_in, normal, relu_dropout};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,20 @@ pub struct TransformerConfig {
     pub norm_first: bool,
     /// Units of the head's hidden layer.
     pub head_hidden: usize,
+    /// What a step is told about where it stands.
+    pub positions: Positions,
+}
+
+/// What a step is told about where it stands in its window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Positions {
+    /// Sines and cosines of the position at wavelengths from 2π to 10,000 · 2π, which are not
+    /// learned. Source: Vaswani et al., "Attention is all you need", 2017, section 3.5.
+    #[default]
+    Sinusoidal,
+    /// A learned vector for each position.
+    Learned,
 }
 
 impl Default for TransformerConfig {
@@ -53,12 +67,14 @@ impl Default for TransformerConfig {
             activation: Activation::Gelu,
             norm_first: true,
             head_hidden: 64,
+            positions: Positions::default(),
         }
     }
 }
 
 impl TransformerConfig {
-    fn layer(&self) -> EncoderLayerConfig {
+    /// The settings of each of its layers.
+    pub fn layer(&self) -> EncoderLayerConfig {
         EncoderLayerConfig {
             width: self.width,
             heads: self.heads,
@@ -79,7 +95,7 @@ impl TransformerConfig {
     }
 
     /// Builds the model for windows of up to `time` steps with weights drawn from `stream`: layers as
-    /// PyTorch draws them, positions N(0, 1) · 0.02.
+    /// PyTorch draws them, learned positions N(0, 1) · 0.02.
     ///
     /// # Errors
     /// If a setting is out of its range, or there is no channel, step or class.
@@ -93,11 +109,20 @@ impl TransformerConfig {
     ) -> Result<Transformer, ModelError> {
         self.validate()?;
         at_least_one(&[("channels", channels), ("time", time), ("classes", classes)])?;
-        let position = normal(stream.substream(0), [1, time, self.width], 0.0, 0.02, device);
+        let position = match self.positions {
+            Positions::Learned => {
+                let drawn = normal(stream.substream(0), [1, time, self.width], 0.0, 0.02, device);
+                Param::from_tensor(drawn)
+            }
+            // Kept with the parameters, so that files of weights hold it, and never learned.
+            Positions::Sinusoidal => {
+                Param::from_tensor(sinusoidal(time, self.width, device)).set_require_grad(false)
+            }
+        };
         Ok(Transformer {
             input: init_linear(stream.substream(1), channels, self.width, device),
             input_norm: LayerNormConfig::new(self.width).with_epsilon(EPSILON).init(device),
-            position: Param::from_tensor(position),
+            position,
             encoder: Layers::init(&self.layer(), self.layers, stream.substream(2), device)?,
             head: Head {
                 hidden: init_linear(stream.substream(3), self.width, self.head_hidden, device),
@@ -107,6 +132,17 @@ impl TransformerConfig {
             precision: Precision::F32,
         })
     }
+}
+
+/// Sines at the even places of a vector and cosines at the odd ones, `[1, time, width]`.
+fn sinusoidal(time: usize, width: usize, device: &Device) -> Tensor<3> {
+    let value = |at: usize| {
+        let (step, place) = ((at / width) as f64, at % width);
+        let angle = step / 10_000f64.powf((place - place % 2) as f64 / width as f64);
+        if place % 2 == 0 { angle.sin() as f32 } else { angle.cos() as f32 }
+    };
+    let values: Vec<f32> = (0..time * width).map(value).collect();
+    Tensor::from_data(TensorData::new(values, [1, time, width]), device)
 }
 
 pub(crate) fn at_least_one(sizes: &[(&'static str, usize)]) -> Result<(), ModelError> {

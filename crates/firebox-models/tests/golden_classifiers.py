@@ -2,7 +2,8 @@
 
     python golden_classifiers.py
 
-`golden/mlp.safetensors` and `golden/cnn-bilstm.safetensors`: inputs, labels, every parameter and running statistic
+`golden/mlp.safetensors`, `golden/cnn-bilstm.safetensors`, the same with R3's gate and R4's embedding and classifier, and
+`golden/bilstm-attention.safetensors`: inputs, labels, every parameter and running statistic
 under the names of the zoo (`param.`), logits and mean cross-entropy in training with dropout, every gradient
 (`grad.`), the running statistics after that step (`after.`), and logits in evaluation then. The random draws of
 dropout are made here by the generator of `golden.py`. Needs PyTorch and NumPy.
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from golden import Stream, write_safetensors
 
@@ -32,8 +34,9 @@ class Dropout:
 
 
 class Mlp(nn.Module):
-    def __init__(self, features, hidden, classes):
+    def __init__(self, features, hidden, classes, gate=False):
         super().__init__()
+        self.gate = nn.Linear(hidden[-1], hidden[-1]) if gate else None
         self.norm, self.layers = nn.BatchNorm1d(features), nn.ModuleList()
         for a, b in zip([features, *hidden], hidden):
             self.layers.append(nn.ModuleDict({"linear": nn.Linear(a, b), "norm": nn.BatchNorm1d(b)}))
@@ -45,19 +48,27 @@ class Mlp(nn.Module):
             x = torch.relu(layer["norm"](layer["linear"](x)))
             if self.training:
                 x = Dropout(DROPOUT.substream(index), 0.3)(x)
+        if self.gate is not None:
+            x = x * torch.sigmoid(self.gate(x))
         return self.output(x)
 
 
 class CnnBiLstm(nn.Module):
-    def __init__(self, channels, convolutions, hidden, head, classes):
+    def __init__(self, channels, convolutions, hidden, head, classes, embedding=0, classifier=()):
         super().__init__()
+        self.head_norm = nn.BatchNorm1d(head) if embedding else None
+        self.embedding = nn.Linear(2 * head, embedding) if embedding else None
+        self.classifier = nn.ModuleList()
+        for a, b in zip([embedding, *classifier], classifier):
+            self.classifier.append(nn.ModuleDict({"linear": nn.Linear(a, b), "norm": nn.BatchNorm1d(b)}))
         self.blocks = nn.ModuleList()
         for a, b in zip([channels, *convolutions], convolutions):
             self.blocks.append(nn.ModuleDict({"conv": nn.Conv1d(a, b, 3, padding=1), "norm": nn.BatchNorm1d(b)}))
         # Layer by layer, so that dropout between them can be given.
         lstm = lambda width: nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
         self.lstms = nn.ModuleList([lstm(convolutions[-1]), lstm(2 * hidden)])
-        self.head, self.output = nn.Linear(2 * hidden, head), nn.Linear(2 * head, classes)
+        width = classifier[-1] if classifier else 2 * head
+        self.head, self.output = nn.Linear(2 * hidden, head), nn.Linear(width, classes)
 
     def forward(self, x):
         drop = lambda stream, p, x: Dropout(stream, p)(x) if self.training else x
@@ -66,10 +77,43 @@ class CnnBiLstm(nn.Module):
             x = F.max_pool1d(torch.relu(y), 2).transpose(1, 2)
             x = drop(DROPOUT.substream(2 + index), 0.2, x)
         x = drop(DROPOUT.substream(0).substream(0), 0.3, self.lstms[0](x)[0])
-        x = torch.relu(self.head(self.lstms[1](x)[0]))
-        x = drop(DROPOUT.substream(1), 0.3, x)
-        self.pooled = torch.cat([x.amax(1), x.mean(1)], 1)
-        return self.output(self.pooled)
+        x = self.head(self.lstms[1](x)[0])
+        if self.embedding is None:
+            x = drop(DROPOUT.substream(1), 0.3, torch.relu(x))
+            self.pooled = torch.cat([x.amax(1), x.mean(1)], 1)
+            return self.output(self.pooled)
+        x = torch.relu(self.head_norm(x.transpose(1, 2)).transpose(1, 2))
+        self.pooled = x = self.embedding(torch.cat([x.amax(1), x.mean(1)], 1))
+        for index, layer in enumerate(self.classifier):
+            x = torch.relu(layer["norm"](layer["linear"](x)))
+            x = drop(DROPOUT.substream(1000).substream(index), 0.4, x)
+        return self.output(x)
+
+
+class BiLstmAttention(nn.Module):
+    def __init__(self, channels, hidden, attention, head, classes, lengths):
+        super().__init__()
+        self.lengths = torch.tensor(lengths)
+        self.input_norm, self.norm = nn.LayerNorm(channels), nn.LayerNorm(2 * hidden)
+        lstm = lambda width: nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
+        self.lstms = nn.ModuleList([lstm(channels), lstm(2 * hidden)])
+        score = nn.Linear(attention, 1, bias=False)
+        self.attention = nn.ModuleDict({"hidden": nn.Linear(2 * hidden, attention), "score": score})
+        self.head = nn.ModuleDict({"hidden": nn.Linear(2 * hidden, head), "output": nn.Linear(head, classes)})
+
+    def forward(self, x):
+        drop = lambda stream, x: Dropout(stream, 0.4)(x) if self.training else x
+        x = self.input_norm(x)
+        for index, lstm in enumerate(self.lstms):
+            packed = pack_padded_sequence(x, self.lengths, batch_first=True, enforce_sorted=False)
+            x, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+            x = drop(DROPOUT.substream(0).substream(0), x) if index == 0 else x
+        x = self.norm(x)
+        scores = self.attention["score"](torch.tanh(self.attention["hidden"](x)))
+        padding = torch.arange(x.shape[1])[None] >= self.lengths[:, None]
+        weights = torch.softmax(scores.masked_fill(padding[..., None], -torch.inf), 1)
+        self.pooled = (weights * x).sum(1)
+        return self.head["output"](drop(DROPOUT.substream(1), torch.relu(self.head["hidden"](self.pooled))))
 
 
 def rename(name):
@@ -113,3 +157,11 @@ if __name__ == "__main__":
     case("mlp", Mlp(7 * 3, [12, 9, 8, 5], 3), torch.randn(20, 7, 3) * 1.5, 3)
     torch.manual_seed(1)
     case("cnn-bilstm", CnnBiLstm(6, [5, 8, 12], 7, 10, 5), torch.randn(6, 37, 6) * 1.5, 5)
+    torch.manual_seed(1)
+    case("mlp-gate", Mlp(7 * 3, [12, 9, 8, 5], 3, gate=True), torch.randn(20, 7, 3) * 1.5, 3)
+    torch.manual_seed(1)
+    model = CnnBiLstm(6, [5, 8, 12], 7, 10, 5, embedding=9, classifier=[8, 6])
+    case("cnn-bilstm-embedding", model, torch.randn(9, 37, 6) * 1.5, 5)
+    torch.manual_seed(1)
+    model = BiLstmAttention(5, 6, 7, 8, 3, [9, 4, 1, 9, 6, 7])
+    case("bilstm-attention", model, torch.randn(6, 9, 5) * 1.5, 3)

@@ -11,7 +11,8 @@ use burn::tensor::activation::{log_sigmoid, log_softmax};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
-    Activation, Bert, BertConfig, Encoder, Transformer, TransformerConfig, write_parameters,
+    Activation, Bert, BertConfig, Encoder, Positions, Transformer, TransformerConfig,
+    read_parameters, write_parameters,
 };
 
 use support::{Golden, check, check_gradients, values};
@@ -33,6 +34,7 @@ fn transformer(golden: &Golden, activation: Activation, norm_first: bool) -> Tra
         activation,
         norm_first,
         head_hidden: 10,
+        positions: Positions::Learned,
         ..TransformerConfig::default()
     };
     let model = config.init(Stream::new(1, "other"), 3, 11, 4, &Device::default());
@@ -191,4 +193,33 @@ fn sizes_are_those_of_the_reference_systems() {
     let model = TransformerConfig::default().init(Stream::new(1, "w"), 4, 105, 3, &device);
     // As `sum(p.numel() for p in Transformer().parameters())` says of the peer's model.
     assert_eq!(model.expect("a model").num_params(), 617_603);
+}
+
+#[test]
+fn sinusoidal_positions_are_those_of_the_paper_and_are_not_learned() {
+    let config =
+        TransformerConfig { width: 4, heads: 2, layers: 1, ..TransformerConfig::default() };
+    let model = config.init(Stream::new(1, "w"), 2, 3, 3, &Device::default()).expect("a model");
+    let position = read_parameters(&model).into_iter().find(|p| p.name == "position");
+    // numpy: [[f(t / 10000 ** (2 * i / 4)) for i in range(2) for f in (sin, cos)] for t in range(3)]
+    let expected = [
+        0.0,
+        1.0,
+        0.0,
+        1.0,
+        0.841_471,
+        0.540_302_3,
+        0.009_999_833,
+        0.999_95,
+        0.909_297_4,
+        -0.416_146_84,
+        0.019_998_666,
+        0.999_8,
+    ];
+    check("positions", &position.expect("positions").values, &expected);
+    let model = model.train();
+    let input = Tensor::<3>::ones([2, 3, 2], &Device::default());
+    let loss = model.logits(input, None, None).powi_scalar(2).sum();
+    let learned = support::gradients(&model, &loss.backward());
+    assert!(learned.len() > 10 && learned.iter().all(|(name, _)| name != "position"));
 }

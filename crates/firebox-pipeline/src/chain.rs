@@ -11,9 +11,13 @@ use firebox_train::Summary;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::finetune::Finetune;
 use crate::folder::RunFolder;
+use crate::forecast::Forecast;
 use crate::keys::Keys;
+use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
+use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -41,6 +45,12 @@ pub(crate) trait Chain: Sync {
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
 
+    /// Whether it leaves a trained model by [`Run::keep_model`], without which no run of this kind is
+    /// whole.
+    fn keeps_model(&self) -> bool {
+        false
+    }
+
     /// Everything up to the report.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
 
@@ -54,10 +64,25 @@ pub(crate) trait Chain: Sync {
 }
 
 impl Kind {
+    /// Its name in a pipeline file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pretrain => "pretrain",
+            Self::Finetune => "finetune",
+            Self::Forecast => "forecast",
+            Self::Multitimeframe => "multitimeframe",
+            Self::Pseudolabel => "pseudolabel",
+        }
+    }
+
     /// The chain of this kind.
     pub(crate) fn chain(self) -> &'static dyn Chain {
         match self {
             Self::Pretrain => &Pretrain,
+            Self::Multitimeframe => &Multitimeframe,
+            Self::Finetune => &Finetune,
+            Self::Forecast => &Forecast,
+            Self::Pseudolabel => &Pseudolabel,
         }
     }
 }

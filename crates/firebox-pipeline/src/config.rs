@@ -8,11 +8,15 @@ use firebox_core::{Augmentation, Labels, Normalisation, Precision, SplitRule, Wi
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::LoaderConfig;
-use firebox_models::BiLstmMaeConfig;
+use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::finetune::FinetuneConfig;
+use crate::forecast::ForecastConfig;
+use crate::multitimeframe::MultitimeframeConfig;
+use crate::pseudolabel::PseudolabelConfig;
 use crate::search::SearchConfig;
 
 /// A pipeline file. Every table and key may be left out; what stands then is documented with it.
@@ -44,11 +48,35 @@ pub struct PipelineConfig {
     pub train: TrainConfig,
     /// What the encoder is measured with.
     pub evaluate: EvalConfig,
+    /// Fine-tuning, where `pipeline` is `finetune`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finetune: Option<FinetuneConfig>,
+    /// What is forecast, for the pipeline `forecast`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastConfig>,
     /// What is measured beside training, and which trackers are told.
     pub monitor: MonitorConfig,
+    /// What the kind `multitimeframe` needs beside the tables above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multitimeframe: Option<MultitimeframeConfig>,
+    /// What the kind `pseudolabel` needs beside the tables above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pseudolabel: Option<PseudolabelConfig>,
     /// Which keys `firebox search` searches, and how. `firebox run` leaves it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchConfig>,
+}
+
+impl PipelineConfig {
+    /// The tables that one kind of pipeline alone reads, whether they are there, and that kind.
+    pub(crate) fn own_tables(&self) -> [(&'static str, bool, Kind); 4] {
+        [
+            ("finetune", self.finetune.is_some(), Kind::Finetune),
+            ("forecast", self.forecast.is_some(), Kind::Forecast),
+            ("multitimeframe", self.multitimeframe.is_some(), Kind::Multitimeframe),
+            ("pseudolabel", self.pseudolabel.is_some(), Kind::Pseudolabel),
+        ]
+    }
 }
 
 /// A chain of stages.
@@ -58,6 +86,14 @@ pub enum Kind {
     /// ingest → windows → augment → pre-train → evaluate → report
     #[default]
     Pretrain,
+    /// ingest → windows in walk-forward folds → train several models on each → evaluate → report
+    Multitimeframe,
+    /// ingest → windows → (augment → pre-train →) fine-tune → evaluate → report
+    Finetune,
+    /// ingest → windows → train → evaluate → report
+    Forecast,
+    /// ingest → windows → iterations of clustering and training on the clusters → evaluate → report
+    Pseudolabel,
 }
 
 /// `[run]`
@@ -150,6 +186,10 @@ impl Default for LoaderTable {
 pub enum ModelConfig {
     /// The BiLSTM masked autoencoder of reference system R1.
     BilstmMae(BiLstmMaeConfig),
+    /// The masked Transformer over patches.
+    PatchTransformer(PatchTransformerConfig),
+    /// The forecaster of reference system R2.
+    StackedLstm(StackedLstmConfig),
 }
 
 impl Default for ModelConfig {

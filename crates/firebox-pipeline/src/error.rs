@@ -36,6 +36,9 @@ pub enum PipelineError {
     /// Settings of the model.
     #[error(transparent)]
     Model(#[from] firebox_models::ModelError),
+    /// A trained model, stored or exported.
+    #[error(transparent)]
+    Export(#[from] firebox_export::ExportError),
     /// The CPU kernels that the environment asks for.
     #[error(transparent)]
     Kernels(#[from] firebox_kernels::CpuKernelsError),
@@ -45,9 +48,15 @@ pub enum PipelineError {
     /// Settings of the monitor.
     #[error(transparent)]
     Monitor(#[from] firebox_monitor::ConfigError),
+    /// Settings of a loss.
+    #[error(transparent)]
+    Loss(#[from] firebox_kernels::LossError),
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
+    /// Weights that an encoder was to begin with.
+    #[error(transparent)]
+    Encoder(Box<firebox_train::LoadEncoder>),
     /// Evaluation or report.
     #[error(transparent)]
     Eval(#[from] firebox_eval::EvalError),
@@ -82,6 +91,18 @@ pub enum PipelineError {
     /// The evaluation was asked to stop; the training before it is saved.
     #[error("the evaluation was interrupted")]
     Interrupted,
+    /// What lies before is made with what comes after.
+    #[error(
+        "a {kind} looks ahead: it changes with {when}\n  {what}\n  what is measured with it is worth nothing until it is mended"
+    )]
+    Leak {
+        /// What looks ahead.
+        kind: &'static str,
+        /// What was changed.
+        when: String,
+        /// The place, before and after.
+        what: String,
+    },
     /// A search of a split without a validation part.
     #[error(
         "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
@@ -105,6 +126,7 @@ impl PipelineError {
             | Self::Split(_)
             | Self::Normalise(_)
             | Self::Model(_)
+            | Self::Loss(_)
             | Self::TrainSettings(_)
             | Self::Augmentation(_)
             | Self::Kernels(_)
@@ -112,6 +134,7 @@ impl PipelineError {
             | Self::Setting(_)
             | Self::NoValidation
             | Self::NoRun(..)
+            | Self::Encoder(_)
             | Self::Space { .. } => true,
             Self::Study(error) => match error {
                 StudyError::Storage(StorageError::Address { .. })
@@ -119,6 +142,7 @@ impl PipelineError {
                 StudyError::Storage(_) | StudyError::Ended { .. } => false,
                 _ => true,
             },
+            Self::Export(error) => error.is_bad_input(),
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
             Self::Train(error) => {
@@ -126,9 +150,17 @@ impl PipelineError {
             }
             Self::Eval(error) => matches!(
                 error,
-                EvalError::Setting { .. } | EvalError::Runs { .. } | EvalError::NotOurs { .. }
+                EvalError::Setting { .. }
+                    | EvalError::Runs { .. }
+                    | EvalError::NotOurs { .. }
+                    | EvalError::Clusters { .. }
+                    | EvalError::NoForecast
             ),
-            Self::Load(_) | Self::Io { .. } | Self::InUse(_) | Self::Interrupted => false,
+            Self::Load(_)
+            | Self::Io { .. }
+            | Self::InUse(_)
+            | Self::Interrupted
+            | Self::Leak { .. } => false,
         }
     }
 }

@@ -8,9 +8,11 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Key, Listener};
+use firebox_export::{CARD, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PipelineError, at};
+use crate::kept::MODEL;
 
 /// Name of the resolved pipeline within a run folder.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
@@ -112,9 +114,11 @@ impl RunFolder {
     /// Says that the run is finished.
     pub(crate) fn finish(&self, key: Key, said: &Conclusion) -> Result<(), PipelineError> {
         let mut files = Vec::new();
-        for name in RESULTS {
-            let path = self.path.join(name);
-            files.push((name.to_owned(), checksum(&path).map_err(at(&path))?));
+        let kept = [WEIGHTS, CARD].map(|name| format!("{MODEL}/{name}"));
+        let kept = kept.into_iter().filter(|name| self.path.join(name).is_file());
+        for name in RESULTS.map(str::to_owned).into_iter().chain(kept) {
+            let path = self.path.join(&name);
+            files.push((name, checksum(&path).map_err(at(&path))?));
         }
         let Conclusion { trained, verdict } = said.clone();
         let manifest = Manifest { key, trained, verdict, files };

@@ -47,7 +47,7 @@ impl Keys {
 }
 
 /// A component's settings as text in which every value reads back as it was.
-fn json(settings: &impl Serialize) -> String {
+pub(crate) fn json(settings: &impl Serialize) -> String {
     // Plain structs of numbers, texts and lists: there is no map with other keys to fail on.
     serde_json::to_string(settings).unwrap_or_default()
 }

@@ -205,7 +205,7 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 12] = [
+const CHOICES: [&str; 14] = [
     "split",
     "labels",
     "model",
@@ -216,6 +216,8 @@ const CHOICES: [&str; 12] = [
     "train.optimizer",
     "train.loss_scale",
     "train.checkpoint.keep",
+    "finetune.loss",
+    "finetune.mix",
     "search.sampler",
     "search.pruner",
 ];
@@ -275,6 +277,10 @@ fn anchor_paths(table: &mut Table, folder: &Path) {
         if let Some(path) = monitor.and_then(|tracker| tracker.get_mut(key)) {
             anchor(path, folder);
         }
+    }
+    let finetune = table.get_mut("finetune").and_then(toml::Value::as_table_mut);
+    if let Some(encoder) = finetune.and_then(|finetune| finetune.get_mut("encoder")) {
+        anchor(encoder, folder);
     }
     let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
     for key in ["path", "test"] {

@@ -13,6 +13,9 @@
 //! [`Search`] runs the pipeline up to the end of its training again and again, with other values of
 //! some of its keys, and keeps what it finds as a study that Optuna reads.
 //!
+//! A run leaves its trained model with a card; [`apply()`] embeds or classifies the windows of new data
+//! with it, and [`export()`] hands it to other programs.
+//!
 //! Nothing below this crate sees TOML, and this crate does not know which backends exist: it takes
 //! a [`ChosenDevice`].
 //!
@@ -39,28 +42,40 @@
 //! # Ok::<(), firebox_pipeline::PipelineError>(())
 //! ```
 
+mod apply;
 mod bench;
 mod chain;
 mod compare;
 mod config;
 mod device;
 mod error;
+mod export;
+mod finetune;
 mod folder;
+mod forecast;
+mod kept;
 mod keys;
 mod layers;
+mod leaks;
 mod measure;
+mod multitimeframe;
 mod page;
 mod plan;
+mod precision;
 mod prepared;
 mod pretrain;
 mod profile;
+mod pseudolabel;
 mod search;
+mod shared;
 mod stages;
-#[allow(dead_code, reason = "kinds with several trainings use it")]
 mod sub;
+mod ucr;
+mod zoo;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use apply::{Applied, ApplyRequest, Wanted, apply};
 pub use bench::suite::{
     Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
     TorchConfig, suite,
@@ -70,18 +85,37 @@ pub use compare::compare;
 pub use config::{Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig};
 pub use device::{ChosenDevice, describe_cpu};
 pub use error::PipelineError;
+pub use export::{ExportFormat, ExportRequest, Exported, export};
+pub use finetune::FinetuneConfig;
+pub use firebox_export::Part;
+pub use forecast::ForecastConfig;
 pub use layers::{ConfigError, load};
+pub use leaks::LeakCheck;
+pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 pub use plan::{Plan, PlannedStage, StageState};
+pub use precision::{
+    Abilities, DeviceClass, Policy, PolicyError, Resolution, Support, device_class, device_classes,
+    resolve,
+};
 pub use prepared::{Prepared, Source, find_run};
+pub use pseudolabel::PseudolabelConfig;
 pub use search::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
     Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
+pub use ucr::{UcrConfig, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.
 pub mod cache {
     pub use firebox_cache::{Store, Stored};
+}
+
+/// What memory a run takes, for the allocator of a program.
+pub mod memory {
+    pub use firebox_train::memory::{
+        gave, held, is_in_step, limit_to, peak, ran_out, reset_peak, took,
+    };
 }
 
 /// Looking at runs, and asking them for something.
@@ -91,44 +125,25 @@ pub mod monitor {
     pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }
 
-/// Writes the bars of a generated market as CSV and returns their number. A file that is there is
+/// Writes the bars of a generated market, or the hours of generated demand, as CSV and returns what was
+/// written. A file that is there is
 /// replaced only if `force` says so; a link to a file stays, and its target is replaced.
 ///
 /// # Errors
 ///
 /// When the settings cannot be read, or the file cannot be written or must not be.
-pub fn generate_market(
-    settings: &Path,
-    output: &Path,
-    force: bool,
-) -> Result<usize, PipelineError> {
+pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, PipelineError> {
     let text = std::fs::read_to_string(settings)
         .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
+    let demand = settings.to_string_lossy().to_ascii_lowercase().ends_with(".demand.toml");
+    if demand {
+        let demand = firebox_data::DemandConfig::from_toml(&text)
+            .map_err(|error| layers::in_file(settings, &text, &error))?;
+        demand.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;
+        return Ok(format!("{} hours of {} stations", demand.hours, demand.stations));
+    }
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;
-    market.write_csv_file(&replaceable(settings, output, force)?)?;
-    Ok(market.bars * market.instruments.len())
-}
-
-/// Where a generated file may be written: a new path, or with `force` a file, through its links.
-fn replaceable(settings: &Path, output: &Path, force: bool) -> Result<PathBuf, PipelineError> {
-    let refuse = |what: &str| {
-        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
-    };
-    if output.symlink_metadata().is_err() {
-        return Ok(output.to_path_buf());
-    }
-    let Ok(target) = output.canonicalize() else {
-        return refuse("it is a link that leads nowhere\n  remove it, or name another file");
-    };
-    if settings.canonicalize().is_ok_and(|settings| settings == target) {
-        return refuse("it is the file of the settings itself\n  name another file");
-    }
-    if !target.is_file() {
-        return refuse("it is there and no regular file\n  name another file");
-    }
-    if !force {
-        return refuse("it is there already\n  replace it with --force, or name another file");
-    }
-    Ok(target)
+    market.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;
+    Ok(format!("{} bars", market.bars * market.instruments.len()))
 }

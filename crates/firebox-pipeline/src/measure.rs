@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::Labels;
+use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
     Table, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
-use firebox_models::BiLstmMae;
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
 use crate::stages::{Run, Windows, written};
+use crate::zoo::Pretrainable;
 
 /// Masked windows that the report draws.
 const SHOWN_WINDOWS: usize = 6;
@@ -80,10 +81,10 @@ impl Measured {
 }
 
 /// Measures a trained model: probes where there are labels, reconstruction always.
-pub(crate) fn measure(
+pub(crate) fn measure<M: Pretrainable>(
     run: &Run<'_>,
     windows: &Windows,
-    model: &BiLstmMae,
+    model: &M,
 ) -> Result<Measured, PipelineError> {
     let (config, device) = (&run.config.evaluate, &run.device.device);
     let (parts, normaliser) = (&windows.parts, &windows.normaliser);
@@ -104,7 +105,7 @@ pub(crate) fn measure(
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {
         true => Err(PipelineError::Interrupted),
-        false => run.untrained(seed, channels),
+        false => run.untrained::<M>(seed, channels),
     };
     let evaluation = evaluate_encoder(config, model, random, &sources, device, run.listener)?;
     let embeddings = embed(model, &sources.test, SHOWN_EMBEDDINGS, config.batch_size, device)?;
@@ -142,17 +143,17 @@ impl<S: Source> Source for Stoppable<S> {
 }
 
 /// Consecutive windows that share a step: they are not independent, and intervals must know it.
-fn overlap(config: &PipelineConfig) -> usize {
+pub(crate) fn overlap(config: &PipelineConfig) -> usize {
     if config.window.whole { 1 } else { config.window.length.div_ceil(config.window.stride) }
 }
 
-fn channel_names(windows: &Windows) -> Vec<String> {
+pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {
     windows.ingested.set.channels().iter().map(|channel| channel.name.clone()).collect()
 }
 
 /// What is said of windows: their split, their channels, and the defects of the data.
 pub(crate) fn data_tables(windows: &Windows) -> Vec<Table> {
-    vec![split_table(windows), channel_table(windows), defect_table(windows)]
+    vec![split_table(windows), channel_table(&windows.ingested), defect_table(&windows.ingested)]
 }
 
 pub(crate) fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -187,7 +188,7 @@ fn split_table(windows: &Windows) -> Table {
 }
 
 /// A time as text.
-fn moment(microseconds: i64) -> String {
+pub(crate) fn moment(microseconds: i64) -> String {
     let nanoseconds = i128::from(microseconds) * 1_000;
     time::OffsetDateTime::from_unix_timestamp_nanos(nanoseconds)
         .ok()
@@ -195,10 +196,9 @@ fn moment(microseconds: i64) -> String {
         .unwrap_or_else(|| microseconds.to_string())
 }
 
-fn channel_table(windows: &Windows) -> Table {
-    let checks = &windows.ingested.checks;
-    let rows = windows
-        .ingested
+pub(crate) fn channel_table(ingested: &Ingested) -> Table {
+    let checks = &ingested.checks;
+    let rows = ingested
         .set
         .channels()
         .iter()
@@ -215,8 +215,8 @@ fn channel_table(windows: &Windows) -> Table {
     table("Channels", note, &["channel", "role"], rows)
 }
 
-fn defect_table(windows: &Windows) -> Table {
-    let findings = &windows.ingested.checks.findings;
+pub(crate) fn defect_table(ingested: &Ingested) -> Table {
+    let findings = &ingested.checks.findings;
     let rows: Vec<Vec<String>> = findings
         .iter()
         .map(|finding| {

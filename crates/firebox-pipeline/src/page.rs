@@ -39,11 +39,17 @@ pub(crate) fn complete(
     report.reasons = work.reasons.clone();
     report.profile = profile;
     report.curves.clip_norm = run.config.train.clip;
-    report.facts.extend([
+    let common = [
         Fact::new("batch", run.config.loader.batch_size.to_string()),
         Fact::new("precision", run.config.run.precision.to_string()),
         Fact::new("seed", run.config.run.seed.to_string()),
-    ]);
+    ];
+    for fact in common {
+        // A kind with several of them has said so itself.
+        if report.facts.iter().all(|own| own.name != fact.name) {
+            report.facts.push(fact);
+        }
+    }
     if attempts.count > 1 {
         let said = format!("{}; times are summed over them", attempts.count);
         report.facts.push(Fact::new("attempts", said));

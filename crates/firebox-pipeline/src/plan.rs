@@ -7,10 +7,10 @@ use firebox_cache::Store;
 use firebox_core::{Key, SplitRule};
 use firebox_data::Checks;
 
-use crate::PipelineConfig;
 use crate::folder;
 use crate::keys::Keys;
 use crate::stages::written;
+use crate::{Kind, PipelineConfig};
 
 /// The stages of a pipeline with the state of their results.
 #[derive(Clone, Debug)]
@@ -56,6 +56,7 @@ impl Plan {
         let training = match folder::steps_saved(run) {
             _ if finished || run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
             Some(_) => StageState::Begun,
+            None if run.join(crate::sub::FOLDER).is_dir() => StageState::Begun,
             None => StageState::ToDo,
         };
         let series = if checks.is_some() { StageState::Done } else { StageState::ToDo };
@@ -81,6 +82,12 @@ impl Plan {
 
 /// The split with its reason, as far as it is known before the data is read.
 fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
+    if config.pipeline == Kind::Multitimeframe {
+        let folds = crate::multitimeframe::settings(config).folds.folds;
+        return format!(
+            "{folds} walk-forward folds: each is tested on what follows its training part"
+        );
+    }
     let given = config.data.test.is_some();
     let (rule, why) = match (config.split, checks) {
         (Some(rule), _) => (rule, "as written"),

@@ -236,6 +236,13 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "`labels.forward` has horizon {horizon} and threshold {threshold}; it looks at least 1 step ahead, for a finite threshold that is not negative"
         ));
     }
+    if let Labels::Return { horizon, threshold } = config.labels
+        && (horizon == 0 || !(threshold.is_finite() && threshold >= 0.0))
+    {
+        return setting(format!(
+            "`labels.return` has horizon {horizon} and threshold {threshold}; it looks at least 1 step ahead, for a finite threshold that is not negative (0.006 is 0.6 %)"
+        ));
+    }
     if let Err(LoadError::TooMany { key, found, most }) = config.loader.resolve(0).validate() {
         return setting(format!("`loader.{key}` is {found}; it must be at most {most}"));
     }
@@ -249,6 +256,14 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
         if path.exists() && !path.is_dir() {
             return setting(format!(
                 "`run.{key}` is {name}, which is no folder\n  name a folder, which is made if it is not there"
+            ));
+        }
+    }
+    for (table, there, kind) in config.own_tables() {
+        if there && kind != config.pipeline {
+            return setting(format!(
+                "[{table}] is there, and the pipeline is `{}`, which does not read it\n  set pipeline = \"{table}\", or remove the table",
+                config.pipeline.name()
             ));
         }
     }
@@ -329,6 +344,9 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     }
     for path in paths(&mut config) {
         *path = absolute(path)?;
+    }
+    if let Some(encoder) = config.finetune.as_mut().and_then(|finetune| finetune.encoder.as_mut()) {
+        *encoder = absolute(encoder)?;
     }
     Ok(config)
 }

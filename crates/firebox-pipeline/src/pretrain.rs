@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_cache::Shards;
 use firebox_core::{Event, Key, Stream};
+use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows, TrainLoader};
-use firebox_models::BiLstmMae;
+use firebox_models::{BiLstmMae, PatchTransformer, read_parameters};
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -15,17 +16,18 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::measure;
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
+use crate::zoo::{Place, Pretrainable};
 
 /// Masked pre-training of an encoder, measured by probes on its frozen features.
 pub(crate) struct Pretrain;
 
 impl Chain for Pretrain {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
-        let ModelConfig::BilstmMae(model) = &config.model;
-        Ok(model.validate()?)
+        config.model.check_pretrainable()
     }
 
     fn check_model(
@@ -33,14 +35,7 @@ impl Chain for Pretrain {
         config: &PipelineConfig,
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
-        let PipelineConfig { model, train, .. } = config;
-        if train.groups.is_empty() && train.layer_decay.is_none() {
-            return Ok(());
-        }
-        let ModelConfig::BilstmMae(model) = model;
-        // Names do not depend on the number of channels, which is not known yet.
-        let model = model.init(Stream::new(0, "names"), 1, &device.device)?;
-        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+        check_names(config, device)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -54,36 +49,16 @@ impl Chain for Pretrain {
         ]
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
-        let windows = run.windows(&mut work.remade)?;
-        work.reasons.extend(split_reasons(run.config, &windows));
-        work.resolved()?;
-        let shards = run.augment(&windows, &mut work.remade)?;
-        let Trained { model, summary, outcome, step } =
-            match run.train(&windows, shards, work.path, &mut work.remade)? {
-                Training::Complete(trained) => *trained,
-                Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
-            };
-        let mut evaluated = 0;
-        let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
-            let measured = measure::measure(run, &windows, &model)?;
-            let detail = measured.detail();
-            Ok((measured, false, detail))
-        });
-        let measured = match measured {
-            Ok(measured) => measured,
-            // Whatever the evaluation says that it was stopped by, it was stopped.
-            Err(_) if run.stop.load(Ordering::SeqCst) => {
-                return Ok(Making::Interrupted { step });
-            }
-            Err(error) => return Err(error),
-        };
-        for (name, value) in measured.scores() {
-            run.listener.on(&Event::Scored { name: name.to_owned(), value });
+        match &run.config.model {
+            ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
+            ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
+            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
         }
-        work.remade += evaluated;
-        let report = measured.report(run, work.prepared.name(), &windows);
-        Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
     }
 
     fn train_only(
@@ -95,45 +70,138 @@ impl Chain for Pretrain {
         if windows.parts.validation.is_empty() {
             return Err(PipelineError::NoValidation);
         }
-        work.reasons.extend(split_reasons(run.config, &windows));
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let shards = run.augment(&windows, &mut work.remade)?;
-        Ok(match run.train(&windows, shards, work.path, &mut work.remade)? {
-            Training::Complete(_) => summary_of(work.path, run.keys),
-            Training::Interrupted { .. } => None,
-        })
+        let complete = match &run.config.model {
+            ModelConfig::BilstmMae(_) => {
+                run.train::<BiLstmMae>(&windows, shards, work.path, &mut work.remade)?.is_complete()
+            }
+            ModelConfig::PatchTransformer(_) => run
+                .train::<PatchTransformer>(&windows, shards, work.path, &mut work.remade)?
+                .is_complete(),
+            ModelConfig::StackedLstm(_) => return Err(run.config.model.cannot_pretrain()),
+        };
+        Ok(if complete { summary_of(work.path, run.keys) } else { None })
     }
 }
 
+/// Everything up to the report, for one of the models.
+fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+    let windows = run.windows(&mut work.remade)?;
+    work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
+    work.resolved()?;
+    let shards = run.augment(&windows, &mut work.remade)?;
+    let Trained { model, summary, outcome, step } =
+        match run.train::<M>(&windows, shards, work.path, &mut work.remade)? {
+            Training::Complete(trained) => *trained,
+            Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
+        };
+    let mut evaluated = 0;
+    let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
+        let measured = measure::measure(run, &windows, &model)?;
+        let detail = measured.detail();
+        Ok((measured, false, detail))
+    });
+    let measured = match measured {
+        Ok(measured) => measured,
+        // Whatever the evaluation says that it was stopped by, it was stopped.
+        Err(_) if run.stop.load(Ordering::SeqCst) => {
+            return Ok(Making::Interrupted { step });
+        }
+        Err(error) => return Err(error),
+    };
+    let scores = measured.scores();
+    for (name, value) in &scores {
+        run.listener.on(&Event::Scored { name: (*name).to_owned(), value: *value });
+    }
+    let kept = Kept {
+        task: Task::Pretraining,
+        architecture: M::architecture(&run.config.model, windows.ingested.set.channels().len())?,
+        parameters: read_parameters(&model),
+        classes: &[],
+        trained: &summary,
+        scores: &scores,
+    };
+    run.keep_model(work, &windows, kept)?;
+    work.remade += evaluated;
+    let report = measured.report(run, work.prepared.name(), &windows);
+    Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
+}
+
+/// Checks names of parameters in the settings of pre-training.
+pub(crate) fn check_names(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
+    let PipelineConfig { model, train, .. } = config;
+    if train.groups.is_empty() && train.layer_decay.is_none() {
+        return Ok(());
+    }
+    // Names do not depend on the number of channels, which is not known yet.
+    let at = Place {
+        stream: Stream::new(0, "names"),
+        channels: 1,
+        precision: config.run.precision,
+        device: &device.device,
+    };
+    let checked = match model {
+        ModelConfig::BilstmMae(_) => check_groups(&BiLstmMae::build(model, &at)?, train),
+        ModelConfig::PatchTransformer(_) => {
+            check_groups(&PatchTransformer::build(model, &at)?, train)
+        }
+        ModelConfig::StackedLstm(_) => return model.check_pretrainable(),
+    };
+    checked.map_err(|error| TrainError::from(error).into())
+}
+
 /// How the training ended.
-enum Training {
-    Complete(Box<Trained>),
+pub(crate) enum Training<M> {
+    Complete(Box<Trained<M>>),
     Interrupted { step: u64 },
 }
 
-struct Trained {
-    model: BiLstmMae,
-    summary: String,
+impl<M> Training<M> {
+    fn is_complete(&self) -> bool {
+        matches!(self, Self::Complete(_))
+    }
+}
+
+pub(crate) struct Trained<M> {
+    pub(crate) model: M,
+    pub(crate) summary: String,
     outcome: String,
     step: u64,
 }
 
 impl Run<'_> {
     /// The model as it is initialised from a seed, on the device without gradients.
-    pub(crate) fn untrained(&self, seed: u64, channels: usize) -> Result<BiLstmMae, PipelineError> {
-        let ModelConfig::BilstmMae(model) = &self.config.model;
-        let model = model.init(Stream::new(seed, "weights"), channels, &self.device.device)?;
-        Ok(model.in_precision(self.config.run.precision))
+    pub(crate) fn untrained<M: Pretrainable>(
+        &self,
+        seed: u64,
+        channels: usize,
+    ) -> Result<M, PipelineError> {
+        M::build(&self.config.model, &self.place(seed, channels))
+    }
+
+    /// What a model of a seed is built for.
+    pub(crate) fn place(&self, seed: u64, channels: usize) -> Place<'_> {
+        Place {
+            stream: Stream::new(seed, "weights"),
+            channels,
+            precision: self.config.run.precision,
+            device: &self.device.device,
+        }
     }
 
     /// Trains, or reads back what was trained.
-    fn train(
+    pub(crate) fn train<M: Pretrainable>(
         &self,
         windows: &Windows,
         shards: Arc<Shards>,
         path: &Path,
         remade: &mut usize,
-    ) -> Result<Training, PipelineError> {
+    ) -> Result<Training<M>, PipelineError> {
         let trained_before = trained_before(path);
         let versions = shards.len();
         let trained = self.stage("train", Some(self.keys.training), remade, || {
@@ -148,7 +216,7 @@ impl Run<'_> {
                 Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
             };
             let channels = windows.ingested.set.channels().len();
-            let model = self.untrained(self.config.run.seed, channels)?;
+            let model = self.untrained::<M>(self.config.run.seed, channels)?;
             let run = firebox_train::Run {
                 folder: path,
                 key: self.keys.training,

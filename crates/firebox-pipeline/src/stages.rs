@@ -22,8 +22,10 @@ use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
+use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::profile::Profiling;
+use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, page};
 
 /// What a pipeline left.
@@ -64,6 +66,8 @@ pub(crate) struct Run<'a> {
     pub(crate) stop: &'a Arc<AtomicBool>,
     /// What is asked of the training through the run's folder.
     pub(crate) requests: &'a Requests,
+    /// What the trials of a worker share.
+    pub(crate) shared: &'a Shared,
 }
 
 /// The data, ready to be read in windows.
@@ -76,7 +80,8 @@ pub(crate) struct Windows {
     pub(crate) chosen: &'static str,
     /// Keeps the series in the cache: a run that prunes must leave what this one, killed, would
     /// start again from.
-    _hold: Hold,
+    #[expect(dead_code, reason = "it is held and not read")]
+    pub(crate) hold: Hold,
 }
 
 /// Sends events to the user's listener, to the log of the run, and to the trackers.
@@ -128,21 +133,31 @@ pub(crate) fn run(
     listener: &dyn Listener,
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
-    if let Some(said) = conclusion(path, keys.evaluation) {
+    let chain = prepared.config().pipeline.chain();
+    // A run of an earlier version left no model; it is made from what is there.
+    let kept = !chain.keeps_model() || is_kept(path);
+    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| kept) {
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });
         }
         return Ok(already_done(&said, prepared, keys, path, listener));
     }
-    let chain = prepared.config().pipeline.chain();
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
     let requests = Requests::new();
-    let run =
-        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
+    let shared = Shared::default();
+    let run = Run {
+        config: prepared.config(),
+        device,
+        keys,
+        listener: &all,
+        stop,
+        requests: &requests,
+        shared: &shared,
+    };
     let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
@@ -227,7 +242,7 @@ pub(crate) fn begin(
 }
 
 /// Name of a run: that of its folder.
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
@@ -322,8 +337,13 @@ fn reasons(config: &PipelineConfig, device: &ChosenDevice) -> Result<Vec<Reason>
     Ok(reasons)
 }
 
-/// The split, as far as it was not written but follows from the data.
-pub(crate) fn split_reasons(config: &PipelineConfig, windows: &Windows) -> Vec<Reason> {
+/// The split, as far as it was not written but follows from the data. `horizon` is the number of steps
+/// after a window that its labels or targets look at.
+pub(crate) fn split_reasons(
+    config: &PipelineConfig,
+    windows: &Windows,
+    horizon: usize,
+) -> Vec<Reason> {
     let reason = |key: &str, value: String, reason: &str| Reason {
         key: key.to_owned(),
         value,
@@ -334,8 +354,8 @@ pub(crate) fn split_reasons(config: &PipelineConfig, windows: &Windows) -> Vec<R
         reasons.push(reason("split", written(&windows.rule), windows.chosen));
     }
     if let SplitRule::Time { gap: None, .. } = windows.rule {
-        let gap = config.window.length + config.labels.horizon();
-        let why = "one window and the horizon of its label, so that no held-out window begins in steps that a training window has seen";
+        let gap = config.window.length + horizon;
+        let why = "one window and the horizon of its label or targets, so that no held-out window begins in steps that a training window has seen";
         reasons.push(reason("split.time.gap", gap.to_string(), why));
     }
     reasons
@@ -357,7 +377,7 @@ pub(crate) fn written(rule: &SplitRule) -> String {
 }
 
 /// The split that was written, or the one that follows from the data, with its reason.
-fn rule_for(
+pub(crate) fn rule_for(
     config: &PipelineConfig,
     ingested: &Ingested,
 ) -> Result<(SplitRule, &'static str), PipelineError> {
@@ -415,8 +435,29 @@ impl Run<'_> {
         Ok(result)
     }
 
+    /// Says that the result of a stage was made by another trial of this worker.
+    pub(crate) fn shared_stage(&self, name: &str, key: Option<Key>) {
+        self.listener.on(&Event::StageFinished {
+            stage: name.to_owned(),
+            key,
+            reused: true,
+            seconds: 0.0,
+            detail: "shared with other trials of this worker".to_owned(),
+        });
+    }
+
     /// Files → series → parts of windows.
-    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Arc<Windows>, PipelineError> {
+        let make = || self.make_windows(remade);
+        let (windows, there) = self.shared.get("windows", self.keys.windows, make)?;
+        if there {
+            self.shared_stage("ingest", Some(self.keys.series));
+        }
+        Ok(windows)
+    }
+
+    /// Files → series, which stay in the cache as long as they are held.
+    pub(crate) fn ingest(&self, remade: &mut usize) -> Result<(Ingested, Hold), PipelineError> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
@@ -432,6 +473,12 @@ impl Run<'_> {
             Ok((ingested, reused, detail))
         })?;
         let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
+        Ok((ingested, hold))
+    }
+
+    fn make_windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+        let config = self.config;
+        let (ingested, hold) = self.ingest(remade)?;
         // Windows are views: making them is never work that could be reused.
         self.stage("windows", None, &mut 0, || {
             let (rule, chosen) = rule_for(config, &ingested)?;
@@ -454,7 +501,7 @@ impl Run<'_> {
                 rule.name(),
                 parts.left_out
             );
-            let windows = Windows { ingested, parts, normaliser, rule, chosen, _hold: hold };
+            let windows = Windows { ingested, parts, normaliser, rule, chosen, hold };
             Ok((windows, false, detail))
         })
     }
@@ -463,10 +510,11 @@ impl Run<'_> {
     /// say nothing. Warns where a part has none.
     fn check_labels(&self, ingested: &Ingested, parts: &Split) -> Result<(), PipelineError> {
         let asked = match self.config.labels {
-            Labels::None => return Ok(()),
+            Labels::None | Labels::Ahead { .. } => return Ok(()),
             Labels::Last => "last",
             Labels::Majority { .. } => "majority",
             Labels::Forward { .. } => "forward",
+            Labels::Return { .. } => "return",
         };
         let setting = |what: String| Err(PipelineError::Setting(what));
         let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
@@ -532,18 +580,21 @@ impl Run<'_> {
         remade: &mut usize,
     ) -> Result<Arc<Shards>, PipelineError> {
         self.stage("augment", Some(self.keys.augmented), remade, || {
-            let shards = Store::open(&self.config.run.cache)?.augmented(
-                self.keys.augmented,
-                &windows.parts.train,
-                &windows.normaliser,
-                &self.config.augment,
-                self.config.run.seed,
-                self.listener,
-            )?;
+            let make = || {
+                Store::open(&self.config.run.cache)?.augmented(
+                    self.keys.augmented,
+                    &windows.parts.train,
+                    &windows.normaliser,
+                    &self.config.augment,
+                    self.config.run.seed,
+                    self.listener,
+                )
+            };
+            let (shards, there) = self.shared.get("augmented", self.keys.augmented, make)?;
             let megabytes = shards.bytes() as f64 / 1e6;
             let detail = format!("{} windows, {megabytes:.1} MB", shards.len());
-            let reused = shards.reused();
-            Ok((Arc::new(shards), reused, detail))
+            let reused = there || shards.reused();
+            Ok((shards, reused, detail))
         })
     }
 

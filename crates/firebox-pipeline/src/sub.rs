@@ -10,7 +10,19 @@ use crate::error::PipelineError;
 use crate::stages::Run;
 
 /// Folder of these trainings within the run's folder.
-const FOLDER: &str = "parts";
+pub(crate) const FOLDER: &str = "parts";
+
+/// The folder of a training, which is made if it is not there.
+pub(crate) fn folder(work: &Work<'_>, name: &str) -> Result<std::path::PathBuf, PipelineError> {
+    let folder = work.path.join(FOLDER).join(name);
+    std::fs::create_dir_all(&folder).map_err(crate::error::at(&folder))?;
+    Ok(folder)
+}
+
+/// Whether a training of this name has ended before.
+pub(crate) fn sub_trained_before(work: &Work<'_>, name: &str) -> bool {
+    work.path.join(FOLDER).join(name).join(firebox_train::SUMMARY_FILE).is_file()
+}
 
 /// Which training it is.
 pub(crate) struct Sub<'a> {
@@ -37,8 +49,7 @@ impl Run<'_> {
         data: Data<'_>,
         config: &TrainConfig,
     ) -> Result<Trained<M>, PipelineError> {
-        let folder = work.path.join(FOLDER).join(sub.name);
-        std::fs::create_dir_all(&folder).map_err(crate::error::at(&folder))?;
+        let folder = folder(work, sub.name)?;
         let run = firebox_train::Run {
             folder: &folder,
             key: sub.key,

@@ -114,3 +114,64 @@ fn a_server_that_stays_away_is_an_error_and_nothing_is_lost() {
     again.optimize(&budget, quick).unwrap();
     assert_eq!(assert_each_ended_once(&again.trials().unwrap(), 20), 1);
 }
+
+#[test]
+fn a_server_with_a_password_lets_in_who_has_it_and_nothing_shows_it() {
+    let Some(redis) = Redis::start_with(Some("s3cret")) else { return };
+    let right = redis.address_with(":s3cret@");
+    let storage = open(&right);
+    assert_eq!(storage.address(), redis.address(), "shown without the password");
+    assert_eq!(storage.secret_address(), right);
+    let study = Study::create(&storage, "branin", &[Direction::Minimize], options()).unwrap();
+    study.optimize(&Budget { trials: Some(5), ..Budget::default() }, quick).unwrap();
+    assert_eq!(assert_each_ended_once(&study.trials().unwrap(), 5), 0);
+    for credentials in ["", ":wr0ng@", "nobody:s3cret@"] {
+        let start = Instant::now();
+        let address = redis.address_with(credentials);
+        let found = Storage::open(&address).and_then(|storage| storage.studies());
+        let text = found.unwrap_err().to_string();
+        let refused = ["NOAUTH", "AuthenticationFailed"].iter().any(|why| text.contains(why));
+        assert!(refused, "{credentials}: {text}");
+        assert!(!text.contains("s3cret") && !text.contains("wr0ng"), "{text}");
+        // It is refused at once: waiting would not help.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    }
+    let trials = Study::load(&open(&right), "branin", options()).unwrap().trials().unwrap();
+    assert_eq!(trials.len(), 5);
+}
+
+/// A limit on the size of files stands in for a full disk: the write fails in the same place, halfway
+/// through a line.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_ends_the_worker_and_nothing_that_was_stored_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("study.log").display().to_string();
+    drop(Study::create(&open(&address), "branin", &[Direction::Minimize], options()).unwrap());
+    let work = |blocks: &str| {
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(worker());
+        command.args([&address, "branin", "40", "1"]).stdout(Stdio::null()).output().unwrap()
+    };
+    // Blocks of 512 bytes, or of 1024 in some shells.
+    let failed = work("20");
+    assert_eq!(failed.status.code(), Some(1), "it ends with an error");
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(said.contains("study.log"), "{said}");
+    let bytes = std::fs::metadata(&address).unwrap().len();
+    assert!((1_000..=20 * 1024).contains(&bytes), "{bytes}");
+    let before = Study::load(&open(&address), "branin", options()).unwrap().trials().unwrap();
+    let complete = |trials: &[firebox_search::Trial]| {
+        let values = trials.iter().filter_map(|trial| trial.values.clone());
+        values.map(|values| values[0]).collect::<Vec<f64>>()
+    };
+    assert!(!complete(&before).is_empty(), "some trials ended before the disk was full");
+    assert!(work("unlimited").status.success(), "it goes on when there is room again");
+    let after = Study::load(&open(&address), "branin", options()).unwrap().trials().unwrap();
+    assert_each_ended_once(&after, 40);
+    assert_eq!(complete(&after)[..complete(&before).len()], complete(&before));
+    if peer::optuna().is_some() {
+        peer::assert_read_the_same(&address);
+    }
+}

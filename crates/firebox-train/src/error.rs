@@ -157,6 +157,17 @@ pub enum TrainError {
         /// The scale after the last one.
         scale: f64,
     },
+    /// There is no smaller part of a batch to compute.
+    #[error(
+        "step {step} has too little memory for one window at a time{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
+        if *bytes > 0 { format!(" (it asked for {bytes} bytes more)") } else { String::new() }
+    )]
+    OutOfMemory {
+        /// The step, from 1.
+        step: u64,
+        /// Bytes that were asked for and not given; 0 if that is not known.
+        bytes: u64,
+    },
     /// The device failed to compute or to deliver a result.
     #[error("the device failed: {0}")]
     Device(String),

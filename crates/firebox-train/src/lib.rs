@@ -9,6 +9,12 @@
 //! Checkpoints are whole or not there, verified by SHA-256 when they are read, and written by a
 //! background thread from a copy of the state. A save that fails ends the run with an error.
 //!
+//! A step that runs out of memory is computed again in smaller parts, whose gradients are averaged, if
+//! the device says so by a panic (GPUs). On a processor the allocation ends the process; a program
+//! whose allocator uses [`memory`] can begin itself anew, and the run goes on from its newest
+//! checkpoint in smaller parts. What the system's out-of-memory killer ends leaves no note: such a run is resumed as
+//! it was.
+//!
 //! There is no printing here: what happens is told to a [`Listener`](firebox_core::Listener) and
 //! written to `history.jsonl` ([`History`]).
 //!
@@ -63,12 +69,19 @@
 
 mod average;
 mod checkpoint;
+mod classify;
 mod config;
+mod contrast;
+mod division;
 mod error;
 mod folder;
+mod forecasting;
 mod gradients;
 mod groups;
 mod history;
+mod load;
+pub mod memory;
+mod mix;
 mod objective;
 mod off;
 mod optimizer;
@@ -85,15 +98,21 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, FileEntry, Kind, Manifest, SaveTimes, checkpoints, load_average,
     load_weights,
 };
+pub use classify::{ClassLoss, ClassWeights, Classification};
 pub use config::{
     AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
     SgdConfig, TrainConfig,
 };
+pub use contrast::Contrasting;
+pub use division::{DIVISIONS_FILE, Division};
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
+pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;
 pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
+pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
+pub use mix::{Mix, Mixed};
 pub use objective::{Objective, Pretraining, Streams};
 pub use optimizer::{OptimizerState, UpdateBy};
 pub use rollback::RollbackSteps;

@@ -8,6 +8,7 @@ use firebox_loader::{HeldOutLoader, TrainLoader};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::SaveTimes;
+use crate::division::Division;
 use crate::state::{Best, Counts};
 
 /// Name of the file that says how a run ended. It is written last.
@@ -97,6 +98,9 @@ pub struct Summary {
     pub selected: String,
     /// What was counted.
     pub counts: Counts,
+    /// The steps from which on batches were computed in smaller parts, for want of memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divisions: Vec<Division>,
     /// Time and size of the saves since the run was last resumed.
     pub saves: SaveTimes,
     /// Wall-clock time since the run was last resumed.

@@ -5,6 +5,7 @@
 //! one that was never stopped.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use firebox_core::{Event, Request, Stream};
 use firebox_kernels::SquaredNorm;
-use firebox_loader::{HeldOutLoader, Position};
+use firebox_loader::{Batches, HeldOutLoader, Position};
 use firebox_models::Loss;
 use tracing::info_span;
 
@@ -25,10 +26,12 @@ use crate::checkpoint::{
     newest_whole, recover,
 };
 use crate::config::{Keep, NonFinite, TrainConfig};
+use crate::division::{Divisions, is_out_of_memory};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
 use crate::groups::freeze;
 use crate::history::{EpochRecord, Log, StepRecord};
+use crate::memory::{NOTE_FILE, Shortage, Watch};
 use crate::objective::{Objective, Streams};
 use crate::optimizer::{OptimizerState, UpdateBy};
 use crate::rollback::{RollbackSteps, Safe};
@@ -76,7 +79,7 @@ where
         saver.wait()?;
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
-    let Session { model, state, data_time, .. } = session;
+    let Session { model, state, data_time, divisions, .. } = session;
     let Scaler { scale, overflows, .. } = state.scaler;
     if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
         let steps = state.step;
@@ -94,6 +97,7 @@ where
         best: state.best,
         selected: folder_name(state.step),
         counts: state.counts,
+        divisions: divisions.all().to_vec(),
         saves,
         seconds: start.elapsed().as_secs_f64(),
         data_seconds: data_time.as_secs_f64(),
@@ -128,6 +132,12 @@ struct Session<'a, M> {
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
     data_time: Duration,
+    /// In how many parts each batch is computed, for want of memory.
+    divisions: Divisions,
+    /// Where this process would note that it had too little.
+    watch: Watch,
+    /// Samples of the part in hand.
+    samples: u64,
     /// A person asked that it be interrupted when this epoch is closed.
     ends_with_epoch: bool,
 }
@@ -180,9 +190,15 @@ impl<M: Module> Session<'_, M> {
                     let start = Instant::now();
                     let span = info_span!("step", number = self.state.step + 1).entered();
                     let group = config.accumulate.min(batches - self.state.position.batch);
-                    let step = self.compute(objective, &mut loader, group)?;
+                    let step = loop {
+                        match self.attempt(objective, &mut loader, group)? {
+                            Some(step) => break step,
+                            None => loader = data.train.epoch(self.state.position),
+                        }
+                    };
                     let rate = self.learning_rate(self.state.updates(), total, per_epoch);
                     self.apply(step, rate, start)?;
+                    self.watch.end();
                     drop(span);
                     let done = self.state.step;
                     run.listener.on(&Event::Progress {
@@ -236,12 +252,38 @@ impl<M: Module> Session<'_, M> {
         }
     }
 
-    /// Loss and gradients of the next `group` batches, the gradients times [`Step::scale`].
+    /// [`compute`](Self::compute), or `None` if the device had too little memory for it: the batches
+    /// are to be read again, and will be computed in smaller parts.
+    fn attempt<O: Objective<M>>(
+        &mut self,
+        objective: &O,
+        loader: &mut Batches,
+        group: u64,
+    ) -> Result<Option<Step>, TrainError> {
+        let step = self.state.step + 1;
+        let parts = self.divisions.parts(step);
+        let work = AssertUnwindSafe(|| self.compute(objective, loader, group, parts));
+        let panic = match catch_unwind(work) {
+            Ok(step) => return step.map(Some),
+            Err(panic) if is_out_of_memory(panic.as_ref()) => panic,
+            Err(panic) => resume_unwind(panic),
+        };
+        drop(panic);
+        self.watch.end();
+        let shortage = Shortage { step, parts, samples: self.samples, bytes: 0 };
+        let message = self.divisions.divide(shortage)?.to_string();
+        self.run.listener.on(&Event::Warning { message });
+        Ok(None)
+    }
+
+    /// Loss and gradients of the next `group` batches, each in `parts`, the gradients times
+    /// [`Step::scale`].
     fn compute<O: Objective<M>>(
         &mut self,
         objective: &O,
-        loader: &mut firebox_loader::Batches,
+        loader: &mut Batches,
         group: u64,
+        parts: u64,
     ) -> Result<Step, TrainError> {
         let [masks, dropout] = ["masks", "dropout"]
             .map(|purpose| Stream::new(self.run.seed, purpose).substream(self.state.step));
@@ -253,23 +295,30 @@ impl<M: Module> Session<'_, M> {
             let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
             wait += batch.wait;
-            let streams = Streams { samples: masks, dropout: Some(dropout.substream(micro)) };
-            let forward = info_span!("forward", samples = batch.indices.len() as u64);
-            let Loss { value, weight, parts } =
-                forward.in_scope(|| objective.loss(&self.model, &batch, streams));
-            let plain = value.clone().detach().inner();
-            // A batch with nothing to learn from has no gradient.
-            if weight > 0.0 {
-                let _backward = info_span!("backward").entered();
-                let value = if scale == 1.0 { value } else { value * scale };
-                let taken = Gradients::take(&self.model, value.backward());
-                match first {
-                    None => (gradients, first) = (taken, Some(weight)),
-                    // Each mean counts by what it is a mean of; the sum is divided with the scale.
-                    Some(first) => gradients.add(taken, weight / first),
+            let dropout = dropout.substream(micro);
+            let divided = if parts > 1 { batch.parts(parts) } else { vec![batch] };
+            for (part, batch) in divided.into_iter().enumerate() {
+                self.samples = batch.len() as u64;
+                self.watch.begin(self.state.step + 1, parts, self.samples);
+                let dropout = if parts > 1 { dropout.substream(part as u64) } else { dropout };
+                let streams = Streams { samples: masks, dropout: Some(dropout) };
+                let forward = info_span!("forward", samples = batch.indices.len() as u64);
+                let Loss { value, weight, parts } =
+                    forward.in_scope(|| objective.loss(&self.model, &batch, streams));
+                let plain = value.clone().detach().inner();
+                // A batch with nothing to learn from has no gradient.
+                if weight > 0.0 {
+                    let _backward = info_span!("backward").entered();
+                    let value = if scale == 1.0 { value } else { value * scale };
+                    let taken = Gradients::take(&self.model, value.backward());
+                    match first {
+                        None => (gradients, first) = (taken, Some(weight)),
+                        // Each mean counts by what it is a mean of; the sum is divided with the scale.
+                        Some(first) => gradients.add(taken, weight / first),
+                    }
                 }
+                losses.push(Loss { value: plain, weight, parts });
             }
-            losses.push(Loss { value: plain, weight, parts });
         }
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
         let scale = scale * first.map_or(1.0, |first| weight / first);
@@ -578,6 +627,15 @@ impl<'a, M: Module> Session<'a, M> {
     fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
         let mut model = model.train();
         let mut optimizer = OptimizerState::new(&model, config)?;
+        let (divisions, noted) = Divisions::open(run.folder)?;
+        if let Some(division) = noted {
+            run.listener.on(&Event::Warning { message: division.to_string() });
+        }
+        let watch = Watch::start(run.folder).map_err(|source| TrainError::File {
+            action: "create",
+            path: run.folder.join(NOTE_FILE),
+            source,
+        })?;
         let mut average = Average::default();
         let folder = run.folder.join(CHECKPOINT_FOLDER);
         recover(&folder)?;
@@ -613,6 +671,9 @@ impl<'a, M: Module> Session<'a, M> {
             log,
             safe: Safe::default(),
             data_time: Duration::ZERO,
+            divisions,
+            watch,
+            samples: 0,
             ends_with_epoch: false,
         };
         if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {

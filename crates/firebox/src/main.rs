@@ -4,10 +4,14 @@
 //! input (flags, pipeline file, data, device), 130 interrupted with everything saved, 131 stopped at
 //! once by a second Ctrl-C, with what was done since the last checkpoint lost.
 
+mod apply;
 mod bench;
 mod cache;
 mod device;
 mod error;
+mod evaluate;
+mod export;
+mod memory;
 mod output;
 mod search;
 mod terminal;
@@ -29,19 +33,7 @@ use crate::terminal::{LogFormat, Terminal, write_line};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
-static ALLOCATOR: Counted<mimalloc::MiMalloc> = Counted(mimalloc::MiMalloc);
-
-/// Lets the allocator keep freed memory until the process ends: a training step takes what the one
-/// before gave up, without a page fault (5 % of a step of 600 ms, measured).
-fn keep_memory() {
-    /// `mi_option_purge_delay` of mimalloc.h: milliseconds, or -1 for never.
-    const PURGE_DELAY: std::ffi::c_int = 15;
-    unsafe extern "C" {
-        fn mi_option_set(option: std::ffi::c_int, value: std::ffi::c_long);
-    }
-    // SAFETY: a function of the linked allocator that stores a number, whatever it is.
-    unsafe { mi_option_set(PURGE_DELAY, -1) };
-}
+static ALLOCATOR: Counted<memory::Counting> = Counted(memory::Counting);
 
 /// Train sequence encoders fast and honestly from one declarative file.
 #[derive(Parser)]
@@ -62,13 +54,22 @@ enum Command {
     /// List, verify or prune what runs share on disk.
     #[command(subcommand)]
     Cache(cache::CacheCommand),
-    /// Make sample data.
+    /// Make sample data, and test a pipeline's data for look-ahead.
     #[command(subcommand)]
     Data(DataCommand),
     /// List the devices that this build can use.
     Devices,
     /// Time whole training steps of a reference workload on noise, or many in the suite.
     Bench(bench::BenchFlags),
+    /// Turn windows of new data into vectors with the trained model of a run.
+    Embed(apply::EmbedFlags),
+    /// Tell the classes of windows of new data with the trained model of a run.
+    Predict(apply::PredictFlags),
+    /// Write the trained model of a run for other programs: safetensors, ONNX, PyTorch.
+    Export(export::ExportFlags),
+    /// Measure on sets of an archive by the published protocol.
+    #[command(subcommand)]
+    Evaluate(evaluate::EvaluateCommand),
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
@@ -136,9 +137,9 @@ struct PlanFlags {
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// Write the bars of a generated market as CSV.
+    /// Write the bars of a generated market, or the hours of generated demand, as CSV.
     Generate {
-        /// Settings of the generator, such as data/sample.market.toml.
+        /// Settings of the generator, such as data/sample.market.toml or data/sample.demand.toml.
         settings: PathBuf,
         /// The CSV file to write.
         output: PathBuf,
@@ -146,17 +147,22 @@ enum DataCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Change the future of a pipeline's data, and demand that no feature, window, label or scale
+    /// before it changes by a single bit. Exits with 1 and the first place that does.
+    CheckLeaks(PlanFlags),
 }
 
 /// Stopped by a second signal, with nothing saved since the last checkpoint.
 const STOPPED_AT_ONCE: i32 = 131;
 
 fn main() -> ExitCode {
-    keep_memory();
+    memory::keep();
     let command = Cli::parse().command;
     let log = match &command {
         Command::Run(flags) => flags.log,
         Command::Search(flags) => flags.log,
+        Command::Embed(flags) => flags.log(),
+        Command::Predict(flags) => flags.log(),
         _ => LogFormat::Text,
     };
     let result = match command {
@@ -167,8 +173,13 @@ fn main() -> ExitCode {
         Command::Data(DataCommand::Generate { settings, output, force }) => {
             generate(&settings, &output, force)
         }
+        Command::Data(DataCommand::CheckLeaks(flags)) => check_leaks(&flags),
         Command::Devices => devices(),
         Command::Bench(flags) => bench::run(&flags),
+        Command::Embed(flags) => apply::embed(&flags),
+        Command::Predict(flags) => apply::predict(&flags),
+        Command::Export(flags) => export::run(&flags),
+        Command::Evaluate(command) => evaluate::run(&command),
         Command::Compare(flags) => compare(&flags),
         #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
@@ -187,8 +198,10 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     };
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
     let prepared = prepared.profiled(flags.profile);
+    #[cfg(unix)]
+    memory::begin_anew_without();
     let device = device::choose(&prepared.config().run.device)?;
-    let stop = stop_on_signal(flags.log)?;
+    let stop = stop_on_signal(flags.log, STOPPING)?;
     let terminal = Terminal::new(flags.log);
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
@@ -232,8 +245,11 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
     }
 }
 
-/// The first signal asks the run to stop after the step in hand; the second ends the program.
-fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
+/// What is said when a run is asked to stop.
+const STOPPING: &str = "stopping after this step; press Ctrl-C again to stop at once and lose it";
+
+/// The first signal asks the work to stop soon, and says so; the second ends the program.
+fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || {
@@ -241,7 +257,7 @@ fn stop_on_signal(log: LogFormat) -> anyhow::Result<Arc<AtomicBool>> {
         let said = if again {
             "stopped at once; what was done since the last checkpoint is lost"
         } else {
-            "stopping after this step; press Ctrl-C again to stop at once and lose it"
+            stopping
         };
         match log {
             LogFormat::Text => write_line(&format!("\n{said}")),
@@ -283,9 +299,22 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn check_leaks(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
+    let source = Source::File(flags.file.clone());
+    let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
+    let terminal = Terminal::new(LogFormat::Text);
+    let checked = prepared.check_leaks(&terminal);
+    terminal.close();
+    for line in checked?.lines {
+        say(line)?;
+    }
+    say("nothing looks ahead")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitCode> {
-    let bars = firebox_pipeline::generate_market(settings, output, force)?;
-    say(format_args!("{bars} bars in {}", output.display()))?;
+    let written = firebox_pipeline::generate(settings, output, force)?;
+    say(format_args!("{written} in {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

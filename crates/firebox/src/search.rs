@@ -15,7 +15,7 @@ use firebox_pipeline::{Search, SearchSource, Searched};
 
 use crate::output::say;
 use crate::terminal::{LogFormat, Terminal, write_line};
-use crate::{Layers, device, environment, stop_on_signal};
+use crate::{Layers, STOPPING, device, environment, stop_on_signal};
 
 /// Variable with the address of the study for a worker: other users see the arguments of a process, and
 /// the address may hold a password.
@@ -56,7 +56,7 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
         (None, Some(file)) => SearchSource::File(file.clone()),
         (None, None) => anyhow::bail!("name a pipeline file, or a search with --join"),
     };
-    let stop = stop_on_signal(flags.log)?;
+    let stop = stop_on_signal(flags.log, STOPPING)?;
     let search = Search::open(&source, environment()?, &flags.layers.settings(), &stop)?;
     let device = device::choose(&search.config().run.device)?;
     if flags.worker {

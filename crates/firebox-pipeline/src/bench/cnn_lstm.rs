@@ -20,7 +20,15 @@ pub(super) fn run(
     device: &ChosenDevice,
     beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let model = CnnBiLstmConfig { hidden: sizes.hidden, ..CnnBiLstmConfig::default() };
+    // The peers' model classifies the pooled encoding at once.
+    let model = CnnBiLstmConfig {
+        hidden: sizes.hidden,
+        head_norm: false,
+        head_dropout: 0.3,
+        embedding: 0,
+        classifier: vec![],
+        ..CnnBiLstmConfig::default()
+    };
     let model = model.init(Stream::new(1337, "weights"), 1024, 5, &device.device)?;
     let noise = Noise::normal(sizes, config, 1024).with_labels(3);
     time(model.in_precision(config.precision), &Classifying, noise, config, device, beside)

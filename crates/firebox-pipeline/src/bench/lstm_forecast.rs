@@ -1,15 +1,11 @@
-//! R2: three values of a later step from a sequence and static features. The model is not in the zoo
-//! yet.
+//! R2: three values of a later step from a sequence and static features.
 
 use std::ops::Range;
 
-use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::{Device, Tensor};
-use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, relu_dropout};
+use burn::tensor::Tensor;
+use firebox_core::Stream;
 use firebox_loader::Batch;
-use firebox_models::Loss;
+use firebox_models::{Loss, StackedLstm, StackedLstmConfig};
 use firebox_train::{Objective, Streams};
 
 use super::config::{BenchConfig, Sizes};
@@ -24,54 +20,30 @@ pub(super) fn run(
     device: &ChosenDevice,
     beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let model = Forecaster::init(config.precision, &device.device);
-    time(model, &Forecasting, Noise::normal(sizes, config, 4), config, device, beside)
-}
-
-/// The two layers and the head.
-#[derive(Module, Debug)]
-struct Forecaster {
-    lower: Lstm,
-    upper: Lstm,
-    hidden: Linear,
-    output: Linear,
-}
-
-impl Forecaster {
-    fn init(precision: Precision, device: &Device) -> Self {
-        let stream = |index| Stream::new(1337, "weights").substream(index);
-        let lstm = |index, input, hidden| {
-            let lstm = LstmConfig::new(input, hidden).init(stream(index), device);
-            lstm.in_precision(precision)
-        };
-        Self {
-            lower: lstm(0, 1, 128),
-            upper: lstm(1, 128, 64),
-            hidden: init_linear(stream(2), 64 + 12, 32, device),
-            output: init_linear(stream(3), 32, 3, device),
-        }
-    }
+    // The upper layer is half as wide as the lower one, as in the peers' model.
+    let settings = StackedLstmConfig {
+        hidden_1: sizes.hidden,
+        hidden_2: sizes.hidden / 2,
+        ..StackedLstmConfig::default()
+    };
+    let model = settings.init(Stream::new(1337, "weights"), 1, 12, 3, &device.device)?;
+    let noise = Noise::normal(sizes, config, 4);
+    time(model.in_precision(config.precision), &Forecasting, noise, config, device, beside)
 }
 
 /// Three values of a later step from a sequence and static features, all cut out of the noise as
 /// the peer cuts them.
 struct Forecasting;
 
-impl Objective<Forecaster> for Forecasting {
-    fn loss(&self, model: &Forecaster, batch: &Batch, streams: Streams) -> Loss {
+impl Objective<StackedLstm> for Forecasting {
+    fn loss(&self, model: &StackedLstm, batch: &Batch, streams: Streams) -> Loss {
         let [samples, _, _] = batch.inputs.dims();
-        let precision = model.lower.precision();
         let part = |steps: Range<usize>, channels: Range<usize>| {
             batch.inputs.clone().slice([0..samples, steps, channels])
         };
-        let (below, _) = model.lower.forward(part(0..24, 0..1), None, None, None);
-        let (_, last) = model.upper.forward(below, None, None, None);
-        let static_features = part(24..36, 1..2).reshape([samples, 12]);
-        let features = Tensor::cat(vec![last.hidden.reshape([samples, 64]), static_features], 1);
-        let hidden =
-            relu_dropout(linear_in(precision, features, &model.hidden), 0.2, streams.dropout);
-        let error =
-            linear_in(precision, hidden, &model.output) - part(40..41, 0..3).reshape([samples, 3]);
+        let statics: Tensor<2> = part(24..36, 1..2).reshape([samples, 12]);
+        let forecast = model.forecast(part(0..24, 0..1), None, Some(statics), streams.dropout);
+        let error = forecast - part(40..41, 0..3).reshape([samples, 3]);
         Loss { value: error.square().mean(), weight: 3.0 * samples as f64, parts: vec![] }
     }
 }

@@ -18,7 +18,8 @@ pub(super) fn run(
     device: &ChosenDevice,
     beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    let model = MlpConfig::default();
+    // The peers' model has no gate.
+    let model = MlpConfig { gate: false, ..MlpConfig::default() };
     let model = model.init(Stream::new(1337, "weights"), [sizes.length, 4], 3, &device.device)?;
     let noise = Noise::normal(sizes, config, 4).with_labels(3);
     time(model.in_precision(config.precision), &Classifying, noise, config, device, beside)

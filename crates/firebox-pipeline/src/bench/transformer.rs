@@ -2,7 +2,7 @@
 
 use firebox_core::Stream;
 use firebox_loader::Batch;
-use firebox_models::{Loss, Transformer, TransformerConfig};
+use firebox_models::{Loss, Positions, Transformer, TransformerConfig};
 use firebox_train::{Objective, Streams};
 
 use super::config::{BenchConfig, Sizes, heads};
@@ -28,6 +28,8 @@ pub(super) fn run(
         width,
         heads: heads(width, 16),
         feedforward: 4 * width,
+        // The peers learn a vector for each position.
+        positions: Positions::Learned,
         ..TransformerConfig::default()
     };
     let model = settings.init(stream, 4, sizes.length, CLASSES, &device.device)?;

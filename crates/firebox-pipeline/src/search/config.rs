@@ -31,6 +31,10 @@ pub struct SearchConfig {
     pub concurrent: usize,
     /// Best trials whose checkpoints are kept; the others' are removed when they end.
     pub keep: usize,
+    /// Bytes that these checkpoints may take together; beyond them fewer are kept, but always those of
+    /// the best trial. Left out: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_budget: Option<u64>,
     /// Seconds between two signs of life of a running trial; after three without one it is tried
     /// again.
     pub heartbeat: f64,
@@ -58,6 +62,7 @@ impl Default for SearchConfig {
             early_stop: None,
             concurrent: 1,
             keep: 3,
+            size_budget: None,
             heartbeat: 10.0,
             retries: 3,
             objective: Objective::default(),

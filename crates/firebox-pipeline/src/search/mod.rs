@@ -29,6 +29,7 @@ pub use config::{
 
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
+use crate::shared::Shared;
 use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
 use open::{
     PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
@@ -62,6 +63,8 @@ pub struct Search {
     stop: Arc<AtomicBool>,
     /// What keeps this worker from running any trial.
     fault: Mutex<Option<PipelineError>>,
+    /// What the trials of this worker have in common.
+    shared: Shared,
 }
 
 /// What a search found.
@@ -139,8 +142,8 @@ impl Search {
             search.storage = search.storage.as_deref().map(Storage::public);
         }
         let text = Prepared::of(&name, kept).toml()?;
-        let this =
-            Self { name, text, config, search, space, storage, stop, fault: Mutex::new(None) };
+        let (fault, shared) = (Mutex::new(None), Shared::keeping());
+        let this = Self { name, text, config, search, space, storage, stop, fault, shared };
         this.begin(&file, matches!(source, SearchSource::File(_)))?;
         Ok(this)
     }
@@ -355,9 +358,9 @@ impl Search {
         listener.on(&Event::StageStarted { stage: stage.clone() });
         trial.suggest_space(&self.space)?;
         let frozen = trial.trial().ok_or(StudyError::Ended { number: trial.number() })?;
-        let ran = self
-            .config_of(&frozen)
-            .and_then(|config| trial::run(&self.name, config, device, &self.stop, listener, trial));
+        let ran = self.config_of(&frozen).and_then(|config| {
+            trial::run(&self.name, config, device, &self.stop, &self.shared, listener, trial)
+        });
         let detail = match &ran {
             Ok(Ran::Complete(loss)) => format!("validation loss {loss:.5}"),
             Ok(Ran::Pruned) => "given up early".to_owned(),
@@ -432,14 +435,28 @@ impl Search {
         }
         values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         values.dedup_by(|(_, a), (_, b)| a == b);
-        let kept: Vec<String> =
-            values.iter().take(self.search.keep.max(1)).map(|(_, run)| run.clone()).collect();
+        let best = values.iter().take(self.search.keep.max(1)).map(|(_, run)| run.clone());
+        let sizes = best.map(|run| {
+            let size = trial::checkpoint_bytes(&self.config.run.directory.join(&run));
+            (run, size)
+        });
+        let kept = within(self.search.size_budget, sizes.collect());
         done.extend(values.into_iter().map(|(_, run)| run));
         for run in done.iter().filter(|run| !kept.contains(run)) {
             trial::forget(&self.config.run.directory.join(run));
         }
         Ok(())
     }
+}
+
+/// The runs, the best first, whose checkpoints fit into the budget together; always the first.
+fn within(budget: Option<u64>, runs: Vec<(String, u64)>) -> Vec<String> {
+    let mut taken = 0u64;
+    let fits = |(place, (_, size)): &(usize, (String, u64))| {
+        taken = taken.saturating_add(*size);
+        *place == 0 || budget.is_none_or(|budget| taken <= budget)
+    };
+    runs.into_iter().enumerate().take_while(fits).map(|(_, (run, _))| run).collect()
 }
 
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
@@ -474,4 +491,20 @@ fn ranked(trials: &[Trial]) -> Vec<(&Trial, f64)> {
 fn goes_on_with(later: &Trial, number: u64) -> bool {
     let history = later.system_attributes.get("retry_history").and_then(|list| list.as_array());
     history.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_budget_keeps_the_best_and_what_fits_beside_it() {
+        let runs =
+            || [("a", 5), ("b", 3), ("c", 3)].map(|(run, size)| (run.to_owned(), size)).to_vec();
+        assert_eq!(within(None, runs()), ["a", "b", "c"]);
+        assert_eq!(within(Some(8), runs()), ["a", "b"]);
+        assert_eq!(within(Some(7), runs()), ["a"]);
+        assert_eq!(within(Some(0), runs()), ["a"]);
+        assert!(within(Some(9), vec![]).is_empty());
+    }
 }

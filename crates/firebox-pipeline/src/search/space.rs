@@ -12,8 +12,8 @@ const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.direct
 
 /// Keys that change what is measured, or by chance alone: losses of trials with other values cannot be
 /// compared.
-const NOT_COMPARABLE: [&str; 7] =
-    ["run.seed", "data", "window", "labels", "split", "evaluate", "monitor"];
+const NOT_COMPARABLE: [&str; 8] =
+    ["run.seed", "data", "window", "labels", "split", "forecast", "evaluate", "monitor"];
 
 /// The space of a study. What its keys and values mean to the pipeline is checked with
 /// [`check_schema`].

@@ -12,6 +12,7 @@ use crate::chain::Work;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::Keys;
+use crate::shared::Shared;
 use crate::stages::{Everyone, Run, begin, failed, started_event, summary_of, trackers};
 
 /// Everything up to the end of training, for a search: what the training says of itself, or `None` if
@@ -22,6 +23,7 @@ pub(super) fn train_only(
     keys: &Keys,
     path: &Path,
     stop: &Arc<AtomicBool>,
+    shared: &Shared,
     listener: &dyn Listener,
 ) -> Result<Option<firebox_train::Summary>, PipelineError> {
     if let Some(summary) = summary_of(path, keys) {
@@ -33,8 +35,8 @@ pub(super) fn train_only(
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
     let requests = Requests::new();
-    let run =
-        Run { config: prepared.config(), device, keys, listener: &all, stop, requests: &requests };
+    let config = prepared.config();
+    let run = Run { config, device, keys, listener: &all, stop, requests: &requests, shared };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let chain = prepared.config().pipeline.chain();

@@ -11,6 +11,7 @@ use firebox_search::{StudyError, TrialHandle};
 use super::training::train_only;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared};
 
 /// User attribute with the name of a trial's run folder.
@@ -33,6 +34,9 @@ struct Watcher<'a, 'study> {
     /// What kept the study from taking a value.
     failed: Mutex<Option<StudyError>>,
     listener: &'a dyn Listener,
+    /// Number of the trial, and epochs that it may take.
+    number: u64,
+    epochs: u64,
 }
 
 impl Watcher<'_, '_> {
@@ -48,6 +52,14 @@ impl Listener for Watcher<'_, '_> {
     fn on(&self, event: &Event) {
         if self.stop.load(Ordering::SeqCst) {
             self.halt.store(true, Ordering::SeqCst);
+        }
+        if let Event::Epoch { epoch, .. } = event {
+            self.listener.on(&Event::Progress {
+                stage: format!("trial {}", self.number),
+                done: *epoch,
+                total: self.epochs,
+                unit: format!("epochs of trial {}", self.number),
+            });
         }
         match event {
             Event::Epoch { epoch, validation_loss: Some(loss), .. } => {
@@ -86,9 +98,11 @@ pub(super) fn run(
     config: PipelineConfig,
     device: &ChosenDevice,
     stop: &AtomicBool,
+    shared: &Shared,
     listener: &dyn Listener,
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
+    let (number, epochs) = (trial.number(), config.train.epochs);
     let prepared = Prepared::of(name, config);
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
@@ -101,12 +115,24 @@ pub(super) fn run(
             pruned: AtomicBool::new(false),
             failed: Mutex::new(None),
             listener,
+            number,
+            epochs,
         };
+        let mut waits = false;
         let trained = loop {
-            match train_only(&prepared, device, &keys, &path, &halt, &watcher) {
+            match train_only(&prepared, device, &keys, &path, &halt, shared, &watcher) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
-                Err(PipelineError::InUse(_)) => std::thread::sleep(PAUSE),
+                Err(PipelineError::InUse(folder)) => {
+                    if !std::mem::replace(&mut waits, true) {
+                        let message = format!(
+                            "trial {number} waits for {}, which another worker has in hand",
+                            folder.display()
+                        );
+                        listener.on(&Event::Warning { message });
+                    }
+                    std::thread::sleep(PAUSE);
+                }
                 other => break other,
             }
         };
@@ -142,4 +168,18 @@ pub(super) fn forget(run: &Path) {
         // What cannot be removed costs room and nothing else.
         let _ = std::fs::remove_dir_all(checkpoints);
     }
+}
+
+/// Bytes of the checkpoints of a run.
+pub(super) fn checkpoint_bytes(run: &Path) -> u64 {
+    fn size(path: &Path) -> u64 {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let of = |entry: std::fs::DirEntry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        };
+        entries.map(of).sum()
+    }
+    size(&run.join(firebox_train::CHECKPOINT_FOLDER))
 }

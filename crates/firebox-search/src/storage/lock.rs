@@ -199,15 +199,20 @@ impl FileLock {
 
 /// Keeps who holds the lock. A failure costs the next one a wait for the grace period, no more.
 fn write_down(owner: &mut File, identity: Option<String>) {
-    let text = format!("{}\n{}\n", identity.unwrap_or_default(), std::process::id());
+    let (identity, process) = (identity.unwrap_or_default(), std::process::id());
+    let text = format!("{identity}\n{process}\n{}\n", host());
     let _ = owner.rewind().and_then(|()| owner.write_all(text.as_bytes()));
     let _ = owner.set_len(text.len() as u64);
 }
 
 /// The process that was written down, for a message.
 fn process(written: Option<&str>) -> String {
-    let number = written.and_then(|text| text.lines().nth(1));
-    number.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
+    let line = |at| written.and_then(|text| text.lines().nth(at)).filter(|line| !line.is_empty());
+    let number = line(1).map_or("another process".to_owned(), |number| format!("process {number}"));
+    match line(2).filter(|other| *other != host()) {
+        Some(other) => format!("{number} of the machine {other}"),
+        None => number,
+    }
 }
 
 impl Held {
@@ -267,6 +272,15 @@ fn inode(_: &Metadata) -> u64 {
     0
 }
 
+/// What people call this machine; empty if it does not say.
+fn host() -> &'static str {
+    static HOST: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    HOST.get_or_init(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.lines().next().unwrap_or_default().trim().to_owned()
+    })
+}
+
 /// This machine since it was started: locks of the system do not outlive that.
 fn machine() -> &'static str {
     static MACHINE: std::sync::OnceLock<String> = std::sync::OnceLock::new();
@@ -322,6 +336,14 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         drop(held);
         drop(patient.acquire().unwrap());
+    }
+
+    #[test]
+    fn a_holder_is_named_with_its_machine_if_that_is_another() {
+        assert_eq!(process(None), "another process");
+        assert_eq!(process(Some("id\n17\n")), "process 17");
+        assert_eq!(process(Some(&format!("id\n17\n{}\n", host()))), "process 17");
+        assert_eq!(process(Some("id\n17\nother\n")), "process 17 of the machine other");
     }
 
     #[test]

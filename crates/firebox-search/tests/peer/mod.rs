@@ -129,12 +129,18 @@ fn described(distribution: &Distribution) -> Value {
 pub(crate) struct Redis {
     folder: tempfile::TempDir,
     port: u16,
+    password: Option<&'static str>,
     process: Option<Child>,
 }
 
 impl Redis {
     /// `None`, and a line that counts the test as skipped, without a `redis-server`.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same, which lets nobody in without a password.
+    pub(crate) fn start_with(password: Option<&'static str>) -> Option<Self> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("skipped: no redis-server; Debian's package of that name has it");
             return None;
@@ -142,9 +148,15 @@ impl Redis {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let mut redis = Self { folder: tempfile::tempdir().unwrap(), port, process: None };
+        let folder = tempfile::tempdir().unwrap();
+        let mut redis = Self { folder, port, password, process: None };
         redis.again();
         Some(redis)
+    }
+
+    /// Its address with this before the host, such as `:PASSWORD@`.
+    pub(crate) fn address_with(&self, credentials: &str) -> String {
+        format!("redis://{credentials}127.0.0.1:{}/0", self.port)
     }
 
     pub(crate) fn address(&self) -> String {
@@ -157,6 +169,7 @@ impl Redis {
         let process = Command::new("redis-server")
             .args(["--port", &port, "--appendonly", "yes", "--appendfsync", "always"])
             .args(["--save", "", "--bind", "127.0.0.1"])
+            .args(self.password.iter().flat_map(|password| ["--requirepass", password]))
             .current_dir(folder)
             .stdout(Stdio::null())
             .spawn();

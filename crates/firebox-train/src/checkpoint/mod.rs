@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener};
+use firebox_models::Parameter;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -262,6 +263,15 @@ impl Checkpoint {
     /// Whether there is an average of the weights.
     pub fn has_average(&self) -> bool {
         self.manifest.files.contains_key(AVERAGE)
+    }
+
+    /// Its weights under PyTorch's names.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub fn parameters(&self) -> Result<Vec<Parameter>, CheckpointError> {
+        snapshot::parse_weights(&self.read(WEIGHTS)?)
+            .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 
     /// Puts weights, moments and the average into a model, its optimizer and its average.

@@ -1,0 +1,419 @@
+//! What is forecast from a window, and what is known at its end beside its values.
+//!
+//! A target is a channel at a horizon: its value so many steps after the last step of the window.
+//! [`ForecastScaler`] brings targets and static features to a scale that a model can learn from,
+//! fitted on training windows only, and forecasts back to the channel's own units. That no target
+//! lies across a gap or a boundary of the split is the split's business:
+//! [`Labels::Ahead`](crate::Labels::Ahead).
+
+use std::f64::consts::TAU;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{SeriesSet, TrainWindows, Window};
+
+/// Microseconds of an hour.
+const HOUR: i64 = 3_600_000_000;
+/// Days of a year in the mean of the Gregorian calendar.
+const YEAR: f64 = 365.2425;
+
+/// A cycle of the calendar, known for any moment: its phase as a sine and a cosine, so that the last
+/// hour lies beside the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Calendar {
+    /// Hour of the day, UTC.
+    Hour,
+    /// Day of the week, UTC.
+    Weekday,
+    /// Day of the year.
+    YearDay,
+}
+
+impl Calendar {
+    /// Features of each cycle.
+    pub const WIDTH: usize = 2;
+
+    /// Sine and cosine of the phase at a moment, in microseconds since 1970-01-01 UTC.
+    fn features(self, time: i64) -> [f32; 2] {
+        let days = time.div_euclid(24 * HOUR);
+        let phase = match self {
+            Self::Hour => time.rem_euclid(24 * HOUR) as f64 / (24 * HOUR) as f64,
+            Self::Weekday => days.rem_euclid(7) as f64 / 7.0,
+            Self::YearDay => (days as f64 / YEAR).rem_euclid(1.0),
+        };
+        [(TAU * phase).sin() as f32, (TAU * phase).cos() as f32]
+    }
+}
+
+/// What a model's outputs stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Predicted {
+    /// The value itself.
+    #[default]
+    Value,
+    /// Its change since the last step of the window: a level that drifts away from what was trained
+    /// on does no harm.
+    Change,
+    /// The same in units of the target's standard deviation within the window: neither a level nor a
+    /// volatility that drifts does harm. Source of the idea: Kim et al., "Reversible instance
+    /// normalization for accurate time-series forecasting against distribution shift", 2022.
+    RelativeChange,
+}
+
+/// What is forecast from a window of some set, by the indices of its channels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForecastRule {
+    /// Channels that are forecast.
+    pub targets: Vec<usize>,
+    /// Steps after the last one of the window, each at least 1, in increasing order.
+    pub horizons: Vec<usize>,
+    /// Channels whose value at the last step of the window is a static feature.
+    pub statics: Vec<usize>,
+    /// Cycles of the calendar at the last step of the window, as static features.
+    pub calendar: Vec<Calendar>,
+    /// What a model's outputs stand for.
+    pub predicted: Predicted,
+}
+
+impl ForecastRule {
+    /// Steps after a window that its targets reach.
+    pub fn reach(&self) -> usize {
+        self.horizons.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Outputs of a model: horizons × targets, all targets of the first horizon first.
+    pub fn outputs(&self) -> usize {
+        self.horizons.len() * self.targets.len()
+    }
+
+    /// Static features of a window: those of channels, then those of the calendar.
+    pub fn static_features(&self) -> usize {
+        self.statics.len() + Calendar::WIDTH * self.calendar.len()
+    }
+
+    /// Writes the true values of a window's targets, in their own units.
+    ///
+    /// # Shapes
+    /// - `out`: `[horizon, target]`
+    ///
+    /// # Panics
+    /// When the window does not lie in `set`, or its targets beyond the end of its series.
+    pub fn truth(&self, set: &SeriesSet, window: &Window, out: &mut [f64]) {
+        let last = window.steps().end - 1;
+        let rows = out.chunks_exact_mut(self.targets.len().max(1));
+        for (out, horizon) in rows.zip(&self.horizons) {
+            for (out, channel) in out.iter_mut().zip(&self.targets) {
+                *out = value(set, window.series, last + horizon, *channel);
+            }
+        }
+    }
+
+    /// The value of a target at the last step of the window.
+    pub fn last(&self, set: &SeriesSet, window: &Window, target: usize) -> f64 {
+        value(set, window.series, window.steps().end - 1, self.targets[target])
+    }
+}
+
+fn value(set: &SeriesSet, series: u32, step: usize, channel: usize) -> f64 {
+    set.series()[series as usize].values[step * set.channels().len() + channel]
+}
+
+/// Mean and (population) standard deviation of one number, collected in one pass (Welford, 1962).
+#[derive(Clone, Copy, Debug, Default)]
+struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        let off = value - self.mean;
+        self.mean += off / self.count;
+        self.squares += off * (value - self.mean);
+    }
+
+    /// Centre and scale; the scale of what is constant is 1.
+    fn affine(&self) -> Affine {
+        let scale = (self.squares / self.count.max(1.0)).sqrt();
+        let varies = scale > self.mean.abs() * 1e-12;
+        Affine { center: self.mean, scale: if varies { scale } else { 1.0 } }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Affine {
+    center: f64,
+    scale: f64,
+}
+
+/// The scales of targets and static features, of training windows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForecastScaler {
+    rule: ForecastRule,
+    /// Of each output.
+    outputs: Vec<Affine>,
+    /// Of each static channel.
+    statics: Vec<Affine>,
+    /// Standard deviation of each target within a window, the mean over the training windows: for
+    /// windows in which it is constant.
+    spreads: Vec<f64>,
+}
+
+impl ForecastScaler {
+    /// Fits mean and standard deviation of every output and every static channel on the training
+    /// windows.
+    ///
+    /// `set` has the series that the windows were cut from, with all their channels; the windows may
+    /// look into a set with fewer of them ([`SeriesSet::select`]).
+    ///
+    /// # Panics
+    /// When the windows do not lie in `set`, or a channel is not among its own.
+    pub fn fit(rule: ForecastRule, set: &SeriesSet, train: &TrainWindows) -> Self {
+        let mut outputs = vec![Moments::default(); rule.outputs()];
+        let mut statics = vec![Moments::default(); rule.statics.len()];
+        let spreads = match rule.predicted {
+            Predicted::RelativeChange => spreads(&rule, set, train),
+            Predicted::Value | Predicted::Change => vec![1.0; rule.targets.len()],
+        };
+        let mut row = vec![0.0; rule.outputs()];
+        for window in train.windows() {
+            framed(&rule, &spreads, set, window, &mut row);
+            outputs.iter_mut().zip(&row).for_each(|(moments, value)| moments.add(*value));
+            let last = window.steps().end - 1;
+            for (moments, channel) in statics.iter_mut().zip(&rule.statics) {
+                moments.add(value(set, window.series, last, *channel));
+            }
+        }
+        let fitted = |moments: Vec<Moments>| moments.iter().map(Moments::affine).collect();
+        Self { outputs: fitted(outputs), statics: fitted(statics), rule, spreads }
+    }
+
+    /// What is forecast.
+    pub fn rule(&self) -> &ForecastRule {
+        &self.rule
+    }
+
+    /// Writes what a model is to output for a window: its targets, in units of their scale.
+    ///
+    /// # Shapes
+    /// - `out`: `[horizon, target]`
+    pub fn targets(&self, set: &SeriesSet, window: &Window, out: &mut [f32]) {
+        let mut row = vec![0.0; self.rule.outputs()];
+        framed(&self.rule, &self.spreads, set, window, &mut row);
+        for ((out, value), Affine { center, scale }) in out.iter_mut().zip(row).zip(&self.outputs) {
+            *out = ((value - center) / scale) as f32;
+        }
+    }
+
+    /// Writes the static features of a window.
+    ///
+    /// # Shapes
+    /// - `out`: `[static]`
+    pub fn statics(&self, set: &SeriesSet, window: &Window, out: &mut [f32]) {
+        let last = window.steps().end - 1;
+        let (channels, calendar) = out.split_at_mut(self.rule.statics.len());
+        for ((out, channel), Affine { center, scale }) in
+            channels.iter_mut().zip(&self.rule.statics).zip(&self.statics)
+        {
+            *out = ((value(set, window.series, last, *channel) - center) / scale) as f32;
+        }
+        let time = set.series()[window.series as usize].time[last];
+        for (out, cycle) in calendar.chunks_exact_mut(Calendar::WIDTH).zip(&self.rule.calendar) {
+            out.copy_from_slice(&cycle.features(time));
+        }
+    }
+
+    /// Brings what a model put out for a window back to the units of its targets.
+    ///
+    /// # Shapes
+    /// - `outputs` and `out`: `[horizon, target]`
+    pub fn restore(&self, set: &SeriesSet, window: &Window, outputs: &[f32], out: &mut [f64]) {
+        let targets = self.rule.targets.len().max(1);
+        for (place, (out, value)) in out.iter_mut().zip(outputs).enumerate() {
+            let Affine { center, scale } = self.outputs[place];
+            let (from, unit) = frame(&self.rule, &self.spreads, set, window, place % targets);
+            *out = from + unit * (center + scale * f64::from(*value));
+        }
+    }
+}
+
+/// What a model's output 0 and a difference of 1 stand for, before the scale of training.
+fn frame(
+    rule: &ForecastRule,
+    spreads: &[f64],
+    set: &SeriesSet,
+    window: &Window,
+    target: usize,
+) -> (f64, f64) {
+    match rule.predicted {
+        Predicted::Value => (0.0, 1.0),
+        Predicted::Change => (rule.last(set, window, target), 1.0),
+        Predicted::RelativeChange => {
+            let own = spread(set, window, rule.targets[target]);
+            let unit = if own > 0.0 { own } else { spreads[target] };
+            (rule.last(set, window, target), unit)
+        }
+    }
+}
+
+/// The targets of a window as the rule wants them put out, without the scale of training.
+fn framed(rule: &ForecastRule, spreads: &[f64], set: &SeriesSet, window: &Window, out: &mut [f64]) {
+    rule.truth(set, window, out);
+    for target in 0..rule.targets.len() {
+        let (from, unit) = frame(rule, spreads, set, window, target);
+        for out in out[target..].iter_mut().step_by(rule.targets.len()) {
+            *out = (*out - from) / unit;
+        }
+    }
+}
+
+/// Standard deviation of a channel within a window; 0 where it is constant.
+fn spread(set: &SeriesSet, window: &Window, channel: usize) -> f64 {
+    let mut moments = Moments::default();
+    window.steps().for_each(|step| moments.add(value(set, window.series, step, channel)));
+    let spread = (moments.squares / moments.count.max(1.0)).sqrt();
+    // What rounding leaves of a constant is not a scale.
+    if spread > moments.mean.abs() * 1e-12 { spread } else { 0.0 }
+}
+
+/// The mean of [`spread`] over the training windows that are not constant; 1 if all are.
+fn spreads(rule: &ForecastRule, set: &SeriesSet, train: &TrainWindows) -> Vec<f64> {
+    let of = |channel: &usize| {
+        let mut moments = Moments::default();
+        let own = train.windows().iter().map(|window| spread(set, window, *channel));
+        own.filter(|own| *own > 0.0).for_each(|own| moments.add(own));
+        if moments.count > 0.0 { moments.mean } else { 1.0 }
+    };
+    rule.targets.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
+
+    /// Two channels of 200 hours: the step, and its square.
+    fn set() -> Arc<SeriesSet> {
+        let values = (0..200).flat_map(|step| [f64::from(step), f64::from(step * step)]);
+        let series = Series::regular("a", 0, HOUR, values.collect(), 2);
+        let channels = vec![Channel::new("x", Role::Other), Channel::new("y", Role::Other)];
+        Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap())
+    }
+
+    fn rule(predicted: Predicted) -> ForecastRule {
+        ForecastRule {
+            targets: vec![1, 0],
+            horizons: vec![1, 5],
+            statics: vec![0],
+            calendar: vec![Calendar::Hour, Calendar::Weekday],
+            predicted,
+        }
+    }
+
+    fn parts(set: &Arc<SeriesSet>, steps: usize) -> crate::Split {
+        let windows = WindowRule { length: 4, stride: 1, whole: false };
+        split(set, &windows, &SplitRule::time(0.2, 0.2), &Labels::Ahead { steps }).unwrap()
+    }
+
+    #[test]
+    fn targets_come_back_in_their_own_units() {
+        let set = set();
+        let parts = parts(&set, 5);
+        for predicted in [Predicted::Value, Predicted::Change, Predicted::RelativeChange] {
+            let scaler = ForecastScaler::fit(rule(predicted), &set, &parts.train);
+            let window = parts.test.windows()[3];
+            let (mut scaled, mut back, mut truth) = ([0.0; 4], [0.0; 4], [0.0; 4]);
+            scaler.targets(&set, &window, &mut scaled);
+            scaler.restore(&set, &window, &scaled, &mut back);
+            scaler.rule().truth(&set, &window, &mut truth);
+            let last = f64::from(window.start + 3);
+            let expected = [(last + 1.0).powi(2), last + 1.0, (last + 5.0).powi(2), last + 5.0];
+            assert_eq!(truth, expected);
+            assert!(scaled.iter().any(|value| value.abs() > 0.1), "{scaled:?}");
+            for (back, truth) in back.iter().zip(truth) {
+                assert!((back - truth).abs() < 1e-4 * truth, "{back} {truth}");
+            }
+        }
+    }
+
+    #[test]
+    fn scales_are_those_of_training_windows_only() {
+        let set = set();
+        let parts = parts(&set, 5);
+        let scaler = ForecastScaler::fit(rule(Predicted::Value), &set, &parts.train);
+        let sums = parts.train.windows().iter().fold([0.0; 4], |mut sums, window| {
+            let mut row = [0.0; 4];
+            scaler.targets(&set, window, &mut row);
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(value));
+            sums
+        });
+        assert!(sums.iter().all(|sum| sum.abs() < 1e-3), "{sums:?}");
+        let mut row = [0.0; 4];
+        scaler.targets(&set, parts.test.windows().last().unwrap(), &mut row);
+        assert!(row.iter().all(|value| *value > 2.0), "the test lies beyond: {row:?}");
+        // A change of a straight line is constant, and no scale.
+        let changes = ForecastScaler::fit(rule(Predicted::Change), &set, &parts.train);
+        changes.targets(&set, &parts.test.windows()[0], &mut row);
+        assert_eq!([row[1], row[3]], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn relative_changes_are_in_units_of_the_window_and_survive_constant_ones() {
+        let values = (0..60).map(|step| if step < 40 { f64::from(step % 4) } else { 7.0 });
+        let series = Series::regular("a", 0, HOUR, values.collect(), 1);
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let parts = parts(&set, 1);
+        let relative = ForecastRule {
+            targets: vec![0],
+            horizons: vec![1],
+            predicted: Predicted::RelativeChange,
+            ..ForecastRule::default()
+        };
+        // Each window holds 0, 1, 2, 3 in some order.
+        let unit = 1.25f64.sqrt();
+        let scaler = ForecastScaler::fit(relative, &set, &parts.train);
+        assert!((scaler.spreads[0] - unit).abs() < 1e-12);
+        let window = Window { series: 0, start: 0, length: 4, label: None };
+        let mut back = [0.0];
+        let Affine { center, scale } = scaler.outputs[0];
+        let output = (1.0 - center) / scale;
+        scaler.restore(&set, &window, &[output as f32], &mut back);
+        assert!((back[0] - (3.0 + unit)).abs() < 1e-6, "{back:?}");
+        let constant = Window { start: 50, ..window };
+        scaler.restore(&set, &constant, &[output as f32], &mut back);
+        assert!((back[0] - (7.0 + unit)).abs() < 1e-6, "{back:?}");
+    }
+
+    #[test]
+    fn no_target_of_a_part_is_seen_by_another() {
+        let set = set();
+        let parts = parts(&set, 5);
+        let [validation, test] = parts.boundaries.unwrap();
+        let time =
+            |window: &Window, ahead: usize| set.series()[0].time[window.steps().end - 1 + ahead];
+        assert!(parts.train.windows().iter().all(|window| time(window, 5) < validation));
+        assert!(parts.validation.windows().iter().all(|window| time(window, 5) < test));
+        assert!(!parts.test.is_empty() && parts.train.classes().is_empty());
+    }
+
+    #[test]
+    fn the_calendar_is_that_of_the_last_step() {
+        let set = set();
+        let parts = parts(&set, 5);
+        let scaler = ForecastScaler::fit(rule(Predicted::Value), &set, &parts.train);
+        // Steps 3 to 6: 06:00 of Thursday, 1 January 1970.
+        let mut features = [0.0; 5];
+        scaler.statics(&set, &parts.train.windows()[3], &mut features);
+        let expected = [1.0, 0.0, 0.0, 1.0];
+        assert!(features[1..].iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6));
+        let day = Calendar::YearDay.features(182 * 24 * HOUR + 15 * HOUR);
+        assert!(day[0].abs() < 0.02 && day[1] < -0.99, "{day:?}");
+    }
+}

@@ -1,0 +1,160 @@
+//! Features beside a polars script, and the test that a feature which looks ahead does not pass.
+
+use std::path::Path;
+
+use firebox_core::{Series, SeriesSet, Silent};
+
+use super::*;
+use crate::{Change, DataConfig, GapPolicy, changed, first_difference, ingest};
+
+const ROWS: &str = include_str!("../../tests/fixtures/timeframes_rows.csv");
+const FEATURES: &str = include_str!("../../tests/fixtures/timeframes_features.csv");
+
+fn config(folder: &Path, frames: Timeframes) -> DataConfig {
+    let file = folder.join("bars.csv");
+    std::fs::write(&file, ROWS).unwrap();
+    let mut config = DataConfig::new(&file);
+    config.checks.gaps = GapPolicy::Split;
+    config.timeframes = Some(frames);
+    config
+}
+
+fn short() -> Timeframes {
+    Timeframes {
+        periods: Periods { average: 7, strength: 5, fast: 4, slow: 9, signal: 3 },
+        higher_periods: HigherPeriods { average: 4, strength: 3 },
+        ..Timeframes::default()
+    }
+}
+
+#[test]
+fn features_are_those_of_the_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = ingest(&config(folder.path(), short()), folder.path(), &Silent).unwrap();
+    let mut lines = FEATURES.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').skip(2).collect();
+    let found: Vec<&str> = data.set.channels().iter().map(|c| c.name.as_str()).collect();
+    assert_eq!((found.clone(), found.len()), (names, 29));
+    assert_eq!(data.set.channels()[0].role, Role::Return);
+    let series = &data.set.series()[0];
+    let mut rows = 0;
+    let mut runs = std::collections::BTreeMap::<&str, usize>::new();
+    for (line, step) in lines.zip(0..) {
+        let mut fields = line.split(',');
+        let (closed, run) = (fields.next().unwrap(), fields.next().unwrap());
+        assert_eq!(series.time[step].to_string(), closed);
+        *runs.entry(run).or_default() += 1;
+        for (at, field) in fields.enumerate() {
+            let (expected, found) = (field.parse::<f64>().unwrap(), series.values[step * 29 + at]);
+            let error = (found - expected).abs() / (1e-3 + expected.abs());
+            assert!(error < 1e-9, "{closed} {}: {found} is not {expected}", found_name(&data, at));
+        }
+        rows += 1;
+    }
+    assert_eq!(rows, series.len());
+    let lengths: Vec<usize> = series.segments.iter().map(ExactSizeIterator::len).collect();
+    assert_eq!(lengths, runs.into_values().collect::<Vec<_>>());
+    let checks = data.checks.timeframes.unwrap();
+    assert_eq!(checks.bars, checks.warmup + rows as u64);
+    assert!(checks.runs as usize > lengths.len() && checks.lost_runs > 0, "{checks:?}");
+}
+
+fn found_name(data: &crate::Ingested, at: usize) -> &str {
+    &data.set.channels()[at].name
+}
+
+/// The first feature that the future changes.
+fn leak(config: &DataConfig) -> Option<String> {
+    let before = changed(config, &Change::None, &Silent).unwrap().0;
+    let times = &before.series()[0].time;
+    let moments = [1, 2, 3].map(|part| times[times.len() * part / 4]);
+    // Also moments in the middle of a bar, and just before and after its end.
+    let moments = moments.into_iter().flat_map(|t| [-420_000_000, -1, 0, 1].map(|by| t + by));
+    moments.into_iter().find_map(|moment| {
+        let after = changed(config, &Change::After(moment), &Silent).unwrap().0;
+        let last = [&before, &after].map(|set| *set.series()[0].values.last().unwrap());
+        assert_ne!(before, after, "the change changes something: {last:?}");
+        Some(first_difference(&before, &after, moment)?.to_string())
+    })
+}
+
+#[test]
+fn a_changed_future_changes_no_feature_and_one_that_looks_ahead_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    for stamp in [Stamp::Open, Stamp::Close] {
+        let config = config(folder.path(), Timeframes { stamp, ..short() });
+        assert_eq!(leak(&config), None);
+    }
+    let config = config(folder.path(), Timeframes { leak: true, ..short() });
+    let found = leak(&config).unwrap();
+    assert!(found.contains("feature `15min_body`"), "{found}");
+}
+
+#[test]
+fn only_closed_bars_are_visible() {
+    // One price a minute: the close of a bar is the number of the minute in which it ends.
+    let minutes = 3 * 1440;
+    let rows: Vec<f64> = (0..minutes).flat_map(|t| [f64::from(t) + 1.0; 4]).collect();
+    let roles = [Role::Open, Role::High, Role::Low, Role::Close];
+    let channels = roles.iter().enumerate().map(|(i, role)| Channel::new(format!("c{i}"), *role));
+    let series = Series::regular("a", 0, 60_000_000, rows, 4);
+    let set = SeriesSet::new(channels.collect(), vec![], vec![series]).unwrap();
+    let frames = Timeframes {
+        periods: Periods { average: 1, strength: 1, fast: 1, slow: 1, signal: 1 },
+        higher_periods: HigherPeriods { average: 1, strength: 1 },
+        ..Timeframes::default()
+    };
+    let (made, _) = derive(&set, &frames, Interval::from_microseconds(60_000_000)).unwrap();
+    let names = frames.names();
+    let at = names.iter().position(|name| name == "4h_return").unwrap();
+    let series = &made.series()[0];
+    for (step, time) in series.time.iter().enumerate() {
+        let minute = time / 60_000_000;
+        let last = (minute / 240 * 240) as f64;
+        let expected = (last / (last - 240.0)).ln();
+        let found = series.values[step * 29 + at];
+        assert!((found - expected).abs() < 1e-12, "minute {minute}: {found} {expected}");
+    }
+    assert_eq!(series.time[0], 480 * 60_000_000);
+}
+
+#[test]
+fn what_cannot_be_made_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let minutes = |m: i64| Interval::whole(m * 60_000_000);
+    let message = |frames: Timeframes| {
+        changed(&config(folder.path(), frames), &Change::None, &Silent).unwrap_err().to_string()
+    };
+    let base = message(Timeframes { base: Interval::whole(90_000_000), ..short() });
+    assert!(base.contains("`data.timeframes.base` is 90s") && base.contains("1min"), "{base}");
+    let odd = message(Timeframes { higher: vec![minutes(50)], ..short() });
+    assert!(odd.contains("50min") && odd.contains("multiple of the base, 15min"), "{odd}");
+    let week = message(Timeframes { higher: vec![minutes(7 * 1440)], ..short() });
+    assert!(week.contains("divide a day"), "{week}");
+    let order = message(Timeframes { higher: vec![minutes(240), minutes(60)], ..short() });
+    assert!(order.contains("longer than 4h"), "{order}");
+    let long = HigherPeriods { average: 5000, strength: 3 };
+    let long = message(Timeframes { higher_periods: long, ..short() });
+    assert!(long.contains("no bar is left") && long.contains("higher_periods"), "{long}");
+    let none =
+        message(Timeframes { periods: Periods { average: 0, ..short().periods }, ..short() });
+    assert!(none.contains("average: 0"), "{none}");
+    let mut plain = config(folder.path(), short());
+    plain.columns.channels = vec!["open".into(), "close".into()];
+    let plain = changed(&plain, &Change::None, &Silent).unwrap_err().to_string();
+    assert!(plain.contains("open, high, low and close"), "{plain}");
+    let zero = ROWS.replacen("1.0", "0.0", 4);
+    std::fs::write(folder.path().join("bars.csv"), zero).unwrap();
+    let mut config = DataConfig::new(folder.path().join("bars.csv"));
+    config.checks.gaps = GapPolicy::Split;
+    config.checks.ohlc = crate::Policy::Fill;
+    config.timeframes = Some(short());
+    let zero = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
+    assert!(zero.contains("zero or negative"), "{zero}");
+    let mut rows: Vec<String> = ROWS.lines().map(str::to_owned).collect();
+    let time = rows[1200].split(',').next().unwrap().to_owned();
+    rows[1200] = format!("{time},1e-300,3e38,1e-300,1e-300");
+    std::fs::write(folder.path().join("bars.csv"), rows.join("\n") + "\n").unwrap();
+    let far = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
+    assert!(far.contains("the feature `15min_") && far.contains("too far apart"), "{far}");
+}

@@ -1,0 +1,429 @@
+//! What an encoder's pre-training is worth to a classifier, by how many labels there are.
+//!
+//! Arms are ways of beginning and freezing the encoder; each is trained at each share of the labels with
+//! several seeds. Here are only their predictions for the same test windows: scores, paired differences,
+//! and the one sentence that is left of them. Nothing here trains.
+
+use std::collections::BTreeMap;
+
+use firebox_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::bound_when_all_agree;
+use crate::text::{list, percent, points, signed_points};
+use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
+use crate::{Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling};
+
+/// A way of beginning and freezing the encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arm {
+    /// Begun with the pre-trained weights, frozen at first, then trained.
+    FineTuned,
+    /// Begun with the pre-trained weights and frozen: only the head is trained.
+    PreTrainedFrozen,
+    /// Begun at random and trained as a whole from the first epoch.
+    FromScratch,
+    /// Begun at random and frozen: only the head is trained.
+    RandomFrozen,
+}
+
+impl Arm {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::FineTuned, Self::PreTrainedFrozen, Self::FromScratch, Self::RandomFrozen];
+
+    /// Its name in running text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FineTuned => "pre-trained, fine-tuned",
+            Self::PreTrainedFrozen => "pre-trained, frozen",
+            Self::FromScratch => "from scratch",
+            Self::RandomFrozen => "random, frozen",
+        }
+    }
+
+    /// Whether it begins with the pre-trained weights.
+    pub fn is_pretrained(self) -> bool {
+        matches!(self, Self::FineTuned | Self::PreTrainedFrozen)
+    }
+}
+
+/// What arms predicted at one share of the labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharePredictions {
+    /// Share of the labelled training windows, above 0 and at most 1.
+    pub share: f64,
+    /// Training windows of each seed, in the mean.
+    pub windows: f64,
+    /// Test predictions of each arm, `[seed][window]`.
+    pub arms: BTreeMap<Arm, Predictions>,
+}
+
+/// One arm at one share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmScore {
+    /// The arm.
+    pub arm: Arm,
+    /// Seeds.
+    pub seeds: usize,
+    /// Standard deviation of the headline metric over the seeds, where there are several.
+    pub spread: Option<f64>,
+    /// Every metric, in the mean over the seeds, with its interval over seeds and test windows.
+    pub metrics: BTreeMap<Metric, Estimate>,
+    /// Seeds that predicted a single class for every test window.
+    pub constant: usize,
+}
+
+/// The fine-tuned encoder minus something else at one share, in the headline metric, on the same
+/// resamples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmDifference {
+    /// The other arm; none for the majority class.
+    pub baseline: Option<Arm>,
+    /// Fine-tuned minus the other.
+    pub difference: Estimate,
+}
+
+/// Everything at one share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShareScores {
+    /// Share of the labelled training windows.
+    pub share: f64,
+    /// Training windows, in the mean over the seeds.
+    pub windows: f64,
+    /// Scores, in the order of [`Arm::ALL`].
+    pub arms: Vec<ArmScore>,
+    /// The fine-tuned encoder against each other arm and the majority class.
+    pub differences: Vec<ArmDifference>,
+}
+
+/// The scores of all arms at all shares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FewLabels {
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// The metric of the verdict.
+    pub metric: Metric,
+    /// Share of the resamples within an interval.
+    pub confidence: f64,
+    /// Test windows.
+    pub windows: usize,
+    /// Consecutive test windows that were drawn together.
+    pub block: usize,
+    /// Scores, from the smallest share on.
+    pub shares: Vec<ShareScores>,
+    /// The headline metric of always answering the majority class.
+    pub majority: Estimate,
+    /// Name of that class.
+    pub majority_class: String,
+    /// Of the fine-tuned encoder at the largest share, summed over the seeds.
+    pub confusion: Confusion,
+}
+
+impl FewLabels {
+    /// Compares predictions. `majority` is the most frequent class among all labelled training windows,
+    /// `overlap` the consecutive test windows that share a step.
+    ///
+    /// # Panics
+    ///
+    /// When an arm has another number of predictions than there are test windows, or a class is not
+    /// below the number of classes.
+    pub fn of(
+        config: &EvalConfig,
+        classes: &[String],
+        truth: &[u32],
+        majority: u32,
+        overlap: usize,
+        mut shares: Vec<SharePredictions>,
+    ) -> Self {
+        shares.sort_by(|a, b| a.share.total_cmp(&b.share));
+        let block = config.block.unwrap_or(overlap).clamp(1, truth.len().max(1));
+        let resampling = Resampling {
+            stream: Stream::new(config.seed, "evaluation bootstrap"),
+            resamples: config.resamples,
+            block,
+            confidence: config.confidence,
+        };
+        let count = classes.len();
+        let constant = Predictions::single(vec![majority; truth.len()]);
+        let confusion = shares.last().and_then(|share| share.arms.get(&Arm::FineTuned));
+        let confusion = summed(count, truth, confusion);
+        let base = Comparison::new(&resampling, count, truth, std::slice::from_ref(&constant));
+        let scored =
+            shares.iter().map(|share| score(config, &resampling, count, truth, share, &constant));
+        Self {
+            classes: classes.to_vec(),
+            metric: config.metric,
+            confidence: config.confidence,
+            windows: truth.len(),
+            block,
+            shares: scored.collect(),
+            majority: base.estimate(0, config.metric),
+            majority_class: classes.get(majority as usize).cloned().unwrap_or_default(),
+            confusion,
+        }
+    }
+
+    /// One sentence on whether pre-training helps, and at which shares.
+    pub fn verdict(&self) -> Verdict {
+        let independent = self.windows / self.block.max(1);
+        let lines: Vec<String> = self.shares.iter().filter_map(|share| self.line(share)).collect();
+        if lines.is_empty() {
+            let sentence =
+                "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
+            return Verdict { outcome: Outcome::NoLabels, sentence: sentence.to_owned() };
+        }
+        let interval = percent_interval(self.confidence);
+        let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
+        if independent < FEWEST_WINDOWS {
+            let sentence = format!(
+                "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {said}."
+            );
+            return Verdict { outcome: Outcome::TooFewWindows, sentence };
+        }
+        let wins = |share: &&ShareScores| {
+            !share.differences.is_empty()
+                && share.differences.iter().all(|other| other.difference.is_above_zero())
+        };
+        let name = |share: &ShareScores| percent(share.share);
+        let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
+        let all = self.shares.len();
+        let chance = self.shares.iter().filter(|share| self.is_majority(share)).count();
+        let (outcome, start) = match won.len() {
+            0 if chance == all => (
+                Outcome::DoesNotBeat,
+                format!(
+                    "Fine-tuning is no better than always answering the majority class `{}` ({}), so nothing was learnt",
+                    self.majority_class,
+                    percent(self.majority.value)
+                ),
+            ),
+            0 => (Outcome::DoesNotBeat, "Pre-training does not help".to_owned()),
+            count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
+            _ => (
+                Outcome::Beats,
+                format!(
+                    "Pre-training helps with {} of the labels, not with all shares",
+                    list(&won)
+                ),
+            ),
+        };
+        Verdict { outcome, sentence: format!("{start}: {said}.") }
+    }
+
+    /// Whether the fine-tuned encoder's score cannot be told from that of the majority class.
+    pub fn is_majority(&self, share: &ShareScores) -> bool {
+        let against = share.differences.iter().find(|other| other.baseline.is_none());
+        against.is_some_and(|other| !other.difference.is_above_zero())
+    }
+
+    /// What one share says.
+    fn line(&self, share: &ShareScores) -> Option<String> {
+        let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
+        let value = own.metrics.get(&self.metric)?;
+        let mut line = format!(
+            "with {} of the labels (about {:.0} windows) {} {} ({} to {})",
+            percent(share.share),
+            share.windows,
+            percent(value.value),
+            self.metric.name(),
+            percent(value.low),
+            percent(value.high)
+        );
+        let hardest = share
+            .differences
+            .iter()
+            .min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
+        if let Some(ArmDifference { baseline, difference }) = hardest {
+            let name = baseline.map_or("the majority class", Arm::name);
+            let (low, high) = (signed_points(difference.low), signed_points(difference.high));
+            line += &match () {
+                () if difference.is_above_zero() => format!(
+                    ", {} points above the best of the others, {name} ({low} to {high})",
+                    points(difference.value)
+                ),
+                () if difference.is_below_zero() => format!(
+                    ", worse than {name} by {} points ({low} to {high})",
+                    points(difference.value.abs())
+                ),
+                () => format!(
+                    ", not told from {name}: {} points ({low} to {high})",
+                    signed_points(difference.value)
+                ),
+            };
+        }
+        if self.is_majority(share) {
+            line += &format!(
+                ", no better than the majority class `{}` ({})",
+                self.majority_class,
+                percent(self.majority.value)
+            );
+        }
+        Some(line)
+    }
+}
+
+fn summed(classes: usize, truth: &[u32], predictions: Option<&Predictions>) -> Confusion {
+    let mut sum = Confusion { classes, counts: vec![0; classes * classes] };
+    for run in predictions.iter().flat_map(|predictions| &predictions.runs) {
+        let one = Confusion::of(classes, truth, run);
+        sum.counts.iter_mut().zip(one.counts).for_each(|(sum, count)| *sum += count);
+    }
+    sum
+}
+
+fn score(
+    config: &EvalConfig,
+    resampling: &Resampling,
+    classes: usize,
+    truth: &[u32],
+    share: &SharePredictions,
+    majority: &Predictions,
+) -> ShareScores {
+    let (arms, mut all): (Vec<Arm>, Vec<Predictions>) =
+        share.arms.iter().map(|(arm, predictions)| (*arm, predictions.clone())).unzip();
+    all.push(majority.clone());
+    let comparison = Comparison::new(resampling, classes, truth, &all);
+    let independent = truth.len() as f64 / resampling.block as f64;
+    let bound = bound_when_all_agree(independent, config.confidence);
+    let scores = arms.iter().enumerate().map(|(place, arm)| {
+        let metrics = Metric::ALL.into_iter().map(|metric| {
+            let mut estimate = comparison.estimate(place, metric);
+            // All right in every resample is no certainty.
+            if estimate.low == 1.0 {
+                estimate.low = bound;
+            }
+            (metric, estimate)
+        });
+        let runs = &all[place].runs;
+        let values = all[place].metrics(classes, truth);
+        let values: Vec<f64> = values.iter().map(|metrics| config.metric.of(metrics)).collect();
+        let constant = |run: &&Vec<u32>| run.windows(2).all(|pair| pair[0] == pair[1]);
+        ArmScore {
+            arm: *arm,
+            seeds: runs.len(),
+            spread: deviation(&values),
+            metrics: metrics.collect(),
+            constant: runs.iter().filter(constant).count(),
+        }
+    });
+    let own = arms.iter().position(|arm| *arm == Arm::FineTuned);
+    let others = arms.iter().map(|arm| Some(*arm)).chain([None]).enumerate();
+    let differences = others.filter(|(_, other)| *other != Some(Arm::FineTuned)).filter_map(
+        |(place, baseline)| {
+            let difference = comparison.difference(own?, place, config.metric);
+            Some(ArmDifference { baseline, difference })
+        },
+    );
+    ShareScores {
+        share: share.share,
+        windows: share.windows,
+        arms: scores.collect(),
+        differences: differences.collect(),
+    }
+}
+
+/// The unbiased standard deviation of several values.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let square: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| (square / (count - 1.0)).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        ["rest", "move"].map(str::to_owned).to_vec()
+    }
+
+    /// Test windows of which two thirds are of class 0.
+    fn truth() -> Vec<u32> {
+        (0..300).map(|at| u32::from(at % 3 == 0)).collect()
+    }
+
+    /// Predictions that are right with this probability.
+    fn right(share: f64, seeds: u64) -> Predictions {
+        let run = |seed| {
+            let mut draws = Stream::new(seed, "arm").substream((share * 1e6) as u64).draws();
+            truth()
+                .iter()
+                .map(|class| if draws.chance(share) { *class } else { 1 - class })
+                .collect()
+        };
+        Predictions { runs: (0..seeds).map(run).collect() }
+    }
+
+    fn compared(shares: &[(f64, [Predictions; 4])]) -> FewLabels {
+        let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
+        let shares = shares.iter().map(|(share, arms)| SharePredictions {
+            share: *share,
+            windows: 200.0 * share,
+            arms: Arm::ALL.into_iter().zip(arms.clone()).collect(),
+        });
+        FewLabels::of(&config, &names(), &truth(), 0, 1, shares.collect())
+    }
+
+    #[test]
+    fn a_win_over_every_arm_and_the_majority_is_one() {
+        let arms = [0.95, 0.8, 0.82, 0.6].map(|share| right(share, 3));
+        let scores = compared(&[(1.0, arms.clone()), (0.05, arms)]);
+        assert_eq!(scores.shares[0].share, 0.05, "in the order of the shares");
+        assert_eq!(scores.shares[0].differences.len(), 4);
+        let verdict = scores.verdict();
+        assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
+        assert!(verdict.sentence.starts_with(
+            "Pre-training helps: fine-tuned test scores (95 % intervals): with 5.0 % of the"
+        ));
+        assert_eq!(scores.confusion.total(), 900);
+        let own = &scores.shares[0].arms[0];
+        assert!(own.arm == Arm::FineTuned && own.seeds == 3 && own.spread.is_some());
+    }
+
+    #[test]
+    fn what_equals_the_majority_class_is_said_to_be_nothing() {
+        let constant = Predictions { runs: vec![vec![0; 300]; 3] };
+        let arms = [(); 4].map(|()| constant.clone());
+        let scores = compared(&[(0.1, arms)]);
+        let verdict = scores.verdict();
+        assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
+        assert!(
+            verdict.sentence.starts_with(
+                "Fine-tuning is no better than always answering the majority class `rest` (66.7 %), so nothing was learnt"
+            ),
+            "{}",
+            verdict.sentence
+        );
+        assert_eq!(scores.shares[0].arms[0].constant, 3);
+    }
+
+    #[test]
+    fn a_share_that_is_not_won_is_not_claimed() {
+        let won = [0.95, 0.8, 0.8, 0.6].map(|share| right(share, 3));
+        let lost = [0.8, 0.8, 0.95, 0.6].map(|share| right(share, 3));
+        let verdict = compared(&[(0.05, won), (1.0, lost.clone())]).verdict();
+        assert_eq!(verdict.outcome, Outcome::Beats);
+        let start = "Pre-training helps with 5.0 % of the labels, not with all shares: ";
+        assert!(verdict.sentence.starts_with(start), "{}", verdict.sentence);
+        let verdict = compared(&[(1.0, lost)]).verdict();
+        assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
+        assert!(verdict.sentence.contains("worse than from scratch by"), "{}", verdict.sentence);
+    }
+
+    #[test]
+    fn few_windows_and_no_fine_tuned_arm_claim_nothing() {
+        let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+        let arms = BTreeMap::from([(Arm::FromScratch, Predictions::single(vec![0; 6]))]);
+        let share = SharePredictions { share: 1.0, windows: 6.0, arms };
+        let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
+        assert_eq!(scores.verdict().outcome, Outcome::NoLabels);
+        let arms = BTreeMap::from([(Arm::FineTuned, Predictions::single(vec![0, 1, 0, 1, 0, 1]))]);
+        let share = SharePredictions { share: 1.0, windows: 6.0, arms };
+        let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
+        assert_eq!(scores.verdict().outcome, Outcome::TooFewWindows);
+        assert!(scores.shares[0].arms[0].metrics[&Metric::Accuracy].low < 1.0);
+    }
+}

@@ -1,0 +1,134 @@
+//! Forecasts of several targets at several horizons, measured beside what anybody could say without a
+//! model: the last value, that of a season before, and a linear model of the same windows.
+//!
+//! Errors are in the units of the targets. Test windows overlap in time, and so do their targets:
+//! resamples draw blocks of consecutive windows, and all forecasters are measured on the same ones.
+//! Nothing here trains a network or knows a scale.
+
+mod baselines;
+mod linear;
+mod scores;
+mod verdict;
+
+use serde::{Deserialize, Serialize};
+
+pub use baselines::{last_value, seasonal_naive, seasonal_scale, usual_season};
+pub use linear::{Linear, LinearData};
+pub use scores::{ForecastData, evaluate_forecasts};
+pub use verdict::forecast_verdict;
+
+use crate::Estimate;
+
+/// What forecasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Forecaster {
+    /// The trained model.
+    Model,
+    /// The last value of the window, at every horizon.
+    LastValue,
+    /// The value of the same place of the season before, so many steps long.
+    SeasonalNaive(usize),
+    /// Ridge regression on the values of the window and the static features.
+    Linear,
+}
+
+impl Forecaster {
+    /// Its name for a reader.
+    pub fn name(self) -> String {
+        match self {
+            Self::Model => "model".to_owned(),
+            Self::LastValue => "last value".to_owned(),
+            Self::SeasonalNaive(season) => format!("seasonal naive ({season} steps)"),
+            Self::Linear => "linear model".to_owned(),
+        }
+    }
+}
+
+/// Forecasts of the test windows by one forecaster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecasts {
+    /// Whose they are.
+    pub forecaster: Forecaster,
+    /// `[run][window · output]`: one run for each seed; what has nothing random has a single one.
+    pub runs: Vec<Vec<f64>>,
+}
+
+/// One output of a forecaster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForecastOutput {
+    /// Name of the channel.
+    pub target: String,
+    /// Steps after the last one of the window.
+    pub horizon: usize,
+}
+
+/// The errors of one forecaster at one output, or over all of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForecastScore {
+    /// Whose they are.
+    pub forecaster: Forecaster,
+    /// Place among [`ForecastEvaluation::outputs`]; none: the mean over all of them.
+    pub output: Option<usize>,
+    /// Mean absolute error, in the target's units.
+    pub mae: Estimate,
+    /// Root of the mean squared error, in the target's units.
+    pub rmse: Estimate,
+    /// Share of the variance of the test values that is explained: 1 is perfect, 0 their mean.
+    pub r2: Estimate,
+    /// Mean absolute scaled error: the absolute error in units of what the seasonal naive forecast
+    /// errs by on the training steps. Source: Hyndman and Koehler, "Another look at measures of
+    /// forecast accuracy", 2006.
+    pub mase: Estimate,
+    /// Mean absolute error of each run; their spread is that of the seeds.
+    pub runs: Vec<f64>,
+}
+
+/// How much less the model errs than a baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForecastGain {
+    /// The baseline.
+    pub baseline: Forecaster,
+    /// Place among [`ForecastEvaluation::outputs`]; none: over all of them, by MASE.
+    pub output: Option<usize>,
+    /// `1 − error of the model / error of the baseline`, of the mean absolute errors on the same
+    /// windows: above 0 the model is better.
+    pub gain: Estimate,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForecastEvaluation {
+    /// The outputs, in their order.
+    pub outputs: Vec<ForecastOutput>,
+    /// Test windows.
+    pub windows: usize,
+    /// Consecutive windows that are drawn together.
+    pub block: usize,
+    /// Share of the resamples within an interval.
+    pub confidence: f64,
+    /// Scores of every forecaster, the model first, each at every output and then over all.
+    pub scores: Vec<ForecastScore>,
+    /// The model beside every baseline.
+    pub gains: Vec<ForecastGain>,
+}
+
+impl ForecastEvaluation {
+    /// The scores of a forecaster at an output, or over all of them.
+    pub fn score(&self, forecaster: Forecaster, output: Option<usize>) -> Option<&ForecastScore> {
+        let same =
+            |score: &&ForecastScore| score.forecaster == forecaster && score.output == output;
+        self.scores.iter().find(same)
+    }
+
+    /// The gain over a baseline at an output, or over all of them.
+    pub fn gain(&self, baseline: Forecaster, output: Option<usize>) -> Option<&ForecastGain> {
+        self.gains.iter().find(|gain| gain.baseline == baseline && gain.output == output)
+    }
+
+    /// Everything that the model is measured beside.
+    pub fn baselines(&self) -> Vec<Forecaster> {
+        let all = self.gains.iter().filter(|gain| gain.output.is_none());
+        all.map(|gain| gain.baseline).collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! Errors of forecasts with their intervals, and the model beside its baselines.
+
+use super::{ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
+use crate::{Estimate, EvalError, Resampling};
+
+/// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
+const ERRORS: usize = 3;
+/// Sums kept of each window and output of the truth: value about the mean, and its square.
+const VALUES: usize = 2;
+/// Mean absolute error, root mean squared error, R², mean absolute scaled error.
+const METRICS: usize = 4;
+const MAE: usize = 0;
+const MASE: usize = 3;
+
+/// What is forecast in the test windows.
+#[derive(Clone, Copy, Debug)]
+pub struct ForecastData<'a> {
+    /// What the outputs are.
+    pub outputs: &'a [ForecastOutput],
+    /// The true values, `[window, output]`; windows in the order of time.
+    pub truth: &'a [f64],
+    /// What absolute errors are divided by for MASE, `[window, output]`; NaN where there is none.
+    pub scales: &'a [f64],
+}
+
+/// Measures all forecasters on the same windows and the same resamples of them. The first one is the
+/// model, the others are what it is compared with.
+///
+/// # Errors
+/// When there is no window, or a forecast of the model is not finite.
+///
+/// # Panics
+/// When a run has another number of forecasts than there are true values.
+pub fn evaluate_forecasts(
+    data: &ForecastData<'_>,
+    forecasts: &[Forecasts],
+    resampling: &Resampling,
+) -> Result<ForecastEvaluation, EvalError> {
+    let outputs = data.outputs.len();
+    let windows = data.truth.len() / outputs.max(1);
+    if windows == 0 {
+        return Err(EvalError::NoForecast);
+    }
+    for Forecasts { forecaster, runs } in forecasts {
+        for run in runs {
+            assert_eq!(run.len(), data.truth.len(), "one forecast for each true value");
+            if let Some(at) = run.iter().position(|value| !value.is_finite()) {
+                let (window, forecaster) = (at / outputs, forecaster.name());
+                return Err(EvalError::NotFiniteForecast { forecaster, window, value: run[at] });
+            }
+        }
+    }
+    let sums = Sums::new(data, forecasts);
+    let all: Vec<_> = std::iter::once((0, windows)).collect();
+    let values = sums.metrics(&all, |_, runs| (0..runs).collect());
+    let resampled = resampling.map_blocks(windows, |blocks, stream| {
+        sums.metrics(blocks, |place, runs| match runs {
+            1 => vec![0],
+            _ => {
+                let mut draws = stream.substream(place as u64).draws();
+                (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
+            }
+        })
+    });
+    let estimate = |of: &dyn Fn(&[Metrics]) -> f64| {
+        let resampled: Vec<f64> = resampled.iter().map(|metrics| of(metrics)).collect();
+        Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
+    };
+    let places = || (0..outputs).map(Some).chain([None]);
+    let mut evaluation = ForecastEvaluation {
+        outputs: data.outputs.to_vec(),
+        windows,
+        block: resampling.block.clamp(1, windows),
+        confidence: resampling.confidence,
+        scores: vec![],
+        gains: vec![],
+    };
+    for (place, Forecasts { forecaster, runs }) in forecasts.iter().enumerate() {
+        for output in places() {
+            let metric = |metric| estimate(&|all| all[place].of(output, metric));
+            let run = |run| sums.metrics_of(place, &[run], &all).of(output, MAE);
+            evaluation.scores.push(ForecastScore {
+                forecaster: *forecaster,
+                output,
+                mae: metric(MAE),
+                rmse: metric(1),
+                r2: metric(2),
+                mase: metric(MASE),
+                runs: (0..runs.len()).map(run).collect(),
+            });
+            if place > 0 {
+                // Over targets of different units only the scaled error has a mean.
+                let by = if output.is_none() { MASE } else { MAE };
+                let gain = estimate(&|all| 1.0 - all[0].of(output, by) / all[place].of(output, by));
+                evaluation.gains.push(ForecastGain { baseline: *forecaster, output, gain });
+            }
+        }
+    }
+    Ok(evaluation)
+}
+
+/// `[output][metric]`
+struct Metrics(Vec<[f64; METRICS]>);
+
+impl Metrics {
+    /// At an output, or the mean over all of them that have it.
+    fn of(&self, output: Option<usize>, metric: usize) -> f64 {
+        match output {
+            Some(output) => self.0[output][metric],
+            None => {
+                let known = self.0.iter().map(|all| all[metric]).filter(|value| !value.is_nan());
+                let (count, sum) = known.fold((0.0, 0.0), |(n, sum), value| (n + 1.0, sum + value));
+                sum / count
+            }
+        }
+    }
+}
+
+/// Sums over all windows before each, so that a block of windows costs one subtraction.
+struct Sums {
+    outputs: usize,
+    /// `[forecaster][run]`, each `[window + 1, output, error]`
+    errors: Vec<Vec<Vec<f64>>>,
+    /// `[window + 1, output, value]`
+    truth: Vec<f64>,
+}
+
+impl Sums {
+    fn new(data: &ForecastData<'_>, forecasts: &[Forecasts]) -> Self {
+        let outputs = data.outputs.len();
+        let windows = data.truth.len() / outputs;
+        // About their mean, so that squares keep their digits.
+        let mut means = vec![0.0; outputs];
+        for (at, value) in data.truth.iter().enumerate() {
+            means[at % outputs] += value / windows as f64;
+        }
+        let truth = |at: usize| {
+            let value = data.truth[at] - means[at % outputs];
+            [value, value * value]
+        };
+        let errors = |run: &Vec<f64>| {
+            let error = |at: usize| {
+                let error = (run[at] - data.truth[at]).abs();
+                [error, error * error, error / data.scales[at]]
+            };
+            running(data.truth.len(), outputs, error)
+        };
+        let of = |forecasts: &Forecasts| forecasts.runs.iter().map(errors).collect();
+        Self {
+            outputs,
+            errors: forecasts.iter().map(of).collect(),
+            truth: running(data.truth.len(), outputs, truth),
+        }
+    }
+
+    /// Metrics of every forecaster on blocks of windows, the mean over the runs that `drawn` names.
+    fn metrics(
+        &self,
+        blocks: &[(usize, usize)],
+        drawn: impl Fn(usize, usize) -> Vec<usize>,
+    ) -> Vec<Metrics> {
+        let each = self.errors.iter().enumerate();
+        each.map(|(place, runs)| self.metrics_of(place, &drawn(place, runs.len()), blocks))
+            .collect()
+    }
+
+    fn metrics_of(&self, place: usize, runs: &[usize], blocks: &[(usize, usize)]) -> Metrics {
+        let windows: usize = blocks.iter().map(|(_, length)| length).sum();
+        let truth = over::<VALUES>(&self.truth, self.outputs, blocks);
+        let mut metrics = vec![[0.0; METRICS]; self.outputs];
+        for run in runs {
+            let errors = over::<ERRORS>(&self.errors[place][*run], self.outputs, blocks);
+            for (output, metrics) in metrics.iter_mut().enumerate() {
+                let ([absolute, squared, scaled], [sum, squares]) = (errors[output], truth[output]);
+                let count = windows as f64;
+                let spread = squares - sum * sum / count;
+                let all = [
+                    absolute / count,
+                    (squared / count).sqrt(),
+                    1.0 - squared / spread,
+                    scaled / count,
+                ];
+                metrics
+                    .iter_mut()
+                    .zip(all)
+                    .for_each(|(sum, value)| *sum += value / runs.len() as f64);
+            }
+        }
+        Metrics(metrics)
+    }
+}
+
+/// Sums of `of` over all windows before each, `[window + 1, output, number]`.
+fn running<const N: usize>(
+    values: usize,
+    outputs: usize,
+    of: impl Fn(usize) -> [f64; N],
+) -> Vec<f64> {
+    let row = outputs * N;
+    let mut sums = vec![0.0; row + values * N];
+    for at in 0..values {
+        for (place, value) in of(at).into_iter().enumerate() {
+            let place = at * N + place;
+            sums[row + place] = sums[place] + value;
+        }
+    }
+    sums
+}
+
+/// Sums over blocks of windows, `[output][number]`. A block that reaches beyond the last window goes
+/// on with the first.
+fn over<const N: usize>(sums: &[f64], outputs: usize, blocks: &[(usize, usize)]) -> Vec<[f64; N]> {
+    let row = outputs * N;
+    let windows = sums.len() / row - 1;
+    let mut out = vec![[0.0; N]; outputs];
+    let mut add = |from: usize, to: usize| {
+        for (place, out) in out.as_flattened_mut().iter_mut().enumerate() {
+            *out += sums[to * row + place] - sums[from * row + place];
+        }
+    };
+    for (start, length) in blocks {
+        let end = start + length;
+        add(*start, end.min(windows));
+        if end > windows {
+            add(0, end - windows);
+        }
+    }
+    out
+}

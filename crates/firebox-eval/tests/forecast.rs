@@ -1,0 +1,179 @@
+//! Errors of forecasts and the linear forecaster beside scikit-learn, and the intervals and the verdict
+//! beside what theory says of made errors. The golden values are written by `golden/make_forecast.py`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use firebox_core::Stream;
+use firebox_eval::{
+    Estimate, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore, Forecaster,
+    Forecasts, Linear, LinearData, Outcome, Resampling, evaluate_forecasts, forecast_verdict,
+};
+use serde_json::Value;
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("golden/forecast.json")).unwrap()
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn resampling(block: usize) -> Resampling {
+    Resampling { stream: Stream::new(1, "bootstrap"), resamples: 1000, block, confidence: 0.95 }
+}
+
+fn outputs(count: usize) -> Vec<ForecastOutput> {
+    let output = |horizon| ForecastOutput { target: "load".to_owned(), horizon };
+    (1..=count).map(output).collect()
+}
+
+/// Forecasts of one output by the model and by the last value, with these errors.
+fn measured(model: &[Vec<f64>], naive: &[f64], block: usize) -> ForecastEvaluation {
+    let truth: Vec<f64> = (0..naive.len()).map(|at| (at as f64 / 7.0).sin()).collect();
+    let off = |errors: &Vec<f64>| truth.iter().zip(errors).map(|(t, e)| t + e).collect();
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs: model.iter().map(off).collect() },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![off(&naive.to_vec())] },
+    ];
+    let (outputs, scales) = (outputs(1), vec![2.0; truth.len()]);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+    evaluate_forecasts(&data, &forecasts, &resampling(block)).unwrap()
+}
+
+fn noise(seed: u64, count: usize, size: f64) -> Vec<f64> {
+    let mut draws = Stream::new(seed, "errors").draws();
+    (0..count).map(|_| size * draws.normal()).collect()
+}
+
+#[test]
+fn errors_are_those_of_scikit_learn() {
+    let golden = &golden()["scores"];
+    let (truth, scales) = (floats(&golden["truth"]), floats(&golden["scales"]));
+    let runs = golden["model"].as_array().unwrap().iter().map(floats).collect();
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![floats(&golden["naive"])] },
+    ];
+    let outputs = outputs(3);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+    let found = evaluate_forecasts(&data, &forecasts, &resampling(4)).unwrap();
+    let of: [(&str, fn(&ForecastScore) -> Estimate); 4] = [
+        ("mae", |score| score.mae),
+        ("rmse", |score| score.rmse),
+        ("r2", |score| score.r2),
+        ("mase", |score| score.mase),
+    ];
+    for (forecaster, name) in
+        [(Forecaster::Model, "model_scores"), (Forecaster::LastValue, "naive_scores")]
+    {
+        for (metric, value) in of {
+            let expected = floats(&golden[name][metric]);
+            for (output, expected) in expected.iter().enumerate() {
+                let found = value(found.score(forecaster, Some(output)).unwrap());
+                assert!((found.value - expected).abs() < 1e-9 * expected.abs(), "{name} {metric}");
+                assert!(found.low <= found.value && found.value <= found.high, "{found:?}");
+            }
+            let mean = expected.iter().sum::<f64>() / 3.0;
+            let all = value(found.score(forecaster, None).unwrap()).value;
+            assert!((all - mean).abs() < 1e-9 * mean.abs(), "{name} {metric}");
+        }
+    }
+    let gain = found.gain(Forecaster::LastValue, Some(1)).unwrap().gain.value;
+    let [model, naive] = ["model_scores", "naive_scores"].map(|n| floats(&golden[n]["mae"])[1]);
+    assert!((gain - (1.0 - model / naive)).abs() < 1e-9);
+}
+
+#[test]
+fn the_linear_forecaster_is_scikit_learns_ridge() {
+    let golden = &golden()["ridge"];
+    let width = golden["width"].as_u64().unwrap() as usize;
+    let rows = floats(&golden["rows"]);
+    let targets: Vec<f32> = floats(&golden["targets"]).iter().map(|v| *v as f32).collect();
+    let sizes: Vec<usize> = floats(&golden["sizes"]).iter().map(|v| *v as usize).collect();
+    let part = |place: usize| {
+        let from: usize = sizes[..place].iter().sum();
+        (from, from + sizes[place])
+    };
+    let reader = |from: usize| {
+        let rows = &rows;
+        move |sample: usize, out: &mut [f64]| {
+            out.copy_from_slice(&rows[(from + sample) * width..(from + sample + 1) * width]);
+        }
+    };
+    let readers = [0, 1, 2].map(|place| reader(part(place).0));
+    let data = |place: usize| {
+        let (from, to) = part(place);
+        let targets = &targets[2 * from..2 * to];
+        LinearData { samples: to - from, width, features: &readers[place], targets }
+    };
+    let fit = Linear::fit(&data(0), Some(&data(1))).unwrap();
+    assert_eq!(fit.penalty, golden["penalty"].as_f64().unwrap());
+    let expected = floats(&golden["predicted"]);
+    let found = fit.predict(&data(2));
+    let size = expected.iter().map(|v| v * v).sum::<f64>();
+    let error: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
+    assert!((error / size).sqrt() < 1e-6, "{}", (error / size).sqrt());
+    assert!(Linear::fit(&data(0), None).unwrap().penalty <= 1e-4);
+    let none = LinearData { samples: 0, targets: &[], ..data(0) };
+    assert!(Linear::fit(&none, None).is_none());
+}
+
+#[test]
+fn blocks_widen_the_interval_of_errors_that_hang_together() {
+    // Fifty errors, ten times each.
+    let few = noise(1, 50, 1.0);
+    let errors: Vec<f64> = (0..500).map(|at| few[at / 10]).collect();
+    let width = |block| {
+        let found = measured(&[errors.clone()], &noise(2, 500, 1.0), block);
+        let mae = found.score(Forecaster::Model, Some(0)).unwrap().mae;
+        mae.high - mae.low
+    };
+    assert!(width(10) > 2.0 * width(1), "{} {}", width(10), width(1));
+}
+
+#[test]
+fn a_gain_counts_only_where_its_interval_lies_above_zero() {
+    let naive = noise(3, 600, 1.0);
+    let half: Vec<f64> = naive.iter().map(|error| error / 2.0).collect();
+    let better = measured(&[half.clone()], &naive, 6);
+    let gain = better.gain(Forecaster::LastValue, Some(0)).unwrap().gain;
+    // Paired: every resample gives the same share.
+    assert!((gain.low - 0.5).abs() < 1e-9 && (gain.high - 0.5).abs() < 1e-9, "{gain:?}");
+    let said = forecast_verdict(&better);
+    assert_eq!(said.outcome, Outcome::Beats);
+    insta::assert_snapshot!(said.sentence, @"");
+    let equal = forecast_verdict(&measured(&[noise(4, 600, 1.0)], &naive, 6));
+    assert_eq!(equal.outcome, Outcome::DoesNotBeat);
+    insta::assert_snapshot!(equal.sentence, @"");
+    let worse = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &naive, 6));
+    insta::assert_snapshot!(worse.sentence, @"");
+    let few = forecast_verdict(&measured(&[half], &naive, 40));
+    assert_eq!(few.outcome, Outcome::TooFewWindows);
+    insta::assert_snapshot!(few.sentence, @"");
+}
+
+#[test]
+fn seeds_widen_the_interval_too() {
+    let naive = noise(5, 400, 1.0);
+    let runs: Vec<Vec<f64>> =
+        [0.5, 0.8, 1.1].map(|size| naive.iter().map(|error| error * size).collect()).to_vec();
+    let several = measured(&runs, &naive, 1);
+    let one = measured(&runs[1..2], &naive, 1);
+    let gain = |found: &ForecastEvaluation| found.gain(Forecaster::LastValue, None).unwrap().gain;
+    assert!((gain(&several).value - 0.2).abs() < 1e-9 && (gain(&one).value - 0.2).abs() < 1e-9);
+    assert!(gain(&several).high - gain(&several).low > 0.2, "{:?}", gain(&several));
+    assert!(gain(&one).high - gain(&one).low < 1e-9);
+    assert_eq!(several.score(Forecaster::Model, Some(0)).unwrap().runs.len(), 3);
+}
+
+#[test]
+fn forecasts_that_are_no_numbers_are_refused() {
+    let truth = [1.0, 2.0];
+    let forecasts = [Forecasts { forecaster: Forecaster::Model, runs: vec![vec![1.0, f64::NAN]] }];
+    let outputs = outputs(1);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &[1.0; 2] };
+    let error = evaluate_forecasts(&data, &forecasts, &resampling(1)).unwrap_err();
+    assert_eq!(error.to_string(), "the forecast of test window 1 by the model is NaN");
+    let data = ForecastData { outputs: &outputs, truth: &[], scales: &[] };
+    assert!(evaluate_forecasts(&data, &[], &resampling(1)).is_err());
+}

@@ -1,0 +1,157 @@
+//! What must be known of a trained model to use it without the run that made it.
+//!
+//! The card is written twice: as JSON for programs, and as Markdown for people. It holds no weights.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use firebox_core::{Channel, Key, Normaliser, Precision, WindowRule};
+use serde::{Deserialize, Serialize};
+
+use crate::Architecture;
+
+/// Version of the card's form.
+pub const CARD_VERSION: u32 = 1;
+
+/// What a model was trained for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// To restore hidden steps: its use is the embedding of windows.
+    Pretraining,
+    /// To tell classes of windows apart.
+    Classification,
+}
+
+/// What is known of a trained model beside its weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelCard {
+    /// Version of this form: [`CARD_VERSION`].
+    pub version: u32,
+    /// Name of the run that trained it.
+    pub run: String,
+    /// Version of Firebox that wrote it.
+    pub firebox: String,
+    /// What it was trained for.
+    pub task: Task,
+    /// Which model it is, with its settings and sizes.
+    pub architecture: Architecture,
+    /// Type of the operands of products that it was trained with.
+    pub precision: Precision,
+    /// Channels of a window, in order.
+    pub channels: Vec<Channel>,
+    /// Names of the classes, in the order of the logits; empty for a model that has none.
+    pub classes: Vec<String>,
+    /// How series are cut into windows.
+    pub window: WindowRule,
+    /// Time between two steps, in microseconds, if steps have times.
+    pub interval: Option<i64>,
+    /// What windows are normalised with.
+    pub normaliser: Normaliser,
+    /// The `[data]` table that the training data was read by, without its paths: what columns mean,
+    /// and what is done about defects.
+    pub data: serde_json::Value,
+    /// The settings of the run that shaped the model, every default among them.
+    pub settings: serde_json::Value,
+    /// Key of the series that it was trained on.
+    pub data_key: Key,
+    /// Key of its training, which contains that of the data and all settings.
+    pub training_key: Key,
+    /// What was trained, in one line.
+    pub trained: String,
+    /// What it scored, by name.
+    pub scores: BTreeMap<String, f64>,
+    /// BLAKE3 of the file of weights, in hexadecimal digits. Empty until that is written.
+    #[serde(default)]
+    pub weights: String,
+}
+
+impl ModelCard {
+    /// The card as named texts, for the metadata of other formats. Every name begins with
+    /// `firebox.`; what is not a plain text is JSON.
+    pub fn metadata(&self) -> Vec<(String, String)> {
+        let entries = [
+            ("run", self.run.clone()),
+            ("version", self.firebox.clone()),
+            ("task", json(&self.task).trim_matches('"').to_owned()),
+            ("model", json(&self.architecture)),
+            ("channels", json(&self.channels)),
+            ("classes", json(&self.classes)),
+            ("window", json(&self.window)),
+            ("interval", json(&self.interval)),
+            ("normaliser", json(&self.normaliser)),
+            ("data_key", self.data_key.to_string()),
+            ("training_key", self.training_key.to_string()),
+            ("scores", json(&self.scores)),
+        ];
+        entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()
+    }
+
+    /// The card for people, in Markdown. `files` says what lies beside it and how it is used.
+    pub fn markdown(&self, files: &str) -> String {
+        let list = |names: &mut dyn Iterator<Item = &str>| {
+            names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        };
+        let mut rows = vec![
+            ("Model", format!("`{}`", self.architecture.name())),
+            ("Trained for", task(self.task).to_owned()),
+            ("Training", self.trained.clone()),
+            ("Channels, in order", list(&mut self.channels.iter().map(|c| c.name.as_str()))),
+            ("Windows", self.windows()),
+            ("Normalisation", self.normalisation()),
+        ];
+        if !self.classes.is_empty() {
+            let classes = list(&mut self.classes.iter().map(String::as_str));
+            rows.push(("Classes, in the order of the logits", classes));
+        }
+        rows.push(("Precision", self.precision.to_string()));
+        rows.push(("Key of the data", format!("`{}`", self.data_key)));
+        rows.push(("Key of the training", format!("`{}`", self.training_key)));
+        rows.push(("Written by", format!("Firebox {}", self.firebox)));
+        let mut out = format!("# {}\n\n{files}\n\n| | |\n|---|---|\n", self.run);
+        for (name, value) in rows {
+            let value = value.replace('|', "\\|").replace('\n', " ");
+            let _ = writeln!(out, "| {name} | {value} |");
+        }
+        if !self.scores.is_empty() {
+            out += "\n## Scores\n\n| score | value |\n|---|---|\n";
+            for (name, value) in &self.scores {
+                let _ = writeln!(out, "| {name} | {value:.4} |");
+            }
+        }
+        let settings = serde_json::to_string_pretty(&self.settings).unwrap_or_default();
+        let _ = write!(out, "\n## Settings\n\n```json\n{settings}\n```\n");
+        out
+    }
+
+    fn windows(&self) -> String {
+        let WindowRule { length, stride, whole } = self.window;
+        let steps = match self.interval {
+            Some(micros) => format!("steps of {} s", micros as f64 / 1e6),
+            None => "steps without times".to_owned(),
+        };
+        if whole {
+            return format!("one of each series, up to {length} {steps}");
+        }
+        format!("{length} {steps}, one every {stride}")
+    }
+
+    fn normalisation(&self) -> String {
+        let kind = serde_json::to_value(self.normaliser.kind()).unwrap_or_default();
+        let kind = kind.as_str().unwrap_or_default().to_owned();
+        format!("`{kind}`: the card's JSON holds its numbers")
+    }
+}
+
+fn task(task: Task) -> &'static str {
+    match task {
+        Task::Pretraining => "restoring hidden steps: use it as an encoder of windows",
+        Task::Classification => "telling classes of windows apart",
+    }
+}
+
+/// JSON of a part of a card. Plain values: there is no map with other keys than texts to fail on.
+fn json(part: &impl Serialize) -> String {
+    serde_json::to_string(part).unwrap_or_default()
+}

@@ -1,0 +1,133 @@
+//! A trained model as two files in a folder: `model.safetensors` and `model.json`.
+
+use std::io::Write;
+use std::path::Path;
+
+use burn::tensor::Device;
+use firebox_models::Parameter;
+
+use crate::error::at;
+use crate::{
+    CARD_VERSION, ExportError, Model, ModelCard, Part, onnx, parameters_from_safetensors,
+    safetensors,
+};
+
+/// Name of the file of weights.
+pub const WEIGHTS: &str = "model.safetensors";
+/// Name of the card, which is written last: without it there is no model.
+pub const CARD: &str = "model.json";
+
+/// A trained model with all that is needed to use it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedModel {
+    /// What is known of it.
+    pub card: ModelCard,
+    /// Its weights, by PyTorch's names.
+    pub parameters: Vec<Parameter>,
+}
+
+impl SavedModel {
+    /// Reads a model from its folder.
+    ///
+    /// # Errors
+    /// If there is none, or a file is damaged or of another version.
+    pub fn read(folder: &Path) -> Result<Self, ExportError> {
+        let path = folder.join(CARD);
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(ExportError::NoModel { path: folder.to_path_buf() });
+            }
+            read => read.map_err(at(&path))?,
+        };
+        let refuse = |reason: String| ExportError::Card { path: path.clone(), reason };
+        let card: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
+        match card.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version == u64::from(CARD_VERSION) => {}
+            found => {
+                let found = found.map_or("none".to_owned(), |found| found.to_string());
+                return Err(refuse(format!(
+                    "its version is {found}, and this build of Firebox reads {CARD_VERSION}"
+                )));
+            }
+        }
+        let card: ModelCard =
+            serde_json::from_value(card).map_err(|error| refuse(error.to_string()))?;
+        let path = folder.join(WEIGHTS);
+        let bytes = std::fs::read(&path).map_err(at(&path))?;
+        if blake3::hash(&bytes).to_hex().as_str() != card.weights {
+            return Err(ExportError::Damaged { path });
+        }
+        let parameters = parameters_from_safetensors(&bytes, &path)?;
+        Ok(Self { card, parameters })
+    }
+
+    /// Writes the model into a folder, which is made if it is not there. Files are whole or not
+    /// there, and the card comes last, so that a folder with a card has a whole model.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn write(&self, folder: &Path) -> Result<(), ExportError> {
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        let weights = self.safetensors()?;
+        let card =
+            ModelCard { weights: blake3::hash(&weights).to_hex().to_string(), ..self.card.clone() };
+        let text = serde_json::to_vec_pretty(&card).map_err(|e| at(folder)(e.into()))?;
+        let known = folder.join(CARD);
+        match std::fs::remove_file(&known) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(at(&known)(error));
+            }
+            _ => {}
+        }
+        write_whole(&folder.join(WEIGHTS), &weights)?;
+        write_whole(&known, &text)
+    }
+
+    /// The weights as a safetensors file whose metadata is the card.
+    ///
+    /// # Errors
+    /// If two parameters have one name.
+    pub fn safetensors(&self) -> Result<Vec<u8>, ExportError> {
+        safetensors(&self.parameters, &self.card.metadata())
+    }
+
+    /// The model as an ONNX graph whose metadata is the card.
+    ///
+    /// # Errors
+    /// As [`onnx`].
+    pub fn onnx(&self, part: Part) -> Result<Vec<u8>, ExportError> {
+        onnx(&self.card.architecture, &self.parameters, part, &self.card.metadata())
+    }
+
+    /// Builds the model on a device, in evaluation and in the precision of its training.
+    ///
+    /// # Errors
+    /// If the weights are not those of the model.
+    pub fn build(&self, device: &Device) -> Result<Model, ExportError> {
+        let model = self.card.architecture.build(self.parameters.clone(), device)?;
+        Ok(model.in_precision(self.card.precision))
+    }
+}
+
+/// Writes a file so that it is either whole or not there, whatever was there before.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ExportError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
+    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
+    file.persist(path).map_err(|error| at(path)(error.error))?;
+    Ok(())
+}
+
+/// Temporary files that others may read as they may any file, once these are in their place.
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
+}

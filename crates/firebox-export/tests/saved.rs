@@ -1,0 +1,98 @@
+//! Models stored and read back: nothing is lost, and what is damaged is refused.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod zoo;
+
+use burn::tensor::{Device, Tensor};
+use firebox_export::{CARD, ExportError, SavedModel, WEIGHTS, parameters_from_safetensors};
+use zoo::{channels, saved, zoo};
+
+#[test]
+fn a_stored_model_comes_back_as_it_was() {
+    for (name, architecture) in zoo() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = saved(&architecture, 5);
+        model.write(folder.path()).unwrap();
+        // Writing again replaces it.
+        model.write(folder.path()).unwrap();
+        let mut again = SavedModel::read(folder.path()).unwrap();
+        assert_eq!(again.card.weights.len(), 64);
+        again.card.weights.clear();
+        let mut parameters = model.parameters.clone();
+        parameters.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!((&again.card, &again.parameters), (&model.card, &parameters), "{name}");
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 2, "{name}: no temporary file is left");
+    }
+}
+
+#[test]
+fn a_built_model_computes_what_it_computed() {
+    for (name, architecture) in zoo() {
+        let model = saved(&architecture, 6);
+        let built = model.build(&Device::default()).unwrap();
+        let read: usize = model.parameters.iter().map(|one| one.values.len()).sum();
+        assert_eq!(built.size(), read, "{name}");
+        let shape = [2, 12, channels(&architecture)];
+        let windows = Tensor::<3>::ones(shape, &Device::default());
+        let embedded = built.embed(windows.clone(), &[12, 7]).map(|e| e.dims());
+        assert_eq!(embedded, built.embedding_width().map(|width| [2, width]), "{name}");
+        let logits = built.logits(windows, &[12, 12]).map(|logits| logits.dims());
+        match (name, logits) {
+            ("mae" | "mae-deep" | "bert", logits) => assert_eq!(logits, None, "{name}"),
+            (_, logits) => {
+                assert_eq!(logits, Some([2, architecture.classes().unwrap()]), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_missing_or_of_another_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let error = SavedModel::read(path).unwrap_err();
+    assert!(matches!(error, ExportError::NoModel { .. }), "{error}");
+    saved(&zoo()[0].1, 1).write(path).unwrap();
+    let card = std::fs::read_to_string(path.join(CARD)).unwrap();
+    let weights = std::fs::read(path.join(WEIGHTS)).unwrap();
+    let refused = |card: &str, weights: &[u8]| {
+        std::fs::write(path.join(CARD), card).unwrap();
+        std::fs::write(path.join(WEIGHTS), weights).unwrap();
+        SavedModel::read(path).unwrap_err().to_string()
+    };
+    let mut other = weights.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let message = refused(&card, &other);
+    assert!(message.contains("model.safetensors is damaged"), "{message}");
+    let message = refused(&card.replacen("\"version\": 1", "\"version\": 9", 1), &weights);
+    assert!(message.contains("its version is 9, and this build of Firebox reads 1"), "{message}");
+    let message = refused(&card.replacen("bilstm-mae", "bilstm-map", 1), &weights);
+    assert!(message.contains("unknown variant `bilstm-map`"), "{message}");
+    let message = refused(&card[..100], &weights);
+    assert!(message.contains("is not the card of a model"), "{message}");
+}
+
+#[test]
+fn the_page_for_people_names_what_matters() {
+    let model = saved(&zoo()[2].1, 1);
+    let page = model.card.markdown("Load it so.");
+    for part in [
+        "# sample-1\n\nLoad it so.\n",
+        "| Model | `cnn-bilstm` |",
+        "| Training | 12 steps in 3 epochs \\| a line |",
+        "| Channels, in order | `channel 0`, `channel 1`, `channel 2` |",
+        "| Windows | 12 steps of 60 s, one every 3 |",
+        "| Classes, in the order of the logits | `class 0`, `class 1`, `class 2`, `class 3` |",
+        "| accuracy | 0.7500 |",
+        "\"epochs\": 3",
+    ] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    let file = model.safetensors().unwrap();
+    assert_eq!(
+        parameters_from_safetensors(&file, "x".as_ref()).unwrap().len(),
+        model.parameters.len()
+    );
+}

@@ -1,0 +1,175 @@
+//! Settings of a text encoder: one form for the families that share BERT's skeleton.
+
+use serde::{Deserialize, Serialize};
+
+use crate::transformer::at_least_one;
+use crate::{Activation, ModelError};
+
+/// Settings of a [`TextEncoder`](crate::TextEncoder). Every default is BERT's base model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TextEncoderConfig {
+    /// Tokens that have a vector.
+    pub vocabulary: usize,
+    /// Tokens of a text, at most.
+    pub positions: usize,
+    /// Whether each position has a learned vector. DeBERTa has none.
+    pub absolute_positions: bool,
+    /// Rows of the table of positions before that of the first token. RoBERTa: 2.
+    pub position_offset: usize,
+    /// Kinds of segments, of which texts that stand alone are the first; 0: none.
+    pub segments: usize,
+    /// Numbers of a token's vector where they differ from `width`, as ELECTRA's may. None: `width`.
+    pub embedding: Option<usize>,
+    /// Numbers of a token within the model; a multiple of the heads.
+    pub width: usize,
+    /// Heads of attention.
+    pub heads: usize,
+    /// Encoder layers.
+    pub layers: usize,
+    /// Units of each layer's feed-forward network.
+    pub feedforward: usize,
+    /// What stands within the feed-forward network.
+    pub activation: Activation,
+    /// Probability of dropout on embeddings and before each residual sum, `0 ≤ p < 1`.
+    pub dropout: f64,
+    /// Probability of dropout on the probabilities of attention, `0 ≤ p < 1`.
+    pub attention_dropout: f64,
+    /// What LayerNorm adds to the variance.
+    pub epsilon: f64,
+    /// Which tokens see each other, and how their distance counts.
+    pub attention: TextAttention,
+}
+
+impl Default for TextEncoderConfig {
+    fn default() -> Self {
+        Self {
+            vocabulary: 30_522,
+            positions: 512,
+            absolute_positions: true,
+            position_offset: 0,
+            segments: 2,
+            embedding: None,
+            width: 768,
+            heads: 12,
+            layers: 12,
+            feedforward: 3072,
+            activation: Activation::Gelu,
+            dropout: 0.1,
+            attention_dropout: 0.1,
+            epsilon: 1e-12,
+            attention: TextAttention::Full,
+        }
+    }
+}
+
+/// How tokens attend to each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TextAttention {
+    /// Each to all, whatever the distance.
+    #[default]
+    Full,
+    /// Each to all, with terms for the distance: DeBERTa's.
+    Disentangled(Disentangled),
+    /// Each to its neighbours and the first token, which sees all: Longformer's.
+    Windowed(Windowed),
+}
+
+/// Attention in which content and distance have vectors of their own. Source: He, Liu, Gao and Chen,
+/// "DeBERTa: decoding-enhanced BERT with disentangled attention", 2021; DeBERTaV3, 2023.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Disentangled {
+    /// Distances, in tokens, from which on all count alike.
+    pub farthest: usize,
+    /// Buckets that distances share in each direction, wider the farther; 0: one for each distance.
+    pub buckets: usize,
+    /// Whether content attends to distances.
+    pub content_to_position: bool,
+    /// Whether distances attend to content.
+    pub position_to_content: bool,
+    /// Whether distances are projected by the weights of content. If not, they have their own.
+    pub shared_projection: bool,
+    /// Whether the vectors of distances are normalised.
+    pub normalised: bool,
+}
+
+impl Default for Disentangled {
+    fn default() -> Self {
+        Self {
+            farthest: 512,
+            buckets: 256,
+            content_to_position: true,
+            position_to_content: true,
+            shared_projection: true,
+            normalised: true,
+        }
+    }
+}
+
+impl Disentangled {
+    /// Half of the rows of the table of distances.
+    pub(super) fn span(&self) -> usize {
+        if self.buckets > 0 { self.buckets } else { self.farthest }
+    }
+}
+
+/// Attention within a window. Source: Beltagy, Peters and Cohan, "Longformer: the long-document
+/// Transformer", 2020.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Windowed {
+    /// Tokens that a token sees on each side, for each layer.
+    pub reach: Vec<usize>,
+}
+
+impl TextEncoderConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        at_least_one(&[
+            ("vocabulary", self.vocabulary),
+            ("positions", self.positions),
+            ("embedding", self.embedding.unwrap_or(1)),
+            ("width", self.width),
+            ("heads", self.heads),
+            ("layers", self.layers),
+            ("feedforward", self.feedforward),
+        ])?;
+        let setting = |key, found: String, allowed| ModelError::Setting { key, found, allowed };
+        if !self.width.is_multiple_of(self.heads) {
+            let found = format!("{} with {} heads", self.width, self.heads);
+            return Err(setting("width", found, "a multiple of the heads"));
+        }
+        for (key, rate) in
+            [("dropout", self.dropout), ("attention_dropout", self.attention_dropout)]
+        {
+            if !(0.0..1.0).contains(&rate) {
+                return Err(setting(key, rate.to_string(), "at least 0 and below 1"));
+            }
+        }
+        if !(self.epsilon > 0.0 && self.epsilon < 1.0) {
+            return Err(setting("epsilon", self.epsilon.to_string(), "above 0 and below 1"));
+        }
+        match &self.attention {
+            TextAttention::Full => Ok(()),
+            TextAttention::Disentangled(rule) => {
+                at_least_one(&[("attention.disentangled.farthest", rule.farthest)])?;
+                let (key, found) = ("attention.disentangled.buckets", rule.buckets.to_string());
+                match rule.buckets {
+                    0 => Ok(()),
+                    2.. if rule.farthest > rule.buckets / 2 + 1 => Ok(()),
+                    _ => Err(setting(key, found, "0, or at least 2 and below twice the farthest")),
+                }
+            }
+            TextAttention::Windowed(rule) if rule.reach.len() == self.layers => Ok(()),
+            TextAttention::Windowed(rule) => {
+                let found = format!("{} numbers for {} layers", rule.reach.len(), self.layers);
+                Err(setting("attention.windowed.reach", found, "one number for each layer"))
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A layer of a text encoder: attention and a feed-forward network, each with LayerNorm after its
+//! residual sum.
+//!
+//! It differs from [`EncoderLayer`](crate::EncoderLayer), which is PyTorch's, in what published text
+//! encoders do: dropout stands after attention and after the feed-forward network, not within it, and
+//! attention has a rate of its own.
+
+use burn::module::{Module, Param};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::{Device, Tensor};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{
+    Attention, dropout_add, gelu, layer_norm, linear_in, normal, self_attention,
+};
+
+use super::attention::{Distances, disentangled_scores, heads, hidden, product, rows, weighted};
+use super::config::{Disentangled, TextAttention, TextEncoderConfig};
+use crate::Activation;
+
+/// Deviation of initial weights. Source: BERT's `initializer_range`.
+pub(super) const DEVIATION: f64 = 0.02;
+
+/// One layer.
+#[derive(Module, Debug)]
+pub(super) struct TextLayer {
+    attention: TextSelfAttention,
+    attention_norm: LayerNorm,
+    linear1: Linear,
+    linear2: Linear,
+    output_norm: LayerNorm,
+}
+
+/// The projections of attention.
+#[derive(Module, Debug)]
+pub(super) struct TextSelfAttention {
+    /// Queries, keys and values side by side.
+    in_proj: Linear,
+    out_proj: Linear,
+    /// Queries and keys of distances, where they do not share those of content.
+    positions: Option<Linear>,
+    /// Queries, keys and values of the tokens that see all, where there is a window.
+    global: Option<Linear>,
+}
+
+/// What a layer is told about the batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) batch: usize,
+    pub(super) time: usize,
+    pub(super) lengths: Option<&'a [usize]>,
+    pub(super) distances: Option<&'a Distances>,
+    /// Number of the layer.
+    pub(super) index: usize,
+}
+
+pub(super) fn init_normal(stream: Stream, input: usize, output: usize, device: &Device) -> Linear {
+    let weight = normal(stream, [input, output], 0.0, DEVIATION, device);
+    let bias = Some(Param::from_tensor(Tensor::zeros([output], device)));
+    Linear { weight: Param::from_tensor(weight), bias }
+}
+
+pub(super) fn norm<const D: usize>(norm: &LayerNorm, x: Tensor<D>, epsilon: f64) -> Tensor<D> {
+    layer_norm(x, norm.gamma.val(), norm.beta.as_ref().map(|beta| beta.val()), epsilon)
+}
+
+impl TextLayer {
+    pub(super) fn init(config: &TextEncoderConfig, stream: Stream, device: &Device) -> Self {
+        let (width, between) = (config.width, config.feedforward);
+        let linear =
+            |index, output, input| init_normal(stream.substream(index), input, output, device);
+        let positions = match &config.attention {
+            TextAttention::Disentangled(rule) if !rule.shared_projection => {
+                Some(linear(4, 2 * width, width))
+            }
+            _ => None,
+        };
+        let windowed = matches!(config.attention, TextAttention::Windowed(_));
+        let norm = || LayerNormConfig::new(width).with_epsilon(config.epsilon).init(device);
+        Self {
+            attention: TextSelfAttention {
+                in_proj: linear(0, 3 * width, width),
+                out_proj: linear(1, width, width),
+                positions,
+                global: windowed.then(|| linear(5, 3 * width, width)),
+            },
+            attention_norm: norm(),
+            linear1: linear(2, between, width),
+            linear2: linear(3, width, between),
+            output_norm: norm(),
+        }
+    }
+
+    /// Runs the layer on rows, `[batch · time, width]`.
+    pub(super) fn forward(
+        &self,
+        config: &TextEncoderConfig,
+        precision: Precision,
+        x: Tensor<2>,
+        around: Surroundings<'_>,
+        stream: Option<Stream>,
+    ) -> Tensor<2> {
+        let draw = |index| stream.map(|stream| stream.substream(index));
+        let attended = self.attention.forward(config, precision, x.clone(), around, draw(0));
+        let x = dropout_add(x, attended, config.dropout, draw(1));
+        let x = norm(&self.attention_norm, x, config.epsilon);
+        let between = linear_in(precision, x.clone(), &self.linear1);
+        let between = match config.activation {
+            Activation::Gelu => gelu(between),
+            Activation::Relu => burn::tensor::activation::relu(between),
+        };
+        let fed = linear_in(precision, between, &self.linear2);
+        norm(&self.output_norm, dropout_add(x, fed, config.dropout, draw(2)), config.epsilon)
+    }
+}
+
+impl TextSelfAttention {
+    fn forward(
+        &self,
+        config: &TextEncoderConfig,
+        precision: Precision,
+        x: Tensor<2>,
+        around: Surroundings<'_>,
+        stream: Option<Stream>,
+    ) -> Tensor<2> {
+        let qkv = linear_in(precision, x.clone(), &self.in_proj);
+        let attended = match (&config.attention, around.distances) {
+            (TextAttention::Disentangled(rule), Some(distances)) => {
+                self.disentangled(config, rule, precision, qkv, distances, around, stream)
+            }
+            (TextAttention::Windowed(rule), _) => {
+                let reach = rule.reach.get(around.index).copied().unwrap_or_default();
+                self.windowed(config, reach, precision, [x, qkv], around, stream)
+            }
+            _ => {
+                let Surroundings { batch, time, lengths, .. } = around;
+                let settings = Attention {
+                    dropout: config.attention_dropout,
+                    precision,
+                    ..Attention::new(config.heads)
+                };
+                let qkv = qkv.reshape([batch, time, 3 * config.width]);
+                self_attention(qkv, lengths, stream, &settings)
+                    .reshape([batch * time, config.width])
+            }
+        };
+        linear_in(precision, attended, &self.out_proj)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of it belongs to one formula")]
+    fn disentangled(
+        &self,
+        config: &TextEncoderConfig,
+        rule: &Disentangled,
+        precision: Precision,
+        qkv: Tensor<2>,
+        distances: &Distances,
+        around: Surroundings<'_>,
+        stream: Option<Stream>,
+    ) -> Tensor<2> {
+        let (width, shape) = (config.width, [around.batch, around.time, config.heads]);
+        let part = |index: usize| heads(qkv.clone().narrow(1, index * width, width), shape);
+        let own = self.positions.as_ref().unwrap_or(&self.in_proj);
+        let projected = linear_in(precision, distances.vectors.clone(), own);
+        let [known, _] = distances.vectors.dims();
+        let of = |index: usize| {
+            heads(projected.clone().narrow(1, index * width, width), [1, known, config.heads])
+        };
+        let positions = [of(0), of(1)];
+        let scores =
+            disentangled_scores(precision, rule, [part(0), part(1)], positions, &distances.rows);
+        let unseen = hidden([around.batch, around.time], around.lengths, None, &scores.device());
+        let rate = config.attention_dropout;
+        rows(weighted(precision, scores, unseen, part(2), rate, stream))
+    }
+
+    /// The first token sees all, by projections of its own; the others see it and their neighbours.
+    fn windowed(
+        &self,
+        config: &TextEncoderConfig,
+        reach: usize,
+        precision: Precision,
+        [x, qkv]: [Tensor<2>; 2],
+        around: Surroundings<'_>,
+        stream: Option<Stream>,
+    ) -> Tensor<2> {
+        let (width, shape) = (config.width, [around.batch, around.time, config.heads]);
+        let scale = ((width / config.heads) as f64).sqrt().recip();
+        let attend = |qkv: Tensor<2>, reach, first: Option<usize>, stream: Option<Stream>| {
+            let part = |index: usize| heads(qkv.clone().narrow(1, index * width, width), shape);
+            let unseen = [around.batch, around.time];
+            let unseen = hidden(unseen, around.lengths, reach, &qkv.device());
+            let seen = |x: Tensor<4>| first.map_or(x.clone(), |rows| x.narrow(2, 0, rows));
+            let scores = product(precision, seen(part(0)) * scale, part(1).swap_dims(2, 3));
+            let unseen = first.map_or(unseen.clone(), |rows| unseen.narrow(2, 0, rows));
+            weighted(precision, scores, unseen, part(2), config.attention_dropout, stream)
+        };
+        let draw = |index| stream.map(|stream| stream.substream(index));
+        let others = attend(qkv, Some(reach), None, draw(0));
+        let Some(global) = &self.global else { return rows(others) };
+        let first = attend(linear_in(precision, x, global), None, Some(1), draw(1));
+        let rest = around.time - 1;
+        rows(Tensor::cat(vec![first, others.narrow(2, 1, rest)], 2))
+    }
+}

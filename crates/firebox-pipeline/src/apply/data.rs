@@ -1,0 +1,208 @@
+//! New data for a trained model: read as its training data was, and refused if it is of another kind.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebox_core::{Channel, Listener, SeriesSet};
+use firebox_data::{Checks, Columns, ConstantPolicy, Csv, DataConfig, Format, Interval, Paths};
+use firebox_export::ModelCard;
+
+use crate::error::PipelineError;
+use crate::{PipelineConfig, layers};
+
+/// The files of new data and how they are read.
+pub(super) struct NewData {
+    config: DataConfig,
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// What is held in memory at once: the series of a file, or of all files.
+pub(super) struct Loaded {
+    pub(super) set: Arc<SeriesSet>,
+    /// Whether its steps have times.
+    pub(super) timed: bool,
+    /// Files that it came from.
+    pub(super) files: usize,
+}
+
+impl NewData {
+    /// The settings of the model's own data with `settings` over them, for these paths.
+    pub(super) fn new(
+        card: &ModelCard,
+        inputs: &[PathBuf],
+        settings: &[String],
+    ) -> Result<Self, PipelineError> {
+        let mut config = own_settings(card, settings)?;
+        config.path = Paths(inputs.to_vec());
+        config.test = None;
+        // Compared with the model's own afterwards, in words that name both.
+        config.interval = None;
+        // Nothing is learnt, so labels are not needed, and a channel may well stand still.
+        config.columns.label = None;
+        config.checks.constant = ConstantPolicy::Keep;
+        let announced = inputs.iter().find_map(|input| Format::of(input));
+        if announced.is_some() {
+            config.format = Format::Auto;
+        }
+        let files = firebox_data::files(&config)?;
+        let format = match config.format {
+            Format::Auto => files.first().and_then(|file| Format::of(file)).unwrap_or_default(),
+            declared => declared,
+        };
+        fit_to(&mut config, format, &card.channels);
+        Ok(Self { config, files })
+    }
+
+    /// Reads the files one after the other and hands each over. Where a column names the series, they
+    /// go on from file to file, and all files are read at once.
+    pub(super) fn read(
+        &self,
+        card: &ModelCard,
+        listener: &dyn Listener,
+        mut take: impl FnMut(Result<Loaded, PipelineError>) -> bool,
+    ) {
+        let mut rest = self.files.iter();
+        while let Some(file) = rest.next() {
+            let alone = Paths(vec![file.clone()]);
+            let mut loaded = self.load(alone, card, listener);
+            let mut last = loaded.is_err();
+            if let Ok((_, checks)) = &loaded
+                && checks.series_column.is_some()
+                && self.files.len() > 1
+            {
+                loaded = self.load(Paths(self.files.clone()), card, listener);
+                last = true;
+            }
+            let files = if last { self.files.len() } else { 1 };
+            let loaded = loaded.map(|(set, checks)| Loaded {
+                set: Arc::new(set),
+                timed: checks.span.is_some(),
+                files,
+            });
+            if !take(loaded) || last {
+                return;
+            }
+        }
+    }
+
+    fn load(
+        &self,
+        path: Paths,
+        card: &ModelCard,
+        listener: &dyn Listener,
+    ) -> Result<(SeriesSet, Checks), PipelineError> {
+        let file = path.0.first().cloned().unwrap_or_default();
+        let config = DataConfig { path, ..self.config.clone() };
+        let (set, checks) = firebox_data::read(&config, &WithoutProgress(listener))?;
+        same_channels(&file, set.channels(), &card.channels)?;
+        same_interval(&file, checks.interval, card.interval)?;
+        Ok((set, checks))
+    }
+}
+
+/// Passes on warnings. Files count for nothing here: windows do.
+struct WithoutProgress<'a>(&'a dyn Listener);
+
+impl Listener for WithoutProgress<'_> {
+    fn on(&self, event: &firebox_core::Event) {
+        if matches!(event, firebox_core::Event::Warning { .. }) {
+            self.0.on(event);
+        }
+    }
+}
+
+/// The `[data]` table of the card with `settings` over it.
+fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, PipelineError> {
+    let refuse = |message: String| Err(PipelineError::Setting(message));
+    for setting in settings {
+        let key = setting.split_once('=').map_or(setting.as_str(), |(key, _)| key).trim();
+        if !key.starts_with("data.") || ["data.path", "data.test"].contains(&key) {
+            return refuse(format!(
+                "--set {setting}: a trained model is applied as it is, so only how new data is read can be set: keys of [data] but its paths, such as data.checks.gaps"
+            ));
+        }
+    }
+    let data: DataConfig = match serde_json::from_value(card.data.clone()) {
+        Ok(data) => data,
+        Err(error) => {
+            return refuse(format!(
+                "the card of the model says how data is read in a way that this version does not know: {error}\n  \
+                 use the version of Firebox that trained it, {}",
+                card.firebox
+            ));
+        }
+    };
+    let whole = PipelineConfig { data, ..PipelineConfig::default() };
+    let text = toml::to_string(&whole).map_err(|error| {
+        PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
+    })?;
+    Ok(layers::parse(Path::new("model.json"), &text, [], settings)?.data)
+}
+
+/// Names the channels, and leaves out what files of this format do not have.
+fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
+    let names = || {
+        channels
+            .iter()
+            .map(|channel| firebox_data::ChannelColumn {
+                name: channel.name.clone(),
+                role: Some(channel.role),
+            })
+            .collect()
+    };
+    if config.columns.channels.is_empty() {
+        config.columns.channels = names();
+    }
+    match format {
+        Format::Csv => {}
+        Format::Auto | Format::Parquet | Format::Arrow => config.csv = Csv::default(),
+        Format::Npy | Format::Ts => {
+            config.columns = Columns { channels: names(), ..Columns::default() };
+            config.csv = Csv::default();
+        }
+        Format::Market | Format::Demand | Format::Clips => {
+            config.columns = Columns::default();
+            config.csv = Csv::default();
+        }
+    }
+}
+
+fn same_channels(
+    file: &Path,
+    found: &[Channel],
+    expected: &[Channel],
+) -> Result<(), PipelineError> {
+    if found == expected {
+        return Ok(());
+    }
+    let names = |channels: &[Channel]| {
+        let names: Vec<_> = channels.iter().map(|channel| channel.name.as_str()).collect();
+        format!("{} ({})", channels.len(), names.join(", "))
+    };
+    Err(PipelineError::Setting(format!(
+        "{} has other channels than the model was trained on: {} instead of {}\n  \
+         name its columns by the model's channels, in the model's order where files have no names",
+        file.display(),
+        names(found),
+        names(expected)
+    )))
+}
+
+fn same_interval(
+    file: &Path,
+    found: Option<Interval>,
+    expected: Option<i64>,
+) -> Result<(), PipelineError> {
+    let (Some(found), Some(expected)) = (found, expected.and_then(Interval::from_microseconds))
+    else {
+        return Ok(());
+    };
+    if found == expected {
+        return Ok(());
+    }
+    Err(PipelineError::Setting(format!(
+        "{} has steps of {found}, and the model was trained on steps of {expected}\n  \
+         bring it to steps of {expected}, or use a model that was trained on steps of {found}",
+        file.display()
+    )))
+}

@@ -1,0 +1,116 @@
+//! A trained model on new data: `firebox embed` and `firebox predict`.
+//!
+//! New data is read with the settings that the training data was read with, file by file while the
+//! model works on the one before, and cut and normalised as the card says. Nothing of it is stored
+//! but the result.
+
+mod data;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use firebox_core::{Precision, WindowRule};
+
+use crate::error::PipelineError;
+
+pub use run::apply;
+
+/// What is made of each window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Its vector: one column of lists, or one column for each number.
+    Embedding {
+        /// One column for each number.
+        wide: bool,
+    },
+    /// Its class, with the probability of each.
+    Prediction,
+}
+
+/// What is applied to what.
+#[derive(Clone, Debug)]
+pub struct ApplyRequest {
+    /// The run, by its folder or name, or the folder of a model.
+    pub run: PathBuf,
+    /// Files or folders, of which all files of one format are read.
+    pub inputs: Vec<PathBuf>,
+    /// The Parquet file to write.
+    pub output: PathBuf,
+    /// What is made of each window.
+    pub wanted: Wanted,
+    /// Whether a file that is there is replaced.
+    pub force: bool,
+    /// Windows of a batch.
+    pub batch: usize,
+    /// Steps between the starts of two windows, in place of the model's own.
+    pub stride: Option<usize>,
+    /// Type of the operands of products, in place of the model's own.
+    pub precision: Option<Precision>,
+    /// Keys of `[data]` over those of the model, such as `data.checks.gaps=split`.
+    pub settings: Vec<String>,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The file.
+    pub output: PathBuf,
+    /// Its rows.
+    pub windows: u64,
+    /// Series that they are from.
+    pub series: u64,
+    /// Files that were read.
+    pub files: usize,
+    /// Numbers of a vector, or classes.
+    pub width: usize,
+    /// Wall-clock time from the first file on.
+    pub seconds: f64,
+}
+
+/// The model's own rule with what the user put in its place.
+fn window_rule(own: WindowRule, stride: Option<usize>) -> Result<WindowRule, PipelineError> {
+    match stride {
+        Some(0) => Err(PipelineError::Setting("the stride is 0; it must be at least 1".to_owned())),
+        Some(_) if own.whole => Err(PipelineError::Setting(
+            "the model takes one window of each series, which has no stride\n  leave --stride out"
+                .to_owned(),
+        )),
+        stride => Ok(WindowRule { stride: stride.unwrap_or(own.stride), ..own }),
+    }
+}
+
+/// Where a result may be written: a new path, or with `force` a file, through its links; never one of
+/// `sources`.
+pub(crate) fn replaceable(
+    output: &Path,
+    force: bool,
+    sources: &[PathBuf],
+) -> Result<PathBuf, PipelineError> {
+    let refuse = |what: &str| {
+        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
+    };
+    let parent = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(parent) = parent
+        && !parent.is_dir()
+    {
+        return refuse("there is no such folder\n  make it, or name another file");
+    }
+    if output.symlink_metadata().is_err() {
+        return Ok(output.to_path_buf());
+    }
+    let Ok(target) = output.canonicalize() else {
+        return refuse("it is a link that leads nowhere\n  remove it, or name another file");
+    };
+    if sources.iter().any(|source| source.canonicalize().is_ok_and(|source| source == target)) {
+        return refuse("it is a file that is read\n  name another file");
+    }
+    if !target.is_file() {
+        return refuse("it is there and no regular file\n  name another file");
+    }
+    if !force {
+        return refuse("it is there already\n  replace it with --force, or name another file");
+    }
+    Ok(target)
+}

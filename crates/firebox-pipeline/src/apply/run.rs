@@ -1,0 +1,308 @@
+//! Reading, computing and writing side by side: three threads and what goes between them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::softmax;
+use firebox_core::{Event, HeldOutWindows, Listener, SplitError, Window, WindowRule, unseen};
+use firebox_data::{DataError, TableColumn, TableWriter};
+use firebox_export::{Model, ModelCard, SavedModel};
+use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
+
+use super::data::{Loaded, NewData};
+use super::{Applied, ApplyRequest, Wanted, replaceable, window_rule};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::kept::read_model;
+
+/// Numbers of a row group: 32 MB.
+const GROUP: usize = 8 << 20;
+
+type Columns = Vec<(String, TableColumn)>;
+
+/// Applies a trained model to new data and writes one row for each window, in the order of files,
+/// series and time. `None` if `stop` ended it, which leaves no file.
+///
+/// # Errors
+///
+/// When the model is not there or cannot do what is wanted, the data is of another kind than its own
+/// or has defects, or the file cannot be written or must not be.
+pub fn apply(
+    request: &ApplyRequest,
+    device: &ChosenDevice,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<Option<Applied>, PipelineError> {
+    let saved = read_model(&request.run)?;
+    let rule = window_rule(saved.card.window, request.stride)?;
+    let heads = Heads::new(&saved.card, request)?;
+    let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;
+    let output = replaceable(&request.output, request.force, &new.files)?;
+    let mut model = saved.build(&device.device)?;
+    if let Some(precision) = request.precision {
+        model = model.in_precision(precision);
+    }
+    let started = Instant::now();
+    let card = saved.card.clone();
+    let table = TableWriter::create(&output)?;
+    let work = Work { request, device, stop, listener, rule, heads, saved };
+    let done = std::thread::scope(|scope| {
+        let (to_model, from_files) = sync_channel(0);
+        let (to_file, from_model) = sync_channel(1);
+        let card = &card;
+        scope.spawn(move || new.read(card, listener, |loaded| to_model.send(loaded).is_ok()));
+        let writer = scope.spawn(move || write(table, &from_model));
+        let done = device.run(|| work.all(model, from_files, to_file));
+        let written = writer.join().unwrap_or_else(|_| {
+            let source = std::io::Error::other("the thread that writes has panicked");
+            Err(DataError::Io { action: "write", path: output.clone(), source })
+        });
+        // What the writer says is why the model could not go on.
+        match written {
+            Err(error) => Err(PipelineError::from(error)),
+            Ok(table) => done.map(|done| done.map(|done| (done, table))),
+        }
+    })?;
+    let Some((mut done, table)) = done else { return Ok(None) };
+    table.finish()?;
+    done.output = output;
+    done.seconds = started.elapsed().as_secs_f64();
+    Ok(Some(done))
+}
+
+fn write(mut table: TableWriter, from_model: &Receiver<Columns>) -> Result<TableWriter, DataError> {
+    while let Ok(columns) = from_model.recv() {
+        table.write(columns)?;
+    }
+    Ok(table)
+}
+
+/// What the model is asked for.
+#[derive(Clone)]
+struct Heads {
+    wanted: Wanted,
+    classes: Vec<String>,
+    width: usize,
+}
+
+impl Heads {
+    /// Refuses what the model cannot give.
+    fn new(card: &ModelCard, request: &ApplyRequest) -> Result<Self, PipelineError> {
+        let name = card.architecture.name();
+        let run = request.run.display();
+        let refuse = |message: String| Err(PipelineError::Setting(message));
+        let wanted = request.wanted;
+        match wanted {
+            Wanted::Embedding { .. } if !card.architecture.is_encoder() => refuse(format!(
+                "the model of {run} ({name}) makes no vectors of windows\n  use: firebox predict {run}"
+            )),
+            Wanted::Prediction if card.classes.is_empty() => refuse(format!(
+                "the model of {run} ({name}) was pre-trained without labels: it has no classes to predict\n  \
+                 take its vectors with: firebox embed {run}\n  or fine-tune it on labelled windows first (pipeline = \"finetune\"), and predict with that run"
+            )),
+            _ => Ok(Self { wanted, classes: card.classes.clone(), width: 0 }),
+        }
+    }
+
+    /// What the model gives for a batch: `[batch, width]`.
+    fn compute(&self, model: &Model, input: Tensor<3>, lengths: &[usize]) -> Option<Tensor<2>> {
+        match self.wanted {
+            Wanted::Embedding { .. } => model.embed(input, lengths),
+            Wanted::Prediction => model.logits(input, lengths).map(|logits| softmax(logits, 1)),
+        }
+    }
+
+    fn columns(&self, values: Vec<f32>) -> Columns {
+        let width = self.width.max(1);
+        let column = |place: usize| {
+            TableColumn::Number(values.iter().skip(place).step_by(width).copied().collect())
+        };
+        match self.wanted {
+            Wanted::Embedding { wide: false } => {
+                vec![("embedding".to_owned(), TableColumn::Vectors { values, width })]
+            }
+            Wanted::Embedding { wide: true } => {
+                (0..width).map(|place| (format!("embedding_{place}"), column(place))).collect()
+            }
+            Wanted::Prediction => {
+                let best = |row: &[f32]| {
+                    let first = (0, f32::NEG_INFINITY);
+                    let best = row.iter().enumerate().fold(first, |best, (class, p)| {
+                        if *p > best.1 { (class, *p) } else { best }
+                    });
+                    self.classes.get(best.0).cloned().unwrap_or_default()
+                };
+                let class = values.chunks_exact(width).map(best).collect();
+                let mut columns = vec![("class".to_owned(), TableColumn::Text(class))];
+                let named = self.classes.iter().enumerate();
+                columns.extend(
+                    named.map(|(place, name)| (format!("probability_{name}"), column(place))),
+                );
+                columns
+            }
+        }
+    }
+}
+
+struct Work<'a> {
+    request: &'a ApplyRequest,
+    device: &'a ChosenDevice,
+    stop: &'a Arc<AtomicBool>,
+    listener: &'a dyn Listener,
+    rule: WindowRule,
+    heads: Heads,
+    saved: SavedModel,
+}
+
+impl Work<'_> {
+    /// Everything that is read, in its order. `None` if it was stopped.
+    fn all(
+        mut self,
+        model: Model,
+        from_files: Receiver<Result<Loaded, PipelineError>>,
+        to_file: SyncSender<Columns>,
+    ) -> Result<Option<Applied>, PipelineError> {
+        self.heads.width = match self.heads.wanted {
+            Wanted::Embedding { .. } => model.embedding_width().unwrap_or(0),
+            Wanted::Prediction => self.heads.classes.len(),
+        };
+        let mut applied = Applied {
+            output: self.request.output.clone(),
+            windows: 0,
+            series: 0,
+            files: 0,
+            width: self.heads.width,
+            seconds: 0.0,
+        };
+        let mut longest = (0, String::new());
+        let mut taken = HashSet::new();
+        while let Ok(loaded) = from_files.recv() {
+            let loaded = loaded?;
+            applied.files += loaded.files;
+            applied.series += loaded.set.series().len() as u64;
+            let names: Vec<String> =
+                loaded.set.series().iter().map(|one| one.name.clone()).collect();
+            let names = distinct(names, &mut taken);
+            let windows = unseen(&loaded.set, &self.rule).map_err(no_window)?;
+            for series in loaded.set.series() {
+                let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+                if steps > longest.0 {
+                    longest = (steps, series.name.clone());
+                }
+            }
+            if windows.is_empty() {
+                continue;
+            }
+            let part = Part { names: &names, loaded: &loaded, windows };
+            if !self.windows(&model, part, &mut applied, &to_file)? {
+                return Ok(None);
+            }
+        }
+        if applied.windows == 0 {
+            let (longest, series) = longest;
+            let needed = self.rule.length;
+            return Err(no_window(SplitError::TooLong { needed, longest, series }));
+        }
+        Ok(Some(applied))
+    }
+
+    /// The windows of what is in memory. Whether they all were done.
+    fn windows(
+        &self,
+        model: &Model,
+        part: Part<'_>,
+        applied: &mut Applied,
+        to_file: &SyncSender<Columns>,
+    ) -> Result<bool, PipelineError> {
+        let windows = &part.windows;
+        let total = applied.windows + windows.len() as u64;
+        let source = NormalisedWindows::new(windows.clone(), self.saved.card.normaliser.clone());
+        let config = LoaderConfig { batch_size: self.request.batch, ..LoaderConfig::default() };
+        let loader = HeldOutLoader::new(Arc::new(source), config, self.device.device.clone())?;
+        let group = (GROUP / self.heads.width.max(1)).max(self.request.batch);
+        let mut values: Vec<f32> = Vec::new();
+        let (mut from, mut to) = (0, 0);
+        for batch in loader.batches() {
+            let batch = batch?;
+            if self.stop.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            to += batch.len();
+            let made = self.heads.compute(model, batch.inputs, &batch.lengths);
+            // Reading the values back waits for the device, once a batch.
+            values.extend(made.map(|made| made.into_data()).iter().flat_map(|d| d.iter::<f32>()));
+            let progress = Event::Progress {
+                stage: "apply".to_owned(),
+                done: applied.windows + to as u64,
+                total,
+                unit: "windows".to_owned(),
+            };
+            self.listener.on(&progress);
+            if to - from >= group || to == windows.len() {
+                let mut columns = part.places(from..to);
+                columns.extend(self.heads.columns(std::mem::take(&mut values)));
+                if to_file.send(columns).is_err() {
+                    // The writer has ended, and says why.
+                    return Ok(false);
+                }
+                from = to;
+            }
+        }
+        applied.windows = total;
+        Ok(true)
+    }
+}
+
+/// New data is not split, so what a split says of it stands by itself.
+fn no_window(error: SplitError) -> PipelineError {
+    PipelineError::Setting(error.to_string())
+}
+
+/// Names of series that no file before had: two folders may hold files of one name.
+fn distinct(names: Vec<String>, taken: &mut HashSet<String>) -> Vec<String> {
+    let free = |name: String| {
+        if taken.insert(name.clone()) {
+            return name;
+        }
+        let mut others = (2..).map(|number| format!("{name} ({number})"));
+        others.find(|other| taken.insert(other.clone())).unwrap_or(name)
+    };
+    names.into_iter().map(free).collect()
+}
+
+/// The windows of what is in memory.
+struct Part<'a> {
+    names: &'a [String],
+    loaded: &'a Loaded,
+    windows: HeldOutWindows,
+}
+
+impl Part<'_> {
+    /// Where windows lie: series, first and last step.
+    fn places(&self, range: std::ops::Range<usize>) -> Columns {
+        let chosen = &self.windows.windows()[range];
+        let all = self.loaded.set.series();
+        let names = chosen.iter().map(|window| self.names[window.series as usize].clone());
+        let at = |last: bool| -> Vec<i64> {
+            let time = |window: &Window| {
+                let steps = window.steps();
+                let step = if last { steps.end - 1 } else { steps.start };
+                all[window.series as usize].time[step]
+            };
+            chosen.iter().map(time).collect()
+        };
+        let column = |values| match self.loaded.timed {
+            true => TableColumn::Time(values),
+            false => TableColumn::Whole(values),
+        };
+        vec![
+            ("series".to_owned(), TableColumn::Text(names.collect())),
+            ("start".to_owned(), column(at(false))),
+            ("end".to_owned(), column(at(true))),
+        ]
+    }
+}

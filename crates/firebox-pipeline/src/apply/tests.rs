@@ -1,0 +1,329 @@
+//! What is written for new data, against windows that are cut, normalised and encoded here.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use burn::tensor::activation::softmax;
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_core::{
+    Channel, Key, Normaliser, Precision, Role, SeriesSet, Silent, Stream, Window, WindowRule,
+};
+use firebox_data::{ChannelColumn, Columns, DataConfig};
+use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
+use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, read_parameters};
+
+use super::{Applied, ApplyRequest, Wanted, apply};
+use crate::{ChosenDevice, PipelineError};
+
+const LENGTH: usize = 12;
+
+fn channels() -> Vec<Channel> {
+    [("open", Role::Open), ("high", Role::High), ("low", Role::Low), ("close", Role::Close)]
+        .map(|(name, role)| Channel::new(name, role))
+        .into()
+}
+
+fn normaliser() -> Normaliser {
+    let one = serde_json::json!({ "center": 0.0, "scale": 0.3 });
+    let whole = serde_json::json!({
+        "kind": "window-relative", "channels": channels(), "fitted": vec![one; 4]
+    });
+    serde_json::from_value(whole).unwrap()
+}
+
+fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
+    let device = Device::default();
+    let stream = Stream::new(3, "weights");
+    let parameters = match &architecture {
+        Architecture::BilstmMae { config, channels } => {
+            read_parameters(&config.init(stream, *channels, &device).unwrap())
+        }
+        Architecture::CnnBilstm { config, channels, classes } => {
+            read_parameters(&config.init(stream, *channels, *classes, &device).unwrap())
+        }
+        other => panic!("{other:?}"),
+    };
+    let card = ModelCard {
+        version: CARD_VERSION,
+        run: "sample-1".to_owned(),
+        firebox: "0.1.0".to_owned(),
+        task: if classes.is_empty() { Task::Pretraining } else { Task::Classification },
+        architecture,
+        precision: Precision::F32,
+        channels: channels(),
+        classes: classes.iter().map(|name| (*name).to_owned()).collect(),
+        window: WindowRule { length: LENGTH, stride: 5, whole: false },
+        interval: Some(60_000_000),
+        normaliser: normaliser(),
+        data: serde_json::to_value(DataConfig::default()).unwrap(),
+        settings: serde_json::json!({}),
+        data_key: Key::builder("series", 1).finish(),
+        training_key: Key::builder("training", 1).finish(),
+        trained: "some steps".to_owned(),
+        scores: [].into(),
+        weights: String::new(),
+    };
+    SavedModel { card, parameters }
+}
+
+fn encoder() -> SavedModel {
+    let config = BiLstmMaeConfig { hidden: 5, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
+    model(Architecture::BilstmMae { config, channels: 4 }, &[])
+}
+
+fn classifier() -> SavedModel {
+    let config =
+        CnnBiLstmConfig { convolutions: vec![4], hidden: 3, head: 5, ..CnnBiLstmConfig::default() };
+    model(Architecture::CnnBilstm { config, channels: 4, classes: 3 }, &["a", "b", "c"])
+}
+
+/// Bars of a minute (or another interval), with the columns in this order.
+fn bars(path: &Path, seed: u64, bars: usize, minutes: usize, columns: &[&str]) {
+    let mut draws = Stream::new(seed, "bars").draws();
+    let mut text = format!("time,{}\n", columns.join(","));
+    let mut price = 100.0;
+    for step in 0..bars {
+        let minute = step * minutes;
+        let close = price + draws.normal();
+        let high = f64::max(price, close) + 0.1;
+        let low = f64::min(price, close) - 0.1;
+        write!(text, "2024-03-01T{:02}:{:02}:00", minute / 60, minute % 60).unwrap();
+        for column in columns {
+            let value = match *column {
+                "open" => price,
+                "high" => high,
+                "low" => low,
+                "close" => close,
+                _ => 7.0,
+            };
+            write!(text, ",{value}").unwrap();
+        }
+        text.push('\n');
+        price = close;
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+const ORDER: [&str; 4] = ["open", "high", "low", "close"];
+
+struct Project(tempfile::TempDir);
+
+impl Project {
+    fn new(model: &SavedModel) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        model.write(&folder.path().join("model")).unwrap();
+        Self(folder)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn request(&self, inputs: &[&str], wanted: Wanted) -> ApplyRequest {
+        ApplyRequest {
+            run: self.at("model"),
+            inputs: inputs.iter().map(|name| self.at(name)).collect(),
+            output: self.at("out.parquet"),
+            wanted,
+            force: false,
+            batch: 4,
+            stride: None,
+            precision: None,
+            settings: vec![],
+        }
+    }
+}
+
+fn run(request: &ApplyRequest) -> Result<Applied, PipelineError> {
+    let device = ChosenDevice {
+        device: Device::default(),
+        backend: "cpu".to_owned(),
+        description: String::new(),
+        reason: String::new(),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    apply(request, &device, &stop, &Silent).map(Option::unwrap)
+}
+
+fn refused(request: &ApplyRequest) -> String {
+    let error = run(request).unwrap_err();
+    assert!(error.is_bad_input(), "{error}");
+    assert!(!request.output.exists() || request.output.is_dir());
+    error.to_string()
+}
+
+/// The rows of a file that was written: series by series, start and numbers.
+fn rows(path: &Path, prefix: &str, count: usize) -> SeriesSet {
+    let name = |place| ChannelColumn { name: format!("{prefix}{place}"), role: None };
+    let mut config = DataConfig {
+        columns: Columns {
+            time: Some("start".to_owned()),
+            series: Some("series".to_owned()),
+            channels: (0..count).map(name).collect(),
+            ..Columns::default()
+        },
+        ..DataConfig::new(path)
+    };
+    config.checks.constant = firebox_data::ConstantPolicy::Keep;
+    config.checks.gaps = firebox_data::GapPolicy::Split;
+    firebox_data::read(&config, &Silent).unwrap().0
+}
+
+/// Windows of a file, cut, normalised and given to `compute` one by one.
+fn expected(
+    file: &Path,
+    stride: usize,
+    compute: impl Fn(Tensor<3>) -> Tensor<2>,
+) -> Vec<(i64, Vec<f32>)> {
+    let (set, _) = firebox_data::read(&DataConfig::new(file), &Silent).unwrap();
+    let series = &set.series()[0];
+    (0..=series.len() - LENGTH)
+        .step_by(stride)
+        .map(|start| {
+            let length = LENGTH as u32;
+            let window = Window { series: 0, start: start as u32, length, label: None };
+            let mut values = vec![0.0; LENGTH * 4];
+            normaliser().apply(&set, &window, &mut values);
+            let data = TensorData::new(values, [1, LENGTH, 4]);
+            let made = compute(Tensor::from_data(data, &Device::default()));
+            (series.time[start], made.into_data().try_into_vec().unwrap())
+        })
+        .collect()
+}
+
+fn check(found: &SeriesSet, name: &str, expected: &[(i64, Vec<f32>)]) {
+    let series = found.series().iter().find(|series| series.name == name).unwrap();
+    assert_eq!(series.time, expected.iter().map(|(start, _)| *start).collect::<Vec<_>>());
+    let all = expected.iter().flat_map(|(_, values)| values);
+    for (found, expected) in series.values.iter().zip(all) {
+        assert!((found - f64::from(*expected)).abs() < 1e-6, "{found} {expected}");
+    }
+}
+
+#[test]
+fn vectors_are_those_of_each_window_in_files_of_any_order_of_columns() {
+    let saved = encoder();
+    let project = Project::new(&saved);
+    std::fs::create_dir(project.at("in")).unwrap();
+    bars(&project.at("in/a.csv"), 1, 60, 1, &ORDER);
+    bars(&project.at("in/b.csv"), 2, 41, 1, &["close", "volume", "low", "high", "open"]);
+    // Too short for a window: nothing is said of it.
+    bars(&project.at("in/c.csv"), 3, 5, 1, &ORDER);
+    let mut request = project.request(&["in"], Wanted::Embedding { wide: true });
+    let applied = run(&request).unwrap();
+    assert_eq!((applied.windows, applied.series, applied.files, applied.width), (16, 3, 3, 20));
+    let built = saved.build(&Device::default()).unwrap();
+    let embed = |input| built.embed(input, &[LENGTH]).unwrap();
+    let found = rows(&request.output, "embedding_", 20);
+    assert_eq!(found.steps(), 16);
+    check(&found, "a", &expected(&project.at("in/a.csv"), 5, embed));
+    // The prices of b.csv alone, in the model's order.
+    bars(&project.at("b.csv"), 2, 41, 1, &ORDER);
+    check(&found, "b", &expected(&project.at("b.csv"), 5, embed));
+    // Files of one name from two folders are two series.
+    request.force = true;
+    request.inputs.push(project.at("b.csv"));
+    let found = {
+        run(&request).unwrap();
+        rows(&request.output, "embedding_", 20)
+    };
+    let names: Vec<&str> = found.series().iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "b (2)"]);
+    request.inputs.pop();
+    // Another stride, another batch, lists: as many rows as there are windows.
+    request.wanted = Wanted::Embedding { wide: false };
+    (request.stride, request.batch, request.force) = (Some(1), 7, true);
+    assert_eq!(run(&request).unwrap().windows, 49 + 30);
+}
+
+#[test]
+fn classes_are_those_of_the_highest_probability() {
+    let saved = classifier();
+    let project = Project::new(&saved);
+    bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+    let request = project.request(&["a.csv"], Wanted::Prediction);
+    let applied = run(&request).unwrap();
+    assert_eq!((applied.windows, applied.width), (10, 3));
+    let built = saved.build(&Device::default()).unwrap();
+    let expected = expected(&project.at("a.csv"), 5, |input| {
+        softmax(built.logits(input, &[LENGTH]).unwrap(), 1)
+    });
+    // Classes are called a, b and c.
+    let name = |class| ChannelColumn { name: format!("probability_{class}"), role: None };
+    let mut config = DataConfig::new(&request.output);
+    config.columns.time = Some("start".to_owned());
+    config.columns.label = Some("class".to_owned());
+    config.columns.channels = ["a", "b", "c"].map(name).into();
+    config.interval = firebox_data::Interval::from_microseconds(300_000_000);
+    let (found, _) = firebox_data::read(&config, &Silent).unwrap();
+    check(&found, "a", &expected);
+    let firebox_core::StepLabels::PerStep(labels) = &found.series()[0].labels else { panic!() };
+    for (label, (_, row)) in labels.iter().zip(&expected) {
+        let class = &found.classes()[label.unwrap() as usize];
+        let best = ["a", "b", "c"].iter().position(|name| name == class).unwrap();
+        assert!(row.iter().all(|p| *p <= row[best]), "{class}: {row:?}");
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn a_model_is_not_asked_for_what_it_cannot_give() {
+    let project = Project::new(&encoder());
+    bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+    let message = refused(&project.request(&["a.csv"], Wanted::Prediction));
+    assert!(message.contains("has no classes to predict"), "{message}");
+    assert!(message.contains("firebox embed"), "{message}");
+    let request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&ApplyRequest { stride: Some(0), ..request.clone() });
+    assert!(message.contains("the stride is 0"), "{message}");
+    let message = refused(&ApplyRequest { settings: vec!["train.epochs=3".to_owned()], ..request });
+    assert!(message.contains("only how new data is read can be set"), "{message}");
+}
+
+#[test]
+fn data_of_another_kind_is_refused_by_name() {
+    let project = Project::new(&encoder());
+    let refused_of = |order: &[&str], minutes, count| {
+        bars(&project.at("a.csv"), 1, count, minutes, order);
+        refused(&project.request(&["a.csv"], Wanted::Embedding { wide: false }))
+    };
+    let message = refused_of(&["open", "high", "low"], 1, 60);
+    assert!(message.contains("close") && message.contains("a.csv"), "{message}");
+    let message = refused_of(&ORDER, 5, 60);
+    assert!(
+        message.contains("steps of 5min, and the model was trained on steps of 1min"),
+        "{message}"
+    );
+    let message = refused_of(&ORDER, 1, 5);
+    assert!(message.contains("12 consecutive steps, and the longest run"), "{message}");
+    std::fs::write(project.at("a.csv"), "time,open,high,low,close\n2024-01-01T00:00,1,2,0.5,\n")
+        .unwrap();
+    let request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&request);
+    assert!(message.contains("not_finite"), "{message}");
+}
+
+#[test]
+fn nothing_is_overwritten_unless_it_is_asked_for() {
+    let project = Project::new(&encoder());
+    bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+    let wanted = Wanted::Embedding { wide: false };
+    let request = project.request(&["a.csv"], wanted);
+    let into = |output: &str| ApplyRequest { output: project.at(output), ..request.clone() };
+    let message = run(&into("a.csv")).unwrap_err().to_string();
+    assert!(message.contains("a file that is read"), "{message}");
+    let message = refused(&into("no/out.parquet"));
+    assert!(message.contains("no such folder"), "{message}");
+    std::fs::create_dir(project.at("folder")).unwrap();
+    assert!(refused(&into("folder")).contains("no regular file"));
+    run(&request).unwrap();
+    let first = std::fs::read(&request.output).unwrap();
+    let message = run(&request).unwrap_err().to_string();
+    assert!(message.contains("it is there already\n  replace it with --force"), "{message}");
+    run(&ApplyRequest { force: true, ..request.clone() }).unwrap();
+    assert_eq!(std::fs::read(&request.output).unwrap(), first, "the same bytes");
+    let names = std::fs::read_dir(project.0.path()).unwrap().flatten();
+    assert_eq!(names.count(), 4, "the model, the bars, the folder, the result");
+}

@@ -1,0 +1,192 @@
+//! `firebox export`: the trained model of a run as files for other programs.
+
+use std::path::{Path, PathBuf};
+
+use firebox_export::{CARD, PYTORCH, Part, SavedModel, WEIGHTS, write_whole};
+
+use crate::apply::replaceable;
+use crate::error::{PipelineError, at};
+use crate::kept::read_model;
+
+/// What a model is exported as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// One file of weights under PyTorch's names, whose metadata is the card.
+    #[default]
+    Safetensors,
+    /// A graph of standard operators.
+    Onnx,
+    /// A folder with weights, card, and a Python module that loads them.
+    Torch,
+}
+
+/// What is exported, and where to.
+#[derive(Clone, Debug)]
+pub struct ExportRequest {
+    /// The run, by its folder or name, or the folder of a model.
+    pub run: PathBuf,
+    /// As what.
+    pub format: ExportFormat,
+    /// What of the model, in ONNX; by default the head of a classifier and the encoder of any other
+    /// model.
+    pub part: Option<Part>,
+    /// The file, or the folder for PyTorch; by default named after the run, here.
+    pub output: Option<PathBuf>,
+    /// Whether what is there is replaced.
+    pub force: bool,
+}
+
+/// What was exported.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// The file or folder.
+    pub output: PathBuf,
+    /// The card for people, beside or in it.
+    pub card: PathBuf,
+    /// How it is used, in a few lines.
+    pub usage: String,
+}
+
+/// Exports the trained model of a run.
+///
+/// # Errors
+///
+/// When the run or its model is not there, something is in the way, or nothing can be written.
+pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
+    let model = read_model(&request.run)?;
+    let extension = match request.format {
+        ExportFormat::Safetensors => ".safetensors",
+        ExportFormat::Onnx => ".onnx",
+        ExportFormat::Torch => "-torch",
+    };
+    let named = || PathBuf::from(format!("{}{extension}", model.card.run));
+    let output = request.output.clone().unwrap_or_else(named);
+    match request.format {
+        ExportFormat::Torch => torch(&model, &output, request.force),
+        ExportFormat::Safetensors => {
+            let shown = output.display();
+            let usage = format!(
+                "load it: model.load_state_dict(safetensors.torch.load_file(\"{shown}\"))\n         \
+                 the module's source: firebox export {} --format torch",
+                request.run.display()
+            );
+            file(&model, &output, request.force, model.safetensors()?, usage)
+        }
+        ExportFormat::Onnx => {
+            let part = request.part.unwrap_or(match model.card.architecture.classes() {
+                Some(_) => Part::Head,
+                None => Part::Encoder,
+            });
+            let usage = format!(
+                "run it: onnxruntime.InferenceSession(\"{}\").run(None, {{...}})\n        \
+                 inputs and outputs are in the card",
+                output.display()
+            );
+            file(&model, &output, request.force, model.onnx(part)?, usage)
+        }
+    }
+}
+
+/// One file with its card beside it.
+fn file(
+    model: &SavedModel,
+    output: &Path,
+    force: bool,
+    content: Vec<u8>,
+    usage: String,
+) -> Result<Exported, PipelineError> {
+    let output = replaceable(output, force, &[])?;
+    let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let card = replaceable(&output.with_file_name(format!("{name}.md")), force, &[])?;
+    let text = model.card.markdown(&how(&name, model));
+    // The card first: whoever sees the file finds its card.
+    write_whole(&card, text.as_bytes())?;
+    write_whole(&output, &content)?;
+    Ok(Exported { output, card, usage })
+}
+
+/// How a file is used, for its card.
+fn how(name: &str, model: &SavedModel) -> String {
+    let classes = match model.card.classes.is_empty() {
+        true => "",
+        false => " Logits and probabilities are in the order of the classes below.",
+    };
+    let lead =
+        "Windows are cut and normalised before they are given to the model, as stated below.";
+    if name.ends_with(".onnx") {
+        return format!(
+            "`{name}` is an ONNX graph of standard operators. {lead}{classes}\n\n\
+             ```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
+             # input: float32 [batch, time, channel]; lengths: int64 [batch], the valid steps of each window\n\
+             outputs = session.run(None, {{\"input\": windows, \"lengths\": lengths}})\n```"
+        );
+    }
+    format!(
+        "`{name}` holds the weights under PyTorch's names. {lead}{classes}\n\n\
+         ```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```\n\n\
+         That module also has the class of `model`."
+    )
+}
+
+/// A folder that Python can load, which is there whole or not at all.
+fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, PipelineError> {
+    let there = output.symlink_metadata().is_ok();
+    let refuse = |what: &str| {
+        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
+    };
+    if there && !output.is_dir() {
+        return refuse("it is there and no folder\n  name another place");
+    }
+    if there && !force {
+        return refuse("it is there already\n  replace it with --force, or name another place");
+    }
+    if there && !output.join(CARD).is_file() && !is_empty(output)? {
+        return refuse(
+            "it is a folder of something else, which --force does not remove\n  name another place",
+        );
+    }
+    let parent = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(at(parent))?;
+    let made =
+        tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(at(parent))?;
+    model.write(made.path())?;
+    write_whole(&made.path().join("firebox_models.py"), PYTORCH.as_bytes())?;
+    let how = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
+               `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
+               ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
+               windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
+               vectors = model.embed(*firebox_models.batch(windows))\n```";
+    write_whole(&made.path().join("README.md"), model.card.markdown(how).as_bytes())?;
+    if there {
+        // Ours, as its card shows, or empty.
+        std::fs::remove_dir_all(output).map_err(at(output))?;
+    }
+    open_to_all(made.path())?;
+    std::fs::rename(made.path(), output).map_err(at(output))?;
+    let shown = output.display();
+    Ok(Exported {
+        output: output.to_path_buf(),
+        card: output.join("README.md"),
+        usage: format!(
+            "try it: python {shown}/firebox_models.py {shown}\n        {WEIGHTS} is for load_state_dict"
+        ),
+    })
+}
+
+fn is_empty(folder: &Path) -> Result<bool, PipelineError> {
+    Ok(std::fs::read_dir(folder).map_err(at(folder))?.next().is_none())
+}
+
+/// Temporary folders are for their owner alone; an exported one is as any other.
+#[cfg(unix)]
+fn open_to_all(folder: &Path) -> Result<(), PipelineError> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder, mode).map_err(at(folder))
+}
+
+#[cfg(not(unix))]
+fn open_to_all(_: &Path) -> Result<(), PipelineError> {
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! Trains every arm at every share with every seed, and predicts the test windows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use firebox_core::{Event, Key, Stream, TrainWindows};
+use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
+use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainLoader};
+use firebox_models::{Classifier, Classify};
+use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
+
+use super::draw::{Drawn, counts, draw};
+use super::{Begin, FinetuneConfig};
+use crate::chain::Work;
+use crate::error::PipelineError;
+use crate::keys::json;
+use crate::measure::overlap;
+use crate::stages::{Run, Windows, count};
+use crate::sub::Sub;
+use crate::zoo::Pretrainable;
+
+/// What is needed to train the arms.
+pub(super) struct Fitting<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) settings: &'a FinetuneConfig,
+    pub(super) windows: &'a Windows,
+    pub(super) by_series: bool,
+}
+
+/// What the arms predicted, and how they were trained.
+pub(super) struct Fitted {
+    pub(super) shares: Vec<SharePredictions>,
+    /// True classes of the labelled test windows.
+    pub(super) truth: Vec<u32>,
+    /// The most frequent class of all labelled training windows.
+    pub(super) majority: u32,
+    /// Share, arm, seed and what its training says of itself.
+    pub(super) trainings: Vec<(f64, Arm, u64, Summary)>,
+    /// What of the weights fitted.
+    pub(super) matched: Option<MatchReport>,
+    /// Whether nothing had to be trained.
+    pub(super) reused: bool,
+}
+
+/// The windows of one draw.
+struct Drawing {
+    train: Arc<Drawn<NormalisedWindows<TrainWindows>>>,
+    validation: Option<Arc<dyn Source>>,
+    weights: Vec<f32>,
+}
+
+impl Fitted {
+    /// One line.
+    pub(super) fn detail(&self) -> String {
+        let steps: u64 = self.trainings.iter().map(|(.., summary)| summary.steps).sum();
+        let trainings = count(self.trainings.len() as u64, "classifier");
+        let matched = self.matched.as_ref().map_or(String::new(), |report| format!("; {report}"));
+        format!("{trainings} trained in {}{matched}", count(steps, "step"))
+    }
+
+    /// The comparison of the arms.
+    pub(super) fn scores(&self, run: &Run<'_>, windows: &Windows) -> FewLabels {
+        let classes = windows.parts.train.classes();
+        let shares = self.shares.clone();
+        let overlap = overlap(run.config);
+        FewLabels::of(&run.config.evaluate, classes, &self.truth, self.majority, overlap, shares)
+    }
+}
+
+impl Fitting<'_> {
+    /// Everything. The arms of one share and seed learn from the same windows.
+    pub(super) fn all<M: Pretrainable>(
+        &self,
+        work: &Work<'_>,
+        begin: Option<&Begin>,
+    ) -> Result<Fitted, PipelineError> {
+        let parts = &self.windows.parts;
+        let test = parts.test.labelled();
+        let truth = test.windows().iter().filter_map(|window| window.label).collect();
+        let test = NormalisedWindows::new(test, self.windows.normaliser.clone());
+        let test: Arc<dyn Source> = Arc::new(test);
+        let labelled: Vec<usize> = (0..parts.train.len())
+            .filter(|index| parts.train.windows()[*index].label.is_some())
+            .collect();
+        let majority = most_frequent(&counts(&parts.train, &labelled));
+        let (shares, seeds) = (self.settings.sorted_shares(), u64::from(self.settings.seeds));
+        let total = shares.len() as u64 * seeds * self.settings.arms.len() as u64;
+        let (mut scored, mut trainings, mut matched) = (vec![], vec![], None);
+        let mut reused = true;
+        for share in shares {
+            let mut arms = BTreeMap::<Arm, Predictions>::new();
+            let mut windows = 0;
+            for seed in (0..seeds).map(|index| self.run.config.run.seed.wrapping_add(index)) {
+                let drawing = self.drawing(share, seed);
+                windows += drawing.train.len();
+                for arm in &self.settings.arms {
+                    let name = format!("share-{share}/{}/seed-{seed}", folder_name(*arm));
+                    let done = crate::stages::trained_before(&work.path.join("parts").join(&name));
+                    reused &= done;
+                    let (mut model, report) = self.model::<M>(*arm, seed, begin)?;
+                    matched = matched.or(report);
+                    let summary;
+                    (model, summary) = self.fit(work, &name, model, &drawing, *arm, share, seed)?;
+                    let predicted = self.predict(&model, &test)?;
+                    arms.entry(*arm)
+                        .or_insert_with(|| Predictions { runs: vec![] })
+                        .runs
+                        .push(predicted);
+                    trainings.push((share, *arm, seed, summary));
+                    self.run.listener.on(&Event::Progress {
+                        stage: "finetune".to_owned(),
+                        done: trainings.len() as u64,
+                        total,
+                        unit: "classifiers".to_owned(),
+                    });
+                }
+            }
+            scored.push(SharePredictions { share, windows: windows as f64 / seeds as f64, arms });
+        }
+        Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused })
+    }
+
+    /// The windows that all arms of a share and seed learn from.
+    fn drawing(&self, share: f64, seed: u64) -> Drawing {
+        let parts = &self.windows.parts;
+        let normaliser = &self.windows.normaliser;
+        let stream = |purpose| Stream::new(seed, purpose);
+        let chosen = draw(&parts.train, share, self.by_series, stream("few labels"));
+        let counts = counts(&parts.train, &chosen);
+        let train = NormalisedWindows::new(parts.train.clone(), normaliser.clone());
+        let held = draw(&parts.validation, share, self.by_series, stream("few validation labels"));
+        let validation = NormalisedWindows::new(parts.validation.clone(), normaliser.clone());
+        Drawing {
+            train: Arc::new(Drawn::new(Arc::new(train), chosen)),
+            validation: (!held.is_empty())
+                .then(|| Arc::new(Drawn::new(Arc::new(validation), held)) as Arc<dyn Source>),
+            weights: self.settings.class_weights.of(&counts),
+        }
+    }
+
+    /// The classifier of an arm as it begins.
+    fn model<M: Pretrainable>(
+        &self,
+        arm: Arm,
+        seed: u64,
+        begin: Option<&Begin>,
+    ) -> Result<(Classifier<M::Encoder>, Option<MatchReport>), PipelineError> {
+        let (run, settings) = (self.run, self.settings);
+        let channels = self.windows.ingested.set.channels().len();
+        let classes = self.windows.parts.train.classes().len();
+        let encoder = M::encoder(&run.config.model, &run.place(seed, channels))?;
+        let stream = Stream::new(seed, "head");
+        let model = settings.head.init(stream, encoder, classes, &run.device.device)?;
+        let mut model = model.in_precision(run.config.run.precision);
+        let Some(begin) = begin.filter(|_| arm.is_pretrained()) else { return Ok((model, None)) };
+        let least = settings.least_match;
+        let report = load_matching(&mut model, "encoder.", &begin.weights, least, &begin.path)?;
+        Ok((model, Some(report)))
+    }
+
+    /// Trains a classifier in a folder of its own, or reads it back.
+    #[expect(clippy::too_many_arguments, reason = "each names one part of what is trained")]
+    fn fit<C: Classify>(
+        &self,
+        work: &Work<'_>,
+        name: &str,
+        model: C,
+        drawing: &Drawing,
+        arm: Arm,
+        share: f64,
+        seed: u64,
+    ) -> Result<(C, Summary), PipelineError> {
+        let (run, settings) = (self.run, self.settings);
+        let device = &run.device.device;
+        let loader = LoaderConfig { batch_size: settings.batch_size, ..run.loader() };
+        let loader = LoaderConfig { seed, ..loader };
+        let train = TrainLoader::new(drawing.train.clone(), loader, device.clone())?;
+        let validation = drawing.validation.clone();
+        let validation = validation.map(|held| HeldOutLoader::new(held, loader, device.clone()));
+        let validation = validation.transpose()?;
+        let objective = Classification::new(settings.loss, drawing.weights.clone(), settings.mix);
+        let key = Key::builder("finetune arm", 1)
+            .upstream("finetune", run.keys.training)
+            .field("arm", json(&arm))
+            .field("share", share.to_le_bytes())
+            .field("seed", seed.to_le_bytes())
+            .finish();
+        let sub = Sub { name, key, seed };
+        let data = Data { train: &train, validation: validation.as_ref() };
+        let config = settings.training(arm);
+        let trained = run.train_sub(work, &sub, model, &objective, data, &config)?;
+        match trained.summary.outcome {
+            Outcome::Interrupted => Err(PipelineError::Interrupted),
+            Outcome::Finished | Outcome::StoppedEarly => Ok((trained.model, trained.summary)),
+        }
+    }
+
+    /// The most probable class of each labelled test window.
+    fn predict<C: Classify>(
+        &self,
+        model: &C,
+        test: &Arc<dyn Source>,
+    ) -> Result<Vec<u32>, PipelineError> {
+        let batch_size = self.run.config.evaluate.batch_size;
+        let loader = LoaderConfig { batch_size, ..self.run.loader() };
+        let loader = HeldOutLoader::new(Arc::clone(test), loader, self.run.device.device.clone())?;
+        let mut predicted = vec![];
+        for batch in loader.batches() {
+            let batch = batch?;
+            let logits = model.logits(batch.inputs, Some(&batch.lengths), None);
+            let [_, classes] = logits.dims();
+            let values: Vec<f32> = logits.into_data().iter::<f32>().collect();
+            predicted.extend(values.chunks_exact(classes).map(largest));
+        }
+        Ok(predicted)
+    }
+}
+
+/// Name of an arm's folder.
+fn folder_name(arm: Arm) -> &'static str {
+    match arm {
+        Arm::FineTuned => "fine-tuned",
+        Arm::PreTrainedFrozen => "pre-trained-frozen",
+        Arm::FromScratch => "from-scratch",
+        Arm::RandomFrozen => "random-frozen",
+    }
+}
+
+/// The class with the largest logit; of equal ones the first.
+fn largest(row: &[f32]) -> u32 {
+    let better = |best: usize, class: usize| if row[class] > row[best] { class } else { best };
+    (0..row.len()).fold(0, better) as u32
+}
+
+/// The class that occurs most; of equal ones the first.
+fn most_frequent(counts: &[usize]) -> u32 {
+    let better =
+        |best: usize, class: usize| if counts[class] > counts[best] { class } else { best };
+    (0..counts.len()).fold(0, better) as u32
+}

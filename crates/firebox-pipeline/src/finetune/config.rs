@@ -1,0 +1,216 @@
+//! The `[finetune]` table of a pipeline file.
+
+use std::path::PathBuf;
+
+use firebox_eval::Arm;
+use firebox_models::ClassifierConfig;
+use firebox_train::{
+    AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, EarlyStopping, Keep, Mix, Optimizer,
+    ParameterGroup, TrainConfig,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::PipelineError;
+
+/// How an encoder is fine-tuned to tell classes apart, and what that is compared with. Every default is
+/// reference system R1's unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FinetuneConfig {
+    /// The pre-trained weights: a run's folder or name, a checkpoint's folder, or a `.safetensors` file
+    /// with PyTorch's names. Left out, the encoder is pre-trained first, by `[model]`, `[augment]` and
+    /// `[train]`, on the same training part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<PathBuf>,
+    /// Share of the encoder's numbers that the weights must have, above 0 and at most 1; less is
+    /// refused. Firebox's own default.
+    pub least_match: f64,
+    /// Shares of the labelled training windows to learn from, above 0 and at most 1; the labelled
+    /// validation windows are cut to the same share.
+    pub shares: Vec<f64>,
+    /// What is trained at each share.
+    pub arms: Vec<Arm>,
+    /// Seeds of each arm at each share, at least 1: of the drawn windows, the head, the random encoders,
+    /// mixing and order. Firebox's own default.
+    pub seeds: u32,
+    /// Passes over the drawn windows, at least 1.
+    pub epochs: u64,
+    /// Epochs that `fine-tuned` keeps the encoder frozen, below `epochs`.
+    pub frozen_epochs: u64,
+    /// Peak learning rate of AdamW; it falls along half a cosine.
+    pub learning_rate: f64,
+    /// What the learning rate of the encoder is multiplied by in `fine-tuned`, above 0.
+    pub encoder_rate: f64,
+    /// Weight decay of AdamW, 0 or more.
+    pub weight_decay: f64,
+    /// Windows of a batch, at least 1. Firebox's own default.
+    pub batch_size: usize,
+    /// Validations without a better loss after which a training ends; at least 1.
+    pub patience: u64,
+    /// Attention and head.
+    pub head: ClassifierConfig,
+    /// The loss.
+    pub loss: ClassLoss,
+    /// What each class counts.
+    pub class_weights: ClassWeights,
+    /// How training windows are mixed.
+    pub mix: Mix,
+}
+
+impl Default for FinetuneConfig {
+    fn default() -> Self {
+        Self {
+            encoder: None,
+            least_match: 0.9,
+            shares: vec![0.05, 0.1, 0.5, 1.0],
+            arms: Arm::ALL.to_vec(),
+            seeds: 3,
+            epochs: 60,
+            frozen_epochs: 10,
+            learning_rate: 5e-4,
+            encoder_rate: 0.3,
+            weight_decay: 1e-4,
+            batch_size: 32,
+            patience: 20,
+            head: ClassifierConfig::default(),
+            loss: ClassLoss::default(),
+            class_weights: ClassWeights::default(),
+            mix: Mix::Mixup { alpha: 0.4 },
+        }
+    }
+}
+
+impl FinetuneConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), PipelineError> {
+        let refuse = |key: &str, found: String, allowed: &str| {
+            Err(PipelineError::Setting(format!("`finetune.{key}` is {found}; {allowed}")))
+        };
+        let share = |share: f64| share > 0.0 && share <= 1.0;
+        if !share(self.least_match) {
+            let allowed = "it must be above 0 and at most 1";
+            return refuse("least_match", self.least_match.to_string(), allowed);
+        }
+        let mut shares = self.shares.clone();
+        shares.sort_by(f64::total_cmp);
+        shares.dedup();
+        if shares.is_empty()
+            || shares.len() < self.shares.len()
+            || !shares.iter().all(|s| share(*s))
+        {
+            let allowed = "name at least one share above 0 and at most 1, each once";
+            return refuse("shares", format!("{:?}", self.shares), allowed);
+        }
+        let mut arms = self.arms.clone();
+        arms.sort();
+        arms.dedup();
+        if arms.is_empty() || arms.len() < self.arms.len() {
+            let allowed = "name at least one arm, each once: fine-tuned, pre-trained-frozen, from-scratch, random-frozen";
+            return refuse("arms", format!("{:?}", self.arms), allowed);
+        }
+        let counts = [
+            ("seeds", u64::from(self.seeds)),
+            ("epochs", self.epochs),
+            ("batch_size", self.batch_size as u64),
+            ("patience", self.patience),
+        ];
+        if let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return refuse(key, "0".to_owned(), "it must be at least 1");
+        }
+        if self.frozen_epochs >= self.epochs {
+            let allowed = "it must be below `finetune.epochs`; for an encoder that is never trained there is the arm pre-trained-frozen";
+            return refuse("frozen_epochs", self.frozen_epochs.to_string(), allowed);
+        }
+        if !(self.encoder_rate > 0.0 && self.encoder_rate.is_finite()) {
+            let allowed = "it must be above 0 and finite";
+            return refuse("encoder_rate", self.encoder_rate.to_string(), allowed);
+        }
+        self.head.validate()?;
+        self.loss.validate()?;
+        self.mix.validate()?;
+        Arm::ALL.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
+    }
+
+    /// The settings of the training loop for an arm.
+    pub(crate) fn training(&self, arm: Arm) -> TrainConfig {
+        let adamw = AdamWConfig {
+            learning_rate: self.learning_rate,
+            weight_decay: self.weight_decay,
+            ..AdamWConfig::default()
+        };
+        let encoder = ParameterGroup {
+            parameters: vec!["encoder.*".to_owned()],
+            ..ParameterGroup::default()
+        };
+        let groups = match arm {
+            Arm::FromScratch => vec![],
+            Arm::PreTrainedFrozen | Arm::RandomFrozen => {
+                vec![ParameterGroup { frozen: true, ..encoder }]
+            }
+            Arm::FineTuned => vec![ParameterGroup {
+                learning_rate: Some(self.learning_rate * self.encoder_rate),
+                unfreeze_at: (self.frozen_epochs > 0).then_some(self.frozen_epochs + 1),
+                ..encoder
+            }],
+        };
+        let early = EarlyStopping { patience: self.patience, ..EarlyStopping::default() };
+        TrainConfig {
+            epochs: self.epochs,
+            optimizer: Optimizer::AdamW(adamw),
+            groups,
+            early_stopping: Some(early),
+            checkpoint: CheckpointConfig { keep: Keep::BestOnly, ..CheckpointConfig::default() },
+            ..TrainConfig::default()
+        }
+    }
+
+    /// The shares from the smallest on.
+    pub(crate) fn sorted_shares(&self) -> Vec<f64> {
+        let mut shares = self.shares.clone();
+        shares.sort_by(f64::total_cmp);
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_table_is_the_default_and_bad_settings_are_named() {
+        let read = |text: &str| toml::from_str::<FinetuneConfig>(text).unwrap();
+        assert_eq!(read(""), FinetuneConfig::default());
+        FinetuneConfig::default().validate().unwrap();
+        let check = |text: &str, expected: &str| {
+            let message = read(text).validate().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        };
+        check("shares = []", "`finetune.shares` is []");
+        check("shares = [0.1, 0.1]", "each once");
+        check("shares = [1.5]", "at most 1");
+        check("least_match = 0", "`finetune.least_match` is 0");
+        check("arms = []", "random-frozen");
+        check("seeds = 0", "`finetune.seeds` is 0");
+        check("epochs = 5", "`finetune.frozen_epochs` is 10; it must be below");
+        check("learning_rate = -1", "learning_rate");
+        check("encoder_rate = 0", "`finetune.encoder_rate` is 0");
+        check("[mix.mixup]\nalpha = 0", "mix.mixup.alpha");
+        assert!(toml::from_str::<FinetuneConfig>("epoch = 3").is_err());
+    }
+
+    #[test]
+    fn the_encoder_is_frozen_then_trained_more_slowly() {
+        let config = FinetuneConfig::default();
+        let [group] = &config.training(Arm::FineTuned).groups[..] else { panic!("one group") };
+        assert_eq!((group.unfreeze_at, group.learning_rate), (Some(11), Some(1.5e-4)));
+        let [group] = &config.training(Arm::RandomFrozen).groups[..] else { panic!("one group") };
+        assert!(group.frozen);
+        assert!(config.training(Arm::FromScratch).groups.is_empty());
+        let at_once = FinetuneConfig { frozen_epochs: 0, ..config };
+        assert_eq!(at_once.training(Arm::FineTuned).groups[0].unfreeze_at, None);
+    }
+}

@@ -1,0 +1,195 @@
+//! Few labels: which of the labelled windows an arm may learn from.
+//!
+//! Windows are drawn within one part of the split, so nothing drawn meets a held-out window: the split
+//! has put a gap, or whole series, between them. Where the split is by whole series, whole series are
+//! drawn, too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use firebox_core::{Stream, Windows};
+use firebox_loader::{LoadError, Sample, Source, TrainSource};
+
+use crate::error::PipelineError;
+
+/// Fewest windows of each class that anything is learnt from.
+const FEWEST: usize = 2;
+
+/// Indices of the labelled windows of a part that are drawn at a share: of each class its share, rounded,
+/// by windows, or by whole series where `by_series`.
+pub(super) fn draw(part: &Windows, share: f64, by_series: bool, stream: Stream) -> Vec<usize> {
+    // Units of each class: a unit is drawn as a whole. A series of several classes counts for its first.
+    let mut units = BTreeMap::<u32, BTreeMap<u32, Vec<usize>>>::new();
+    let mut class_of = BTreeMap::<u32, u32>::new();
+    for (index, window) in part.windows().iter().enumerate() {
+        let Some(label) = window.label else { continue };
+        let (class, unit) = match by_series {
+            true => (*class_of.entry(window.series).or_insert(label), window.series),
+            false => (label, index as u32),
+        };
+        units.entry(class).or_default().entry(unit).or_default().push(index);
+    }
+    let mut drawn = vec![];
+    for (class, units) in units {
+        let mut units: Vec<Vec<usize>> = units.into_values().collect();
+        stream.substream(u64::from(class)).draws().shuffle(&mut units);
+        let count = (share * units.len() as f64).round() as usize;
+        drawn.extend(units.into_iter().take(count).flatten());
+    }
+    drawn.sort_unstable();
+    drawn
+}
+
+/// How many drawn windows each class has.
+pub(super) fn counts(part: &Windows, drawn: &[usize]) -> Vec<usize> {
+    let mut counts = vec![0; part.classes().len()];
+    for label in drawn.iter().filter_map(|index| part.windows()[*index].label) {
+        counts[label as usize] += 1;
+    }
+    counts
+}
+
+/// Refuses labels that nothing can be learnt from, by their cause.
+pub(super) fn check(
+    train: &Windows,
+    test: &Windows,
+    shares: &[f64],
+    by_series: bool,
+) -> Result<(), PipelineError> {
+    let refuse = |what: String| Err(PipelineError::Setting(what));
+    let all = |part: &Windows| -> Vec<usize> {
+        (0..part.len()).filter(|index| part.windows()[*index].label.is_some()).collect()
+    };
+    let (fitted, asked) = (counts(train, &all(train)), counts(test, &all(test)));
+    let name = |class: usize| &train.classes()[class];
+    match fitted.iter().filter(|count| **count > 0).count() {
+        0 => return refuse("no training window has a label, and fine-tuning learns from labels\n  set [labels] (--set labels=last), and `data.columns.label` if a column holds them".to_owned()),
+        1 => {
+            let class = fitted.iter().position(|count| *count > 0).unwrap_or_default();
+            return refuse(format!(
+                "all {} labelled training windows are of the class `{}`: there is nothing to tell apart\n  choose another split, other [labels], or more data",
+                fitted[class],
+                name(class)
+            ));
+        }
+        _ => {}
+    }
+    if asked.iter().all(|count| *count == 0) {
+        return refuse("no test window has a label, so nothing could be scored\n  choose another split, or data with labels in its last part".to_owned());
+    }
+    if let Some(class) = (0..asked.len()).find(|class| asked[*class] > 0 && fitted[*class] == 0) {
+        return refuse(format!(
+            "{} test windows are of the class `{}`, and no training window is: no classifier could find it\n  choose another split, or label sets that agree",
+            asked[class],
+            name(class)
+        ));
+    }
+    let smallest = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let drawn = counts(train, &draw(train, smallest, by_series, Stream::new(0, "check")));
+    let short = (0..fitted.len()).find(|class| fitted[*class] > 0 && drawn[*class] < FEWEST);
+    if let Some(class) = short {
+        let unit = if by_series { "series" } else { "windows" };
+        let least = (FEWEST as f64 / fitted[class] as f64).min(1.0);
+        return refuse(format!(
+            "a share of {smallest} of the labels leaves {} of the {} windows of the class `{}`, and it takes at least {FEWEST} of each class\n  leave shares below about {:.2} out of `finetune.shares`, or label more {unit}",
+            drawn[class],
+            fitted[class],
+            name(class),
+            (least * 100.0).ceil() / 100.0
+        ));
+    }
+    Ok(())
+}
+
+/// Some samples of a source that may be trained on.
+pub(super) struct Drawn<S> {
+    source: Arc<S>,
+    indices: Vec<usize>,
+}
+
+impl<S> Drawn<S> {
+    pub(super) fn new(source: Arc<S>, indices: Vec<usize>) -> Self {
+        Self { source, indices }
+    }
+}
+
+impl<S: Source> Source for Drawn<S> {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.source.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.source.read(self.indices[index], out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+}
+
+impl<S: TrainSource> TrainSource for Drawn<S> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firebox_core::{
+        Channel, Labels, Role, Series, SeriesSet, Split, SplitRule, StepLabels, WindowRule, split,
+    };
+
+    /// `series` series of 40 steps, labelled by their number, windows of 10.
+    fn parts(series: u32, class: impl Fn(u32) -> u32) -> Split {
+        let one = |index: u32| {
+            let values = (0..40).map(f64::from).collect();
+            let labels = StepLabels::Whole(class(index));
+            Series { labels, ..Series::regular(format!("s{index:03}"), 0, 1, values, 1) }
+        };
+        let classes = vec!["rest".to_owned(), "move".to_owned()];
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = SeriesSet::new(channels, classes, (0..series).map(one).collect()).unwrap();
+        let rule = WindowRule { length: 10, stride: 10, whole: false };
+        let split_rule = SplitRule::Series { validation: 0.1, test: 0.3, seed: 1 };
+        split(&Arc::new(set), &rule, &split_rule, &Labels::Last).unwrap()
+    }
+
+    #[test]
+    fn each_class_keeps_its_share_and_whole_series_stay_whole() {
+        let parts = parts(100, |index| index % 2);
+        let stream = Stream::new(3, "few labels");
+        for share in [0.1, 0.5, 1.0] {
+            let drawn = draw(&parts.train, share, true, stream);
+            let counts = counts(&parts.train, &drawn);
+            let expected = (share * parts.train.len() as f64 / 8.0).round() as usize * 4;
+            assert_eq!(counts, [expected, expected], "{share}");
+            let mut series = BTreeMap::<u32, usize>::new();
+            drawn.iter().for_each(|index| {
+                *series.entry(parts.train.windows()[*index].series).or_default() += 1;
+            });
+            assert!(series.values().all(|count| *count == 4), "all windows of each");
+        }
+        assert_eq!(draw(&parts.train, 0.2, true, stream), draw(&parts.train, 0.2, true, stream));
+        let other = draw(&parts.train, 0.2, true, Stream::new(4, "few labels"));
+        assert_ne!(draw(&parts.train, 0.2, true, stream), other);
+        assert!(draw(&parts.train, 0.01, false, stream).len() >= 2);
+    }
+
+    #[test]
+    fn what_nothing_can_be_learnt_from_is_refused_by_its_cause() {
+        let refused = |parts: &Split, shares: &[f64]| {
+            check(&parts.train, &parts.test, shares, true).unwrap_err().to_string()
+        };
+        let two = parts(100, |index| index % 2);
+        check(&two.train, &two.test, &[0.1, 1.0], true).unwrap();
+        let message = refused(&two, &[0.001, 1.0]);
+        assert!(message.contains("a share of 0.001 of the labels leaves 0 of the"), "{message}");
+        assert!(message.contains("leave shares below about 0."), "{message}");
+        let one = parts(40, |_| 1);
+        let message = refused(&one, &[1.0]);
+        assert!(message.contains("are of the class `move`: there is nothing"), "{message}");
+        let message = check(&one.train, &two.test, &[1.0], true).unwrap_err().to_string();
+        assert!(message.contains("nothing to tell apart"), "{message}");
+    }
+}

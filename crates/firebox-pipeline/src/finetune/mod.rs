@@ -1,0 +1,273 @@
+//! The pipeline `finetune`: ingest → windows → (augment → pre-train →) fine-tune → evaluate → report.
+//!
+//! The weights come from elsewhere, or are pre-trained here on the same training part. Each arm is
+//! trained at each share of the labels with several seeds, each in a folder of its own below the run's,
+//! so that a run that was killed goes on within the training it was in.
+
+mod arms;
+mod config;
+mod draw;
+mod page;
+
+use std::path::{Path, PathBuf};
+
+use firebox_core::{Event, Key, Labels, Stream};
+use firebox_eval::Arm;
+use firebox_models::{BiLstmMae, Parameter, PatchTransformer, read_parameters};
+use firebox_train::{LoadEncoder, Summary, read_weights};
+
+use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::folder::PIPELINE;
+use crate::keys::{Keys, json};
+use crate::pretrain::{Training, check_names};
+use crate::stages::{Run, Windows, split_reasons};
+use crate::zoo::{Place, Pretrainable};
+use crate::{PipelineConfig, find_run};
+
+pub use config::FinetuneConfig;
+
+/// Fine-tuning of a pre-trained encoder, by how many labels there are.
+pub(crate) struct Finetune;
+
+impl Chain for Finetune {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        config.model.check_pretrainable()?;
+        settings(config).validate()?;
+        if config.labels == Labels::None {
+            return Err(PipelineError::Setting(
+                "`labels` is none, and fine-tuning learns from labels\n  set [labels]: --set labels=last for the label of each series or of a window's last step"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        if let Some(encoder) = &settings(config).encoder {
+            let path = located(encoder);
+            same_normalisation(&path, config)?;
+            read_weights(&path)?;
+        }
+        match &config.model {
+            ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
+            ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
+            ModelConfig::StackedLstm(_) => return Err(config.model.cannot_pretrain()),
+        }
+        check_names(config, device)
+    }
+
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let settings = settings(config);
+        let base = pretraining_keys(config, device)?;
+        let begun = match &settings.encoder {
+            None => base.training,
+            Some(encoder) => weights_key(&located(encoder))?,
+        };
+        // Where the weights lie does not matter, what they are does.
+        let plain = FinetuneConfig { encoder: None, ..settings };
+        let training = Key::builder("finetune", 1)
+            .upstream("windows", base.windows)
+            .upstream("encoder", begun)
+            .field("model", json(&config.model))
+            .field("finetune", json(&plain))
+            .field("precision", config.run.precision.to_string())
+            .field("seed", config.run.seed.to_le_bytes())
+            .field("arithmetic", device.arithmetic()?)
+            .finish();
+        let evaluation = Key::builder("finetune evaluation", 1)
+            .upstream("training", training)
+            .field("evaluate", json(&config.evaluate))
+            .finish();
+        Ok(Keys { training, evaluation, ..base })
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("windows", Some(keys.windows)),
+            ("finetune", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        match &run.config.model {
+            ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
+            ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
+            ModelConfig::StackedLstm(_) => Err(run.config.model.cannot_pretrain()),
+        }
+    }
+
+    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
+        Err(PipelineError::Setting(
+            "a search trains one model a trial, and `finetune` trains many\n  search the pre-training: set pipeline = \"pretrain\""
+                .to_owned(),
+        ))
+    }
+}
+
+/// Refuses a head that does not fit the encoder, before anything is trained. Neither channels nor classes,
+/// which are not known yet, change whether it does.
+fn check_head<M: Pretrainable>(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
+    let at = Place {
+        stream: Stream::new(0, "names"),
+        channels: 1,
+        precision: config.run.precision,
+        device: &device.device,
+    };
+    let encoder = M::encoder(&config.model, &at)?;
+    settings(config).head.init(at.stream, encoder, 2, &device.device)?;
+    Ok(())
+}
+
+/// The table, or its defaults.
+fn settings(config: &PipelineConfig) -> FinetuneConfig {
+    config.finetune.clone().unwrap_or_default()
+}
+
+/// The keys of the pre-training by the same settings.
+fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+    let series = firebox_data::fingerprint(&config.data)?;
+    Ok(Keys::new(config, series, &device.arithmetic()?))
+}
+
+/// Weights as they are named, or those of the run of that name.
+fn located(encoder: &Path) -> PathBuf {
+    match encoder.file_name() {
+        Some(name) if !encoder.exists() => {
+            find_run(Path::new(name)).unwrap_or_else(|_| encoder.to_owned())
+        }
+        _ => encoder.to_owned(),
+    }
+}
+
+/// A key of the numbers in a file of weights.
+fn weights_key(path: &Path) -> Result<Key, PipelineError> {
+    let (weights, _) = read_weights(path)?;
+    let mut key = Key::builder("weights", 1);
+    for Parameter { name, shape, values } in &weights {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        key = key.field("name", name).field("shape", format!("{shape:?}")).field("values", bytes);
+    }
+    Ok(key.finish())
+}
+
+/// Refuses weights of a run that saw its windows in other units.
+fn same_normalisation(path: &Path, config: &PipelineConfig) -> Result<(), PipelineError> {
+    let folders = path.ancestors().take(3);
+    let Some(text) = folders.map(|folder| folder.join(PIPELINE)).find(|file| file.is_file()) else {
+        return Ok(());
+    };
+    let Ok(theirs) = crate::load(&text, [], &[]) else { return Ok(()) };
+    if theirs.window.normalise == config.window.normalise {
+        return Ok(());
+    }
+    let name = |config: &PipelineConfig| json(&config.window.normalise).replace('"', "");
+    Err(PipelineError::Setting(format!(
+        "the encoder of {} was trained on windows normalised by `{}`, and this pipeline has `{}`\n  set window.normalise = \"{}\", or name other weights",
+        path.display(),
+        name(&theirs),
+        name(config),
+        name(&theirs)
+    )))
+}
+
+/// What the pre-trained arms begin with.
+pub(crate) struct Begin {
+    weights: Vec<Parameter>,
+    path: PathBuf,
+    /// Where the weights are from, for the report.
+    from: String,
+}
+
+fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+    let settings = settings(run.config);
+    let windows = run.windows(&mut work.remade)?;
+    work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
+    work.resolved()?;
+    let by_series = windows.parts.boundaries.is_none();
+    let parts = &windows.parts;
+    draw::check(&parts.train, &parts.test, &settings.shares, by_series)?;
+    let begin = match &settings.encoder {
+        Some(_) if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
+        Some(encoder) => {
+            let (weights, path) = read_weights(&located(encoder))?;
+            let from = format!("weights of {}", path.display());
+            Some(Begin { weights, path, from })
+        }
+        None => match pretrain::<M>(run, work, &windows)? {
+            Ok(begin) => Some(begin),
+            Err(step) => return Ok(Making::Interrupted { step }),
+        },
+    };
+    let fitting = arms::Fitting { run, settings: &settings, windows: &windows, by_series };
+    let key = run.keys.training;
+    let mut remade = 0;
+    let fitted = run.stage("finetune", Some(key), &mut remade, || {
+        let fitted = fitting.all::<M>(work, begin.as_ref())?;
+        let detail = fitted.detail();
+        let reused = fitted.reused;
+        Ok((fitted, reused, detail))
+    });
+    let fitted = match fitted {
+        Ok(fitted) => fitted,
+        Err(PipelineError::Interrupted) => return Ok(Making::Interrupted { step: 0 }),
+        Err(error) => return Err(error),
+    };
+    work.remade += remade;
+    let mut evaluated = 0;
+    let scores = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
+        let scores = fitted.scores(run, &windows);
+        let detail = format!("{} test windows", scores.windows);
+        Ok((scores, false, detail))
+    })?;
+    work.remade += evaluated;
+    if let Some(own) = scores
+        .shares
+        .last()
+        .and_then(|share| share.arms.iter().find(|score| score.arm == Arm::FineTuned))
+        && let Some(value) = own.metrics.get(&scores.metric)
+    {
+        run.listener.on(&Event::Scored { name: "test/fine_tuned".to_owned(), value: value.value });
+    }
+    let trained = fitted.detail();
+    let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());
+    Ok(Making::Complete(Box::new(Made { report, trained, outcome: "finished".to_owned() })))
+}
+
+/// Pre-trains in the run's own folder, as the pipeline `pretrain` does; the step that it was interrupted
+/// at, if it was.
+fn pretrain<M: Pretrainable>(
+    run: &Run<'_>,
+    work: &mut Work<'_>,
+    windows: &Windows,
+) -> Result<Result<Begin, u64>, PipelineError> {
+    let keys = pretraining_keys(run.config, run.device)?;
+    let own = Run { keys: &keys, ..*run };
+    let shards = own.augment(windows, &mut work.remade)?;
+    Ok(match own.train::<M>(windows, shards, work.path, &mut work.remade)? {
+        Training::Interrupted { step } => Err(step),
+        Training::Complete(trained) => Ok(Begin {
+            weights: read_parameters(&trained.model),
+            path: work.path.to_owned(),
+            from: format!("pre-trained here: {}", trained.summary),
+        }),
+    })
+}
+
+impl From<LoadEncoder> for PipelineError {
+    fn from(error: LoadEncoder) -> Self {
+        Self::Encoder(Box::new(error))
+    }
+}

@@ -1,0 +1,264 @@
+//! What the report says of fine-tuning: scores by share of the labels, differences, confusion.
+
+use firebox_eval::{
+    Arm, Card, Chart, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report, Table, Tone,
+};
+
+use super::Begin;
+use super::arms::Fitted;
+use crate::measure::{data_tables, table};
+use crate::stages::{Run, Windows};
+
+/// The filled part of the report.
+pub(super) fn report(
+    run: &Run<'_>,
+    title: &str,
+    windows: &Windows,
+    fitted: &Fitted,
+    scores: FewLabels,
+    begin: Option<&Begin>,
+) -> Report {
+    let verdict = scores.verdict();
+    let mut report = Report::new(title, "", verdict);
+    report.cards = cards(&scores, report.verdict.outcome);
+    report.parts =
+        vec![by_share(&scores), differences(&scores), confusion(&scores), trainings(fitted)];
+    if let Some(matched) = &fitted.matched {
+        report.parts.push(weights(matched, begin));
+    }
+    report.warnings = warnings(&scores);
+    // A struct of numbers and texts has nothing that could fail.
+    report.figures = serde_json::to_value(&scores).unwrap_or_default();
+    report.data = data_tables(windows);
+    report.facts = vec![
+        Fact::new("training windows", windows.parts.train.len().to_string()),
+        Fact::new("labelled test windows", scores.windows.to_string()),
+        Fact::new("model", run.config.model.name()),
+        Fact::new("seeds of each arm", fitted.seeds().to_string()),
+    ];
+    report
+}
+
+impl Fitted {
+    fn seeds(&self) -> usize {
+        let runs = self.shares.iter().flat_map(|share| share.arms.values());
+        runs.map(|predictions| predictions.runs.len()).max().unwrap_or(0)
+    }
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", 100.0 * value)
+}
+
+fn cards(scores: &FewLabels, outcome: Outcome) -> Vec<Card> {
+    let tone = match outcome {
+        Outcome::Beats => Tone::Good,
+        Outcome::DoesNotBeat => Tone::Bad,
+        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+    };
+    let mut cards: Vec<Card> = scores
+        .shares
+        .iter()
+        .filter_map(|share| {
+            let of = |arm| {
+                let score = share.arms.iter().find(|score| score.arm == arm)?;
+                score.metrics.get(&scores.metric).copied()
+            };
+            let own = of(Arm::FineTuned)?;
+            let scratch = of(Arm::FromScratch);
+            let scratch = scratch.map(|score| format!("from scratch: {}", percent(score.value)));
+            let range = format!("{} to {}", percent(own.low), percent(own.high));
+            let notes = [Some(range), scratch].into_iter().flatten().collect();
+            let title = format!("Fine-tuned, {} of the labels", percent(share.share));
+            Some(Card { title, value: percent(own.value), notes, tone })
+        })
+        .collect();
+    cards.push(Card {
+        title: "Majority class".to_owned(),
+        value: percent(scores.majority.value),
+        notes: vec![format!("always `{}`", scores.majority_class)],
+        tone: Tone::Neutral,
+    });
+    cards
+}
+
+/// The learning curves over the share of the labels, the intervals at each, and all figures.
+fn by_share(scores: &FewLabels) -> Part {
+    let arms: Vec<Arm> =
+        scores.shares.first().map_or(vec![], |share| share.arms.iter().map(|a| a.arm).collect());
+    let name = scores.metric.name();
+    let points = |arm: Arm| {
+        let of = scores.shares.iter().filter_map(|share| {
+            let score = share.arms.iter().find(|score| score.arm == arm)?;
+            Some((100.0 * share.share, 100.0 * score.metrics.get(&scores.metric)?.value))
+        });
+        of.collect::<Vec<(f64, f64)>>()
+    };
+    let mut lines: Vec<Line> =
+        arms.iter().map(|arm| Line { name: arm.name().to_owned(), points: points(*arm) }).collect();
+    let majority = 100.0 * scores.majority.value;
+    let flat = scores.shares.iter().map(|share| (100.0 * share.share, majority)).collect();
+    lines.push(Line { name: "majority class".to_owned(), points: flat });
+    let mut charts = vec![Chart::Lines {
+        title: format!("Test {name} by share of the labels"),
+        axis: "labels, %".to_owned(),
+        value: format!("{name}, %"),
+        lines,
+    }];
+    for share in &scores.shares {
+        let rows = share.arms.iter().filter_map(|score| {
+            let estimate = *score.metrics.get(&scores.metric)?;
+            let own = score.arm == Arm::FineTuned;
+            Some(Interval { name: score.arm.name().to_owned(), estimate, own })
+        });
+        let majority =
+            Interval { name: "majority class".to_owned(), estimate: scores.majority, own: false };
+        charts.push(Chart::Intervals {
+            title: format!("{} of the labels", percent(share.share)),
+            rows: rows.chain([majority]).collect(),
+            share: true,
+            from_zero: false,
+        });
+    }
+    Part {
+        title: "Scores".to_owned(),
+        lead: "Mean over the seeds; intervals cover seeds and test windows.".to_owned(),
+        charts,
+        tables: vec![score_table(scores)],
+    }
+}
+
+fn score_table(scores: &FewLabels) -> Table {
+    let mut rows = vec![];
+    for share in &scores.shares {
+        for score in &share.arms {
+            let of = |metric: Metric| {
+                score.metrics.get(&metric).map_or("–".to_owned(), |estimate| {
+                    format!(
+                        "{} ({} to {})",
+                        percent(estimate.value),
+                        percent(estimate.low),
+                        percent(estimate.high)
+                    )
+                })
+            };
+            let spread = score.spread.map_or("–".to_owned(), percent);
+            rows.push(vec![
+                percent(share.share),
+                format!("{:.0}", share.windows),
+                score.arm.name().to_owned(),
+                of(Metric::Accuracy),
+                of(Metric::BalancedAccuracy),
+                of(Metric::MacroF1),
+                spread,
+            ]);
+        }
+    }
+    let columns =
+        ["labels", "windows", "arm", "accuracy", "balanced accuracy", "macro F1", "over seeds"];
+    let note = format!(
+        "`over seeds` is the standard deviation of {} over the seeds.",
+        scores.metric.name()
+    );
+    table("All scores", note, &columns, rows)
+}
+
+fn differences(scores: &FewLabels) -> Part {
+    let signed = |value: f64| format!("{:+.1}", 100.0 * value);
+    let rows = scores.shares.iter().flat_map(|share| {
+        share.differences.iter().map(move |other| {
+            let name = other.baseline.map_or("majority class", Arm::name);
+            let d = other.difference;
+            let said = match () {
+                () if d.is_above_zero() => "better",
+                () if d.is_below_zero() => "worse",
+                () => "no difference shown",
+            };
+            let points = format!("{} ({} to {})", signed(d.value), signed(d.low), signed(d.high));
+            vec![percent(share.share), name.to_owned(), points, said.to_owned()]
+        })
+    });
+    let columns = ["labels", "fine-tuned against", "points", "so it is"];
+    let note = format!(
+        "Differences of test {} in percentage points, on the same resamples of test windows.",
+        scores.metric.name()
+    );
+    let table = table("Differences", note, &columns, rows.collect());
+    Part { title: "Differences".to_owned(), tables: vec![table], ..Part::default() }
+}
+
+fn confusion(scores: &FewLabels) -> Part {
+    let columns: Vec<&str> =
+        std::iter::once("true class").chain(scores.classes.iter().map(String::as_str)).collect();
+    let rows = scores.classes.iter().enumerate().map(|(class, name)| {
+        let counts = scores.confusion.row(class).iter().map(u64::to_string);
+        std::iter::once(name.clone()).chain(counts).collect()
+    });
+    let share = scores.shares.last().map_or(1.0, |share| share.share);
+    let lead = format!(
+        "Predictions of the fine-tuned encoder with {} of the labels, summed over the seeds.",
+        percent(share)
+    );
+    let table = table("Confusion", String::new(), &columns, rows.collect());
+    Part { title: "Confusion".to_owned(), lead, tables: vec![table], ..Part::default() }
+}
+
+fn trainings(fitted: &Fitted) -> Part {
+    let rows = fitted.trainings.iter().map(|(share, arm, seed, summary)| {
+        let best = summary.best.map_or("–".to_owned(), |best| format!("{:.4}", best.loss));
+        let epoch = summary.best.map_or("–".to_owned(), |best| best.epoch.to_string());
+        vec![
+            percent(*share),
+            arm.name().to_owned(),
+            seed.to_string(),
+            summary.epochs.to_string(),
+            epoch,
+            best,
+            summary.outcome.to_string(),
+        ]
+    });
+    let columns = ["labels", "arm", "seed", "epochs", "best epoch", "its loss", "outcome"];
+    let note = "Each lies below `parts/` in the run's folder, with its history.".to_owned();
+    let table = table("Trainings", note, &columns, rows.collect());
+    Part { title: "Trainings".to_owned(), tables: vec![table], ..Part::default() }
+}
+
+fn weights(matched: &firebox_train::MatchReport, begin: Option<&Begin>) -> Part {
+    let row = |what: &str, names: &[String]| {
+        vec![what.to_owned(), names.len().to_string(), names.join(", ")]
+    };
+    let shapes: Vec<String> = matched
+        .shapes
+        .iter()
+        .map(|(name, wanted, found)| format!("{name} {found:?}, wanted {wanted:?}"))
+        .collect();
+    let rows = vec![
+        row("matched", &matched.matched),
+        row("missing, left random", &matched.missing),
+        row("of another shape, left random", &shapes),
+        row("not used", &matched.unexpected),
+    ];
+    let from = begin.map_or(String::new(), |begin| format!(" {}.", begin.from));
+    let lead = format!(
+        "{} % of the encoder's numbers matched.{from}",
+        (matched.ratio() * 1000.0).round() / 10.0
+    );
+    let table = table("Weights", String::new(), &["parameters", "count", "names"], rows);
+    Part { title: "Weights".to_owned(), lead, tables: vec![table], ..Part::default() }
+}
+
+fn warnings(scores: &FewLabels) -> Vec<String> {
+    let mut warnings = vec![];
+    for share in &scores.shares {
+        for score in share.arms.iter().filter(|score| score.constant > 0) {
+            warnings.push(format!(
+                "with {} of the labels, {} of {} trainings of `{}` answer one class for every test window: they have learnt nothing",
+                percent(share.share),
+                score.constant,
+                score.seeds,
+                score.arm.name()
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,264 @@
+//! The evaluation of a forecaster: test windows in the order of time, forecast by the model and by
+//! everything that it is measured beside.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Event, HeldOutWindows, Stream, Window};
+use firebox_eval::{
+    ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear, LinearData,
+    Resampling, evaluate_forecasts, last_value, seasonal_naive, seasonal_scale,
+};
+use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
+use firebox_models::StackedLstm;
+use firebox_train::ForecastSamples;
+
+use super::sequences::Sequences;
+use crate::error::PipelineError;
+use crate::stages::Run;
+
+/// Features of the linear model at most: beyond them it sees the latest steps of a window only.
+const MOST_FEATURES: usize = 1_500;
+
+/// What was measured.
+pub(super) struct Measured {
+    pub(super) evaluation: ForecastEvaluation,
+    /// Test windows in the order of time.
+    pub(super) windows: Vec<Window>,
+    /// True values of each window, `[window, output]`.
+    pub(super) truth: Vec<f64>,
+    /// Of each forecaster, the model first.
+    pub(super) forecasts: Vec<Forecasts>,
+}
+
+impl Measured {
+    /// What trackers compare runs by.
+    pub(super) fn scores(&self) -> Vec<(String, f64)> {
+        let mut scores = vec![];
+        for (place, output) in self.evaluation.outputs.iter().enumerate() {
+            if let Some(score) = self.evaluation.score(Forecaster::Model, Some(place)) {
+                let name = format!("{}+{}", output.target, output.horizon);
+                scores.push((format!("test/mae/{name}"), score.mae.value));
+                scores.push((format!("test/r2/{name}"), score.r2.value));
+            }
+        }
+        let all = self.evaluation.score(Forecaster::Model, None);
+        scores.extend(all.map(|all| ("test/mase".to_owned(), all.mase.value)));
+        scores.retain(|(_, value)| value.is_finite());
+        scores
+    }
+}
+
+/// Measures trained models, one for each seed.
+pub(super) fn measure(
+    run: &Run<'_>,
+    sequences: &Sequences,
+    models: &[StackedLstm],
+) -> Result<Measured, PipelineError> {
+    let (set, rule, test) = (sequences.set(), sequences.rule(), sequences.test());
+    if test.is_empty() {
+        return Err(firebox_eval::EvalError::NoForecast.into());
+    }
+    // Of several series the windows of one time stand side by side.
+    let start = |window: &Window| set.series()[window.series as usize].time[window.start as usize];
+    let mut order: Vec<usize> = (0..test.len()).collect();
+    order.sort_by_key(|at| (start(&test.windows()[*at]), test.windows()[*at].series));
+    let windows: Vec<Window> = order.iter().map(|at| test.windows()[*at]).collect();
+    let outputs = rule.outputs();
+    let sorted = |values: &[f64]| -> Vec<f64> {
+        order
+            .iter()
+            .flat_map(|at| values[at * outputs..(at + 1) * outputs].iter().copied())
+            .collect()
+    };
+    let mut runs = vec![];
+    for model in models {
+        runs.push(sorted(&forecast(run, sequences, model)?));
+    }
+    let mut forecasts = vec![Forecasts { forecaster: Forecaster::Model, runs }];
+    let mut add = |forecaster, run| forecasts.push(Forecasts { forecaster, runs: vec![run] });
+    add(Forecaster::LastValue, last_value(set, rule, &windows));
+    if let Some((season, _)) = sequences.season {
+        let (values, lacking) = seasonal_naive(set, rule, &windows, season);
+        if lacking > 0 {
+            let message = format!(
+                "{lacking} of {} test windows have no value of a season of {season} steps before a target; the seasonal naive forecast takes the last value there",
+                windows.len()
+            );
+            run.listener.on(&Event::Warning { message });
+        }
+        add(Forecaster::SeasonalNaive(season), values);
+    }
+    if let Some(linear) = linear(run, sequences)? {
+        add(Forecaster::Linear, sorted(&linear));
+    }
+    let mut truth = vec![0.0; windows.len() * outputs];
+    for (window, out) in windows.iter().zip(truth.chunks_exact_mut(outputs)) {
+        rule.truth(set, window, out);
+    }
+    let evaluation = evaluate(run, sequences, &windows, &truth, &forecasts)?;
+    Ok(Measured { evaluation, windows, truth, forecasts })
+}
+
+fn evaluate(
+    run: &Run<'_>,
+    sequences: &Sequences,
+    windows: &[Window],
+    truth: &[f64],
+    forecasts: &[Forecasts],
+) -> Result<ForecastEvaluation, PipelineError> {
+    let (set, rule) = (sequences.set(), sequences.rule());
+    let targets = rule.targets.len();
+    let season = sequences.season.map_or(1, |(season, _)| season);
+    let by_series = seasonal_scale(set, rule, sequences.train(), season);
+    let scales: Vec<f64> = windows
+        .iter()
+        .flat_map(|window| {
+            let from = window.series as usize * targets;
+            by_series[from..from + targets].repeat(rule.horizons.len())
+        })
+        .collect();
+    let outputs: Vec<ForecastOutput> = rule
+        .horizons
+        .iter()
+        .flat_map(|horizon| rule.targets.iter().map(move |target| (*horizon, *target)))
+        .map(|(horizon, target)| ForecastOutput {
+            target: set.channels()[target].name.clone(),
+            horizon,
+        })
+        .collect();
+    let config = &run.config.evaluate;
+    let resampling = Resampling {
+        stream: Stream::new(config.seed, "bootstrap"),
+        resamples: config.resamples,
+        block: config.block.unwrap_or_else(|| block(run, sequences, windows)),
+        confidence: config.confidence,
+    };
+    let data = ForecastData { outputs: &outputs, truth, scales: &scales };
+    Ok(evaluate_forecasts(&data, forecasts, &resampling)?)
+}
+
+/// Consecutive windows, of all series, that are drawn together: those that share a step of a window or
+/// of a target, and at least a season of them, because errors hang together with the time of the day.
+fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> usize {
+    let window = &run.config.window;
+    let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
+    series.sort_unstable();
+    series.dedup();
+    if window.whole {
+        return series.len().min(1);
+    }
+    let season = sequences.season.map_or(1, |(season, _)| season);
+    let span = (window.length + sequences.rule().reach()).max(season);
+    span.div_ceil(window.stride) * series.len()
+}
+
+fn normalised(
+    sequences: &Sequences,
+    windows: &HeldOutWindows,
+) -> NormalisedWindows<HeldOutWindows> {
+    NormalisedWindows::new(windows.clone(), sequences.windows.normaliser.clone())
+}
+
+/// Forecasts of the test windows in their own order and units, `[window, output]`.
+fn forecast(
+    run: &Run<'_>,
+    sequences: &Sequences,
+    model: &StackedLstm,
+) -> Result<Vec<f64>, PipelineError> {
+    let (set, rule, test) = (sequences.set(), sequences.rule(), sequences.test());
+    let (outputs, statics) = (rule.outputs(), rule.static_features());
+    let device = &run.device.device;
+    let batch_size = run.config.evaluate.batch_size;
+    let loader = LoaderConfig { batch_size, ..run.loader() };
+    let source = Arc::new(normalised(sequences, test));
+    let loader = HeldOutLoader::new(source, loader, device.clone())?;
+    let samples = &sequences.samples[2];
+    run.device.run(|| {
+        let mut all = vec![0.0; test.len() * outputs];
+        for batch in loader.batches() {
+            if run.stop.load(Ordering::Relaxed) {
+                return Err(PipelineError::Interrupted);
+            }
+            let batch = batch?;
+            let of_batch = samples.statics_of(&batch.indices, statics, device);
+            let found = model.forecast(batch.inputs, Some(&batch.lengths), of_batch, None);
+            let found: Vec<f32> = found.into_data().iter::<f32>().collect();
+            for (index, found) in batch.indices.iter().zip(found.chunks_exact(outputs)) {
+                let out = &mut all[index * outputs..(index + 1) * outputs];
+                sequences.scaler.restore(set, &test.windows()[*index], found, out);
+            }
+        }
+        Ok(all)
+    })
+}
+
+/// Forecasts of the linear model in the same order and units; `None` where nothing can be fitted.
+fn linear(run: &Run<'_>, sequences: &Sequences) -> Result<Option<Vec<f64>>, PipelineError> {
+    let parts = &sequences.windows.parts;
+    let normaliser = || sequences.windows.normaliser.clone();
+    let train = NormalisedWindows::new(parts.train.clone(), normaliser());
+    let validation = normalised(sequences, &parts.validation);
+    let test = normalised(sequences, &parts.test);
+    let [of_train, of_validation, of_test] = &sequences.samples;
+    let rows = [
+        Rows::new(sequences, &train, of_train),
+        Rows::new(sequences, &validation, of_validation),
+        Rows::new(sequences, &test, of_test),
+    ];
+    let readers =
+        rows.each_ref().map(|rows| move |sample: usize, out: &mut [f64]| rows.read(sample, out));
+    let data = |place: usize| LinearData {
+        samples: rows[place].source.len(),
+        width: rows[place].width,
+        features: &readers[place],
+        targets: &rows[place].samples.targets,
+    };
+    let Some(fitted) = Linear::fit(&data(0), Some(&data(1))) else { return Ok(None) };
+    if run.stop.load(Ordering::Relaxed) {
+        return Err(PipelineError::Interrupted);
+    }
+    let outputs = sequences.rule().outputs();
+    let found = fitted.predict(&data(2));
+    let mut all = vec![0.0; found.len()];
+    for (at, window) in sequences.test().windows().iter().enumerate() {
+        let place = at * outputs..(at + 1) * outputs;
+        let scaled: Vec<f32> = found[place.clone()].iter().map(|value| *value as f32).collect();
+        sequences.scaler.restore(sequences.set(), window, &scaled, &mut all[place]);
+    }
+    Ok(Some(all))
+}
+
+/// Windows as rows of features: their values, the latest last, then the static features.
+struct Rows<'a> {
+    source: &'a dyn Source,
+    samples: &'a ForecastSamples,
+    statics: usize,
+    /// Values left out at the beginning of a window.
+    skipped: usize,
+    width: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn new(sequences: &Sequences, source: &'a dyn Source, samples: &'a ForecastSamples) -> Self {
+        let statics = sequences.rule().static_features();
+        // All parts have the features of the training windows.
+        let channels = sequences.channels();
+        let values = sequences.train().longest() * channels;
+        let room = MOST_FEATURES.saturating_sub(statics) / channels * channels;
+        let skipped = values.saturating_sub(room);
+        Self { source, samples, statics, skipped, width: values - skipped + statics }
+    }
+
+    fn read(&self, sample: usize, out: &mut [f64]) {
+        let [time, channels] = self.source.shape();
+        let mut window = vec![0.0; time * channels];
+        // Windows in memory are always read; a shorter one leaves zeros, the mean, behind it.
+        let _ = self.source.read(sample, &mut window);
+        let (values, statics) = out.split_at_mut(self.width - self.statics);
+        let shown = window.iter().skip(self.skipped);
+        values.iter_mut().zip(shown).for_each(|(out, value)| *out = f64::from(*value));
+        let own = &self.samples.statics[sample * self.statics..(sample + 1) * self.statics];
+        statics.iter_mut().zip(own).for_each(|(out, value)| *out = f64::from(*value));
+    }
+}

@@ -1,0 +1,329 @@
+//! The pipeline `forecast`: ingest → windows → train → evaluate → report. A model of several horizons,
+//! measured beside what anybody could say without one.
+
+mod config;
+mod measure;
+mod page;
+mod sequences;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Augmentation, Event, Key, Labels, Stream};
+use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
+use firebox_models::{StackedLstm, StackedLstmConfig};
+use firebox_train::{Data, Forecasting, Outcome, Summary, TrainError, Trained, check_groups};
+
+use crate::PipelineConfig;
+use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::keys::{Keys, json};
+use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
+use crate::sub::Sub;
+
+pub use config::ForecastConfig;
+use sequences::Sequences;
+
+/// Forecasts of several targets at several horizons.
+pub(crate) struct Forecast;
+
+/// The table, which this kind of pipeline must have.
+fn table(config: &PipelineConfig) -> Result<&ForecastConfig, PipelineError> {
+    config.forecast.as_ref().ok_or_else(|| {
+        PipelineError::Setting(
+            "`pipeline = \"forecast\"` has no table [forecast]\n  name what is forecast, such as [forecast] targets = [\"demand\"]; pipelines/forecast.toml has an example"
+                .to_owned(),
+        )
+    })
+}
+
+fn model(config: &PipelineConfig) -> Result<&StackedLstmConfig, PipelineError> {
+    match &config.model {
+        ModelConfig::StackedLstm(model) => Ok(model),
+        other => Err(PipelineError::Setting(format!(
+            "`pipeline = \"forecast\"` cannot train [model.{}]\n  write [model.stacked-lstm]",
+            other.name()
+        ))),
+    }
+}
+
+impl Chain for Forecast {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        table(config)?.validate()?;
+        model(config)?.validate()?;
+        let unused = |what: &str, why: &str| {
+            Err(PipelineError::Setting(format!(
+                "`pipeline = \"forecast\"` does not use {what}: {why}\n  remove it"
+            )))
+        };
+        if config.labels != Labels::None {
+            return unused("`labels`", "its targets are values, declared in [forecast]");
+        }
+        if config.augment != Augmentation::default() && config.augment.versions > 0 {
+            return unused(
+                "[augment]",
+                "what a window turns into would no longer be what follows it",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
+            return Ok(());
+        }
+        // Names do not depend on the sizes that only the data tells.
+        let model = model(config)?.init(Stream::new(0, "names"), 1, 0, 1, &device.device)?;
+        check_groups(&model, &config.train).map_err(|error| TrainError::from(error).into())
+    }
+
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let series = firebox_data::fingerprint(&config.data)?;
+        let base = Keys::new(config, series, &device.arithmetic()?);
+        let forecast = table(config)?;
+        let measured = (forecast.seeds, forecast.season);
+        let shown = ForecastConfig { seeds: 1, season: None, ..forecast.clone() };
+        let loss = shown.loss;
+        let shown = ForecastConfig { loss: Default::default(), ..shown };
+        let windows = Key::builder("sequences", 1)
+            .upstream("windows", base.windows)
+            .field("forecast", json(&shown))
+            .finish();
+        let training = Key::builder("forecaster", 1)
+            .upstream("training", base.training)
+            .upstream("windows", windows)
+            .field("loss", json(&loss))
+            .finish();
+        let evaluation = Key::builder("forecasts", 1)
+            .upstream("evaluation", base.evaluation)
+            .upstream("training", training)
+            .field("measured", json(&measured))
+            .finish();
+        Ok(Keys { windows, training, evaluation, ..base })
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("windows", Some(keys.windows)),
+            ("train", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        let config = table(run.config)?;
+        let sequences = begin(run, work, config)?;
+        let first = run.train_forecaster(&sequences, work)?;
+        if first.summary.outcome == Outcome::Interrupted {
+            return Ok(Making::Interrupted { step: first.summary.steps });
+        }
+        let (trained, outcome) = (said(&sequences, config, &first.summary), first.summary.outcome);
+        let mut step = first.summary.steps;
+        let mut models = vec![first.model];
+        for more in 1..config.seeds {
+            let Trained { model, summary } = run.train_more(&sequences, work, more)?;
+            step += summary.steps;
+            if summary.outcome == Outcome::Interrupted {
+                return Ok(Making::Interrupted { step });
+            }
+            models.push(model);
+        }
+        let mut evaluated = 0;
+        let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
+            let measured = measure::measure(run, &sequences, &models)?;
+            let detail = format!("{} test windows", measured.evaluation.windows);
+            Ok((measured, false, detail))
+        });
+        let measured = match measured {
+            Ok(measured) => measured,
+            // Whatever the evaluation says that it was stopped by, it was stopped.
+            Err(_) if run.stop.load(Ordering::SeqCst) => return Ok(Making::Interrupted { step }),
+            Err(error) => return Err(error),
+        };
+        for (name, value) in measured.scores() {
+            run.listener.on(&Event::Scored { name, value });
+        }
+        work.remade += evaluated;
+        let report = page::report(work.prepared.name(), &sequences, &measured);
+        Ok(Making::Complete(Box::new(Made { report, trained, outcome: outcome.to_string() })))
+    }
+
+    fn train_only(
+        &self,
+        run: &Run<'_>,
+        work: &mut Work<'_>,
+    ) -> Result<Option<Summary>, PipelineError> {
+        let sequences = begin(run, work, table(run.config)?)?;
+        if sequences.windows.parts.validation.is_empty() {
+            return Err(PipelineError::NoValidation);
+        }
+        let trained = run.train_forecaster(&sequences, work)?;
+        Ok(match trained.summary.outcome {
+            Outcome::Interrupted => None,
+            Outcome::Finished | Outcome::StoppedEarly => summary_of(work.path, run.keys),
+        })
+    }
+}
+
+/// Reads the data and writes down what follows from it.
+fn begin(
+    run: &Run<'_>,
+    work: &mut Work<'_>,
+    config: &ForecastConfig,
+) -> Result<Arc<Sequences>, PipelineError> {
+    let sequences = run.sequences(config, &mut work.remade)?;
+    let reach = sequences.rule().reach();
+    work.reasons.extend(split_reasons(run.config, &sequences.windows, reach));
+    if let (None, Some((season, why))) = (config.season, sequences.season) {
+        work.reasons.push(firebox_eval::Reason {
+            key: "forecast.season".to_owned(),
+            value: season.to_string(),
+            reason: why.to_owned(),
+        });
+    }
+    work.resolved()?;
+    Ok(sequences)
+}
+
+/// One line on what was trained.
+fn said(sequences: &Sequences, config: &ForecastConfig, summary: &Summary) -> String {
+    let seeds = match config.seeds {
+        1 => String::new(),
+        seeds => format!(" of the first of {seeds} seeds"),
+    };
+    format!(
+        "trained on {} windows: {} in {}{seeds}, {}",
+        sequences.train().len(),
+        count(summary.steps, "step"),
+        count(summary.epochs, "epoch"),
+        summary.outcome
+    )
+}
+
+impl Run<'_> {
+    /// The model as it is initialised from a seed.
+    fn forecaster(&self, sequences: &Sequences, seed: u64) -> Result<StackedLstm, PipelineError> {
+        let rule = sequences.rule();
+        let (channels, statics) = (sequences.channels(), rule.static_features());
+        let (stream, device) = (Stream::new(seed, "weights"), &self.device.device);
+        let model = model(self.config)?.init(stream, channels, statics, rule.outputs(), device)?;
+        Ok(model.in_precision(self.config.run.precision))
+    }
+
+    /// Trains in the run's own folder, or reads back what was trained.
+    fn train_forecaster(
+        &self,
+        sequences: &Sequences,
+        work: &mut Work<'_>,
+    ) -> Result<Trained<StackedLstm>, PipelineError> {
+        let trained_before = trained_before(work.path);
+        self.stage("train", Some(self.keys.training), &mut work.remade, || {
+            let seed = self.config.run.seed;
+            let parts = Parts::new(self, sequences, self.loader())?;
+            let model = self.forecaster(sequences, seed)?;
+            let run = firebox_train::Run {
+                folder: work.path,
+                key: self.keys.training,
+                seed,
+                resume: true,
+                stop: self.stop,
+                requests: self.requests,
+                listener: self.listener,
+            };
+            let config = training(self.config);
+            let Parts { objective, .. } = &parts;
+            let train = || firebox_train::train(model, objective, parts.data(), &config, &run);
+            let trained = self.device.run(train)?;
+            let summary = &trained.summary;
+            let best = summary.best.map_or(String::new(), |best| {
+                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
+            });
+            let detail = format!(
+                "{} in {}, {} parameters, {}{best}",
+                count(summary.steps, "step"),
+                count(summary.epochs, "epoch"),
+                summary.parameters,
+                summary.outcome
+            );
+            Ok((trained, trained_before, detail))
+        })
+    }
+
+    /// Trains with a later seed, in a folder of its own.
+    fn train_more(
+        &self,
+        sequences: &Sequences,
+        work: &mut Work<'_>,
+        more: u64,
+    ) -> Result<Trained<StackedLstm>, PipelineError> {
+        let seed = self.config.run.seed.wrapping_add(more);
+        let key = Key::builder("seed", 1)
+            .upstream("training", self.keys.training)
+            .field("seed", seed.to_le_bytes())
+            .finish();
+        let name = format!("seed-{seed}");
+        let stage = format!("train, seed {seed}");
+        let work = &*work;
+        self.stage(&stage, Some(key), &mut 0, || {
+            let parts = Parts::new(self, sequences, self.config.loader.resolve(seed))?;
+            let model = self.forecaster(sequences, seed)?;
+            let sub = Sub { name: &name, key, seed };
+            let config = training(self.config);
+            let trained =
+                self.train_sub(work, &sub, model, &parts.objective, parts.data(), &config)?;
+            let best = trained.summary.best.map_or(String::new(), |best| {
+                format!("best loss {:.5} after epoch {}", best.loss, best.epoch)
+            });
+            Ok((trained, false, best))
+        })
+    }
+}
+
+/// What a training reads.
+struct Parts {
+    train: TrainLoader,
+    validation: Option<HeldOutLoader>,
+    objective: Forecasting,
+}
+
+impl Parts {
+    fn new(
+        run: &Run<'_>,
+        sequences: &Sequences,
+        loader: LoaderConfig,
+    ) -> Result<Self, PipelineError> {
+        let device = &run.device.device;
+        let normaliser = || sequences.windows.normaliser.clone();
+        let windows = NormalisedWindows::new(sequences.train().clone(), normaliser());
+        let train = TrainLoader::new(Arc::new(windows), loader, device.clone())?;
+        let validation = &sequences.windows.parts.validation;
+        let validation = match validation.is_empty() {
+            true => None,
+            false => {
+                let windows = NormalisedWindows::new(validation.clone(), normaliser());
+                Some(HeldOutLoader::new(Arc::new(windows), loader, device.clone())?)
+            }
+        };
+        let rule = sequences.rule();
+        let [of_train, of_validation, _] = &sequences.samples;
+        let objective = Forecasting::new(
+            [Arc::clone(of_train), Arc::clone(of_validation)],
+            rule.static_features(),
+            rule.outputs(),
+            table(run.config)?.loss,
+        )?;
+        Ok(Self { train, validation, objective })
+    }
+
+    fn data(&self) -> Data<'_> {
+        Data { train: &self.train, validation: self.validation.as_ref() }
+    }
+}

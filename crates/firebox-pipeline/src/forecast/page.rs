@@ -1,0 +1,253 @@
+//! The report of a forecaster: errors by horizon beside the baselines, and forecasts beside the truth.
+
+use firebox_eval::{
+    Card, Chart, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval, Line,
+    Outcome, Part, Report, Table, Tone, forecast_verdict,
+};
+
+use super::measure::Measured;
+use super::sequences::Sequences;
+use crate::measure::{data_tables, table};
+
+/// Horizons whose forecasts are drawn.
+const SHOWN_HORIZONS: usize = 3;
+/// Steps that are drawn of the first series: four days of hours.
+const SHOWN_STEPS: usize = 96;
+
+/// What this kind of run has to say.
+pub(super) fn report(name: &str, sequences: &Sequences, measured: &Measured) -> Report {
+    let evaluation = &measured.evaluation;
+    let verdict = forecast_verdict(evaluation);
+    let tone = match verdict.outcome {
+        Outcome::Beats => Tone::Good,
+        Outcome::DoesNotBeat => Tone::Bad,
+        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+    };
+    let mut report = Report::new(name, "", verdict);
+    report.cards = cards(evaluation, tone);
+    report.parts = vec![errors(evaluation), shown(sequences, measured)];
+    report.figures = serde_json::to_value(evaluation).unwrap_or_default();
+    report.data = data_tables(&sequences.windows);
+    report.facts = vec![
+        Fact::new("training windows", sequences.train().len().to_string()),
+        Fact::new("static features", sequences.rule().static_features().to_string()),
+    ];
+    report
+}
+
+fn number(value: f64) -> String {
+    match value.is_finite() {
+        true if value.abs() >= 1000.0 => format!("{value:.0}"),
+        true if value.abs() >= 100.0 => format!("{value:.1}"),
+        true => format!("{value:.3}"),
+        false => "–".to_owned(),
+    }
+}
+
+fn with_interval(estimate: &Estimate) -> String {
+    let Estimate { value, low, high } = estimate;
+    match value.is_finite() {
+        true => format!("{} ({} to {})", number(*value), number(*low), number(*high)),
+        false => "–".to_owned(),
+    }
+}
+
+/// Whether all outputs are of one channel, so that their errors have a mean.
+fn one_target(evaluation: &ForecastEvaluation) -> bool {
+    evaluation.outputs.windows(2).all(|pair| pair[0].target == pair[1].target)
+}
+
+fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
+    let Some(all) = evaluation.score(Forecaster::Model, None) else { return vec![] };
+    let (title, estimate) = match one_target(evaluation) {
+        true => ("mean absolute error, all horizons", all.mae),
+        false => ("mean absolute scaled error, all outputs", all.mase),
+    };
+    let mut cards = vec![Card {
+        title: title.to_owned(),
+        value: number(estimate.value),
+        notes: vec![format!("{} to {}", number(estimate.low), number(estimate.high))],
+        tone: Tone::Neutral,
+    }];
+    let least = evaluation.gains.iter().filter(|gain| gain.output.is_none());
+    if let Some(least) = least.min_by(|a, b| a.gain.value.total_cmp(&b.gain.value)) {
+        let Estimate { value, low, high } = least.gain;
+        cards.push(Card {
+            title: format!("less error than the {}", least.baseline.name()),
+            value: format!("{:.1} %", 100.0 * value),
+            notes: vec![
+                format!("{:.1} to {:.1} %", 100.0 * low, 100.0 * high),
+                "the best baseline".to_owned(),
+            ],
+            tone,
+        });
+    }
+    cards.push(Card {
+        title: "R², mean over outputs".to_owned(),
+        value: number(all.r2.value),
+        notes: vec![format!("{} to {}", number(all.r2.low), number(all.r2.high))],
+        tone: Tone::Neutral,
+    });
+    cards
+}
+
+fn forecasters(evaluation: &ForecastEvaluation) -> Vec<Forecaster> {
+    [vec![Forecaster::Model], evaluation.baselines()].concat()
+}
+
+fn errors(evaluation: &ForecastEvaluation) -> Part {
+    let mut charts = vec![];
+    let targets = evaluation.outputs.iter().map(|output| output.target.as_str());
+    let targets: Vec<&str> =
+        targets.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    for target in targets {
+        let places: Vec<usize> = (0..evaluation.outputs.len())
+            .filter(|place| evaluation.outputs[*place].target == target)
+            .collect();
+        charts.push(match places[..] {
+            [only] => intervals(evaluation, target, only),
+            _ => by_horizon(evaluation, target, &places),
+        });
+    }
+    // The season is in the table; a chart has no room for it.
+    let short = |baseline| match baseline {
+        Forecaster::SeasonalNaive(_) => "seasonal naive".to_owned(),
+        other => other.name(),
+    };
+    let gains = evaluation.gains.iter().map(|gain| Interval {
+        name: match gain.output.map(|place| &evaluation.outputs[place]) {
+            Some(output) => {
+                format!("{}, {} +{}", short(gain.baseline), output.target, output.horizon)
+            }
+            None => format!("{}, all", short(gain.baseline)),
+        },
+        estimate: gain.gain,
+        own: gain.output.is_none(),
+    });
+    charts.push(Chart::Intervals {
+        title: "How much less the model errs".to_owned(),
+        rows: gains.collect(),
+        share: true,
+        from_zero: false,
+    });
+    let confidence = 100.0 * evaluation.confidence;
+    let lead = format!(
+        "Errors on {} test windows, in the target's units, with their {confidence:.0} % intervals. Windows overlap, and errors hang together in time: resamples draw blocks of {} consecutive ones, the same for all.",
+        evaluation.windows, evaluation.block
+    );
+    Part {
+        title: "Forecast errors".to_owned(),
+        lead,
+        charts,
+        tables: vec![score_table(evaluation)],
+    }
+}
+
+fn intervals(evaluation: &ForecastEvaluation, target: &str, place: usize) -> Chart {
+    let scores = evaluation.scores.iter().filter(|score| score.output == Some(place));
+    let rows = scores.map(|score| Interval {
+        name: score.forecaster.name(),
+        estimate: score.mae,
+        own: score.forecaster == Forecaster::Model,
+    });
+    let horizon = evaluation.outputs[place].horizon;
+    let title = format!("Mean absolute error of {target}, {horizon} steps ahead");
+    Chart::Intervals { title, rows: rows.collect(), share: false, from_zero: true }
+}
+
+fn by_horizon(evaluation: &ForecastEvaluation, target: &str, places: &[usize]) -> Chart {
+    let line = |forecaster: Forecaster| {
+        let point = |place: &usize| {
+            let score = evaluation.score(forecaster, Some(*place))?;
+            Some((evaluation.outputs[*place].horizon as f64, score.mae.value))
+        };
+        Line { name: forecaster.name(), points: places.iter().filter_map(point).collect() }
+    };
+    Chart::Lines {
+        title: format!("Mean absolute error of {target} by horizon"),
+        axis: "steps ahead".to_owned(),
+        value: "error".to_owned(),
+        lines: forecasters(evaluation).into_iter().map(line).collect(),
+    }
+}
+
+fn score_table(evaluation: &ForecastEvaluation) -> Table {
+    let one = one_target(evaluation);
+    let row = |score: &ForecastScore| {
+        let (output, own_units) = match score.output.map(|place| &evaluation.outputs[place]) {
+            Some(output) => (format!("{} +{}", output.target, output.horizon), true),
+            None => ("all".to_owned(), one),
+        };
+        let error = |estimate| if own_units { with_interval(estimate) } else { "–".to_owned() };
+        let seeds: Vec<String> = match score.runs.len() {
+            1 => vec![],
+            _ if !own_units => vec![],
+            _ => score.runs.iter().map(|run| number(*run)).collect(),
+        };
+        vec![
+            output,
+            score.forecaster.name(),
+            error(&score.mae),
+            error(&score.rmse),
+            with_interval(&score.r2),
+            with_interval(&score.mase),
+            seeds.join(", "),
+        ]
+    };
+    let places = (0..evaluation.outputs.len()).map(Some).chain([None]);
+    let scores = places
+        .flat_map(|place| evaluation.scores.iter().filter(move |score| score.output == place));
+    let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values; MASE is the absolute error in units of the seasonal naive forecast's on the training steps.".to_owned();
+    let columns = ["output", "forecaster", "MAE", "RMSE", "R²", "MASE", "MAE of each seed"];
+    let mut rows: Vec<Vec<String>> = scores.map(row).collect();
+    let several = rows.iter().any(|row| row.last().is_some_and(|seeds| !seeds.is_empty()));
+    let shown = if several { columns.len() } else { columns.len() - 1 };
+    rows.iter_mut().for_each(|row| row.truncate(shown));
+    table("Errors by output", note, &columns[..shown], rows)
+}
+
+/// Forecasts of consecutive windows of the first series beside what came.
+fn shown(sequences: &Sequences, measured: &Measured) -> Part {
+    let (set, rule, outputs) = (sequences.set(), sequences.rule(), sequences.rule().outputs());
+    let series = measured.windows.first().map_or(0, |window| window.series);
+    let of_series = measured.windows.iter().enumerate().filter(|(_, w)| w.series == series);
+    let first = measured.windows.first().map_or(0, |window| window.start);
+    let drawn: Vec<(usize, f64)> = of_series
+        .map(|(at, window)| (at, f64::from(window.start - first)))
+        .take_while(|(_, step)| *step < SHOWN_STEPS as f64)
+        .collect();
+    let horizons = rule.horizons.len();
+    let places = match horizons {
+        0..=SHOWN_HORIZONS => (0..horizons).collect(),
+        _ => vec![0, horizons / 2, horizons - 1],
+    };
+    let names = &set.channels()[rule.targets[0]].name;
+    let chart = |place: &usize| {
+        let horizon = rule.horizons[*place];
+        let output = place * rule.targets.len();
+        let line = |name: String, values: &[f64]| {
+            let point =
+                |(at, step): &(usize, f64)| (step + horizon as f64, values[at * outputs + output]);
+            Line { name, points: drawn.iter().map(point).collect() }
+        };
+        let mut lines = vec![line("true value".to_owned(), &measured.truth)];
+        for forecasts in &measured.forecasts {
+            if matches!(forecasts.forecaster, Forecaster::Model | Forecaster::LastValue) {
+                lines.push(line(forecasts.forecaster.name(), &forecasts.runs[0]));
+            }
+        }
+        Chart::Lines {
+            title: format!("{names}, {horizon} steps ahead"),
+            axis: "steps of the test".to_owned(),
+            value: names.clone(),
+            lines,
+        }
+    };
+    let lead = format!(
+        "The first {} test windows of `{}`: each point is the forecast that was made so many steps before.",
+        drawn.len(),
+        set.series()[series as usize].name
+    );
+    let charts = places.iter().map(chart).collect();
+    Part { title: "Forecasts and truth".to_owned(), lead, charts, tables: vec![] }
+}

@@ -1,0 +1,125 @@
+//! What a run leaves to be used later: the trained model with its card, in `runs/<id>/model/`.
+//!
+//! A chain calls [`Run::keep_model`] once its scores are known. Using the model is in `apply`.
+
+use std::path::{Path, PathBuf};
+
+use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task};
+use firebox_models::Parameter;
+use serde_json::Value;
+
+use crate::chain::Work;
+use crate::error::PipelineError;
+use crate::prepared::find_run;
+use crate::stages::{Run, Windows, name_of};
+
+/// Folder of the trained model within that of its run.
+pub(crate) const MODEL: &str = "model";
+
+/// Tables and keys that say where and how a run went, and did not shape its model.
+const NOT_SHAPING: [&str; 6] =
+    ["run.directory", "run.cache", "run.device", "monitor", "search", "data"];
+
+/// What a chain knows of what it trained.
+pub(crate) struct Kept<'a> {
+    pub(crate) task: Task,
+    pub(crate) architecture: Architecture,
+    pub(crate) parameters: Vec<Parameter>,
+    /// Names of the classes, for a classifier.
+    pub(crate) classes: &'a [String],
+    /// One line on what was trained.
+    pub(crate) trained: &'a str,
+    pub(crate) scores: &'a [(&'static str, f64)],
+}
+
+impl Run<'_> {
+    /// Writes the trained model into the run's folder, where it is found when it is to be used.
+    pub(crate) fn keep_model(
+        &self,
+        work: &Work<'_>,
+        windows: &Windows,
+        kept: Kept<'_>,
+    ) -> Result<(), PipelineError> {
+        let Windows { ingested, normaliser, .. } = windows;
+        let json = |value: serde_json::Result<Value>| value.unwrap_or_default();
+        let mut settings = json(serde_json::to_value(self.config));
+        NOT_SHAPING.iter().for_each(|path| remove(&mut settings, path));
+        let mut data = json(serde_json::to_value(&self.config.data));
+        ["path", "test"].iter().for_each(|path| remove(&mut data, path));
+        let finite = kept.scores.iter().filter(|(_, value)| value.is_finite());
+        let card = ModelCard {
+            version: CARD_VERSION,
+            run: name_of(work.path),
+            firebox: env!("CARGO_PKG_VERSION").to_owned(),
+            task: kept.task,
+            architecture: kept.architecture,
+            precision: self.config.run.precision,
+            channels: ingested.set.channels().to_vec(),
+            classes: kept.classes.to_vec(),
+            window: self.config.window.rule(),
+            interval: ingested.checks.interval.map(|interval| interval.microseconds()),
+            normaliser: normaliser.clone(),
+            data,
+            settings,
+            data_key: self.keys.series,
+            training_key: self.keys.training,
+            trained: kept.trained.to_owned(),
+            scores: finite.map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            weights: String::new(),
+        };
+        let model = SavedModel { card, parameters: kept.parameters };
+        Ok(model.write(&work.path.join(MODEL))?)
+    }
+}
+
+/// Removes a key such as `run.cache`.
+fn remove(value: &mut Value, path: &str) {
+    let (table, key) = match path.rsplit_once('.') {
+        Some((table, key)) => (value.get_mut(table), key),
+        None => (Some(value), path),
+    };
+    if let Some(Value::Object(table)) = table {
+        table.remove(key);
+    }
+}
+
+/// Whether a run has left its model.
+pub(crate) fn is_kept(run: &Path) -> bool {
+    run.join(MODEL).join(CARD).is_file()
+}
+
+/// The folder of the model that the user named: by its run, or by a folder that has a card.
+pub(crate) fn find_model(named: &Path) -> Result<PathBuf, PipelineError> {
+    for folder in [named.to_path_buf(), named.join(MODEL)] {
+        if folder.join(CARD).is_file() {
+            return Ok(folder);
+        }
+    }
+    let run = find_run(named)?;
+    if is_kept(&run) {
+        return Ok(run.join(MODEL));
+    }
+    Err(PipelineError::Setting(format!(
+        "the run {0} has no trained model in {1}: it has not ended, or an earlier version of Firebox made it\n  \
+         end it, which trains nothing that was trained before: firebox run --resume {0}",
+        run.display(),
+        run.join(MODEL).display()
+    )))
+}
+
+/// The trained model that the user named.
+pub(crate) fn read_model(named: &Path) -> Result<SavedModel, PipelineError> {
+    Ok(SavedModel::read(&find_model(named)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_removed_and_others_stay() {
+        let mut value = serde_json::json!({ "run": { "cache": "c", "seed": 1 }, "monitor": {} });
+        NOT_SHAPING.iter().for_each(|path| remove(&mut value, path));
+        assert_eq!(value, serde_json::json!({ "run": { "seed": 1 } }));
+    }
+}

@@ -1,0 +1,291 @@
+//! The product's own test for look-ahead: it changes the future, makes everything before it again,
+//! and demands the same bits.
+//!
+//! It reads the files anew and does not use the cache. What is trained of windows is not looked at.
+
+use std::sync::Arc;
+
+use firebox_core::{
+    Fold, HeldOutWindows, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, Window,
+    split, walk_forward,
+};
+use firebox_data::{Change, changed, first_difference};
+
+use crate::{Kind, PipelineConfig, PipelineError, Prepared};
+
+/// What was compared, and found equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeakCheck {
+    /// One line for each kind of result.
+    pub lines: Vec<String>,
+}
+
+/// Shares of the time after which values are changed.
+const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
+
+impl Prepared {
+    /// Changes what comes after several moments, and what is held out, and makes features, windows,
+    /// labels and normalised values again: all that lies before must come out the same, bit by bit.
+    ///
+    /// # Errors
+    ///
+    /// [`PipelineError::Leak`] with the first feature, window or scale that differs; and whatever ends
+    /// the reading of the data.
+    pub fn check_leaks(&self, listener: &dyn Listener) -> Result<LeakCheck, PipelineError> {
+        Checking::new(self.config(), listener)?.run()
+    }
+}
+
+/// The data as it is, and how it is cut.
+struct Checking<'a> {
+    config: &'a PipelineConfig,
+    listener: &'a dyn Listener,
+    set: Arc<SeriesSet>,
+    clock: bool,
+    splits: Vec<(String, Split)>,
+}
+
+impl<'a> Checking<'a> {
+    fn new(config: &'a PipelineConfig, listener: &'a dyn Listener) -> Result<Self, PipelineError> {
+        let (set, checks) = changed(&config.data, &Change::None, listener)?;
+        let (set, clock) = (Arc::new(set), checks.span.is_some());
+        let splits = splits(config, &set, clock)?;
+        Ok(Self { config, listener, set, clock, splits })
+    }
+
+    fn run(&self) -> Result<LeakCheck, PipelineError> {
+        let mut lines = Vec::new();
+        let moments = self.moments();
+        let (mut steps, mut windows) = (0, 0);
+        for moment in &moments {
+            let after = Arc::new(self.changed(&Change::After(*moment))?);
+            if let Some(place) = first_difference(&self.set, &after, *moment) {
+                return Err(leak("feature", *moment, self.clock, &place.to_string()));
+            }
+            steps += steps_until(&self.set, *moment);
+            windows += self.compare_windows(&after, *moment)?;
+        }
+        let (count, channels) = (moments.len(), self.set.channels().len());
+        lines.push(format!(
+            "features: {channels} channels of {steps} steps before {count} moments are the same, whatever comes after"
+        ));
+        lines.push(format!("windows and labels: {windows} that end before these are the same"));
+        let mut values = 0;
+        for (name, split) in &self.splits {
+            values += self.compare_scales(name, split)?;
+        }
+        lines.push(format!(
+            "normalisation: {values} training windows of {} are the same, whatever is held out",
+            match self.splits.len() {
+                1 => "the split".to_owned(),
+                folds => format!("{folds} folds"),
+            }
+        ));
+        Ok(LeakCheck { lines })
+    }
+
+    fn changed(&self, change: &Change) -> Result<SeriesSet, PipelineError> {
+        Ok(changed(&self.config.data, change, self.listener)?.0)
+    }
+
+    /// Some moments within the data, and the boundaries of its splits.
+    fn moments(&self) -> Vec<i64> {
+        let mut times: Vec<i64> =
+            self.set.series().iter().flat_map(|series| &series.time).copied().collect();
+        times.sort_unstable();
+        let at = |share: &f64| times[(times.len() as f64 * share) as usize];
+        let boundaries = self.splits.iter().filter_map(|(_, split)| split.boundaries);
+        // The moment before: values at a boundary lie after it.
+        let boundaries = boundaries.flatten().map(|moment| moment.saturating_sub(1));
+        let mut moments: Vec<i64> = SHARES.iter().map(at).chain(boundaries).collect();
+        moments.retain(|moment| times.first() <= Some(moment) && Some(moment) < times.last());
+        moments.sort_unstable();
+        moments.dedup();
+        moments
+    }
+
+    /// Windows with the steps that their labels look at, up to a moment.
+    fn compare_windows(&self, after: &Arc<SeriesSet>, moment: i64) -> Result<usize, PipelineError> {
+        let all = |set: &Arc<SeriesSet>| -> Result<Vec<Window>, PipelineError> {
+            let config = self.config;
+            let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
+            let train = split(set, &config.window.rule(), &whole, &config.labels)?.train;
+            let ends = |window: &&Window| {
+                let last = window.steps().end - 1 + config.labels.horizon();
+                set.series()[window.series as usize].time[last] <= moment
+            };
+            Ok(train.windows().iter().filter(ends).copied().collect())
+        };
+        let [before, after] = [all(&self.set)?, all(after)?];
+        let differs = before.iter().zip(&after).find(|(before, after)| before != after);
+        if let Some((window, other)) = differs {
+            let name = &self.set.series()[window.series as usize].name;
+            let what = format!(
+                "series `{name}`, window of steps {:?}: its label {:?} became {:?}",
+                window.steps(),
+                window.label,
+                other.label
+            );
+            return Err(leak("window or label", moment, self.clock, &what));
+        }
+        if before.len() != after.len() {
+            let what = format!("{} windows became {}", before.len(), after.len());
+            return Err(leak("window or label", moment, self.clock, &what));
+        }
+        Ok(before.len())
+    }
+
+    /// The normalised training windows, when all that is held out is changed.
+    fn compare_scales(&self, name: &str, split: &Split) -> Result<usize, PipelineError> {
+        let change = match split.boundaries {
+            Some([validation, _]) => Change::After(validation.saturating_sub(1)),
+            None => Change::Series(self.held_out(split)),
+        };
+        let after = Arc::new(self.changed(&change)?);
+        let others = splits(self.config, &after, self.clock)?;
+        let other = others.iter().find(|(other, _)| other == name).map(|(_, split)| split);
+        let Some(other) = other else {
+            return Err(leak("fold", i64::MIN, false, &format!("{name} is gone")));
+        };
+        let [before, after] = [normalised(self.config, split)?, normalised(self.config, other)?];
+        let found = before.iter().zip(&after).position(|(before, after)| before != after);
+        let found =
+            found.or((before.len() != after.len()).then_some(before.len().min(after.len())));
+        match found {
+            Some(at) => {
+                let what = format!("{name}: training window {at} comes out otherwise");
+                Err(leak("normalised value", i64::MIN, false, &what))
+            }
+            None => Ok(before.len()),
+        }
+    }
+
+    fn held_out(&self, split: &Split) -> Vec<String> {
+        let of = |part: &HeldOutWindows| {
+            part.windows().iter().map(|window| window.series).collect::<Vec<_>>()
+        };
+        let series = of(&split.validation).into_iter().chain(of(&split.test));
+        let mut names: Vec<String> =
+            series.map(|index| self.set.series()[index as usize].name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// The split of a pipeline, or its folds, each with a name.
+fn splits(
+    config: &PipelineConfig,
+    set: &Arc<SeriesSet>,
+    clock: bool,
+) -> Result<Vec<(String, Split)>, PipelineError> {
+    if let Kind::Multitimeframe = config.pipeline {
+        let folds = config.multitimeframe.clone().unwrap_or_default().folds;
+        let folds = walk_forward(set, &config.window.rule(), &folds, &config.labels)?;
+        let named = (1..)
+            .zip(folds)
+            .map(|(number, fold): (usize, Fold)| (format!("fold {number}"), fold.split));
+        return Ok(named.collect());
+    }
+    let given = config.data.test.is_some();
+    let rule =
+        config.split.unwrap_or_else(|| SplitRule::automatic(given, clock, set.series().len()).0);
+    let split = split(set, &config.window.rule(), &rule, &config.labels)?;
+    Ok(vec![("the split".to_owned(), split)])
+}
+
+fn normalised(config: &PipelineConfig, split: &Split) -> Result<Vec<Vec<u32>>, PipelineError> {
+    let train: &TrainWindows = &split.train;
+    let normaliser = Normaliser::fit(config.window.normalise, train)?;
+    let width = train.set().channels().len();
+    let bits = |window: &Window| {
+        let mut values = vec![0.0; window.length as usize * width];
+        normaliser.apply(train.set(), window, &mut values);
+        values.into_iter().map(f32::to_bits).collect()
+    };
+    Ok(train.windows().iter().map(bits).collect())
+}
+
+fn steps_until(set: &SeriesSet, moment: i64) -> usize {
+    set.series().iter().map(|series| series.time.partition_point(|time| *time <= moment)).sum()
+}
+
+fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineError {
+    let when = match moment {
+        i64::MIN => "what is held out".to_owned(),
+        moment if clock => format!("what comes after {moment} µs since 1970-01-01 UTC"),
+        moment => format!("what comes after step {moment}"),
+    };
+    PipelineError::Leak { kind, when, what: what.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{Labels, Silent, WindowRule};
+    use firebox_data::DataConfig;
+
+    use super::*;
+
+    fn config(folder: &std::path::Path) -> PipelineConfig {
+        let market = folder.join("m.market.toml");
+        std::fs::write(&market, "bars = 400\ninstruments = ['ONE', 'TWO']\n[regimes.a]\n").unwrap();
+        let mut config =
+            PipelineConfig { data: DataConfig::new(market), ..PipelineConfig::default() };
+        config.data.checks.gaps = firebox_data::GapPolicy::Split;
+        (config.window.length, config.window.stride) = (10, 3);
+        config.labels = Labels::Return { horizon: 3, threshold: 0.001 };
+        config
+    }
+
+    /// The set with one value of an early step changed by its last bit.
+    fn nudged(set: &SeriesSet, step: usize) -> Arc<SeriesSet> {
+        let mut series = set.series().to_vec();
+        let width = set.channels().len();
+        let value = &mut series[0].values[step * width];
+        *value = f64::from_bits(value.to_bits() + 1);
+        let (channels, classes) = (set.channels().to_vec(), set.classes().to_vec());
+        Arc::new(SeriesSet::new(channels, classes, series).unwrap())
+    }
+
+    #[test]
+    fn what_does_not_look_ahead_passes_and_the_last_bit_of_what_does_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let checking = Checking::new(&config, &Silent).unwrap();
+        let lines = checking.run().unwrap().lines;
+        assert_eq!(lines.len(), 3);
+        assert!(lines[2].contains("training windows of the split"), "{lines:?}");
+        // As if the future had moved one feature by one bit.
+        let leaky = Checking { set: nudged(&checking.set, 40), ..checking };
+        let error = leaky.run().unwrap_err();
+        assert!(matches!(&error, PipelineError::Leak { kind: "feature", .. }), "{error}");
+        assert!(error.to_string().contains("feature `open`"), "{error}");
+        assert!(!error.is_bad_input());
+    }
+
+    #[test]
+    fn labels_and_scales_that_look_ahead_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let checking = Checking::new(&config, &Silent).unwrap();
+        let moment = checking.set.series()[0].time[200];
+        // A label changes if the steps that it looks at do.
+        let mut series = checking.set.series().to_vec();
+        for step in 100..110 {
+            series[0].values[step * 4 + 3] *= 2.0;
+        }
+        let channels = checking.set.channels().to_vec();
+        let other = SeriesSet::new(channels, checking.set.classes().to_vec(), series).unwrap();
+        let error = checking.compare_windows(&Arc::new(other), moment).unwrap_err();
+        assert!(error.to_string().contains("window or label looks ahead"), "{error}");
+        // A scale that was fitted on something else.
+        let all = WindowRule { length: 10, stride: 3, whole: false };
+        let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
+        let wrong = split(&checking.set, &all, &whole, &config.labels).unwrap();
+        let right = &checking.splits[0].1;
+        let mixed = Split { train: wrong.train, boundaries: right.boundaries, ..right.clone() };
+        assert!(mixed.train.len() > right.train.len());
+        let error = checking.compare_scales("the split", &mixed).unwrap_err();
+        assert!(error.to_string().contains("what is held out"), "{error}");
+    }
+}

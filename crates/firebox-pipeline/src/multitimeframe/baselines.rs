@@ -1,0 +1,77 @@
+//! What the models must beat: predictions that need no training of a network.
+
+use firebox_eval::{Contender, Features, Parts, logistic_predictions};
+use firebox_loader::{LoadError, Source};
+
+use super::train::FoldParts;
+use crate::PipelineConfig;
+use crate::error::PipelineError;
+
+/// The majority class, the last direction, and logistic regression on the features of the last step
+/// and of the whole window; each of every fold's training part alone.
+pub(super) fn all(
+    config: &PipelineConfig,
+    folds: &[FoldParts],
+    classes: usize,
+) -> Result<Vec<Contender>, PipelineError> {
+    let mut all = vec![contender("majority class", folds.iter().flat_map(majority).collect())];
+    let direction: Option<Vec<u32>> =
+        folds.iter().flat_map(|fold| last_direction(config, fold)).collect();
+    all.extend(direction.map(|predicted| contender("last direction", predicted)));
+    for (name, whole) in [
+        ("logistic regression on the last step", false),
+        ("logistic regression on the window", true),
+    ] {
+        let mut predicted = Vec::new();
+        for fold in folds {
+            let limit = config.evaluate.train_limit;
+            let parts = Parts {
+                train: features(fold.train.as_ref(), limit, whole)?,
+                validation: features(fold.validation.as_ref(), limit, whole)?,
+                test: features(fold.test.as_ref(), 0, whole)?,
+            };
+            predicted.extend(logistic_predictions(&config.evaluate, classes, &parts)?);
+        }
+        all.push(contender(name, predicted));
+    }
+    Ok(all)
+}
+
+fn contender(name: &str, predicted: Vec<u32>) -> Contender {
+    Contender { name: name.to_owned(), baseline: true, predicted }
+}
+
+/// The most frequent class of the training windows; of equally frequent ones the first.
+fn majority(fold: &FoldParts) -> Vec<u32> {
+    let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+    for label in fold.train.windows().windows().iter().filter_map(|window| window.label) {
+        *counts.entry(label).or_default() += 1;
+    }
+    let most = counts.iter().rev().max_by_key(|(_, count)| **count);
+    vec![most.map_or(0, |(label, _)| *label); fold.test.len()]
+}
+
+/// The class of the move that ends with each window, as if it went on.
+fn last_direction<'a>(
+    config: &'a PipelineConfig,
+    fold: &'a FoldParts,
+) -> impl Iterator<Item = Option<u32>> + 'a {
+    let windows = fold.test.windows();
+    windows.windows().iter().map(|window| config.labels.last_direction(windows.set(), window))
+}
+
+/// Normalised values of at most `limit` windows (0 is all), evenly spaced: of the last step, or of all.
+fn features(source: &dyn Source, limit: usize, whole: bool) -> Result<Features, LoadError> {
+    let [time, channels] = source.shape();
+    let count = if limit == 0 { source.len() } else { source.len().min(limit) };
+    let width = if whole { time * channels } else { channels };
+    let mut out = Features { width, ..Features::default() };
+    let mut row = vec![0.0; time * channels];
+    for place in 0..count {
+        row.fill(0.0);
+        let sample = source.read(place * source.len() / count, &mut row)?;
+        out.rows.extend_from_slice(&row[row.len() - width..]);
+        out.labels.push(sample.label.unwrap_or_default());
+    }
+    Ok(out)
+}

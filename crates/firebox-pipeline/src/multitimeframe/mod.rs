@@ -1,0 +1,247 @@
+//! The pipeline `multitimeframe`, reference system R3: ingest → windows in walk-forward folds → train
+//! several models on each fold → evaluate beside baselines → report.
+//!
+//! Every training has a folder of its own, `parts/fold-1/lstm`, and goes on where it was stopped.
+
+mod baselines;
+mod config;
+mod page;
+mod train;
+
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Event, Fold, Key, Labels, walk_forward};
+use firebox_data::Ingested;
+use firebox_eval::{Contender, Contest, contest};
+use firebox_train::Summary;
+
+use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::keys::{Keys, json};
+use crate::stages::{Run, count};
+use crate::{PipelineConfig, WindowConfig};
+
+pub use config::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
+
+/// Several classifiers on the same walk-forward folds.
+pub(crate) struct Multitimeframe;
+
+impl Chain for Multitimeframe {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        let refuse =
+            |what: &str, way_out: &str| Err(PipelineError::Setting(format!("{what}\n  {way_out}")));
+        if config.split.is_some() {
+            let what = "[split] divides once, and `multitimeframe` divides into folds";
+            return refuse(what, "remove it, and set [multitimeframe.folds]");
+        }
+        if json(&config.model) != json(&ModelConfig::default()) {
+            let what = "[model] names one model, and `multitimeframe` trains several";
+            return refuse(what, "remove it, and set `multitimeframe.models` and their tables");
+        }
+        if json(&config.augment) != json(&firebox_core::Augmentation::default()) {
+            return refuse("`multitimeframe` augments nothing", "remove [augment]");
+        }
+        if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
+            let what = "`train.groups` and `train.layer_decay` name parameters of one model, and `multitimeframe` trains several";
+            return refuse(what, "remove them");
+        }
+        if config.labels == Labels::None {
+            let what = "`multitimeframe` learns classes, and `labels` is none";
+            return refuse(what, "set [labels.return] with `horizon` and `threshold`");
+        }
+        if config.window.whole {
+            let what = "`window.whole` makes one window of each series, which no moment divides";
+            return refuse(what, "set window.whole = false");
+        }
+        settings(config).validate()
+    }
+
+    fn check_model(&self, _: &PipelineConfig, _: &ChosenDevice) -> Result<(), PipelineError> {
+        Ok(())
+    }
+
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let series = firebox_data::fingerprint(&config.data)?;
+        let arithmetic = device.arithmetic()?;
+        let keys = Keys::new(config, series, &arithmetic);
+        let training = Key::builder("multitimeframe", 1)
+            .upstream("windows", keys.windows)
+            .field("multitimeframe", json(&settings(config)))
+            .field("train", json(&config.train))
+            .field("precision", config.run.precision.to_string())
+            .field("seed", config.run.seed.to_le_bytes())
+            .field("arithmetic", arithmetic)
+            .finish();
+        let evaluation = Key::builder("evaluation", 1)
+            .upstream("training", training)
+            .field("evaluate", json(&config.evaluate))
+            .finish();
+        Ok(Keys { training, evaluation, ..keys })
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("windows", Some(keys.windows)),
+            ("train", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        let settings = settings(run.config);
+        let (ingested, _hold) = run.ingest(&mut work.remade)?;
+        let folds = run.folds(&ingested, &settings)?;
+        work.reasons.extend(reasons(run.config, &settings));
+        work.resolved()?;
+        let parts: Vec<train::FoldParts> = folds
+            .iter()
+            .map(|fold| train::FoldParts::new(fold, run.config.window.normalise))
+            .collect::<Result<_, _>>()?;
+        let trained = match run.train_folds(work, &settings, &folds, &parts)? {
+            Ok(trained) => trained,
+            Err(step) => return Ok(Making::Interrupted { step }),
+        };
+        let mut remade = 0;
+        let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
+            let measured = measure(run, &settings, &folds, &parts, &trained)?;
+            let detail = format!("{} test windows", measured.windows);
+            Ok((measured, false, detail))
+        })?;
+        if run.stop.load(Ordering::SeqCst) {
+            return Ok(Making::Interrupted { step: trained.steps() });
+        }
+        work.remade += remade;
+        for standing in measured.standings.iter().filter(|standing| !standing.baseline) {
+            for (metric, estimate) in &standing.metrics {
+                let name = format!("test/{}/{}", standing.name, metric.name().replace(' ', "_"));
+                run.listener.on(&Event::Scored { name, value: estimate.value });
+            }
+        }
+        let (made, steps) = (trained.lines.len() as u64, trained.steps());
+        let trainings = count(made, "training");
+        let said = format!("{trainings} of {} folds: {} in all", folds.len(), count(steps, "step"));
+        let report = page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
+        let outcome = "finished".to_owned();
+        Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
+    }
+
+    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
+        Err(PipelineError::Setting(
+            "a search needs one training with one validation loss, and `multitimeframe` has several of both\n  \
+             search a pipeline of one model"
+                .to_owned(),
+        ))
+    }
+}
+
+/// The table, or its defaults.
+pub(crate) fn settings(config: &PipelineConfig) -> MultitimeframeConfig {
+    config.multitimeframe.clone().unwrap_or_default()
+}
+
+/// What was not written but follows.
+fn reasons(config: &PipelineConfig, settings: &MultitimeframeConfig) -> Vec<firebox_eval::Reason> {
+    let WindowConfig { length, .. } = config.window;
+    let mut reasons = Vec::new();
+    if settings.folds.embargo.is_none() {
+        reasons.push(firebox_eval::Reason {
+            key: "multitimeframe.folds.embargo".to_owned(),
+            value: (length + config.labels.horizon()).to_string(),
+            reason: "one window and the horizon of its label, so that no held-out window begins in steps that a window before the boundary has seen".to_owned(),
+        });
+    }
+    reasons
+}
+
+impl Run<'_> {
+    /// The folds, each with something to learn from.
+    fn folds(
+        &self,
+        ingested: &Ingested,
+        settings: &MultitimeframeConfig,
+    ) -> Result<Vec<Fold>, PipelineError> {
+        let config = self.config;
+        self.stage("windows", None, &mut 0, || {
+            let rule = config.window.rule();
+            let folds = walk_forward(&ingested.set, &rule, &settings.folds, &config.labels)?;
+            for (fold, number) in folds.iter().zip(1..) {
+                self.check_classes(fold, number)?;
+            }
+            let tested: usize = folds.iter().map(|fold| fold.split.test.len()).sum();
+            let train = |fold: Option<&Fold>| fold.map_or(0, |fold| fold.split.train.len());
+            let detail = format!(
+                "{} of {} to {} training windows, {tested} test windows in all",
+                count(folds.len() as u64, "fold"),
+                train(folds.first()),
+                train(folds.last()),
+            );
+            Ok((folds, false, detail))
+        })
+    }
+
+    /// Refuses a fold that has nothing to tell apart, and warns where its test has one class only.
+    fn check_classes(&self, fold: &Fold, number: usize) -> Result<(), PipelineError> {
+        let split = &fold.split;
+        let classes = |part: &firebox_core::Windows| {
+            let labels = part.windows().iter().filter_map(|window| window.label);
+            labels.collect::<std::collections::BTreeSet<u32>>()
+        };
+        let parts =
+            [("training", classes(&split.train)), ("validation", classes(&split.validation))];
+        for (part, found) in parts {
+            let enough = if part == "training" { 2 } else { 1 };
+            if found.len() >= enough {
+                continue;
+            }
+            let what = match found.first() {
+                Some(only) => {
+                    let name = split.train.classes().get(*only as usize);
+                    format!("only windows of the class `{}`", name.map_or("", String::as_str))
+                }
+                None => "no labelled window".to_owned(),
+            };
+            return Err(PipelineError::Setting(format!(
+                "the {part} part of fold {number} has {what}: there is nothing to tell apart\n  \
+                 lower `labels.return.threshold`, give more data, or use fewer folds (`multitimeframe.folds.folds`)"
+            )));
+        }
+        if classes(&split.test).len() < 2 {
+            self.listener.on(&Event::Warning {
+                message: format!(
+                    "the test part of fold {number} has windows of one class only: its own scores say little"
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The models and the baselines on the test windows of all folds.
+fn measure(
+    run: &Run<'_>,
+    settings: &MultitimeframeConfig,
+    folds: &[Fold],
+    parts: &[train::FoldParts],
+    trained: &train::Trained,
+) -> Result<Contest, PipelineError> {
+    let classes = folds[0].split.test.classes().to_vec();
+    let truth: Vec<u32> = parts.iter().flat_map(|part| part.truth()).collect();
+    let mut contenders: Vec<Contender> = settings
+        .models
+        .iter()
+        .zip(&trained.predicted)
+        .map(|(model, predicted)| Contender {
+            name: model.title().to_owned(),
+            baseline: false,
+            predicted: predicted.clone(),
+        })
+        .collect();
+    contenders.extend(baselines::all(run.config, parts, classes.len())?);
+    let footprint = run.config.window.length + run.config.labels.horizon();
+    let overlap = footprint.div_ceil(run.config.window.stride);
+    Ok(contest(&run.config.evaluate, &classes, &truth, overlap, &contenders))
+}

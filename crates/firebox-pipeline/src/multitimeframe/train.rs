@@ -1,0 +1,239 @@
+//! The trainings: each model on each fold, one after the other, and what they predict.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebox_core::{
+    Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
+};
+use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows, TrainLoader};
+use firebox_models::Classify;
+use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
+
+use super::{ModelName, MultitimeframeConfig};
+use crate::chain::Work;
+use crate::error::PipelineError;
+use crate::keys::json;
+use crate::stages::{Run, count, training};
+use crate::sub::{Sub, sub_trained_before};
+
+/// The labelled windows of a fold, scaled by what was fitted on its training part.
+pub(super) struct FoldParts {
+    pub(super) train: Arc<NormalisedWindows<TrainWindows>>,
+    pub(super) validation: Arc<NormalisedWindows<HeldOutWindows>>,
+    pub(super) test: Arc<NormalisedWindows<HeldOutWindows>>,
+}
+
+impl FoldParts {
+    pub(super) fn new(fold: &Fold, normalise: Normalisation) -> Result<Self, PipelineError> {
+        let normaliser = Normaliser::fit(normalise, &fold.split.train)?;
+        let held_out = |windows: &HeldOutWindows| {
+            Arc::new(NormalisedWindows::new(windows.labelled(), normaliser.clone()))
+        };
+        Ok(Self {
+            validation: held_out(&fold.split.validation),
+            test: held_out(&fold.split.test),
+            train: Arc::new(NormalisedWindows::new(fold.split.train.labelled(), normaliser)),
+        })
+    }
+
+    /// The classes of the test windows.
+    pub(super) fn truth(&self) -> Vec<u32> {
+        self.test.windows().windows().iter().filter_map(|window| window.label).collect()
+    }
+}
+
+/// What came of all trainings.
+#[derive(Default)]
+pub(super) struct Trained {
+    /// `[model][test window]`, the windows of one fold after those of another.
+    pub(super) predicted: Vec<Vec<u32>>,
+    pub(super) lines: Vec<Line>,
+}
+
+/// One training.
+pub(super) struct Line {
+    pub(super) fold: usize,
+    pub(super) model: ModelName,
+    pub(super) windows: usize,
+    pub(super) parameters: u64,
+    pub(super) steps: u64,
+    pub(super) epochs: u64,
+    pub(super) best: Option<(u64, f64)>,
+    pub(super) outcome: Outcome,
+    pub(super) seconds: f64,
+}
+
+impl Trained {
+    /// Steps of all trainings together.
+    pub(super) fn steps(&self) -> u64 {
+        self.lines.iter().map(|line| line.steps).sum()
+    }
+}
+
+/// A model and what it is trained with.
+struct Task<'a> {
+    name: String,
+    model: ModelName,
+    parts: &'a FoldParts,
+    settings: &'a MultitimeframeConfig,
+    key: Key,
+}
+
+impl Run<'_> {
+    /// Trains every model on every fold, or reads back what was trained: `Err` with the steps taken
+    /// if it was interrupted.
+    pub(super) fn train_folds(
+        &self,
+        work: &mut Work<'_>,
+        settings: &MultitimeframeConfig,
+        folds: &[Fold],
+        parts: &[FoldParts],
+    ) -> Result<Result<Trained, u64>, PipelineError> {
+        let mut remade = 0;
+        let result = self.stage("train", Some(self.keys.training), &mut remade, || {
+            let total = (folds.len() * settings.models.len()) as u64;
+            let mut trained = Trained::default();
+            let mut reused = true;
+            for model in &settings.models {
+                let mut predicted = Vec::new();
+                for (parts, fold) in parts.iter().zip(1..) {
+                    let name = format!("fold-{fold}/{}", model.name());
+                    reused &= sub_trained_before(work, &name);
+                    let key = self.fold_key(settings, *model, fold);
+                    let task = Task { name, model: *model, parts, settings, key };
+                    let (line, own) = self.train_one(work, &task, fold)?;
+                    if line.outcome == Outcome::Interrupted {
+                        let steps = trained.steps() + line.steps;
+                        return Ok((Err(steps), false, "interrupted".to_owned()));
+                    }
+                    predicted.extend(own);
+                    trained.lines.push(line);
+                    self.listener.on(&Event::Progress {
+                        stage: "train".to_owned(),
+                        done: trained.lines.len() as u64,
+                        total,
+                        unit: "trainings".to_owned(),
+                    });
+                }
+                trained.predicted.push(predicted);
+            }
+            let detail =
+                format!("{} in {}", count(trained.steps(), "step"), count(total, "training"));
+            Ok((Ok(trained), reused, detail))
+        })?;
+        work.remade += remade;
+        Ok(result)
+    }
+
+    fn fold_key(&self, settings: &MultitimeframeConfig, model: ModelName, fold: usize) -> Key {
+        Key::builder("fold-training", 1)
+            .upstream("training", self.keys.training)
+            .field("folds", json(&settings.folds))
+            .field("fold", (fold as u64).to_le_bytes())
+            .field("model", settings.settings(model))
+            .finish()
+    }
+
+    fn train_one(
+        &self,
+        work: &Work<'_>,
+        task: &Task<'_>,
+        fold: usize,
+    ) -> Result<(Line, Vec<u32>), PipelineError> {
+        let device = &self.device.device;
+        let Task { settings, parts, .. } = task;
+        let windows = parts.train.windows();
+        let (time, channels) = (self.config.window.length, windows.set().channels().len());
+        let (classes, stream) =
+            (windows.classes().len(), Stream::new(self.config.run.seed, "weights"));
+        let precision = self.config.run.precision;
+        let result = match task.model {
+            ModelName::Lstm => {
+                let model = settings.lstm.settings.init(stream, channels, classes, device)?;
+                self.trained(work, task, model.in_precision(precision), fold)
+            }
+            ModelName::Transformer => {
+                let config = &settings.transformer.settings;
+                let model = config.init(stream, channels, time, classes, device)?;
+                self.trained(work, task, model.in_precision(precision), fold)
+            }
+            ModelName::Mlp => {
+                let model =
+                    settings.mlp.settings.init(stream, [time, channels], classes, device)?;
+                self.trained(work, task, model.in_precision(precision), fold)
+            }
+        };
+        // The model is gone: what the device has kept of its memory is given back for the next.
+        device.memory_cleanup();
+        result
+    }
+
+    fn trained<M: Classify>(
+        &self,
+        work: &Work<'_>,
+        task: &Task<'_>,
+        model: M,
+        fold: usize,
+    ) -> Result<(Line, Vec<u32>), PipelineError> {
+        let Task { name, model: which, parts, settings, key } = task;
+        let device = &self.device.device;
+        let loader = LoaderConfig { batch_size: settings.batch(*which), ..self.loader() };
+        let train = TrainLoader::new(parts.train.clone(), loader, device.clone())?;
+        let validation = HeldOutLoader::new(parts.validation.clone(), loader, device.clone())?;
+        let data = Data { train: &train, validation: Some(&validation) };
+        let config: TrainConfig = settings.training(*which, &training(self.config));
+        let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
+        let weights = vec![1.0; parts.train.windows().classes().len()];
+        let objective = Classification::new(loss, weights, Mix::None);
+        let sub = Sub { name, key: *key, seed: self.config.run.seed };
+        let firebox_train::Trained { model, summary } =
+            self.train_sub(work, &sub, model, &objective, data, &config)?;
+        let predicted = match summary.outcome {
+            Outcome::Interrupted => vec![],
+            Outcome::Finished | Outcome::StoppedEarly => {
+                predict(&model, &parts.test, loader, device)?
+            }
+        };
+        let line = Line {
+            fold,
+            model: *which,
+            windows: train.samples(),
+            parameters: summary.parameters,
+            steps: summary.steps,
+            epochs: summary.epochs,
+            best: summary.best.map(|best| (best.epoch, best.loss)),
+            outcome: summary.outcome,
+            seconds: summary.seconds,
+        };
+        Ok((line, predicted))
+    }
+}
+
+/// The class of the highest score of each window, the first of equal ones.
+pub(crate) fn predict<M: Classify>(
+    model: &M,
+    windows: &Arc<NormalisedWindows<HeldOutWindows>>,
+    loader: LoaderConfig,
+    device: &Device,
+) -> Result<Vec<u32>, LoadError> {
+    let mut predicted = Vec::new();
+    for batch in HeldOutLoader::new(windows.clone(), loader, device.clone())?.batches() {
+        let batch = batch?;
+        let scores = model.logits(batch.inputs, Some(&batch.lengths), None);
+        let [_, classes] = scores.dims();
+        let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
+        predicted.extend(scores.chunks_exact(classes).map(highest));
+    }
+    Ok(predicted)
+}
+
+fn highest(scores: &[f32]) -> u32 {
+    let mut best = 0;
+    for (class, score) in scores.iter().enumerate() {
+        if *score > scores[best] {
+            best = class;
+        }
+    }
+    best as u32
+}

@@ -1,0 +1,213 @@
+//! `run.precision = "auto"`: a short timed comparison of the model's own training steps, kept in the
+//! cache folder so that the next run of this model on this device asks nothing.
+
+use std::path::Path;
+
+use firebox_core::{Key, Precision};
+use serde::{Deserialize, Serialize};
+
+use super::{Abilities, device_class};
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+
+/// How much faster than f32 a type has to be before it is chosen: what the spread of a short
+/// measurement can make of nothing (Firebox's own).
+const MARGIN: f64 = 1.05;
+/// Times that each type is measured, in turn: a machine that grows slower meanwhile slows down all.
+const ROUNDS: usize = 2;
+/// Bucket of the cache.
+const BUCKET: &str = "precision-v1";
+
+/// What a comparison found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    /// The type chosen.
+    pub(crate) precision: Precision,
+    /// Why, in one line.
+    pub(crate) reason: String,
+    /// What was measured.
+    pub(crate) timings: Vec<Timing>,
+}
+
+/// The steps of one type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Timing {
+    pub(crate) precision: Precision,
+    /// Median time of a step, milliseconds.
+    pub(crate) median: f64,
+    /// The shortest and the longest step.
+    pub(crate) range: [f64; 2],
+}
+
+impl Timing {
+    fn new(precision: Precision, mut times: Vec<f64>) -> Option<Self> {
+        times.sort_by(f64::total_cmp);
+        let (first, last) = (*times.first()?, *times.last()?);
+        Some(Self { precision, median: times[times.len() / 2], range: [first, last] })
+    }
+}
+
+/// Chooses among `candidates` (f32 first) by the times of steps that `time` measures, in
+/// milliseconds.
+///
+/// # Errors
+/// The first of `time`.
+pub(crate) fn choose(
+    candidates: &[Precision],
+    device: &ChosenDevice,
+    what: &str,
+    mut time: impl FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
+) -> Result<Choice, PipelineError> {
+    let mut times = vec![vec![]; candidates.len()];
+    for round in 0..ROUNDS {
+        for place in 0..candidates.len() {
+            // Back and forth, so that none is always the first.
+            let place = if round % 2 == 0 { place } else { candidates.len() - 1 - place };
+            times[place].extend(time(candidates[place])?);
+        }
+    }
+    let timings: Vec<Timing> = candidates
+        .iter()
+        .zip(times)
+        .filter_map(|(precision, times)| Timing::new(*precision, times))
+        .collect();
+    let abilities = Abilities::of(device)?;
+    let guess = device_class(&device.description);
+    Ok(decide(timings, &abilities, (&guess.name, guess.precision), what))
+}
+
+/// The decision, from what was measured.
+fn decide(
+    timings: Vec<Timing>,
+    abilities: &Abilities,
+    (class, guess): (&str, Precision),
+    what: &str,
+) -> Choice {
+    let median = |precision| {
+        let found = timings.iter().find(|timing| timing.precision == precision);
+        found.map_or(f64::NAN, |timing| timing.median)
+    };
+    let base = median(Precision::F32);
+    let fastest = timings.iter().min_by(|a, b| a.median.total_cmp(&b.median));
+    let fastest = fastest.map_or(Precision::F32, |timing| timing.precision);
+    let gain = base / median(fastest);
+    let gains: Vec<String> = timings
+        .iter()
+        .filter(|timing| timing.precision != Precision::F32)
+        .map(|timing| format!("{} {:.2}×", timing.precision, base / timing.median))
+        .collect();
+    let (precision, mut reason) = if fastest != Precision::F32 && gain >= MARGIN {
+        let milliseconds = median(fastest);
+        let how = abilities.support(fastest).how();
+        let said = format!(
+            "{how}; measured {gain:.2}× f32 on {what} ({milliseconds:.1} ms a step, f32 {base:.1} ms)"
+        );
+        (fastest, said)
+    } else if gains.is_empty() {
+        (Precision::F32, "no other type could be faster on this device".to_owned())
+    } else {
+        let said = format!(
+            "measured on {what}, f32 takes {base:.1} ms a step, and nothing is faster by {:.0} %: {}",
+            100.0 * (MARGIN - 1.0),
+            gains.join(", ")
+        );
+        (Precision::F32, said)
+    };
+    if guess != precision {
+        reason += &format!("; the guess for the class `{class}` was {guess}");
+    }
+    Choice { precision, reason, timings }
+}
+
+/// [`choose`], or what an earlier run of the same model on the same device found.
+///
+/// # Errors
+/// As [`choose`], and if the folder of the cache cannot be written.
+pub(crate) fn choose_cached(
+    cache: &Path,
+    model: &str,
+    candidates: &[Precision],
+    device: &ChosenDevice,
+    what: &str,
+    time: impl FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
+) -> Result<Choice, PipelineError> {
+    let names: Vec<_> = candidates.iter().map(ToString::to_string).collect();
+    let key = Key::builder("precision", 1)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
+        .field("candidates", names.join(" "))
+        .field("model", model)
+        .finish();
+    let folder = cache.join(BUCKET);
+    let path = folder.join(format!("{key}.json"));
+    let known = std::fs::read(&path).ok();
+    if let Some(choice) = known.and_then(|bytes| serde_json::from_slice::<Choice>(&bytes).ok()) {
+        return Ok(choice);
+    }
+    let choice = choose(candidates, device, what, time)?;
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let file = tempfile::NamedTempFile::new_in(&folder).map_err(at(&folder))?;
+    serde_json::to_writer_pretty(&file, &choice)
+        .map_err(|error| at(&path)(std::io::Error::other(error)))?;
+    file.persist(&path).map_err(|error| at(&path)(error.error))?;
+    Ok(choice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> ChosenDevice {
+        ChosenDevice {
+            device: burn::tensor::Device::flex(),
+            backend: "cpu".to_owned(),
+            description: "cpu: a processor of 1999".to_owned(),
+            reason: String::new(),
+        }
+    }
+
+    fn steps(milliseconds: [f64; 2]) -> impl FnMut(Precision) -> Result<Vec<f64>, PipelineError> {
+        move |precision| Ok(vec![milliseconds[usize::from(precision == Precision::Bf16)]; 3])
+    }
+
+    const BOTH: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+    #[test]
+    fn the_faster_type_is_chosen_and_the_slower_one_is_not() {
+        let chosen =
+            |milliseconds| choose(&BOTH, &device(), "this model", steps(milliseconds)).unwrap();
+        let faster = chosen([14.0, 10.0]);
+        assert_eq!(faster.precision, Precision::Bf16);
+        let said = &faster.reason;
+        assert!(said.contains("measured 1.40× f32 on this model (10.0 ms a step"), "{said}");
+        assert!(said.ends_with("the guess for the class `processor` was f32"), "{said}");
+        let slower = chosen([10.0, 14.0]);
+        assert_eq!(slower.precision, Precision::F32);
+        assert!(
+            slower.reason.contains("nothing is faster by 5 %: bf16 0.71×"),
+            "{}",
+            slower.reason
+        );
+        // Within what a short measurement can make of nothing.
+        assert_eq!(chosen([10.3, 10.0]).precision, Precision::F32);
+    }
+
+    #[test]
+    fn a_comparison_is_made_once_for_a_model_and_a_device() {
+        let cache = tempfile::tempdir().unwrap();
+        let mut count = 0;
+        let mut ask = |model: &str| {
+            choose_cached(cache.path(), model, &BOTH, &device(), "it", |precision| {
+                count += 1;
+                steps([2.0, 1.0])(precision)
+            })
+            .unwrap()
+        };
+        let first = ask("a");
+        assert_eq!(ask("a"), first);
+        ask("b");
+        assert_eq!(count, 2 * ROUNDS * BOTH.len());
+    }
+}

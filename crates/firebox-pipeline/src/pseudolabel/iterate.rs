@@ -1,0 +1,288 @@
+//! The iterations: embed, cluster, train on the clusters, until they settle.
+
+use std::sync::Arc;
+
+use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows};
+use firebox_eval::{KMeans, KMeansConfig, embed, moved};
+use firebox_loader::{NormalisedWindows, Relabelled, Source, TrainLoader};
+use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
+use firebox_train::{Data, Outcome};
+
+use super::PseudolabelConfig;
+use super::objective::Clusters;
+use crate::chain::Work;
+use crate::error::PipelineError;
+use crate::stages::{Run, Windows, count, training};
+use crate::sub::{Sub, sub_trained_before};
+
+/// Parameters that are drawn anew in each iteration, because clusters change their names.
+const CLASSIFIER: [&str; 2] = ["classifier.", "output."];
+
+/// The windows, scaled by what was fitted on the training part.
+pub(super) struct ClusterParts {
+    pub(super) train: Arc<NormalisedWindows<TrainWindows>>,
+    pub(super) test: Arc<NormalisedWindows<HeldOutWindows>>,
+}
+
+impl ClusterParts {
+    pub(super) fn new(
+        windows: &Windows,
+        settings: &PseudolabelConfig,
+    ) -> Result<Self, PipelineError> {
+        let halvings = settings.model.convolutions.len();
+        let needed = 1u32.checked_shl(halvings as u32).unwrap_or(u32::MAX);
+        let parts = &windows.parts;
+        let all = [parts.train.windows(), parts.validation.windows(), parts.test.windows()];
+        if let Some(short) = all.into_iter().flatten().find(|window| window.length < needed) {
+            let name = &parts.train.set().series()[short.series as usize].name;
+            return Err(PipelineError::Setting(format!(
+                "a window of series `{name}` has {} steps, and {halvings} convolutions that halve them need {needed}\n  \
+                 use fewer of them, such as --set 'pseudolabel.model.convolutions=[64, 128]', or leave short series out",
+                short.length
+            )));
+        }
+        let normaliser = &windows.normaliser;
+        Ok(Self {
+            train: Arc::new(NormalisedWindows::new(parts.train.clone(), normaliser.clone())),
+            test: Arc::new(NormalisedWindows::new(parts.test.clone(), normaliser.clone())),
+        })
+    }
+}
+
+/// One iteration.
+pub(super) struct Round {
+    pub(super) number: usize,
+    /// Training windows of each cluster.
+    pub(super) sizes: Vec<usize>,
+    /// Share of the training windows in another cluster than in the iteration before.
+    pub(super) moved: Option<f64>,
+    /// Clusters of the test windows, by the centers of the training windows.
+    pub(super) test: Vec<u32>,
+    pub(super) steps: u64,
+    pub(super) epochs: u64,
+    pub(super) loss: Option<f64>,
+    pub(super) seconds: f64,
+}
+
+/// What came of all iterations.
+pub(super) struct Iterated {
+    pub(super) rounds: Vec<Round>,
+    /// Whether the clusters had settled.
+    pub(super) settled: bool,
+    /// The encoder after the last iteration.
+    pub(super) model: CnnBiLstm,
+    /// Clusters of the test windows by that encoder.
+    pub(super) last: Vec<u32>,
+}
+
+impl Iterated {
+    /// Steps of all iterations together.
+    pub(super) fn steps(&self) -> u64 {
+        self.rounds.iter().map(|round| round.steps).sum()
+    }
+}
+
+/// Clusters of the training windows, and of the test windows by the same centers.
+pub(super) struct Clustered {
+    pub(super) found: KMeans,
+    pub(super) test: Vec<u32>,
+}
+
+impl Run<'_> {
+    /// All iterations: `Err` with the steps taken if they were interrupted.
+    pub(super) fn iterate(
+        &self,
+        work: &mut Work<'_>,
+        settings: &PseudolabelConfig,
+        parts: &ClusterParts,
+    ) -> Result<Result<Iterated, u64>, PipelineError> {
+        let mut remade = 0;
+        let result = self.stage("train", Some(self.keys.training), &mut remade, || {
+            let [_, channels] = parts.train.shape();
+            let mut model = self.initial(settings, self.config.run.seed, channels)?;
+            let (mut rounds, mut before) = (Vec::<Round>::new(), None::<Vec<u32>>);
+            let (mut settled, mut reused, mut key) = (false, true, self.keys.training);
+            let mut clustered = self.cluster(settings, &model, parts)?;
+            for number in 1..=settings.iterations {
+                key = Key::builder("iteration", 1)
+                    .upstream("before", key)
+                    .field("number", (number as u64).to_le_bytes())
+                    .finish();
+                let name = format!("iteration-{number}");
+                reused &= sub_trained_before(work, &name);
+                let assigned = clustered.found.assigned.clone();
+                let share = before.as_ref().map(|before| moved(before, &assigned));
+                let round = Round {
+                    number,
+                    sizes: sizes(&assigned, settings.clusters),
+                    moved: share,
+                    test: clustered.test.clone(),
+                    steps: 0,
+                    epochs: 0,
+                    loss: None,
+                    seconds: 0.0,
+                };
+                self.keep_clusters(work, &name, &clustered.found)?;
+                let sub = Sub { name: &name, key, seed: self.config.run.seed };
+                let (next, round, outcome) =
+                    self.train_on(work, settings, parts, &sub, model, &assigned, round)?;
+                rounds.push(round);
+                if outcome == Outcome::Interrupted {
+                    let steps = rounds.iter().map(|round| round.steps).sum();
+                    return Ok((Err(steps), false, "interrupted".to_owned()));
+                }
+                model = next;
+                clustered = self.cluster(settings, &model, parts)?;
+                self.listener.on(&Event::Progress {
+                    stage: "train".to_owned(),
+                    done: number as u64,
+                    total: settings.iterations as u64,
+                    unit: "iterations".to_owned(),
+                });
+                settled = moved(&assigned, &clustered.found.assigned) <= settings.settled;
+                before = Some(assigned);
+                if settled {
+                    break;
+                }
+            }
+            let last = clustered.test;
+            let iterated = Iterated { rounds, settled, model, last };
+            let detail = format!(
+                "{} in {}{}",
+                count(iterated.steps(), "step"),
+                count(iterated.rounds.len() as u64, "iteration"),
+                if settled { ", the clusters have settled" } else { "" }
+            );
+            Ok((Ok(iterated), reused, detail))
+        })?;
+        work.remade += remade;
+        Ok(result)
+    }
+
+    /// The encoder as it is initialised from a seed.
+    pub(super) fn initial(
+        &self,
+        settings: &PseudolabelConfig,
+        seed: u64,
+        channels: usize,
+    ) -> Result<CnnBiLstm, PipelineError> {
+        let stream = Stream::new(seed, "weights");
+        let model =
+            settings.model.init(stream, channels, settings.clusters, &self.device.device)?;
+        Ok(model.in_precision(self.config.run.precision))
+    }
+
+    /// Embeds and clusters the training windows, and assigns the test windows.
+    pub(super) fn cluster(
+        &self,
+        settings: &PseudolabelConfig,
+        model: &CnnBiLstm,
+        parts: &ClusterParts,
+    ) -> Result<Clustered, PipelineError> {
+        let (batch, device) = (self.config.evaluate.batch_size, &self.device.device);
+        let [train, test]: [Arc<dyn Source>; 2] = [parts.train.clone(), parts.test.clone()];
+        let train = embed(model, &train, 0, batch, device)?;
+        let test = embed(model, &test, 0, batch, device)?;
+        self.cluster_rows(settings, &train.rows, &test.rows, train.width)
+    }
+
+    /// Clusters training rows, and assigns test rows.
+    pub(super) fn cluster_rows(
+        &self,
+        settings: &PseudolabelConfig,
+        train: &[f32],
+        test: &[f32],
+        width: usize,
+    ) -> Result<Clustered, PipelineError> {
+        let config = KMeansConfig {
+            clusters: settings.clusters,
+            restarts: settings.restarts,
+            seed: self.config.run.seed,
+            ..KMeansConfig::default()
+        };
+        let found = config.fit(train, width)?;
+        Ok(Clustered { test: found.assign(test, width), found })
+    }
+
+    /// Writes the clusters of an iteration beside its training.
+    fn keep_clusters(
+        &self,
+        work: &Work<'_>,
+        name: &str,
+        found: &KMeans,
+    ) -> Result<(), PipelineError> {
+        let folder = crate::sub::folder(work, name)?;
+        let text = serde_json::to_vec(found)
+            .map_err(|error| crate::error::at(&folder)(std::io::Error::other(error)))?;
+        work.folder.write(&format!("parts/{name}/clusters.json"), &text)
+    }
+
+    /// Trains encoder and classifier on the clusters, from the encoder of the iteration before.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call, and each argument has a type of its own"
+    )]
+    fn train_on(
+        &self,
+        work: &Work<'_>,
+        settings: &PseudolabelConfig,
+        parts: &ClusterParts,
+        sub: &Sub<'_>,
+        encoder: CnnBiLstm,
+        assigned: &[u32],
+        round: Round,
+    ) -> Result<(CnnBiLstm, Round, Outcome), PipelineError> {
+        let device = &self.device.device;
+        let names = (1..=settings.clusters).map(|cluster| format!("cluster {cluster}")).collect();
+        let source = NormalisedWindows::clone(&parts.train);
+        let source = Relabelled::new(source, assigned.to_vec(), names);
+        let loader = TrainLoader::new(Arc::new(source), self.loader(), device.clone())?;
+        let objective =
+            Clusters::new(assigned, settings.clusters, settings.noise, settings.time_mask);
+        let [_, channels] = parts.train.shape();
+        let model = self.with_new_classifier(settings, &encoder, round.number as u64, channels)?;
+        let data = Data { train: &loader, validation: None };
+        let trained = self.train_sub(work, sub, model, &objective, data, &training(self.config))?;
+        let summary = trained.summary;
+        let round = Round {
+            steps: summary.steps,
+            epochs: summary.epochs,
+            loss: summary.best.map(|best| best.loss),
+            seconds: summary.seconds,
+            ..round
+        };
+        Ok((trained.model, round, summary.outcome))
+    }
+
+    /// The encoder with a classifier as it is initialised.
+    fn with_new_classifier(
+        &self,
+        settings: &PseudolabelConfig,
+        encoder: &CnnBiLstm,
+        iteration: u64,
+        channels: usize,
+    ) -> Result<CnnBiLstm, PipelineError> {
+        let seed = self.config.run.seed;
+        let stream = Stream::new(seed, "classifier").substream(iteration);
+        let model =
+            settings.model.init(stream, channels, settings.clusters, &self.device.device)?;
+        let mut model = model.in_precision(self.config.run.precision);
+        let new = |name: &str| CLASSIFIER.iter().any(|prefix| name.starts_with(prefix));
+        let mut parameters = read_parameters(&model);
+        parameters.retain(|parameter| new(&parameter.name));
+        let kept = read_parameters(encoder);
+        parameters.extend(kept.into_iter().filter(|parameter| !new(&parameter.name)));
+        write_parameters(&mut model, parameters).map_err(|mismatch| {
+            PipelineError::Setting(format!(
+                "the encoder does not fit its next iteration: {mismatch}"
+            ))
+        })?;
+        Ok(model)
+    }
+}
+
+fn sizes(assigned: &[u32], clusters: usize) -> Vec<usize> {
+    let mut sizes = vec![0; clusters];
+    assigned.iter().for_each(|cluster| sizes[*cluster as usize] += 1);
+    sizes
+}

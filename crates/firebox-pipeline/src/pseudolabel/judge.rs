@@ -1,0 +1,217 @@
+//! How good clusters and encoder are, by the true classes of test windows, where there are any.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use firebox_core::Stream;
+use firebox_eval::{
+    Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Verdict, evaluate_encoder,
+};
+use firebox_loader::{NormalisedWindows, Source};
+use serde::Serialize;
+
+use super::PseudolabelConfig;
+use super::iterate::{ClusterParts, Iterated};
+use crate::error::PipelineError;
+use crate::measure::{channel_names, overlap};
+use crate::stages::{Run, Windows};
+
+/// Clusters of the test windows beside their true classes.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judged {
+    /// Test windows with a true class.
+    pub(super) windows: usize,
+    /// Clusters of each iteration's encoder as it began, then of the last one.
+    pub(super) by_iteration: Vec<Agreement>,
+    /// The last encoder, the encoder before any training, and the windows themselves.
+    pub(super) subjects: Vec<Judgement>,
+    /// What the last encoder has more than each of the others, in the order of `subjects`.
+    pub(super) leads: Vec<Estimate>,
+    /// The probe on the last encoder beside its baselines.
+    #[serde(skip)]
+    pub(super) evaluation: Option<Evaluation>,
+}
+
+/// Agreement with intervals.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judgement {
+    pub(super) name: &'static str,
+    pub(super) purity: Estimate,
+    pub(super) normalised_information: Estimate,
+    pub(super) adjusted_rand: Estimate,
+}
+
+impl Judged {
+    /// What trackers compare runs by.
+    pub(super) fn scores(&self) -> Vec<(&'static str, f64)> {
+        self.subjects.first().map_or_else(Vec::new, |own| {
+            vec![
+                ("test/purity", own.purity.value),
+                ("test/nmi", own.normalised_information.value),
+                ("test/ari", own.adjusted_rand.value),
+            ]
+        })
+    }
+
+    /// The sentence that the report begins with.
+    pub(super) fn verdict(&self) -> Verdict {
+        let Some(own) = self.subjects.first() else {
+            let sentence = "There are no true labels in the test part, so the clusters cannot be judged: how well an encoder tells its own clusters apart says nothing.".to_owned();
+            return Verdict { outcome: Outcome::NoLabels, sentence };
+        };
+        let text = |estimate: Estimate| {
+            format!("{:.3} ({:.3} to {:.3})", estimate.value, estimate.low, estimate.high)
+        };
+        let others = self.subjects[1..].iter().zip(&self.leads);
+        let others: Vec<String> = others
+            .map(|(other, lead)| {
+                let value = other.normalised_information.value;
+                format!("{value:.3} by {} (difference {})", other.name, text(*lead))
+            })
+            .collect();
+        let reach = format!(
+            "normalised mutual information with the true classes of {} test windows: {} by {}, {}",
+            self.windows,
+            text(own.normalised_information),
+            own.name,
+            others.join(", ")
+        );
+        let beats = self.leads.iter().all(Estimate::is_above_zero);
+        let (outcome, begin) = match () {
+            () if self.windows < 20 => (
+                Outcome::TooFewWindows,
+                "Too few test windows to say whether training on clusters helps",
+            ),
+            () if beats => (
+                Outcome::Beats,
+                "Clusters agree better with the true classes after training on them",
+            ),
+            () => (
+                Outcome::DoesNotBeat,
+                "Training on clusters is not shown to make them agree better with the true classes",
+            ),
+        };
+        Verdict { outcome, sentence: format!("{begin}: {reach}.") }
+    }
+}
+
+/// Measures the last encoder, and what it began as.
+pub(super) fn judge(
+    run: &Run<'_>,
+    settings: &PseudolabelConfig,
+    windows: &Windows,
+    parts: &ClusterParts,
+    iterated: &Iterated,
+) -> Result<Judged, PipelineError> {
+    let labels = parts.test.windows().windows().iter().map(|window| window.label);
+    let labels: Vec<Option<u32>> = labels.collect();
+    let truth: Vec<u32> = labels.iter().flatten().copied().collect();
+    if truth.is_empty() {
+        let none = vec![];
+        return Ok(Judged {
+            windows: 0,
+            by_iteration: vec![],
+            subjects: vec![],
+            leads: none,
+            evaluation: None,
+        });
+    }
+    let of_labelled = |clusters: &[u32]| -> Vec<u32> {
+        let pairs = clusters.iter().zip(&labels);
+        pairs.filter(|(_, label)| label.is_some()).map(|(cluster, _)| *cluster).collect()
+    };
+    let starts = iterated.rounds.iter().map(|round| &round.test).chain([&iterated.last]);
+    let starts: Vec<Vec<u32>> = starts.map(|clusters| of_labelled(clusters)).collect();
+    let by_iteration = starts.iter().map(|found| Agreement::of(&truth, found)).collect();
+    let raw = of_labelled(&raw_clusters(run, settings, parts)?);
+    let (untrained, last) = (&starts[0], &starts[starts.len() - 1]);
+    let subjects = [
+        ("the trained encoder", last),
+        ("the same encoder before training", untrained),
+        ("the windows themselves", &raw),
+    ];
+    let evaluate = &run.config.evaluate;
+    let resampling = Resampling {
+        stream: Stream::new(evaluate.seed, "bootstrap"),
+        resamples: evaluate.resamples,
+        block: evaluate.block.unwrap_or(overlap(run.config)).max(1),
+        confidence: evaluate.confidence,
+    };
+    let (subjects, leads) = with_intervals(&resampling, &truth, &subjects);
+    let evaluation = probe(run, settings, windows, parts, iterated)?;
+    Ok(Judged { windows: truth.len(), by_iteration, subjects, leads, evaluation })
+}
+
+/// Agreements and leads of the first subject, on the same resamples.
+fn with_intervals(
+    resampling: &Resampling,
+    truth: &[u32],
+    subjects: &[(&'static str, &Vec<u32>)],
+) -> (Vec<Judgement>, Vec<Estimate>) {
+    let all = |indices: &[u32]| -> Vec<Agreement> {
+        let pick = |of: &[u32]| indices.iter().map(|i| of[*i as usize]).collect::<Vec<u32>>();
+        let truth = pick(truth);
+        subjects.iter().map(|(_, found)| Agreement::of(&truth, &pick(found))).collect()
+    };
+    let every: Vec<u32> = (0..truth.len() as u32).collect();
+    let values = all(&every);
+    let drawn = resampling.map(truth.len(), |indices, _| all(indices));
+    let estimate = |of: &dyn Fn(&[Agreement]) -> f64| {
+        let resampled: Vec<f64> = drawn.iter().map(|one| of(one)).collect();
+        Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
+    };
+    let judgement = |(at, (name, _)): (usize, &(&'static str, &Vec<u32>))| Judgement {
+        name,
+        purity: estimate(&|all| all[at].purity),
+        normalised_information: estimate(&|all| all[at].normalised_information),
+        adjusted_rand: estimate(&|all| all[at].adjusted_rand),
+    };
+    let lead = |other: usize| {
+        estimate(&|all| all[0].normalised_information - all[other].normalised_information)
+    };
+    let leads = (1..subjects.len()).map(lead).collect();
+    (subjects.iter().enumerate().map(judgement).collect(), leads)
+}
+
+/// Clusters of the normalised windows themselves, padded with zeros.
+fn raw_clusters(
+    run: &Run<'_>,
+    settings: &PseudolabelConfig,
+    parts: &ClusterParts,
+) -> Result<Vec<u32>, PipelineError> {
+    let [train, test]: [&dyn Source; 2] = [parts.train.as_ref(), parts.test.as_ref()];
+    let [time, channels] = [train.shape()[0].max(test.shape()[0]), train.shape()[1]];
+    let rows = |source: &dyn Source| -> Result<Vec<f32>, PipelineError> {
+        let mut rows = vec![0.0; source.len() * time * channels];
+        for (index, row) in rows.chunks_exact_mut(time * channels).enumerate() {
+            source.read(index, row)?;
+        }
+        Ok(rows)
+    };
+    Ok(run.cluster_rows(settings, &rows(train)?, &rows(test)?, time * channels)?.test)
+}
+
+fn probe(
+    run: &Run<'_>,
+    settings: &PseudolabelConfig,
+    windows: &Windows,
+    parts: &ClusterParts,
+    iterated: &Iterated,
+) -> Result<Option<Evaluation>, PipelineError> {
+    let normaliser = &windows.normaliser;
+    let validation = NormalisedWindows::new(windows.parts.validation.clone(), normaliser.clone());
+    let sources = Sources {
+        train: parts.train.clone(),
+        validation: Arc::new(validation),
+        test: parts.test.clone(),
+        channels: channel_names(windows),
+        overlap: overlap(run.config),
+    };
+    let channels = sources.channels.len();
+    let random = |seed| match run.stop.load(Ordering::Relaxed) {
+        true => Err(PipelineError::Interrupted),
+        false => run.initial(settings, seed, channels),
+    };
+    let (config, device) = (&run.config.evaluate, &run.device.device);
+    Ok(evaluate_encoder(config, &iterated.model, random, &sources, device, run.listener)?)
+}

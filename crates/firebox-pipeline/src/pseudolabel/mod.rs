@@ -1,0 +1,137 @@
+//! The pipeline `pseudolabel`, reference system R4: ingest → windows → iterations of clustering the
+//! embeddings and training the encoder on the clusters → evaluate → report.
+//!
+//! Each iteration embeds the training windows with the encoder of the one before, clusters the
+//! embeddings, and trains encoder and classifier together on the clusters: deep clustering (Caron et
+//! al., "Deep clustering for unsupervised learning of visual features", 2018). It has a folder of its
+//! own, `parts/iteration-1`, and goes on where it was stopped. Clusters are judged by true labels of
+//! windows that were never trained on, and never by themselves; true labels choose nothing.
+
+mod config;
+mod iterate;
+mod judge;
+mod objective;
+mod page;
+
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Event, Key};
+use firebox_train::Summary;
+
+use crate::PipelineConfig;
+use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::keys::{Keys, json};
+use crate::stages::{Run, count, split_reasons};
+
+pub use config::PseudolabelConfig;
+
+/// An encoder that learns from its own clusters.
+pub(crate) struct Pseudolabel;
+
+impl Chain for Pseudolabel {
+    fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        let refuse =
+            |what: &str, way_out: &str| Err(PipelineError::Setting(format!("{what}\n  {way_out}")));
+        if json(&config.model) != json(&ModelConfig::default()) {
+            let what = "[model] is not read by `pseudolabel`";
+            return refuse(what, "remove it, and set [pseudolabel.model]");
+        }
+        if json(&config.augment) != json(&firebox_core::Augmentation::default()) {
+            let what =
+                "[augment] is not read by `pseudolabel`, which draws its noise on the device";
+            return refuse(
+                what,
+                "remove it, and set `pseudolabel.noise` and `pseudolabel.time_mask`",
+            );
+        }
+        if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
+            let what = "`train.groups` and `train.layer_decay` are not read by `pseudolabel`";
+            return refuse(what, "remove them");
+        }
+        settings(config).validate()
+    }
+
+    fn check_model(&self, _: &PipelineConfig, _: &ChosenDevice) -> Result<(), PipelineError> {
+        Ok(())
+    }
+
+    fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        let series = firebox_data::fingerprint(&config.data)?;
+        let arithmetic = device.arithmetic()?;
+        let keys = Keys::new(config, series, &arithmetic);
+        let training = Key::builder("pseudolabel", 1)
+            .upstream("windows", keys.windows)
+            .field("pseudolabel", json(&settings(config)))
+            .field("train", json(&config.train))
+            .field("batch_size", config.loader.batch_size.to_le_bytes())
+            .field("precision", config.run.precision.to_string())
+            .field("seed", config.run.seed.to_le_bytes())
+            .field("arithmetic", arithmetic)
+            .finish();
+        let evaluation = Key::builder("evaluation", 1)
+            .upstream("training", training)
+            .field("evaluate", json(&config.evaluate))
+            .finish();
+        Ok(Keys { training, evaluation, ..keys })
+    }
+
+    fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(keys.series)),
+            ("windows", Some(keys.windows)),
+            ("train", Some(keys.training)),
+            ("evaluate", Some(keys.evaluation)),
+            ("report", None),
+        ]
+    }
+
+    fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
+        let settings = settings(run.config);
+        let windows = run.windows(&mut work.remade)?;
+        work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
+        work.resolved()?;
+        let parts = iterate::ClusterParts::new(&windows, &settings)?;
+        let iterated = match run.iterate(work, &settings, &parts)? {
+            Ok(iterated) => iterated,
+            Err(step) => return Ok(Making::Interrupted { step }),
+        };
+        let mut remade = 0;
+        let judged = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
+            let judged = judge::judge(run, &settings, &windows, &parts, &iterated)?;
+            let detail = format!("{} test windows with a true class", judged.windows);
+            Ok((judged, false, detail))
+        });
+        let judged = match judged {
+            Ok(judged) => judged,
+            Err(_) if run.stop.load(Ordering::SeqCst) => {
+                return Ok(Making::Interrupted { step: iterated.steps() });
+            }
+            Err(error) => return Err(error),
+        };
+        work.remade += remade;
+        for (name, value) in judged.scores() {
+            run.listener.on(&Event::Scored { name: name.to_owned(), value });
+        }
+        let (made, steps) = (iterated.rounds.len() as u64, iterated.steps());
+        let said = format!("{}, {} in all", count(made, "iteration"), count(steps, "step"));
+        let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();
+        let report = page::report(run, work.prepared.name(), &windows, &iterated, judged);
+        Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
+    }
+
+    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
+        Err(PipelineError::Setting(
+            "a search needs a validation loss that compares, and losses on clusters of its own do not\n  \
+             search a pipeline of another kind"
+                .to_owned(),
+        ))
+    }
+}
+
+/// The table, or its defaults.
+pub(crate) fn settings(config: &PipelineConfig) -> PseudolabelConfig {
+    config.pseudolabel.clone().unwrap_or_default()
+}

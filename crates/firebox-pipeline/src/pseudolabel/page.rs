@@ -1,0 +1,154 @@
+//! What the report says of iterations, clusters and their agreement with true classes.
+
+use firebox_eval::{
+    Card, Chart, Estimate, Fact, Interval, Line, Outcome, Part, Report, Table, Tone,
+};
+
+use super::iterate::Iterated;
+use super::judge::{Judged, Judgement};
+use crate::measure::{data_tables, table};
+use crate::stages::{Run, Windows};
+
+/// The report but for what the run's log tells.
+pub(super) fn report(
+    run: &Run<'_>,
+    title: &str,
+    windows: &Windows,
+    iterated: &Iterated,
+    judged: Judged,
+) -> Report {
+    let verdict = judged.verdict();
+    let tone = match verdict.outcome {
+        Outcome::Beats => Tone::Good,
+        Outcome::DoesNotBeat => Tone::Bad,
+        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+    };
+    let mut report = Report::new(title, "", verdict);
+    report.cards = judged.subjects.first().map(|own| card(own, tone)).into_iter().collect();
+    report.parts = vec![
+        Part {
+            title: "Clusters and true classes".to_owned(),
+            lead: "Clusters were found on training windows; test windows belong to the nearest center. True classes chose nothing, and clusters are never judged by themselves. In the scores below, the pre-trained encoder is the one that was trained on clusters.".to_owned(),
+            charts: charts(&judged),
+            tables: judged_tables(&judged),
+        },
+        Part {
+            title: "Iterations".to_owned(),
+            lead: match iterated.settled {
+                true => "The iterations ended because the clusters had settled.".to_owned(),
+                false => "The iterations ended because all of them were made; the clusters had not settled.".to_owned(),
+            },
+            charts: vec![],
+            tables: vec![rounds(iterated)],
+        },
+    ];
+    report.figures = serde_json::to_value(&judged).unwrap_or_default();
+    report.evaluation = judged.evaluation;
+    report.data = data_tables(windows);
+    report.facts = vec![
+        Fact::new("training windows", windows.parts.train.len().to_string()),
+        Fact::new("iterations", iterated.rounds.len().to_string()),
+        Fact::new("horizon", run.config.labels.horizon().to_string()),
+    ];
+    report.facts.retain(|fact| fact.name != "horizon" || fact.value != "0");
+    report
+}
+
+fn card(own: &Judgement, tone: Tone) -> Card {
+    Card {
+        title: "agreement with true classes (NMI)".to_owned(),
+        value: format!("{:.3}", own.normalised_information.value),
+        notes: vec![
+            format!("adjusted Rand index {:.3}", own.adjusted_rand.value),
+            format!("purity {:.3}", own.purity.value),
+        ],
+        tone,
+    }
+}
+
+fn charts(judged: &Judged) -> Vec<Chart> {
+    if judged.subjects.is_empty() {
+        return vec![];
+    }
+    let row = |(at, subject): (usize, &Judgement)| Interval {
+        name: subject.name.to_owned(),
+        estimate: subject.normalised_information,
+        own: at == 0,
+    };
+    let line = |name: &str, of: fn(&firebox_eval::Agreement) -> f64| Line {
+        name: name.to_owned(),
+        points: (0..)
+            .zip(&judged.by_iteration)
+            .map(|(at, found)| (f64::from(at), of(found)))
+            .collect(),
+    };
+    vec![
+        Chart::Intervals {
+            title: "Normalised mutual information with the true classes".to_owned(),
+            rows: judged.subjects.iter().enumerate().map(row).collect(),
+            share: false,
+            from_zero: true,
+        },
+        Chart::Lines {
+            title: "Agreement after each iteration".to_owned(),
+            axis: "iterations".to_owned(),
+            value: "agreement".to_owned(),
+            lines: vec![
+                line("NMI", |found| found.normalised_information),
+                line("ARI", |found| found.adjusted_rand),
+                line("purity", |found| found.purity),
+            ],
+        },
+    ]
+}
+
+fn judged_tables(judged: &Judged) -> Vec<Table> {
+    if judged.subjects.is_empty() {
+        return vec![];
+    }
+    let text = |estimate: Estimate| {
+        format!("{:.3} ({:.3} to {:.3})", estimate.value, estimate.low, estimate.high)
+    };
+    let row = |(at, subject): (usize, &Judgement)| {
+        let lead = at.checked_sub(1).map_or("–".to_owned(), |at| text(judged.leads[at]));
+        vec![
+            subject.name.to_owned(),
+            text(subject.purity),
+            text(subject.normalised_information),
+            text(subject.adjusted_rand),
+            lead,
+        ]
+    };
+    let note = format!(
+        "On {} test windows with a true class. In parentheses intervals of the bootstrap. Purity grows with the number of clusters; the other two do not.",
+        judged.windows
+    );
+    let columns = ["clusters of", "purity", "NMI", "ARI", "NMI of the trained encoder less this"];
+    vec![table("Agreement", note, &columns, judged.subjects.iter().enumerate().map(row).collect())]
+}
+
+fn rounds(iterated: &Iterated) -> Table {
+    let rows = iterated.rounds.iter().map(|round| {
+        let sizes: Vec<String> = round.sizes.iter().map(usize::to_string).collect();
+        vec![
+            round.number.to_string(),
+            sizes.join(", "),
+            round.moved.map_or("–".to_owned(), |share| format!("{:.1} %", 100.0 * share)),
+            round.epochs.to_string(),
+            round.steps.to_string(),
+            round.loss.map_or_else(String::new, |loss| format!("{loss:.4}")),
+            format!("{:.1}", round.seconds),
+        ]
+    });
+    let note = "Clusters of the training windows as the iteration began, and the share of these windows whose cluster changed since the one before, once clusters are matched. The loss is that of telling clusters apart, which says nothing of true classes. Each iteration's clusters and training are in its folder below `parts`.".to_owned();
+    let columns = [
+        "iteration",
+        "windows of each cluster",
+        "moved",
+        "epochs",
+        "steps",
+        "training loss",
+        "seconds",
+    ];
+    table("Iterations", note, &columns, rows.collect())
+}

@@ -1,0 +1,304 @@
+//! `firebox evaluate ucr`: the published protocol on every set of a folder.
+//!
+//! For each pair `NAME_TRAIN.ts`, `NAME_TEST.ts` and each seed, an encoder is pre-trained without labels
+//! on the training file; frozen, it is judged by logistic regression and a support vector machine; and
+//! it is trained on with the labels. One configuration serves all sets. Whatever is chosen for a set
+//! (penalty, strength) is chosen by cross-validation on its training file; the test file is read for the
+//! last predictions alone.
+
+mod features;
+mod recipe;
+mod sets;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use firebox_core::{Event, Key, Listener};
+use firebox_eval::{ArchiveReport, ArchiveSet};
+use firebox_models::{ClassifierConfig, DilatedConfig, StepPooling};
+use firebox_train::{AdamWConfig, CheckpointConfig, ClassLoss, Keep, Mix, Optimizer, TrainConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+use crate::page::now;
+
+/// The one configuration of all sets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UcrConfig {
+    /// First seed; the others follow it.
+    pub seed: u64,
+    /// Seeds, at least 1.
+    pub seeds: u32,
+    /// Steps of a window: longer samples are cut.
+    pub longest: usize,
+    /// The encoder.
+    pub encoder: DilatedConfig,
+    /// Runs of steps whose maxima, side by side, are the features of the frozen encoder: 1 is the whole
+    /// sample, 4 its quarters.
+    pub levels: Vec<usize>,
+    /// Strengths `C` of the support vector machine to choose from.
+    pub strengths: Vec<f64>,
+    /// Strengths of the logistic regression's penalty to choose from.
+    pub penalties: Vec<f64>,
+    /// Folds of the cross-validation that chooses both.
+    pub folds: usize,
+    /// Pre-training.
+    pub pretraining: UcrTraining,
+    /// Training with labels.
+    pub finetuning: UcrTraining,
+    /// The head of the classifier.
+    pub head: ClassifierConfig,
+    /// Its loss.
+    pub loss: ClassLoss,
+    /// How its training windows are mixed.
+    pub mix: Mix,
+}
+
+/// A training of a fixed number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UcrTraining {
+    /// Optimizer steps, at least 1.
+    pub steps: u64,
+    /// Samples of a batch, at least 2.
+    pub batch_size: usize,
+    /// Peak learning rate of AdamW; it falls along half a cosine.
+    pub learning_rate: f64,
+}
+
+impl Default for UcrConfig {
+    fn default() -> Self {
+        Self {
+            seed: 1337,
+            seeds: 5,
+            longest: 512,
+            encoder: DilatedConfig { hidden: 64, output: 128, blocks: 7 },
+            levels: vec![1, 2, 4, 8, 16],
+            strengths: vec![1.0, 10.0, 100.0, 0.1, 1000.0],
+            penalties: vec![1000.0, 100.0, 10.0, 1.0, 0.1],
+            folds: 5,
+            pretraining: UcrTraining { steps: 200, batch_size: 16, learning_rate: 1e-3 },
+            finetuning: UcrTraining { steps: 300, batch_size: 16, learning_rate: 3e-3 },
+            head: ClassifierConfig {
+                heads: 0,
+                pooling: StepPooling::MeanMax,
+                hidden: 0,
+                ..ClassifierConfig::default()
+            },
+            loss: ClassLoss::CrossEntropy { label_smoothing: 0.1 },
+            mix: Mix::Mixup { alpha: 0.4 },
+        }
+    }
+}
+
+impl UcrConfig {
+    /// Reads settings from a TOML file; what it leaves out is as built in.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, an unknown key, or a value of another type.
+    pub fn read(file: &Path) -> Result<Self, PipelineError> {
+        let text = std::fs::read_to_string(file).map_err(at(file))?;
+        toml::from_str(&text).map_err(|error| {
+            PipelineError::Setting(format!("{} cannot be read: {error}", file.display()))
+        })
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), PipelineError> {
+        let refuse = |what: &str| Err(PipelineError::Setting(what.to_owned()));
+        self.encoder.validate()?;
+        self.head.validate()?;
+        self.loss.validate()?;
+        self.mix.validate()?;
+        if self.seeds == 0 {
+            return refuse("no seed\n  use at least one: --seeds 1");
+        }
+        if self.levels.is_empty() || self.levels.contains(&0) || self.longest == 0 {
+            return refuse(
+                "`levels` needs at least one number above 0, and `longest` must be above 0",
+            );
+        }
+        let positive =
+            |all: &[f64]| !all.is_empty() && all.iter().all(|v| *v > 0.0 && v.is_finite());
+        if !positive(&self.strengths) || !positive(&self.penalties) || self.folds < 2 {
+            return refuse("`strengths` and `penalties` need positive numbers, `folds` at least 2");
+        }
+        for training in [&self.pretraining, &self.finetuning] {
+            if training.steps == 0 || training.batch_size < 2 {
+                return refuse("a training takes at least 1 step and batches of at least 2");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl UcrTraining {
+    /// The settings of the training loop for a set of this many samples.
+    fn config(&self, samples: usize) -> TrainConfig {
+        let batches = samples.div_ceil(self.batch_size).max(1) as u64;
+        let adamw = AdamWConfig { learning_rate: self.learning_rate, ..AdamWConfig::default() };
+        TrainConfig {
+            epochs: self.steps.div_ceil(batches),
+            max_steps: Some(self.steps),
+            optimizer: Optimizer::AdamW(adamw),
+            early_stopping: None,
+            checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
+            ..TrainConfig::default()
+        }
+    }
+}
+
+/// Where the results are.
+#[derive(Clone, Debug)]
+pub struct UcrFinished {
+    /// The report page.
+    pub page: PathBuf,
+    /// Its first line.
+    pub verdict: String,
+    /// The table, as text.
+    pub summary: String,
+    /// Whether it was asked to stop before the last set.
+    pub interrupted: bool,
+}
+
+/// Measures one configuration on every set of `folder` and writes the report into `output`. Trainings
+/// are kept below `output`, so that one that was interrupted goes on.
+///
+/// A set that cannot be measured is named in the report with the reason, and the others go on.
+///
+/// # Errors
+///
+/// A folder without a pair of files; a setting out of range; every set failing; a report that cannot be
+/// written.
+pub fn evaluate_ucr(
+    folder: &Path,
+    output: &Path,
+    config: &UcrConfig,
+    device: &ChosenDevice,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<UcrFinished, PipelineError> {
+    config.validate()?;
+    let pairs = sets::pairs(folder)?;
+    std::fs::create_dir_all(output).map_err(at(output))?;
+    let started = Instant::now();
+    let configuration = toml::to_string(config).map_err(|error| {
+        PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
+    })?;
+    let mut report = ArchiveReport {
+        created: String::new(),
+        device: device.description.clone(),
+        seeds: config.seeds as usize,
+        seconds: 0.0,
+        configuration,
+        sets: vec![],
+        failed: vec![],
+    };
+    let total = pairs.len() as u64 * u64::from(config.seeds);
+    let (mut done, mut interrupted, mut first_error) = (0, false, None);
+    for pair in &pairs {
+        let set_started = Instant::now();
+        let mut progress = |seeds: u64| {
+            done += seeds;
+            listener.on(&Event::Progress {
+                stage: format!("evaluate {}", pair.name),
+                done,
+                total,
+                unit: "seeds".to_owned(),
+            });
+        };
+        match (recipe::Job { config, device, stop, output, pair }).run(&mut progress) {
+            Ok(set) => {
+                let seconds = set_started.elapsed().as_secs_f64();
+                report.sets.push(ArchiveSet { seconds, ..set });
+            }
+            Err(_) if stop.load(Ordering::SeqCst) => {
+                interrupted = true;
+                break;
+            }
+            Err(error) => {
+                let why = crate::stages::failed(&error);
+                let why = why.trim_start_matches("failed: ").to_owned();
+                let message = format!("{} could not be measured: {why}", pair.name);
+                listener.on(&Event::Warning { message });
+                report.failed.push((pair.name.clone(), why));
+                first_error.get_or_insert(error);
+            }
+        }
+        // After each set, so that a long run can be looked at.
+        report.created = now();
+        report.seconds = started.elapsed().as_secs_f64();
+        report.write(output)?;
+    }
+    match first_error {
+        Some(error) if report.sets.is_empty() && !interrupted => return Err(error),
+        _ => report.write(output)?,
+    }
+    let (page, verdict, summary) =
+        (output.join("report.html"), report.verdict(), report.markdown());
+    Ok(UcrFinished { page, verdict, summary, interrupted })
+}
+
+/// Names of the two trainings.
+const PRETRAIN: &str = "pretrain";
+const FINETUNE: &str = "finetune";
+
+/// The key of a training of one set, from its data and all settings.
+fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str) -> Key {
+    // Neither the number of seeds nor what is done with the features changes a training.
+    let UcrConfig { longest, encoder, pretraining, .. } = config.clone();
+    let mut shared = UcrConfig { longest, encoder, pretraining, ..UcrConfig::default() };
+    if kind == FINETUNE {
+        let UcrConfig { finetuning, head, loss, mix, .. } = config.clone();
+        shared = UcrConfig { finetuning, head, loss, mix, ..shared };
+    }
+    Key::builder(kind, 1)
+        .upstream("series", series)
+        .field("config", serde_json::to_string(&shared).unwrap_or_default())
+        .field("seed", seed.to_le_bytes())
+        .field("arithmetic", arithmetic)
+        .finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_change_a_training_does_not_change_its_key() {
+        let series = Key::builder("series", 1).finish();
+        let base = UcrConfig::default();
+        let of = |config: &UcrConfig, seed| key(PRETRAIN, series, config, seed, "cpu");
+        let more = UcrConfig { seeds: 9, levels: vec![1], folds: 3, ..base.clone() };
+        assert_eq!(of(&base, 1), of(&more, 1));
+        assert_ne!(of(&base, 1), of(&base, 2));
+        let mixed = UcrConfig { mix: Mix::None, ..base.clone() };
+        assert_eq!(of(&base, 1), of(&mixed, 1), "pre-training has no labels to mix");
+        let tuned = |config: &UcrConfig| key(FINETUNE, series, config, 1, "cpu");
+        assert_ne!(tuned(&base), tuned(&mixed));
+        let longer = UcrTraining { steps: 7, ..base.pretraining };
+        assert_ne!(of(&base, 1), of(&UcrConfig { pretraining: longer, ..base.clone() }, 1));
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused_and_the_default_is_not() {
+        let default = UcrConfig::default;
+        default().validate().unwrap();
+        assert!(UcrConfig { seeds: 0, ..default() }.validate().is_err());
+        assert!(UcrConfig { levels: vec![0], ..default() }.validate().is_err());
+        assert!(UcrConfig { strengths: vec![-1.0], ..default() }.validate().is_err());
+        let none = UcrTraining { steps: 0, ..default().pretraining };
+        assert!(UcrConfig { pretraining: none, ..default() }.validate().is_err());
+        let text = toml::to_string(&default()).unwrap();
+        assert_eq!(toml::from_str::<UcrConfig>(&text).unwrap(), default());
+    }
+}

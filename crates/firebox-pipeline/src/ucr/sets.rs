@@ -1,0 +1,215 @@
+//! The sets of a folder, and one set ready to be trained on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firebox_core::{
+    HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser, SplitRule, TrainWindows,
+    WindowRule, Windows, split,
+};
+use firebox_data::DataConfig;
+use firebox_loader::NormalisedWindows;
+
+use crate::error::{PipelineError, at};
+
+/// How the name of a training file ends.
+const TRAIN: &str = "_TRAIN.ts";
+const TEST: &str = "_TEST.ts";
+
+/// The two files of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) name: String,
+    pub(super) train: PathBuf,
+    pub(super) test: PathBuf,
+}
+
+/// Every pair of files in a folder and in the folders right below it, by name: archives come as one
+/// folder for all sets, or one for each.
+pub(super) fn pairs(folder: &Path) -> Result<Vec<Pair>, PipelineError> {
+    let list = |folder: &Path| -> Result<Vec<PathBuf>, PipelineError> {
+        let entries = std::fs::read_dir(folder).map_err(at(folder))?;
+        let mut paths = vec![];
+        for entry in entries {
+            paths.push(entry.map_err(at(folder))?.path());
+        }
+        paths.sort();
+        Ok(paths)
+    };
+    let mut files = vec![];
+    for path in list(folder)? {
+        match path.is_dir() {
+            true => files.extend(list(&path)?),
+            false => files.push(path),
+        }
+    }
+    let mut pairs = vec![];
+    let mut alone = vec![];
+    for train in &files {
+        let name = train.file_name().unwrap_or_default().to_string_lossy();
+        let Some(name) = name.strip_suffix(TRAIN).filter(|name| !name.is_empty()) else { continue };
+        let test = train.with_file_name(format!("{name}{TEST}"));
+        match test.is_file() {
+            true => pairs.push(Pair { name: name.to_owned(), train: train.clone(), test }),
+            false => alone.push(name.to_owned()),
+        }
+    }
+    if pairs.is_empty() {
+        let found = match alone.len() {
+            0 => format!("{} files, none of which ends in `{TRAIN}`", files.len()),
+            _ => format!("`{}{TRAIN}` without its `{}{TEST}`", alone[0], alone[0]),
+        };
+        return Err(PipelineError::Setting(format!(
+            "{} has no set of the UCR or UEA archive: it has {found}\n  \
+             name a folder with NAME_TRAIN.ts and NAME_TEST.ts, in it or in folders of their own below it",
+            folder.display()
+        )));
+    }
+    pairs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(pairs)
+}
+
+/// A set, read and normalised.
+pub(super) struct Set {
+    pub(super) key: Key,
+    pub(super) train: Arc<NormalisedWindows<TrainWindows>>,
+    pub(super) test: Arc<NormalisedWindows<HeldOutWindows>>,
+    pub(super) classes: Vec<String>,
+    pub(super) channels: usize,
+}
+
+/// Reads a set. Every sample is a window, cut at `longest` steps, in units of the training file's
+/// standard deviations.
+pub(super) fn read(
+    pair: &Pair,
+    cache: &Path,
+    longest: usize,
+    listener: &dyn Listener,
+) -> Result<Set, PipelineError> {
+    let mut config = DataConfig::new(&pair.train);
+    config.test = Some(DataConfig::new(&pair.test).path);
+    let ingested = firebox_data::ingest(&config, cache, listener)?;
+    let rule = WindowRule { length: longest, stride: 1, whole: true };
+    let given = SplitRule::Given { validation: 0.0, seed: 0 };
+    let parts = split(&ingested.set, &rule, &given, &Labels::Last)?;
+    check(pair, &parts.train, &parts.test)?;
+    let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+    Ok(Set {
+        key: ingested.key,
+        classes: parts.train.classes().to_vec(),
+        channels: ingested.set.channels().len(),
+        train: Arc::new(NormalisedWindows::new(parts.train, normaliser.clone())),
+        test: Arc::new(NormalisedWindows::new(parts.test, normaliser)),
+    })
+}
+
+/// Refuses what no score of could be believed.
+fn check(pair: &Pair, train: &Windows, test: &Windows) -> Result<(), PipelineError> {
+    let refuse = |what: String| Err(PipelineError::Setting(what));
+    let counts = |windows: &Windows| {
+        let mut counts = vec![0usize; windows.classes().len()];
+        for label in windows.windows().iter().filter_map(|window| window.label) {
+            counts[label as usize] += 1;
+        }
+        counts
+    };
+    let (fitted, asked) = (counts(train), counts(test));
+    let (fitted_all, asked_all) = (fitted.iter().sum::<usize>(), asked.iter().sum::<usize>());
+    for (file, found, all) in
+        [(&pair.train, fitted_all, train.len()), (&pair.test, asked_all, test.len())]
+    {
+        if found < all {
+            return refuse(format!(
+                "{} of {all} samples of {} have no class\n  the protocol needs one for each: add them to the file, or leave these samples out",
+                all - found,
+                file.display()
+            ));
+        }
+    }
+    if let [only] = fitted.iter().enumerate().filter(|c| *c.1 > 0).collect::<Vec<_>>()[..] {
+        return refuse(format!(
+            "all {} samples of {} are of the class `{}`: there is nothing to tell apart\n  add samples of another class",
+            train.len(),
+            pair.train.display(),
+            train.classes()[only.0]
+        ));
+    }
+    let foreign = (0..asked.len()).find(|class| asked[*class] > 0 && fitted[*class] == 0);
+    if let Some(class) = foreign {
+        return refuse(format!(
+            "{} has {} of the class `{}`, and {} has none: no classifier could find it\n  are these two files of one set?",
+            pair.test.display(),
+            asked[class],
+            test.classes()[class],
+            pair.train.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firebox_core::Silent;
+
+    /// A file of samples of 8 steps: class and a value that it begins with.
+    fn write(path: &Path, classes: &str, samples: &[(&str, f64)]) {
+        let mut text = format!(
+            "@problemName t\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 8\n@classLabel true {classes}\n@data\n"
+        );
+        for (class, value) in samples {
+            let steps: Vec<String> = (0..8).map(|t| format!("{}", value + f64::from(t))).collect();
+            text += &format!("{}:{class}\n", steps.join(","));
+        }
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn refused(train: &[(&str, f64)], test: &[(&str, f64)]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder.path().join("A_TRAIN.ts"), "a b", train);
+        write(&folder.path().join("A_TEST.ts"), "a b", test);
+        let pair = &pairs(folder.path()).unwrap()[0];
+        match read(pair, &folder.path().join("cache"), 512, &Silent) {
+            Ok(_) => panic!("it was taken"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn pairs_are_found_in_the_folder_and_below_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = pairs(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("none of which ends in `_TRAIN.ts`"), "{refused}");
+        std::fs::write(folder.path().join("B_TRAIN.ts"), "").unwrap();
+        let refused = pairs(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("`B_TRAIN.ts` without its `B_TEST.ts`"), "{refused}");
+        std::fs::write(folder.path().join("B_TEST.ts"), "").unwrap();
+        std::fs::create_dir(folder.path().join("A")).unwrap();
+        for file in ["A/A_TRAIN.ts", "A/A_TEST.ts", "A/notes.txt"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        let names: Vec<String> =
+            pairs(folder.path()).unwrap().into_iter().map(|pair| pair.name).collect();
+        assert_eq!(names, ["A", "B"]);
+    }
+
+    #[test]
+    fn sets_that_say_nothing_are_refused_by_their_cause() {
+        let two = [("a", 1.0), ("b", 2.0), ("a", 3.0)];
+        let message = refused(&[("a", 1.0), ("a", 2.0)], &two);
+        assert!(message.contains("all 2 samples of") && message.contains("class `a`"), "{message}");
+    }
+
+    #[test]
+    fn a_class_that_only_the_test_file_has_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let three = "a b c";
+        write(&folder.path().join("A_TRAIN.ts"), three, &[("a", 1.0), ("b", 2.0)]);
+        write(&folder.path().join("A_TEST.ts"), three, &[("a", 1.0), ("c", 2.0)]);
+        let pair = &pairs(folder.path()).unwrap()[0];
+        let error = read(pair, &folder.path().join("cache"), 512, &Silent).err().unwrap();
+        let message = error.to_string();
+        assert!(message.contains("has 1 of the class `c`"), "{message}");
+        assert!(message.contains("are these two files of one set?"), "{message}");
+    }
+}

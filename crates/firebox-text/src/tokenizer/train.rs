@@ -1,0 +1,166 @@
+//! A WordPiece tokenizer made from texts, for models that are trained from scratch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::Tokenizer;
+use super::characters::{characters, text};
+use super::normalise::Normaliser;
+use super::split::Splitter;
+use crate::TextError;
+
+/// Tokens that every vocabulary begins with.
+const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
+/// What a piece within a word begins with.
+const PREFIX: &str = "##";
+
+/// Settings of a vocabulary that is made from training texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WordPieceTraining {
+    /// Tokens, at most; at least 64.
+    pub vocabulary: usize,
+    /// Times that a pair must occur to become a piece; at least 1.
+    pub least: usize,
+    /// Whether capitals are as small letters, and accents are dropped.
+    pub lowercase: bool,
+}
+
+impl Default for WordPieceTraining {
+    fn default() -> Self {
+        Self { vocabulary: 4000, least: 2, lowercase: true }
+    }
+}
+
+impl WordPieceTraining {
+    /// Makes a tokenizer of BERT's form: pairs of pieces are joined, the most frequent first (of
+    /// equals, the first in the alphabet), until there are enough. The result depends on the texts
+    /// and on nothing else.
+    ///
+    /// # Errors
+    /// If a setting is out of its range, or there is no word in the texts.
+    pub fn train<'a>(
+        &self,
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Tokenizer, TextError> {
+        if self.vocabulary < 64 || self.least == 0 {
+            return Err(TextError::Tokenizer(format!(
+                "a vocabulary of {} tokens from pairs that occur {} times cannot be made; it must \
+                 have at least 64, of at least 1",
+                self.vocabulary, self.least
+            )));
+        }
+        let words = self.words(texts)?;
+        let mut alphabet: BTreeSet<String> = BTreeSet::new();
+        let mut counted: Vec<(Vec<String>, usize)> = vec![];
+        for (word, count) in words {
+            let pieces: Vec<String> = word
+                .chars()
+                .enumerate()
+                .map(|(at, c)| if at > 0 { format!("{PREFIX}{c}") } else { c.to_string() })
+                .collect();
+            alphabet.extend(pieces.iter().cloned());
+            counted.push((pieces, count));
+        }
+        if counted.is_empty() {
+            return Err(TextError::Texts("there is no word in the training texts".to_owned()));
+        }
+        let mut vocabulary: Vec<String> = SPECIAL.map(str::to_owned).to_vec();
+        vocabulary.extend(alphabet);
+        let mut known: BTreeSet<String> = vocabulary.iter().cloned().collect();
+        while vocabulary.len() < self.vocabulary {
+            let Some((pair, joined)) = self.next_pair(&counted) else { break };
+            for (pieces, _) in &mut counted {
+                join(pieces, &pair, &joined);
+            }
+            if known.insert(joined.clone()) {
+                vocabulary.push(joined);
+            }
+        }
+        let source = self.source(&vocabulary);
+        Tokenizer::from_json(source).map_err(TextError::Tokenizer)
+    }
+
+    /// Words with how often they occur.
+    fn words<'a>(
+        &self,
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Result<BTreeMap<String, usize>, TextError> {
+        let normaliser = Normaliser::read(&self.normaliser()).map_err(TextError::Tokenizer)?;
+        let mut words = BTreeMap::new();
+        for written in texts {
+            for word in Splitter::Bert.apply(normaliser.apply(characters(written)), true) {
+                *words.entry(text(&word)).or_insert(0) += 1;
+            }
+        }
+        Ok(words)
+    }
+
+    fn next_pair(&self, counted: &[(Vec<String>, usize)]) -> Option<([String; 2], String)> {
+        let mut pairs: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for (pieces, count) in counted {
+            for pair in pieces.windows(2) {
+                *pairs.entry((&pair[0], &pair[1])).or_insert(0) += count;
+            }
+        }
+        let most = pairs.iter().max_by(|a, b| a.1.cmp(b.1).then_with(|| b.0.cmp(a.0)));
+        let ((left, right), _) = most.filter(|(_, count)| **count >= self.least)?;
+        let joined = (*left).to_owned() + right.strip_prefix(PREFIX).unwrap_or(right);
+        Some(([(*left).to_owned(), (*right).to_owned()], joined))
+    }
+
+    fn normaliser(&self) -> Value {
+        json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": self.lowercase,
+        })
+    }
+
+    /// The `tokenizer.json`, which Hugging Face's libraries read, too.
+    fn source(&self, vocabulary: &[String]) -> Value {
+        let added = |(id, content): (usize, &str)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true,
+            })
+        };
+        let added: Vec<Value> = SPECIAL.into_iter().enumerate().map(added).collect();
+        let token = |id: &str| json!({ "SpecialToken": { "id": id, "type_id": 0 } });
+        let text = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
+        let named = |name: &str, id: usize| json!({ "id": name, "ids": [id], "tokens": [name] });
+        let numbers: Map<String, Value> =
+            vocabulary.iter().enumerate().map(|(id, name)| (name.clone(), json!(id))).collect();
+        json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added,
+            "normalizer": self.normaliser(),
+            "pre_tokenizer": { "type": "BertPreTokenizer" },
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [token("[CLS]"), text("A"), token("[SEP]")],
+                "pair": [token("[CLS]"), text("A"), token("[SEP]"), text("B"), token("[SEP]")],
+                "special_tokens": { "[CLS]": named("[CLS]", 2), "[SEP]": named("[SEP]", 3) },
+            },
+            "decoder": { "type": "WordPiece", "prefix": PREFIX, "cleanup": true },
+            "model": {
+                "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": PREFIX,
+                "max_input_chars_per_word": 100, "vocab": numbers,
+            },
+        })
+    }
+}
+
+fn join(pieces: &mut Vec<String>, pair: &[String; 2], joined: &str) {
+    let mut at = 0;
+    while at + 1 < pieces.len() {
+        if pieces[at] == pair[0] && pieces[at + 1] == pair[1] {
+            pieces[at] = joined.to_owned();
+            pieces.remove(at + 1);
+        }
+        at += 1;
+    }
+}

@@ -1,0 +1,201 @@
+//! What a forecaster minimises. Targets and static features are held here, by the index of their
+//! sample; the loader knows neither.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_kernels::{LossError, MeanLoss, huber, squared_error};
+use firebox_loader::Batch;
+use firebox_models::{Loss, StackedLstm};
+use serde::{Deserialize, Serialize};
+
+use crate::objective::{Objective, Streams};
+
+/// The loss of a forecaster, a mean over all outputs in units of their scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum ForecastLoss {
+    /// Squared error; reference system R2's.
+    #[default]
+    Mse,
+    /// Absolute error: forecasts are medians, not means.
+    Mae,
+    /// Squared near zero and linear beyond `delta`.
+    Huber {
+        /// Where it turns, above 0, in units of the outputs' scale.
+        delta: f64,
+    },
+}
+
+impl ForecastLoss {
+    /// Checks what the type cannot say.
+    ///
+    /// # Errors
+    /// If `delta` is not above 0.
+    pub fn validate(&self) -> Result<(), LossError> {
+        match *self {
+            Self::Mse | Self::Mae => Ok(()),
+            Self::Huber { delta } => {
+                let fits = delta > 0.0 && (delta as f32).is_normal();
+                let (key, allowed) = ("huber.delta", "above 0 and finite");
+                if fits { Ok(()) } else { Err(LossError::Setting { key, found: delta, allowed }) }
+            }
+        }
+    }
+}
+
+/// What belongs to the samples of a source beside their windows, in the order of the source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ForecastSamples {
+    /// `[sample, static]`
+    pub statics: Vec<f32>,
+    /// `[sample, output]`, in units of their scale.
+    pub targets: Vec<f32>,
+}
+
+impl ForecastSamples {
+    /// The static features of some samples, as a model takes them; `None` if there are none.
+    ///
+    /// # Shapes
+    /// - returns `[batch, static]`, with `width` features
+    ///
+    /// # Panics
+    /// If an index is not below the number of samples.
+    pub fn statics_of(
+        &self,
+        indices: &[usize],
+        width: usize,
+        device: &Device,
+    ) -> Option<Tensor<2>> {
+        (width > 0).then(|| rows(&self.statics, width, indices, device))
+    }
+}
+
+/// The rows of a batch, `[batch, width]`.
+fn rows(values: &[f32], width: usize, indices: &[usize], device: &Device) -> Tensor<2> {
+    let row = |index: &usize| &values[index * width..(index + 1) * width];
+    let rows: Vec<f32> = indices.iter().flat_map(row).copied().collect();
+    Tensor::from_data(TensorData::new(rows, [indices.len(), width]), device)
+}
+
+/// Forecasts of several outputs from windows and static features.
+#[derive(Clone, Debug)]
+pub struct Forecasting {
+    train: Arc<ForecastSamples>,
+    validation: Arc<ForecastSamples>,
+    statics: usize,
+    outputs: usize,
+    loss: ForecastLoss,
+}
+
+impl Forecasting {
+    /// An objective for models of so many static features and outputs, with the samples of the
+    /// training source and of the validation source.
+    ///
+    /// # Errors
+    /// If a setting of the loss is out of its range.
+    pub fn new(
+        [train, validation]: [Arc<ForecastSamples>; 2],
+        statics: usize,
+        outputs: usize,
+        loss: ForecastLoss,
+    ) -> Result<Self, LossError> {
+        loss.validate()?;
+        Ok(Self { train, validation, statics, outputs, loss })
+    }
+}
+
+impl Objective<StackedLstm> for Forecasting {
+    fn loss(&self, model: &StackedLstm, batch: &Batch, streams: Streams) -> Loss {
+        // Only training has dropout, and an index alone does not say of which part it is.
+        let samples = if streams.dropout.is_some() { &self.train } else { &self.validation };
+        let (inputs, lengths, indices) = (batch.inputs.clone(), &batch.lengths, &batch.indices);
+        let device = inputs.device().without_autodiff();
+        let statics = samples.statics_of(indices, self.statics, &device);
+        let forecast = model.forecast(inputs, Some(lengths), statics, streams.dropout);
+        let weight = (indices.len() * self.outputs) as f64;
+        let targets = rows(&samples.targets, self.outputs, indices, &device);
+        let value = match self.loss {
+            ForecastLoss::Mse => mean(squared_error(forecast, targets, None)),
+            ForecastLoss::Mae => (forecast - targets).abs().mean(),
+            ForecastLoss::Huber { delta } => mean(huber(forecast, targets, None, delta)),
+        };
+        Loss { value, weight, parts: vec![] }
+    }
+}
+
+fn mean(loss: Result<MeanLoss, LossError>) -> Tensor<1> {
+    match loss {
+        Ok(loss) => loss.value,
+        Err(error) => unreachable!("there are no weights, and the settings were checked: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use burn::module::Module;
+    use firebox_core::Stream;
+    use firebox_loader::Position;
+    use firebox_models::StackedLstmConfig;
+
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_into_vec().unwrap()
+    }
+
+    fn samples(of: f32) -> ForecastSamples {
+        let numbers = |count: usize| (0..count).map(|at| of * (at as f32 - 4.0)).collect();
+        ForecastSamples { statics: numbers(3), targets: numbers(6) }
+    }
+
+    #[test]
+    fn targets_follow_the_samples_and_the_part() {
+        let device = Device::default();
+        let config = StackedLstmConfig { hidden_1: 3, hidden_2: 0, dense: 4, dropout: 0.0 };
+        let model = config.init(Stream::new(1, "weights"), 1, 1, 2, &device).unwrap();
+        let inputs = Tensor::<3>::from_data([[[0.5], [1.0]], [[-1.0], [0.2]]], &device);
+        let batch = Batch {
+            inputs: inputs.clone(),
+            lengths: vec![2, 2],
+            labels: vec![None; 2],
+            indices: vec![2, 0],
+            next: Position::START,
+            wait: Duration::ZERO,
+        };
+        for (part, dropout) in [(1.0, Some(Stream::new(2, "dropout"))), (-0.5, None)] {
+            let own = samples(part);
+            let statics = vec![own.statics[2], own.statics[0]];
+            let statics = Tensor::from_data(TensorData::new(statics, [2, 1]), &device);
+            let forecast = values(model.forecast(inputs.clone(), None, Some(statics), None));
+            let truth = [own.targets[4], own.targets[5], own.targets[0], own.targets[1]];
+            let errors: Vec<f64> =
+                forecast.iter().zip(truth).map(|(f, t)| f64::from(*f) - f64::from(t)).collect();
+            let mean = |of: &dyn Fn(f64) -> f64| errors.iter().map(|e| of(*e)).sum::<f64>() / 4.0;
+            let huber = |e: f64| if e.abs() < 0.7 { e * e / 2.0 } else { 0.7 * (e.abs() - 0.35) };
+            for (loss, expected) in [
+                (ForecastLoss::Mse, mean(&|e| e * e)),
+                (ForecastLoss::Mae, mean(&f64::abs)),
+                (ForecastLoss::Huber { delta: 0.7 }, mean(&huber)),
+            ] {
+                let both = [samples(1.0), samples(-0.5)].map(Arc::new);
+                let objective = Forecasting::new(both, 1, 2, loss).unwrap();
+                let streams = Streams { samples: Stream::new(3, "samples"), dropout };
+                let trained = model.clone().train();
+                let found = match dropout {
+                    Some(_) => objective.loss(&trained, &batch, streams),
+                    None => objective.loss(&model, &batch, streams),
+                };
+                assert_eq!(found.weight, 4.0);
+                let value = f64::from(values(found.value)[0]);
+                assert!((value - expected).abs() < 1e-5 * expected, "{loss:?} {value} {expected}");
+            }
+        }
+        let wrong = ForecastLoss::Huber { delta: 0.0 };
+        let error =
+            Forecasting::new([1.0, 1.0].map(|of| Arc::new(samples(of))), 1, 2, wrong).unwrap_err();
+        assert!(error.to_string().contains("`huber.delta` of a loss is 0"), "{error}");
+    }
+}

@@ -1,0 +1,184 @@
+//! What memory a step takes, and a note of the step that had too little.
+//!
+//! On a processor an allocation that fails ends the process: Rust's collections cannot go on without
+//! what they asked for, and an allocator must not unwind. So the program's allocator tells this
+//! module what it gives and takes back ([`took`], [`gave`]), and in its last moment which step had too
+//! little ([`ran_out`]). The note is a file in the run's folder, made before the first step and
+//! written without a further byte of memory. The program then begins itself anew, and the run goes on
+//! from its newest checkpoint with smaller parts (see `division`).
+//!
+//! Nothing here allocates or waits. A process without such an allocator knows nothing of its memory,
+//! and dies as it always did.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Name of the note within the run's folder.
+pub(crate) const NOTE_FILE: &str = "out-of-memory";
+
+/// Bytes that the allocator has given and not taken back.
+static HELD: AtomicU64 = AtomicU64::new(0);
+/// The most of them since the peak was last reset.
+static PEAK: AtomicU64 = AtomicU64::new(0);
+/// What may be held at most.
+static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Step, parts and samples of a part that are being computed; step 0 for none.
+static IN_HAND: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Where a note would be written.
+static NOTE: RwLock<Option<File>> = RwLock::new(None);
+
+/// Counts an allocation. Returns whether it keeps to the limit of [`limit_to`].
+pub fn took(bytes: usize) -> bool {
+    let held = HELD.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+    if held > PEAK.load(Relaxed) {
+        PEAK.fetch_max(held, Relaxed);
+    }
+    held <= LIMIT.load(Relaxed)
+}
+
+/// Counts what is given back.
+pub fn gave(bytes: usize) {
+    HELD.fetch_sub(bytes as u64, Relaxed);
+}
+
+/// From now on, [`took`] says when more bytes than this are held.
+pub fn limit_to(bytes: u64) {
+    LIMIT.store(bytes, Relaxed);
+}
+
+/// Bytes held now; `None` if no allocator counts them.
+pub fn held() -> Option<u64> {
+    (PEAK.load(Relaxed) > 0).then(|| HELD.load(Relaxed))
+}
+
+/// The most bytes that were held at any time since [`reset_peak`]; `None` if no allocator counts.
+pub fn peak() -> Option<u64> {
+    Some(PEAK.load(Relaxed)).filter(|peak| *peak > 0)
+}
+
+/// Begins to look for another peak.
+pub fn reset_peak() {
+    PEAK.store(HELD.load(Relaxed).max(1), Relaxed);
+}
+
+/// Whether a training step is being computed in a run that can be gone on with.
+pub fn is_in_step() -> bool {
+    IN_HAND[0].load(Relaxed) > 0
+}
+
+/// For the allocator, when it has nothing to give: notes the step in hand. Returns whether it did, so
+/// that the run can go on in a new process.
+pub fn ran_out(bytes: usize) -> bool {
+    let [step, parts, samples] = IN_HAND.each_ref().map(|value| value.load(Relaxed));
+    // Whoever holds it to write is between two runs.
+    let Ok(note) = NOTE.try_read() else { return false };
+    let Some(mut file) = note.as_ref().filter(|_| step > 0) else { return false };
+    let mut record = [0; 32];
+    for (place, value) in record.chunks_exact_mut(8).zip([step, parts, samples, bytes as u64]) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+    file.seek(SeekFrom::Start(0)).is_ok() && file.write_all(&record).is_ok()
+}
+
+/// What a process that ran out of memory left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    /// The step, from 1.
+    pub(crate) step: u64,
+    /// Parts that each of its batches was computed in.
+    pub(crate) parts: u64,
+    /// Samples of such a part.
+    pub(crate) samples: u64,
+    /// Bytes that were asked for and not given; 0 if that is not known.
+    pub(crate) bytes: u64,
+}
+
+/// Reads the note of an earlier process.
+pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
+    let record = std::fs::read(folder.join(NOTE_FILE)).ok()?;
+    let values: Vec<u64> = record
+        .chunks_exact(8)
+        .filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)))
+        .collect();
+    let &[step, parts, samples, bytes] = values.as_slice() else { return None };
+    (step > 0).then_some(Shortage { step, parts, samples, bytes })
+}
+
+/// Keeps an empty note open for as long as a run goes on.
+#[derive(Debug)]
+pub(crate) struct Watch(());
+
+impl Watch {
+    /// Empties the note of this run, or makes it.
+    pub(crate) fn start(folder: &Path) -> std::io::Result<Self> {
+        let file = File::create(folder.join(NOTE_FILE))?;
+        if let Ok(mut note) = NOTE.write() {
+            *note = Some(file);
+        }
+        Ok(Self(()))
+    }
+
+    /// Says which step is computed from now on, in how many parts, of how many samples each.
+    pub(crate) fn begin(&self, step: u64, parts: u64, samples: u64) {
+        for (place, value) in IN_HAND.iter().zip([step, parts, samples]).rev() {
+            place.store(value, Relaxed);
+        }
+    }
+
+    /// Says that no step is computed.
+    pub(crate) fn end(&self) {
+        IN_HAND[0].store(0, Relaxed);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+        if let Ok(mut note) = NOTE.write() {
+            *note = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_written_within_a_step_and_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read_note(folder.path()), None);
+        let watch = Watch::start(folder.path()).unwrap();
+        assert!(!ran_out(100) && !is_in_step());
+        watch.begin(7, 2, 64);
+        assert!(is_in_step() && ran_out(4096));
+        let shortage = Shortage { step: 7, parts: 2, samples: 64, bytes: 4096 };
+        assert_eq!(read_note(folder.path()), Some(shortage));
+        watch.end();
+        assert!(!ran_out(1));
+        drop(watch);
+        let watch = Watch::start(folder.path()).unwrap();
+        assert_eq!(read_note(folder.path()), None);
+        drop(watch);
+    }
+
+    #[test]
+    fn what_is_held_and_the_most_of_it_are_counted() {
+        // Nothing else in this process counts.
+        assert_eq!((held(), peak()), (None, None));
+        assert!(took(1000) && took(500));
+        gave(1000);
+        assert_eq!((held(), peak()), (Some(500), Some(1500)));
+        reset_peak();
+        assert!(took(100));
+        assert_eq!(peak(), Some(600));
+        limit_to(650);
+        assert!(took(50) && !took(100));
+        limit_to(u64::MAX);
+        assert_eq!(held(), Some(750));
+        gave(750);
+    }
+}

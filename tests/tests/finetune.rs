@@ -1,0 +1,248 @@
+//! Fine-tuning and the archive protocol as a user runs them: from one file or folder to a report, once,
+//! and what a user sees who brings the wrong weights or labels.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use firebox_tests::{errors, firebox};
+use serde_json::Value;
+
+/// Samples of two classes that differ in how fast they swing, as a `.ts` file.
+fn samples(path: &Path, classes: &str, counts: &[(&str, usize)]) {
+    let mut text = format!(
+        "@problemName t\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 24\n@classLabel true {classes}\n@data\n"
+    );
+    let mut number = 0;
+    for (class, count) in counts {
+        for _ in 0..*count {
+            number += 1;
+            let rate = if *class == "slow" { 0.3 } else { 0.9 };
+            let noise = |step: usize| ((number * 31 + step * 17) % 13) as f64 / 26.0;
+            let value = |step: usize| (rate * step as f64 + number as f64).sin() + noise(step);
+            let values: Vec<String> = (0..24).map(|step| format!("{:.4}", value(step))).collect();
+            writeln!(text, "{}:{class}", values.join(",")).unwrap();
+        }
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+const PIPELINE: &str = r#"
+    pipeline = "finetune"
+    labels = "last"
+    [data]
+    path = "A_TRAIN.ts"
+    test = "A_TEST.ts"
+    [window]
+    length = 24
+    whole = true
+    normalise = "standard"
+    [split.given]
+    validation = 0.2
+    [augment]
+    versions = 0
+    [loader]
+    batch_size = 16
+    [model.bilstm-mae]
+    hidden = 6
+    layers = 1
+    decoder_hidden = 6
+    [train]
+    epochs = 2
+    [finetune]
+    shares = [0.25, 1.0]
+    seeds = 2
+    epochs = 4
+    frozen_epochs = 1
+    learning_rate = 0.01
+    batch_size = 16
+    [finetune.head]
+    hidden = 8
+    [evaluate]
+    resamples = 200
+"#;
+
+/// A folder with a training file, a test file and the pipeline.
+fn project() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    samples(&folder.path().join("A_TRAIN.ts"), "slow fast", &[("slow", 30), ("fast", 30)]);
+    samples(&folder.path().join("A_TEST.ts"), "slow fast", &[("slow", 20), ("fast", 20)]);
+    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
+    folder
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> String {
+    let output = firebox(folder, &[&["run", "p.toml"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output)
+}
+
+fn refused(folder: &Path, arguments: &[&str]) -> String {
+    let output = firebox(folder, &[&["run", "p.toml"], arguments].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    errors(&output)
+}
+
+fn runs(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn one_file_leads_from_samples_to_a_comparison_of_arms() {
+    let project = project();
+    let folder = project.path();
+    let text = run(folder, &[]);
+    assert!(text.contains("16 classifiers trained"), "{text}");
+    assert!(text.contains("10 of 10 parameters match"), "{text}");
+    let [own] = &runs(folder)[..] else { panic!("one run") };
+    let page = std::fs::read_to_string(own.join("report.html")).unwrap();
+    for part in
+        ["Test accuracy by share of the labels", "Confusion", "from scratch", "majority class"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    let scores = std::fs::read_to_string(own.join("scores.json")).unwrap();
+    let scores: Value = serde_json::from_str(&scores).unwrap();
+    let sentence = scores["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("with 25.0 % of the labels"), "{sentence}");
+    assert!(own.join("parts/share-0.25/fine-tuned/seed-1337/training.json").is_file());
+
+    let again = run(folder, &[]);
+    assert!(again.contains("nothing to do"), "{again}");
+
+    // A killed run has all but the last of its trainings: the others are read back.
+    std::fs::remove_file(own.join("manifest.json")).unwrap();
+    let last = own.join("parts/share-1/random-frozen/seed-1338");
+    let weights = |folder: &Path| {
+        let one = folder.join("parts/share-1/random-frozen/seed-1338/training.json");
+        let summary: Value = serde_json::from_slice(&std::fs::read(one).unwrap()).unwrap();
+        summary["best"].clone()
+    };
+    let before = weights(own);
+    std::fs::remove_dir_all(&last).unwrap();
+    run(folder, &[]);
+    assert_eq!(weights(own), before);
+    let repeated = std::fs::read_to_string(own.join("scores.json")).unwrap();
+    let repeated: Value = serde_json::from_str(&repeated).unwrap();
+    assert_eq!(repeated["verdict"], scores["verdict"]);
+}
+
+#[test]
+fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
+    let project = project();
+    let folder = project.path();
+    let pretrain = PIPELINE.replace("\"finetune\"", "\"pretrain\"");
+    let (common, evaluate) = pretrain.split_once("[finetune]").unwrap();
+    let evaluate = evaluate.split_once("[evaluate]").unwrap().1;
+    let pretrain = format!("{common}[evaluate]\nseeds = 1\n{evaluate}");
+    std::fs::write(folder.join("pretrain.toml"), pretrain).unwrap();
+    let output = firebox(folder, &["run", "pretrain.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let [pretrained] = &runs(folder)[..] else { panic!("one run") };
+    let name = pretrained.file_name().unwrap().to_string_lossy().into_owned();
+
+    let quick = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
+    let encoder = format!("finetune.encoder=runs/{name}");
+    let with = |more: &[&'static str]| -> Vec<String> {
+        let all = quick.iter().copied().chain(["--set", encoder.as_str()]);
+        all.chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let arguments = with(&[]);
+    let text = run(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(text.contains("10 of 10 parameters match (100 % of their numbers)"), "{text}");
+    assert!(text.contains("not used: `decoder.hidden.bias`"), "{text}");
+
+    let wider = with(&["--set", "model.bilstm-mae.hidden=7"]);
+    let message = refused(folder, &wider.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(message.contains("does not fit the encoder: 0 of 10 parameters match"), "{message}");
+    assert!(message.contains("has shape [24] where the model has [28]"), "{message}");
+
+    let other = with(&["--set", "window.normalise=window-standard"]);
+    let message = refused(folder, &other.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(message.contains("normalised by `standard`, and this pipeline has"), "{message}");
+
+    let set = |path: &str| format!("finetune.encoder={path}");
+    let message = refused(folder, &["--set", &set("nowhere")]);
+    assert!(message.contains("nowhere` has no weights: it is not there"), "{message}");
+    std::fs::write(folder.join("w.safetensors"), b"no weights").unwrap();
+    let message = refused(folder, &["--set", &set("w.safetensors")]);
+    assert!(message.contains("not a safetensors file"), "{message}");
+}
+
+#[test]
+fn labels_that_nothing_can_be_learnt_from_are_refused_by_their_cause() {
+    let check =
+        |train: &[(&str, usize)], test: &[(&str, usize)], arguments: &[&str], expected: &str| {
+            let project = project();
+            let folder = project.path();
+            samples(&folder.join("A_TRAIN.ts"), "slow fast", train);
+            samples(&folder.join("A_TEST.ts"), "slow fast", test);
+            let message = refused(folder, arguments);
+            assert!(message.contains(expected), "{message}");
+        };
+    let (both, test) = ([("slow", 30), ("fast", 30)], [("slow", 20), ("fast", 20)]);
+    check(
+        &[("slow", 30)],
+        &test,
+        &[],
+        "labelled training windows are of the class `slow`: there is nothing to tell apart",
+    );
+    check(
+        &both,
+        &test,
+        &["--set", "finetune.shares=[0.01]"],
+        "a share of 0.01 of the labels leaves 0 of the 24 windows of the class",
+    );
+    check(&both, &test, &["--set", "labels=none"], "fine-tuning learns from labels");
+    check(&both, &test, &["--set", "pipeline=pretrain"], "[finetune] is there");
+    check(&both, &test, &["--set", "finetune.head.heads=5"], "`heads` is 5");
+}
+
+#[test]
+fn the_archive_protocol_measures_every_pair_of_a_folder() {
+    let project = project();
+    let folder = project.path();
+    samples(&folder.join("B_TRAIN.ts"), "slow fast", &[("slow", 9)]);
+    samples(&folder.join("B_TEST.ts"), "slow fast", &[("slow", 5), ("fast", 5)]);
+    let config = "
+        [encoder]
+        hidden = 6
+        output = 8
+        blocks = 3
+        [pretraining]
+        steps = 6
+        batch_size = 16
+        learning_rate = 0.001
+        [finetuning]
+        steps = 6
+        batch_size = 16
+        learning_rate = 0.001
+    ";
+    std::fs::write(folder.join("ucr.toml"), config).unwrap();
+    let arguments = ["evaluate", "ucr", ".", "--seeds", "2", "--config", "ucr.toml"];
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("on 1 set of other archives"), "{text}");
+    assert!(text.contains("| B") && text.contains("there is nothing to tell apart"), "{text}");
+    let scores = std::fs::read_to_string(folder.join("runs/ucr/scores.json")).unwrap();
+    let scores: Value = serde_json::from_str(&scores).unwrap();
+    let set = &scores["report"]["sets"][0];
+    assert_eq!(set["name"], "A");
+    assert_eq!(set["accuracies"]["frozen-svm"].as_array().unwrap().len(), 2);
+    assert_eq!(set["accuracies"]["majority"], serde_json::json!([0.5]));
+
+    // The same again: every training is read back, and every figure is the same.
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let repeated = std::fs::read_to_string(folder.join("runs/ucr/scores.json")).unwrap();
+    let repeated: Value = serde_json::from_str(&repeated).unwrap();
+    assert_eq!(repeated["report"]["sets"][0]["accuracies"], set["accuracies"]);
+
+    let empty = tempfile::tempdir().unwrap();
+    let output = firebox(empty.path(), &["evaluate", "ucr", "."]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("has no set of the UCR or UEA archive"));
+}

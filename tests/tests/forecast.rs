@@ -1,0 +1,222 @@
+//! The pipeline `forecast`, whole: what it leaves, what it refuses, that it goes on where it was
+//! stopped, and its search.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use firebox_tests::{command, errors, firebox, root};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PIPELINE: &str = r#"
+pipeline = "forecast"
+[run]
+seed = 7
+[data]
+path = "small.demand.toml"
+[window]
+length = 12
+stride = 2
+normalise = "standard"
+[split.time]
+validation = 0.2
+test = 0.3
+[forecast]
+targets = ["demand"]
+horizons = [1, 3]
+inputs = ["demand"]
+statics = ["size"]
+calendar = ["hour"]
+season = 24
+seeds = 2
+[loader]
+batch_size = 64
+[model.stacked-lstm]
+hidden_1 = 8
+hidden_2 = 4
+dense = 6
+[train]
+epochs = 3
+early_stopping = false
+[train.checkpoint]
+resume_every = 2
+[train.schedule.plateau]
+patience = 1
+[evaluate]
+resamples = 200
+"#;
+
+const SEARCH: &str = r#"
+[search]
+trials = 3
+sampler = "random"
+[search.space]
+"model.stacked-lstm.hidden_2" = { low = 2, high = 6, step = 2 }
+"loader.batch_size" = { choices = [32, 64] }
+"#;
+
+fn project(search: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("small.demand.toml"), "stations = 2\nhours = 2000\n")
+        .unwrap();
+    std::fs::write(folder.path().join("p.toml"), format!("{PIPELINE}{search}")).unwrap();
+    folder
+}
+
+fn done(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{}{said}", errors(output));
+    said
+}
+
+/// The one run of a project.
+fn run_folder(folder: &Path) -> PathBuf {
+    let entries = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let mut runs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    runs.retain(|run| run.join("pipeline.toml").is_file());
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.remove(0)
+}
+
+fn scores(run: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(run.join("scores.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
+    let project = project("");
+    let folder = project.path();
+    let said = done(&firebox(folder, &["run", "p.toml"]));
+    assert!(said.contains("The model"), "{said}");
+    let run = run_folder(folder);
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    for text in
+        ["Forecast errors", "Forecasts and truth", "seasonal naive (24 steps)", "linear model"]
+    {
+        assert!(page.contains(text), "{text}");
+    }
+    let figures = &scores(&run)["results"];
+    let outputs: Vec<u64> = figures["outputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|output| output["horizon"].as_u64().unwrap())
+        .collect();
+    assert_eq!(outputs, [1, 3]);
+    // Four forecasters at two horizons and over both, of which the model has two seeds.
+    let all = figures["scores"].as_array().unwrap();
+    assert_eq!(all.len(), 12);
+    assert_eq!(all[0]["runs"].as_array().unwrap().len(), 2);
+    assert_ne!(all[0]["runs"][0], all[0]["runs"][1]);
+    for score in all {
+        let mae = score["mae"]["value"].as_f64().unwrap();
+        assert!(mae > 0.0 && score["mae"]["low"].as_f64().unwrap() <= mae, "{score}");
+    }
+    // Twelve steps of a window, three ahead, or a season; two stations; every second step.
+    assert_eq!(figures["block"], 24);
+    let before = std::fs::metadata(run.join("report.html")).unwrap().modified().unwrap();
+    done(&firebox(folder, &["run", "p.toml"]));
+    let after = std::fs::metadata(run.join("report.html")).unwrap().modified().unwrap();
+    assert_eq!(before, after);
+    // Another season is another evaluation of the same training.
+    let again = firebox(folder, &["run", "p.toml", "--set", "forecast.season=12"]);
+    done(&again);
+    assert!(errors(&again).contains("reused"), "{}", errors(&again));
+    let value = |score: &Value| score["mae"]["value"].as_f64().unwrap();
+    let again = &scores(&run_folder(folder))["results"]["scores"][0];
+    assert_eq!(value(again), value(&all[0]));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_stopped_goes_on_to_the_same_scores() {
+    let whole = project("");
+    let long = ["run", "p.toml", "--set", "train.epochs=6"];
+    done(&firebox(whole.path(), &long));
+    let expected = scores(&run_folder(whole.path()))["results"].clone();
+    let stopped = project("");
+    let folder = stopped.path();
+    let mut child = command(folder, &long).stderr(std::process::Stdio::null()).spawn().unwrap();
+    // In the training of the second seed, if it comes so far.
+    for _ in 0..2000 {
+        let parts = std::fs::read_dir(folder.join("runs")).into_iter().flatten().flatten();
+        if parts.map(|run| run.path().join("parts")).any(|parts| parts.is_dir()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    done(&firebox(folder, &long));
+    assert_eq!(scores(&run_folder(folder))["results"], expected);
+}
+
+#[test]
+fn what_cannot_be_forecast_is_refused_with_the_way_out() {
+    let project = project("");
+    let folder = project.path();
+    let refused = |settings: &[&str], expected: &str| {
+        let mut arguments = vec!["run", "p.toml"];
+        settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        let output = firebox(folder, &arguments);
+        let text = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(expected), "{expected}\n{text}");
+    };
+    refused(
+        &["forecast.targets=[\"load\"]"],
+        "`forecast.targets` names `load`, and the data has the channels `demand`, `size`, `homes`",
+    );
+    refused(&["forecast.targets=[]"], "`forecast.targets` is empty");
+    refused(&["forecast.horizons=[3, 1]"], "in increasing order");
+    refused(&["forecast.horizons=[0]"], "each at least 1");
+    refused(&["forecast.statics=[\"size\", \"size\"]"], "names `size` twice");
+    refused(&["forecast.seeds=0"], "`forecast.seeds` is 0");
+    refused(&["forecast.loss.huber.delta=0"], "`huber.delta` of a loss is 0");
+    refused(&["labels=last"], "does not use `labels`");
+    refused(&["augment.versions=2"], "does not use [augment]");
+    refused(&["pipeline=pretrain"], "[forecast] is there");
+    refused(&["forecast.horizons=[4000]"], "no window fits: it needs 4012 consecutive steps");
+    let without =
+        PIPELINE.replace("[model.stacked-lstm]\nhidden_1 = 8\nhidden_2 = 4\ndense = 6\n", "");
+    std::fs::write(folder.join("p.toml"), without).unwrap();
+    refused(&[], "cannot train [model.bilstm-mae]\n");
+    std::fs::write(folder.join("p.toml"), "pipeline = \"forecast\"\n[model.stacked-lstm]\n")
+        .unwrap();
+    refused(&[], "has no table [forecast]");
+}
+
+#[test]
+fn a_search_over_a_forecaster_shares_its_data_among_the_trials() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let said = done(&firebox(folder, &["search", "p.toml"]));
+    assert!(said.contains("3 complete"), "{said}");
+    assert!(folder.join("runs/p.search/best.toml").is_file());
+    let logs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let logs = logs.filter_map(|run| std::fs::read_to_string(run.path().join("events.jsonl")).ok());
+    let shared = logs.filter(|log| log.contains("shared with other trials")).count();
+    assert_eq!(shared, 2, "all but the first");
+    // What is measured may not be searched.
+    let wrong = SEARCH.replace(
+        "\"loader.batch_size\" = { choices = [32, 64] }",
+        "\"forecast.loss\" = { choices = [\"mse\", \"mae\"] }",
+    );
+    std::fs::write(folder.join("p.toml"), format!("{PIPELINE}{wrong}")).unwrap();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert!(errors(&output).contains("it changes what is measured"), "{}", errors(&output));
+}
+
+#[test]
+fn the_pipelines_that_are_shipped_can_be_planned() {
+    for name in ["forecast", "search-forecast"] {
+        let file = root().join(format!("pipelines/{name}.toml"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = file.display().to_string();
+        let said = done(&firebox(folder.path(), &["plan", &file]));
+        assert!(said.contains("windows") && said.contains("not stored"), "{said}");
+    }
+}

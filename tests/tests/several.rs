@@ -1,0 +1,244 @@
+//! Pipelines of several trainings as a user runs them: made once, reused, and gone on with where a
+//! fold or an iteration is missing.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+
+use firebox_tests::{errors, firebox};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MARKET: &str = r#"
+    seed = 5
+    bars = 2880
+    instruments = ["ONE", "TWO"]
+    session_open = 0
+    session_bars = 1440
+    [regimes.calm]
+    [regimes.trend]
+    drift = 0.2
+    duration = 300
+"#;
+
+const FOLDS: &str = r#"
+    pipeline = "multitimeframe"
+    [data]
+    path = "small.market.toml"
+    checks = { gaps = "split" }
+    [data.timeframes]
+    base = "5min"
+    higher = ["15min", "1h"]
+    periods = { average = 6, strength = 5, fast = 3, slow = 6, signal = 3 }
+    higher_periods = { average = 3, strength = 3 }
+    [window]
+    length = 8
+    normalise = "standard"
+    [labels.return]
+    horizon = 4
+    threshold = 0.001
+    [multitimeframe]
+    folds = { folds = 2, validation = 0.3 }
+    lstm = { batch_size = 64, settings = { hidden = 4, attention = 4, head_hidden = 4 } }
+    transformer = { batch_size = 64, settings = { width = 8, heads = 2, layers = 1, feedforward = 8, head_hidden = 4 } }
+    mlp = { batch_size = 64, settings = { hidden = [8, 4] } }
+    [train]
+    epochs = 2
+    [evaluate]
+    resamples = 200
+    probe = { l2 = [1.0] }
+"#;
+
+const CLUSTERS: &str = r#"
+    pipeline = "pseudolabel"
+    labels = "last"
+    [data]
+    path = "train.ts"
+    test = "test.ts"
+    [window]
+    length = 24
+    whole = true
+    normalise = "standard"
+    [pseudolabel]
+    clusters = 2
+    iterations = 2
+    settled = 0.0
+    time_mask = 4
+    [pseudolabel.model]
+    convolutions = [8, 8]
+    hidden = 4
+    head = 8
+    embedding = 8
+    classifier = [8]
+    [loader]
+    batch_size = 16
+    [train]
+    epochs = 2
+    [evaluate]
+    seeds = 1
+    resamples = 200
+"#;
+
+fn project(pipeline: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("small.market.toml", MARKET);
+    write("p.toml", pipeline);
+    for (name, samples, phase) in [("train.ts", 24, 0.0), ("test.ts", 30, 0.4)] {
+        write(name, &samples_of(samples, phase));
+    }
+    folder
+}
+
+/// Waves of two frequencies, of unequal length.
+fn samples_of(samples: usize, phase: f64) -> String {
+    let mut text = "@problemName waves\n@univariate false\n@dimensions 2\n@equalLength false\n@classLabel true slow fast\n@data\n".to_owned();
+    for sample in 0..samples {
+        let (fast, length) = (sample % 2 == 1, 12 + sample % 13);
+        let rate = if fast { 1.9 } else { 0.5 };
+        let wave = |shift: f64| {
+            let values = (0..length).map(|t| {
+                let at = rate * t as f64 + shift + phase + sample as f64;
+                format!("{:.4}", at.sin())
+            });
+            values.collect::<Vec<_>>().join(",")
+        };
+        let class = if fast { "fast" } else { "slow" };
+        text += &format!("{}:{}:{class}\n", wave(0.0), wave(1.0));
+    }
+    text
+}
+
+fn run(folder: &Path, more: &[&str]) -> String {
+    let output = firebox(folder, &[&["run", "p.toml"], more].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", errors(&output));
+    text
+}
+
+fn only_run(folder: &Path) -> PathBuf {
+    let runs: Vec<_> = std::fs::read_dir(folder.join("runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0].path()
+}
+
+fn figures(run: &Path) -> Value {
+    let text = std::fs::read(run.join("scores.json")).unwrap();
+    let scores: Value = serde_json::from_slice(&text).unwrap();
+    let figures = scores["figures"].clone();
+    assert!(figures.is_object(), "{scores}");
+    figures
+}
+
+/// Runs, again with nothing to do, and again with `missing` gone: with the same figures, and with
+/// what was there left alone.
+fn goes_on(folder: &Path, missing: &str, kept: &str) -> (PathBuf, Value) {
+    let first = run(folder, &[]);
+    assert!(!first.contains("nothing to do"), "{first}");
+    let place = only_run(folder);
+    let made = figures(&place);
+    assert!(run(folder, &[]).contains("nothing to do"));
+    let history = place.join("parts").join(kept).join("history.jsonl");
+    let before = std::fs::metadata(&history).unwrap().modified().unwrap();
+    std::fs::remove_dir_all(place.join("parts").join(missing)).unwrap();
+    std::fs::remove_file(place.join("manifest.json")).unwrap();
+    let again = run(folder, &[]);
+    assert!(!again.contains("nothing to do"), "{again}");
+    assert_eq!(figures(&place), made);
+    assert_eq!(std::fs::metadata(&history).unwrap().modified().unwrap(), before);
+    (place, made)
+}
+
+fn refused(folder: &Path, settings: &[&str], expected: &[&str]) {
+    let mut arguments = vec!["run", "p.toml"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let output = firebox(folder, &arguments);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    expected.iter().for_each(|words| assert!(said.contains(words), "{words}: {said}"));
+}
+
+#[test]
+fn models_on_folds_are_trained_once_and_compared_beside_baselines() {
+    let folder = project(FOLDS);
+    let (place, made) = goes_on(folder.path(), "fold-2/mlp", "fold-1/lstm");
+    let names: Vec<&str> = made["standings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|standing| standing["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names[..4], ["BiLSTM with attention", "Transformer", "MLP", "majority class"]);
+    assert_eq!(names.len(), 7);
+    for name in ["fold-1/lstm", "fold-2/lstm", "fold-1/transformer", "fold-2/mlp"] {
+        assert!(place.join("parts").join(name).join("training.json").is_file(), "{name}");
+    }
+    let summary = std::fs::read_to_string(place.join("summary.md")).unwrap();
+    for words in ["Models and baselines", "Confusion matrix: MLP", "embargoed", "1h_rsi"] {
+        assert!(summary.contains(words), "{words}: {summary}");
+    }
+    let output = firebox(folder.path(), &["data", "check-leaks", "p.toml"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}{}", errors(&output));
+    assert!(text.contains("29 channels") && text.contains("of 2 folds"), "{text}");
+    assert!(text.contains("nothing looks ahead"), "{text}");
+}
+
+#[test]
+fn folds_that_cannot_be_made_say_why() {
+    let folder = project(FOLDS);
+    let folder = folder.path();
+    refused(
+        folder,
+        &["data.timeframes.higher=[\"12min\"]"],
+        &["`data.timeframes.higher` is 12min", "multiple of the base, 5min"],
+    );
+    refused(
+        folder,
+        &["multitimeframe.folds.folds=100"],
+        &["fold 1 of 100 has no", "fewer folds", "there are"],
+    );
+    refused(
+        folder,
+        &["labels.return.threshold=5.0"],
+        &[
+            "the training part of fold 1 has only windows of the class `stays`",
+            "labels.return.threshold",
+        ],
+    );
+    refused(folder, &["split.time.test=0.2"], &["[split] divides once", "[multitimeframe.folds]"]);
+    refused(folder, &["pipeline=pretrain"], &["[multitimeframe] belongs to pipelines of its kind"]);
+    refused(
+        folder,
+        &["multitimeframe.mlp.batch_size=0"],
+        &["`multitimeframe.mlp.batch_size` is 0"],
+    );
+}
+
+#[test]
+fn an_encoder_learns_from_its_clusters_and_is_judged_by_true_classes() {
+    let folder = project(CLUSTERS);
+    let (place, made) = goes_on(folder.path(), "iteration-2", "iteration-1");
+    assert_eq!(made["windows"], 30);
+    let by_iteration = made["by_iteration"].as_array().unwrap();
+    assert!(!by_iteration.is_empty() && by_iteration.len() <= 3, "{by_iteration:?}");
+    assert_eq!(made["subjects"].as_array().unwrap().len(), 3);
+    let clusters = std::fs::read(place.join("parts/iteration-1/clusters.json")).unwrap();
+    let clusters: Value = serde_json::from_slice(&clusters).unwrap();
+    assert_eq!(clusters["assigned"].as_array().unwrap().len(), 22);
+    let summary = std::fs::read_to_string(place.join("summary.md")).unwrap();
+    assert!(summary.contains("mutual information with the true classes of 30 test"), "{summary}");
+}
+
+#[test]
+fn clusters_that_cannot_be_made_say_why() {
+    let folder = project(CLUSTERS);
+    let folder = folder.path();
+    refused(
+        folder,
+        &["pseudolabel.model.convolutions=[8, 8, 8, 8]"],
+        &["has 12 steps", "need 16", "use fewer of them"],
+    );
+    refused(folder, &["pseudolabel.clusters=50"], &["50 clusters cannot be made of"]);
+    refused(folder, &["pseudolabel.clusters=1"], &["`pseudolabel.clusters` is 1"]);
+}
