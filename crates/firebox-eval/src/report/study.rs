@@ -286,7 +286,9 @@ impl StudyReport {
         if curves.is_empty() && timeline.is_empty() {
             return String::new();
         }
-        format!("<div class=\"grid\">{curves}{timeline}</div>\n")
+        // One picture alone would be as wide as the page.
+        let class = if curves.is_empty() || timeline.is_empty() { "half" } else { "grid" };
+        format!("<div class=\"{class}\">{curves}{timeline}</div>\n")
     }
 
     fn best_configuration(&self) -> String {

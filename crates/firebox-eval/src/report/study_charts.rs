@@ -82,14 +82,15 @@ pub(super) fn importances(study: &StudyReport) -> String {
         let middle = 4.0 + ROW * (place as f64 + 0.5);
         let _ = write!(
             body,
-            r#"<g class="own"><text class="tick" x="{0}" y="{2}" text-anchor="end">{1}</text><rect x="{LABELS}" y="{3}" width="{4}" height="13" rx="2"/><text class="tick" x="{5}" y="{2}">{6}</text></g>"#,
+            r#"<g class="own"><title>{7}</title><text class="tick" x="{0}" y="{2}" text-anchor="end">{1}</text><rect x="{LABELS}" y="{3}" width="{4}" height="13" rx="2"/><text class="tick" x="{5}" y="{2}">{6}</text></g>"#,
             LABELS - 8.0,
-            escape(name),
+            escape(&short(name)),
             middle + 4.0,
             middle - 6.5,
             coordinate((x.at(*share) - LABELS).max(0.5)),
             coordinate(x.at(*share) + 6.0),
             escape(&percent(*share)),
+            escape(name),
         );
     }
     figure(title, [WIDTH, ROW * study.importances.len() as f64 + 8.0], &body, &[])

@@ -40,17 +40,17 @@ mod tests {
     #[test]
     fn time_is_told_of_the_threads_that_are_asked_for() {
         let spin = || {
+            let own = || busy_of(|name| name == "spinner");
             let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(150) {
-                std::hint::spin_loop();
+            // The thread itself asks: it lives. A machine that is shared gives it time at some moment.
+            while own() < Some(Duration::from_millis(20)) && start.elapsed().as_secs() < 60 {
+                (0..100_000).for_each(|_| std::hint::spin_loop());
             }
-            // The thread itself asks: it lives, and has been busy.
-            (busy_of(|name| name == "spinner"), busy_of(|name| name == "nobody"))
+            (own(), busy_of(|name| name == "nobody"))
         };
         let thread = std::thread::Builder::new().name("spinner".to_owned()).spawn(spin).unwrap();
         let (own, nobody) = thread.join().unwrap();
-        // A machine that is shared gives less than all of the time.
-        assert!(own.unwrap() > Duration::from_millis(10), "{own:?}");
+        assert!(own.unwrap() >= Duration::from_millis(20), "{own:?}");
         assert_eq!(nobody, Some(Duration::ZERO));
         assert!(busy().unwrap() > Duration::ZERO && peak_mib().unwrap() > 1.0);
     }

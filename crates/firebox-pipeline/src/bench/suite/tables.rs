@@ -56,6 +56,9 @@ pub(super) fn speed_ups(all: &Performance) -> Vec<(&Measurement, Spread)> {
 
 /// R1's table.
 pub(super) fn settings(all: &Performance) -> SheetSection {
+    if timed(all, SuitePart::Table).next().is_none() {
+        return SheetSection::default();
+    }
     let rows = speed_ups(all).into_iter().map(|(case, speed_up)| {
         let rate = case.median(|round| Some(round.samples_per_s)).unwrap_or(f64::NAN);
         let epoch = R1_WINDOWS as f64 / rate / 60.0;
