@@ -13,8 +13,8 @@
 //!
 //! Nothing here knows a module, a schedule or a file.
 
-use burn::backend::tensor::FloatTensor;
 use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
