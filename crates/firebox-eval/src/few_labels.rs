@@ -183,8 +183,7 @@ impl FewLabels {
             return Verdict { outcome: Outcome::TooFewWindows, sentence };
         }
         let wins = |share: &&ShareScores| {
-            !share.differences.is_empty()
-                && share.differences.iter().all(|other| other.difference.is_above_zero())
+            rivals(share).count() > 0 && rivals(share).all(|other| other.difference.is_above_zero())
         };
         let name = |share: &ShareScores| percent(share.share);
         let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
@@ -231,10 +230,8 @@ impl FewLabels {
             percent(value.low),
             percent(value.high)
         );
-        let hardest = share
-            .differences
-            .iter()
-            .min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
+        let hardest =
+            rivals(share).min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
         if let Some(ArmDifference { baseline, difference }) = hardest {
             let name = baseline.map_or("the majority class", Arm::name);
             let (low, high) = (signed_points(difference.low), signed_points(difference.high));
@@ -262,6 +259,12 @@ impl FewLabels {
         }
         Some(line)
     }
+}
+
+/// What pre-training must beat to help: everything that is begun without it, and the majority class.
+fn rivals(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
+    let without = |other: &&ArmDifference| other.baseline.is_none_or(|arm| !arm.is_pretrained());
+    share.differences.iter().filter(without)
 }
 
 fn summed(classes: usize, truth: &[u32], predictions: Option<&Predictions>) -> Confusion {
@@ -381,6 +384,14 @@ mod tests {
         assert_eq!(scores.confusion.total(), 900);
         let own = &scores.shares[0].arms[0];
         assert!(own.arm == Arm::FineTuned && own.seeds == 3 && own.spread.is_some());
+    }
+
+    #[test]
+    fn pre_training_helps_although_fine_tuning_adds_nothing_to_the_frozen_encoder() {
+        let arms = [0.9, 0.93, 0.7, 0.6].map(|share| right(share, 3));
+        let verdict = compared(&[(0.1, arms)]).verdict();
+        assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
+        assert!(verdict.sentence.contains("above the best of the others, from scratch"));
     }
 
     #[test]
