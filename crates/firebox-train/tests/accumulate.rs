@@ -16,8 +16,9 @@ use firebox_loader::{
 };
 use firebox_models::Loss;
 use firebox_train::{
-    AdamWConfig, AverageConfig, Checkpoint, Constant, Data, DynamicScale, History, LossScale,
-    Objective, Optimizer, Outcome, Schedule, Streams, TrainConfig, load_weights,
+    AdamWConfig, AverageConfig, Checkpoint, CheckpointConfig, Constant, Data, DynamicScale,
+    History, Keep, LossScale, Objective, Optimizer, Outcome, Schedule, Streams, TrainConfig,
+    load_weights,
 };
 use serde::Deserialize;
 use support::{Plan, weights};
@@ -138,6 +139,8 @@ fn config(accumulate: u64) -> TrainConfig {
         accumulate,
         average: Some(AverageConfig { decay: 0.9, evaluate: true }),
         early_stopping: None,
+        // The last weights, not those of the epoch with the lowest loss.
+        checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
         ..TrainConfig::default()
     }
 }

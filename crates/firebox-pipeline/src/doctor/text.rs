@@ -82,16 +82,14 @@ fn devices(out: &mut String, examination: &Examination) {
 
 fn times(out: &mut String, examination: &Examination) {
     heading(out, "Time of a training step");
-    out.push_str(
-        "model          batch  type      ms/step      quartiles    peak MiB  over f32  steps\n",
-    );
+    out.push_str("model         batch type   ms/step       quartiles peak MiB over f32 steps\n");
     for timed in &examination.timed {
         let name = format!("{}{}", timed.precision, if timed.emulated { "*" } else { "" });
         let quartiles = timed.quartiles_ms.map(milliseconds).join(" to ");
         let peak = timed.peak_mib.map_or("-".to_owned(), |mib| format!("{mib:.0}"));
         let _ = writeln!(
             out,
-            "{:<14} {:>5}  {name:<6} {:>10} {quartiles:>17} {peak:>9} {:>8.2}× {:>6}",
+            "{:<13} {:>5} {name:<5} {:>8} {quartiles:>15} {peak:>8} {:>7.2}× {:>5}",
             timed.workload,
             timed.batch,
             milliseconds(timed.median_ms),
