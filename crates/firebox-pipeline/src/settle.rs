@@ -155,6 +155,8 @@ fn autotune(
 
 #[cfg(test)]
 mod tests {
+    use firebox_models::BiLstmMaeConfig;
+
     use super::*;
 
     fn device(backend: &str) -> ChosenDevice {
@@ -168,8 +170,8 @@ mod tests {
 
     fn small() -> PipelineConfig {
         let mut config = PipelineConfig::default();
-        let crate::ModelConfig::BilstmMae(model) = &mut config.model;
-        (model.hidden, model.decoder_hidden) = (8, 8);
+        let model = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
+        config.model = crate::ModelConfig::BilstmMae(model);
         (config.window.length, config.loader.batch_size) = (10, 4);
         config
     }

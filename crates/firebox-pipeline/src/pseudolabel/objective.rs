@@ -90,6 +90,8 @@ mod tests {
             indices,
             next: Position::START,
             wait: Duration::ZERO,
+            upload: Duration::ZERO,
+            fill: Duration::ZERO,
         };
         let hidden = |indices: Vec<usize>, seed| {
             let batch = batch(indices);
