@@ -108,6 +108,8 @@ mod tests {
             indices: (10..17).collect(),
             next: Position { epoch: 1, batch: 2 },
             wait: Duration::from_secs(3),
+            upload: Duration::ZERO,
+            fill: Duration::ZERO,
         };
         for (asked, sizes) in
             [(1, vec![7]), (2, vec![4, 3]), (4, vec![2, 2, 2, 1]), (9, vec![1; 7])]

@@ -100,7 +100,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut draws = Stream::new(1, "noise").draws();
     let values = (0..BATCH * TIME * CHANNELS).map(|_| draws.normal() as f32).collect();
     let device = Device::default();
-    let batches = LoaderConfig { batch_size: BATCH, workers: 1, prefetch: 2, seed: 1 };
+    let batches = LoaderConfig {
+        batch_size: BATCH,
+        workers: 1,
+        prefetch: 2,
+        seed: 1,
+        ..LoaderConfig::default()
+    };
     let loader = TrainLoader::new(Arc::new(Noise { values, steps }), batches, device.clone())?;
     let model = BiLstmMaeConfig::default().init(Stream::new(1, "weights"), CHANNELS, &device)?;
     let folder = tempfile::tempdir()?;

@@ -203,6 +203,8 @@ mod tests {
             indices: (0..labels.len()).collect(),
             next: Position::START,
             wait: Duration::ZERO,
+            upload: Duration::ZERO,
+            fill: Duration::ZERO,
             labels,
         }
     }

@@ -164,6 +164,8 @@ mod tests {
             indices: vec![2, 0],
             next: Position::START,
             wait: Duration::ZERO,
+            upload: Duration::ZERO,
+            fill: Duration::ZERO,
         };
         for (part, dropout) in [(1.0, Some(Stream::new(2, "dropout"))), (-0.5, None)] {
             let own = samples(part);

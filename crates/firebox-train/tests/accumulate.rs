@@ -113,7 +113,13 @@ impl Objective<Linear> for Masked {
 }
 
 fn loader(batch_size: usize) -> TrainLoader {
-    let config = LoaderConfig { batch_size, workers: 0, prefetch: 1, seed: support::SEED };
+    let config = LoaderConfig {
+        batch_size,
+        workers: 0,
+        prefetch: 1,
+        seed: support::SEED,
+        ..LoaderConfig::default()
+    };
     TrainLoader::new(Arc::new(Inputs(golden().inputs)), config, Device::default()).unwrap()
 }
 
