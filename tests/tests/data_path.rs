@@ -71,7 +71,7 @@ fn wherever_the_data_lies_every_loss_is_the_same() {
     }
     // Other orders are other trainings.
     for (name, setting) in
-        [("blocks", "loader.shuffle.blocks.block=4"), ("tokens", "loader.tokens=256")]
+        [("blocks", "loader.shuffle.blocks.block=4"), ("tokens", "loader.tokens=128")]
     {
         let settings: &[&str] = match name {
             "blocks" => &[setting, "loader.shuffle.blocks.window=32"],
@@ -103,7 +103,7 @@ fn augmenting_online_or_not_at_all_trains_too() {
 
 #[test]
 fn the_report_says_where_the_time_went() {
-    let folder = project(PIPELINE, 400);
+    let folder = project(PIPELINE, 500);
     let run = run(folder.path(), "runs", &[]);
     let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     for part in ["waiting for data", "handing batches to the device", "limited by"] {
@@ -113,7 +113,7 @@ fn the_report_says_where_the_time_went() {
 
 /// What a run says that is refused as bad input.
 fn refused(settings: &[&str]) -> String {
-    let folder = project(PIPELINE, 300);
+    let folder = project(PIPELINE, 500);
     let mut arguments = vec!["run", "p.toml"];
     settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
     let output = firebox(folder.path(), &arguments);

@@ -6,7 +6,9 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
-use firebox_models::{BertConfig, BiLstmMaeConfig, Pretrain, PretrainBatch, TransformerConfig};
+use firebox_models::{
+    BertConfig, BiLstmMaeConfig, Positions, Pretrain, PretrainBatch, TransformerConfig,
+};
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
@@ -33,7 +35,9 @@ fn bits<M: Module>(model: &M, loss: Tensor<1>) -> Vec<Vec<u32>> {
 
 #[test]
 fn transformer() {
-    let config = TransformerConfig { width: 16, heads: 4, feedforward: 24, ..Default::default() };
+    let positions = Positions::Learned;
+    let config =
+        TransformerConfig { width: 16, heads: 4, feedforward: 24, positions, ..Default::default() };
     let model = config.init(Stream::new(1, "weights"), 3, 9, 4, &Device::flex()).unwrap();
     let (x, lengths) = (noise([5, 9, 3]), [9, 4, 1, 9, 7]);
     for precision in PRECISIONS {

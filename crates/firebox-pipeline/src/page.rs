@@ -82,7 +82,11 @@ fn machine(usage: &Usage, backend: &str) -> Machine {
         training_peak: measure.training_peak,
         peak: measure.peak,
     });
-    Machine { notes: note.into_iter().collect(), measures: measures.collect() }
+    let timings = usage.timings().into_iter().map(|(name, value)| format!("{name} {value}"));
+    let timings: Vec<String> = timings.collect();
+    let went = format!("Where the time of training went: {}.", timings.join("; "));
+    let went = Some(went).filter(|_| !timings.is_empty());
+    Machine { notes: note.into_iter().chain(went).collect(), measures: measures.collect() }
 }
 
 /// What stood out, and the settings that would change it.

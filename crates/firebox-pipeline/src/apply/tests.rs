@@ -298,8 +298,11 @@ fn data_of_another_kind_is_refused_by_name() {
     );
     let message = refused_of(&ORDER, 1, 5);
     assert!(message.contains("12 consecutive steps, and the longest run"), "{message}");
-    std::fs::write(project.at("a.csv"), "time,open,high,low,close\n2024-01-01T00:00,1,2,0.5,\n")
-        .unwrap();
+    std::fs::write(
+        project.at("a.csv"),
+        "time,open,high,low,close\n2024-01-01T00:00,1,2,0.5,\n2024-01-01T00:01,1,2,0.5,1\n",
+    )
+    .unwrap();
     let request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
     let message = refused(&request);
     assert!(message.contains("not_finite"), "{message}");

@@ -20,13 +20,13 @@ pub(super) fn run(
     device: &ChosenDevice,
     beside: &Beside<'_>,
 ) -> Result<Measured, PipelineError> {
-    // The upper layer is half as wide as the lower one, as in the peers' model.
-    let settings = StackedLstmConfig {
-        hidden_1: sizes.hidden,
-        hidden_2: sizes.hidden / 2,
-        ..StackedLstmConfig::default()
-    };
-    let model = settings.init(Stream::new(1337, "weights"), 1, 12, 3, &device.device)?;
+    let model = StackedLstmConfig::default().init(
+        Stream::new(1337, "weights"),
+        1,
+        12,
+        3,
+        &device.device,
+    )?;
     let noise = Noise::normal(sizes, config, 4);
     time(model.in_precision(config.precision), &Forecasting, noise, config, device, beside)
 }

@@ -232,8 +232,8 @@ mod tests {
         assert!(cost.loop_us > 0.0 && cost.threads_us != Some(f64::NAN), "{cost:?}");
         assert!(at_once.data_ms > 0.0);
         if cfg!(target_os = "linux") {
-            let share = alone.utilisation.unwrap();
-            assert!(share > 0.0 && share <= 1.0, "{alone:?}");
+            // Threads of other tests that end meanwhile take their times along.
+            assert!(alone.utilisation.is_none_or(|share| share > 0.0 && share <= 1.0), "{alone:?}");
         }
     }
 }
