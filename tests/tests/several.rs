@@ -125,7 +125,7 @@ fn only_run(folder: &Path) -> PathBuf {
 fn figures(run: &Path) -> Value {
     let text = std::fs::read(run.join("scores.json")).unwrap();
     let scores: Value = serde_json::from_slice(&text).unwrap();
-    let figures = scores["figures"].clone();
+    let figures = scores["results"].clone();
     assert!(figures.is_object(), "{scores}");
     figures
 }
@@ -207,7 +207,7 @@ fn folds_that_cannot_be_made_say_why() {
         ],
     );
     refused(folder, &["split.time.test=0.2"], &["[split] divides once", "[multitimeframe.folds]"]);
-    refused(folder, &["pipeline=pretrain"], &["[multitimeframe] belongs to pipelines of its kind"]);
+    refused(folder, &["pipeline=pretrain"], &["which does not read it"]);
     refused(
         folder,
         &["multitimeframe.mlp.batch_size=0"],

@@ -74,7 +74,7 @@ pub struct Fold {
 /// let folds = walk_forward(&set, &windows, &WalkForward::default(), &labels)?;
 /// assert_eq!(folds.len(), 5);
 /// assert!(folds.windows(2).all(|pair| pair[0].split.train.len() < pair[1].split.train.len()));
-/// # Ok::<(), firebox_core::SplitError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn walk_forward(
     set: &Arc<SeriesSet>,
