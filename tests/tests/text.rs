@@ -153,7 +153,7 @@ fn every_precision_is_what_was_asked_for() {
 fn a_given_encoder_is_trained_with_layers_and_accumulation() {
     let project = project();
     let folder = project.path();
-    let encoder = encoder(folder, |_| ());
+    encoder(folder, |_| ());
     let without_model = PIPELINE.replace("[model.bert]", "[unused]");
     let (before, after) = without_model.split_once("[unused]").unwrap();
     let (_, after) = after.split_once("[loader]").unwrap();

@@ -148,10 +148,10 @@ impl Shard {
         let length = file.bytes().len();
         let start = NonNull::new(file.bytes().as_ptr().cast_mut())
             .ok_or_else(|| Damage::Content("the file is empty".to_owned()))?;
+        let owner = Arc::clone(&file);
         // SAFETY: the map is `length` bytes long, is never written through, and lives as long as
         // the buffer, which owns it. Files in the store are replaced by renaming and never changed
         // in place, so the bytes stay what they were checked to be.
-        let owner = Arc::clone(&file);
         let buffer = unsafe { Buffer::from_custom_allocation(start, length, owner) };
         let batch = decode(&buffer, layout, rows).map_err(|e| Damage::Content(e.to_string()))?;
         Ok(Self::of(&batch, layout, file))

@@ -83,7 +83,8 @@ pub fn walk_forward(
     labels: &Labels,
 ) -> Result<Vec<Fold>, SplitError> {
     let &WalkForward { folds, validation, .. } = rule;
-    if !(1..=1000).contains(&folds) || !(validation > 0.0 && validation < 1.0) {
+    let share = validation > 0.0 && validation < 1.0;
+    if !(share && (1..=1000).contains(&folds)) {
         return Err(SplitError::Folds { folds, validation });
     }
     let all = all_windows(set, windows, labels)?;

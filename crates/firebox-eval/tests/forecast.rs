@@ -57,7 +57,8 @@ fn errors_are_those_of_scikit_learn() {
     let outputs = outputs(3);
     let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
     let found = evaluate_forecasts(&data, &forecasts, &resampling(4)).unwrap();
-    let of: [(&str, fn(&ForecastScore) -> Estimate); 4] = [
+    type Value = fn(&ForecastScore) -> Estimate;
+    let of: [(&str, Value); 4] = [
         ("mae", |score| score.mae),
         ("rmse", |score| score.rmse),
         ("r2", |score| score.r2),
@@ -124,7 +125,7 @@ fn blocks_widen_the_interval_of_errors_that_hang_together() {
     let few = noise(1, 50, 1.0);
     let errors: Vec<f64> = (0..500).map(|at| few[at / 10]).collect();
     let width = |block| {
-        let found = measured(&[errors.clone()], &noise(2, 500, 1.0), block);
+        let found = measured(std::slice::from_ref(&errors), &noise(2, 500, 1.0), block);
         let mae = found.score(Forecaster::Model, Some(0)).unwrap().mae;
         mae.high - mae.low
     };
@@ -135,7 +136,7 @@ fn blocks_widen_the_interval_of_errors_that_hang_together() {
 fn a_gain_counts_only_where_its_interval_lies_above_zero() {
     let naive = noise(3, 600, 1.0);
     let half: Vec<f64> = naive.iter().map(|error| error / 2.0).collect();
-    let better = measured(&[half.clone()], &naive, 6);
+    let better = measured(std::slice::from_ref(&half), &naive, 6);
     let gain = better.gain(Forecaster::LastValue, Some(0)).unwrap().gain;
     // Paired: every resample gives the same share.
     assert!((gain.low - 0.5).abs() < 1e-9 && (gain.high - 0.5).abs() < 1e-9, "{gain:?}");

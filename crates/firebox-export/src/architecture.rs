@@ -126,6 +126,7 @@ pub enum Architecture {
 }
 
 /// A model of the zoo, in evaluation.
+#[allow(clippy::large_enum_variant, reason = "a program holds one or few")]
 #[derive(Clone, Debug)]
 pub enum Model {
     /// R1's masked autoencoder.

@@ -110,7 +110,8 @@ mod tests {
         let changed = kept + 1.0;
         assert_eq!(changed.to_data().try_to_vec::<f32>().unwrap()[0], 2.0);
         drop(changed);
-        assert_eq!(buffers.take(6).as_ptr(), at);
+        let again = buffers.take(6);
+        assert_eq!(again.as_ptr(), at);
     }
 
     #[test]

@@ -160,6 +160,7 @@ struct Held {
     values: Values,
 }
 
+#[allow(clippy::large_enum_variant, reason = "there is one of a set of samples")]
 enum Values {
     /// `[sample, time × channel]`
     Device(Tensor<2>),

@@ -39,8 +39,8 @@ pub fn split_texts(
     let mut parts = TextParts { duplicates, ..TextParts::default() };
     let test_given = given < texts.len();
     let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
-    for text in 0..texts.len() {
-        members.entry(family[text]).or_default().push(text);
+    for (text, family) in family.iter().enumerate() {
+        members.entry(*family).or_default().push(text);
     }
     let tested = |members: &[usize]| members.iter().any(|text| *text >= given);
     let mut free: Vec<&Vec<usize>> = members.values().filter(|m| !tested(m)).collect();

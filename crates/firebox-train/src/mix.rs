@@ -65,7 +65,7 @@ impl Mix {
         match *self {
             Self::None => Ok(()),
             Self::Mixup { alpha } => {
-                let fits = |alpha: f64| alpha >= 1e-3 && alpha <= 1e3;
+                let fits = |alpha: f64| (1e-3..=1e3).contains(&alpha);
                 check("mix.mixup.alpha", alpha, fits, "from 0.001 to 1000")
             }
             Self::Cutmix { probability } => {

@@ -156,7 +156,7 @@ mod tests {
         let errors: Vec<f64> = steps.map(|step| (values[step] - values[step - 5]).abs()).collect();
         let expected = errors.iter().sum::<f64>() / errors.len() as f64;
         assert!((found[0] - expected).abs() < 1e-12, "{found:?} {expected}");
-        let constant = self::set(vec![3.0; 60], &[0..60]);
+        let constant = self::set(vec![3.0; 60], std::slice::from_ref(&(0..60)));
         let parts = split(&constant, &windows, &SplitRule::time(0.0, 0.2), &Labels::None).unwrap();
         assert!(seasonal_scale(&constant, &rule(&[1]), &parts.train, 5)[0].is_nan());
     }

@@ -61,8 +61,8 @@ impl NewData {
         listener: &dyn Listener,
         mut take: impl FnMut(Result<Loaded, PipelineError>) -> bool,
     ) {
-        let mut rest = self.files.iter();
-        while let Some(file) = rest.next() {
+        let rest = self.files.iter();
+        for file in rest {
             let alone = Paths(vec![file.clone()]);
             let mut loaded = self.load(alone, card, listener);
             let mut last = loaded.is_err();

@@ -93,7 +93,7 @@ fn sums(device: &Device) -> f64 {
     let numbers = Tensor::<1>::ones([NUMBERS], device);
     best(|| {
         let sum = numbers.clone() + 1.0;
-        let _ = sum.slice([0..1]).into_data();
+        let _ = sum.narrow(0, 0, 1).into_data();
         2.0 * 4.0 * NUMBERS as f64
     })
 }

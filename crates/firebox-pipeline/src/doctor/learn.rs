@@ -125,7 +125,7 @@ mod tests {
         let far: Vec<f64> = base.iter().map(|loss| loss * 1.02).collect();
         assert!(!Learning::new(Workload::Mlp, Precision::Bf16, &far, &base).is_close());
         // Steps that scatter around those of f32 are as good as they are.
-        let chance = |step: usize| if step % 2 == 0 { 0.1 } else { -0.098 };
+        let chance = |step: usize| if step.is_multiple_of(2) { 0.1 } else { -0.098 };
         let scattered: Vec<f64> =
             base.iter().enumerate().map(|(step, loss)| loss + chance(step)).collect();
         assert!(Learning::new(Workload::Mlp, Precision::Bf16, &scattered, &base).is_close());

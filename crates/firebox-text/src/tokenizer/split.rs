@@ -150,7 +150,8 @@ fn by_pattern(
     let number = |byte: usize| written.get(..byte).map_or(0, |before| before.chars().count());
     let (mut out, mut from) = (vec![], 0);
     let mut push = |range: std::ops::Range<usize>, matched: bool| {
-        if !range.is_empty() && !(removed && matched != inverted) {
+        let gone = removed && matched != inverted;
+        if !(gone || range.is_empty()) {
             out.push(part[range].to_vec());
         }
     };
