@@ -95,7 +95,7 @@ impl SavedModel {
     /// The model as an ONNX graph whose metadata is the card.
     ///
     /// # Errors
-    /// As [`onnx`].
+    /// As [`onnx()`].
     pub fn onnx(&self, part: Part) -> Result<Vec<u8>, ExportError> {
         onnx(&self.card.architecture, &self.parameters, part, &self.card.metadata())
     }

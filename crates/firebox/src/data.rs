@@ -12,8 +12,8 @@ use crate::terminal::{LogFormat, Terminal};
 
 #[derive(Args)]
 pub(crate) struct ConvertFlags {
-    /// The folder of .npy arrays of float16 or float32: [time], [time, channel] or [sample, time,
-    /// channel]. Folders in it become classes.
+    /// The folder of .npy arrays of float16 or float32: `[time]`, `[time, channel]` or `[sample, time,
+    /// channel]`. Folders in it become classes.
     arrays: PathBuf,
     /// The folder to write.
     output: PathBuf,
