@@ -170,9 +170,25 @@ fn missing_beside(layer: String, table: &str, name: &str) -> ConfigError {
 }
 
 /// The tables and keys of a pipeline file.
-const TOP: [&str; 14] = [
-    "pipeline", "run", "data", "window", "labels", "split", "augment", "loader", "model", "train",
-    "evaluate", "monitor", "search", "text",
+const TOP: [&str; 18] = [
+    "pipeline",
+    "run",
+    "data",
+    "window",
+    "labels",
+    "split",
+    "augment",
+    "loader",
+    "model",
+    "train",
+    "evaluate",
+    "monitor",
+    "search",
+    "text",
+    "finetune",
+    "forecast",
+    "multitimeframe",
+    "pseudolabel",
 ];
 
 /// A variable that begins like a setting and is none was meant to be one.
@@ -205,7 +221,7 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 14] = [
+const CHOICES: [&str; 15] = [
     "split",
     "labels",
     "model",
@@ -217,6 +233,7 @@ const CHOICES: [&str; 14] = [
     "train.loss_scale",
     "train.checkpoint.keep",
     "finetune.loss",
+    "forecast.loss",
     "finetune.mix",
     "search.sampler",
     "search.pruner",
