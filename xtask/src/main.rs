@@ -9,6 +9,7 @@ mod test;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::slice::Iter;
 
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
@@ -65,10 +66,8 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
     let mut flags = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        if let Some(name) = argument.strip_prefix("--backend=") {
-            backend = name.to_owned();
-        } else if argument == "--backend" {
-            backend = rest.next().ok_or("`--backend` needs a name")?.clone();
+        if let Some(name) = named_backend(argument, &mut rest)? {
+            backend = name;
         } else if argument.starts_with('-') || file.is_some() {
             flags.push(argument.clone());
             // The values of flags are not pipeline names.
@@ -140,17 +139,23 @@ fn doctor(arguments: &[String]) -> Result<u8, String> {
     let mut flags = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        if let Some(name) = argument.strip_prefix("--backend=") {
-            backend = name.to_owned();
-        } else if argument == "--backend" {
-            backend = rest.next().ok_or("`--backend` needs a name")?.clone();
-        } else {
-            flags.push(argument.clone());
+        match named_backend(argument, &mut rest)? {
+            Some(name) => backend = name,
+            None => flags.push(argument),
         }
     }
     match build_for(&backend)? {
         0 => run(Command::new(program()).arg("doctor").args(flags)),
         code => Ok(code),
+    }
+}
+
+/// The backend that an argument names, perhaps with the one after it.
+fn named_backend(argument: &str, rest: &mut Iter<'_, String>) -> Result<Option<String>, String> {
+    match argument.strip_prefix("--backend=") {
+        Some(name) => Ok(Some(name.to_owned())),
+        None if argument != "--backend" => Ok(None),
+        None => rest.next().cloned().map(Some).ok_or_else(|| "`--backend` needs a name".to_owned()),
     }
 }
 

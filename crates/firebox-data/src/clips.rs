@@ -68,16 +68,6 @@ impl Default for ClipsConfig {
 }
 
 impl ClipsConfig {
-    pub(crate) fn read(path: &Path, text: &[u8]) -> Result<Self, DataError> {
-        let text = std::str::from_utf8(text)
-            .map_err(|_| DataError::line(path, 1, "the file is not UTF-8"))?;
-        toml::from_str(text).map_err(|error: toml::de::Error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text[..start.min(text.len())].matches('\n').count() + 1;
-            DataError::line(path, line, error.message())
-        })
-    }
-
     fn check(&self) -> Result<(), DataError> {
         let rules = [
             ("classes", self.classes, (2..=1000).contains(&self.classes), "from 2 to 1000"),
@@ -172,6 +162,7 @@ impl ClipsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generated::settings;
 
     #[test]
     fn clips_are_those_that_were_asked_for_and_the_same_each_time() {
@@ -193,7 +184,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_named() {
         let message = |text: &str| {
-            let config = ClipsConfig::read(Path::new("x"), text.as_bytes())?;
+            let config = settings::<ClipsConfig>(Path::new("x"), text.as_bytes())?;
             config.raw(Path::new("x"), Origin::Unassigned).map(|_| ())
         };
         let refused = |text: &str, expected: &str| {

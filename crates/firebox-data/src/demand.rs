@@ -108,16 +108,6 @@ impl DemandConfig {
         toml::from_str(text)
     }
 
-    pub(crate) fn read(path: &Path, text: &[u8]) -> Result<Self, DataError> {
-        let text = std::str::from_utf8(text)
-            .map_err(|_| DataError::line(path, 1, "the file is not UTF-8"))?;
-        Self::from_toml(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text[..start.min(text.len())].matches('\n').count() + 1;
-            DataError::line(path, line, error.message())
-        })
-    }
-
     /// Checks every setting, and returns the first moment.
     fn check(&self) -> Result<i64, DataError> {
         let share = |value: f64| (0.0..1.0).contains(&value);
@@ -306,6 +296,7 @@ fn poisson(rate: f64, draws: &mut Draws) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generated::settings;
 
     fn sample() -> DemandConfig {
         DemandConfig::from_toml(include_str!("../../../data/sample.demand.toml")).unwrap()
@@ -369,7 +360,7 @@ S01,2024-01-01T01:00:00Z,8,0.945594515716393,0.12798757467641675
     #[test]
     fn settings_that_make_no_demand_are_refused() {
         let problem = |text: &str| {
-            let config = DemandConfig::read(Path::new("a.demand.toml"), text.as_bytes());
+            let config = settings::<DemandConfig>(Path::new("a.demand.toml"), text.as_bytes());
             config.and_then(|config| config.make().map(drop)).unwrap_err().to_string()
         };
         insta::assert_snapshot!(problem("hours = 1"), @"the demand's `hours` is 1: it must be at least 2 and below 10 million");

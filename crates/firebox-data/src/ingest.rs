@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use crate::clean::clean;
 use crate::demand::DemandConfig;
+use crate::generated::settings;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
@@ -317,9 +318,9 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
             npy::read(path, &bytes(path)?, labels, &input.stem(), *origin, names)
         }
         Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
-        Format::Market => MarketConfig::read(path, &bytes(path)?)?.raw(path, *origin),
-        Format::Demand => DemandConfig::read(path, &bytes(path)?)?.raw(path, *origin),
-        Format::Clips => ClipsConfig::read(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Market => settings::<MarketConfig>(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Demand => settings::<DemandConfig>(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Clips => settings::<ClipsConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::load(input, config)?.reading(zone).series()
         }

@@ -49,6 +49,7 @@ mod demand;
 mod error;
 mod fast;
 mod frame;
+mod generated;
 mod indicators;
 mod ingest;
 mod input;

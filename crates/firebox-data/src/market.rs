@@ -194,16 +194,6 @@ impl MarketConfig {
         toml::from_str(text)
     }
 
-    pub(crate) fn read(path: &Path, text: &[u8]) -> Result<Self, DataError> {
-        let text = std::str::from_utf8(text)
-            .map_err(|_| DataError::line(path, 1, "the file is not UTF-8"))?;
-        Self::from_toml(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text[..start.min(text.len())].matches('\n').count() + 1;
-            DataError::line(path, line, error.message())
-        })
-    }
-
     /// Checks every setting.
     fn check(&self) -> Result<i64, DataError> {
         let positive = |value: f64| value > 0.0 && value.is_finite();
@@ -453,6 +443,7 @@ fn quoted(name: &str) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generated::settings;
     use crate::simulation::MINUTE;
 
     fn sample() -> MarketConfig {
@@ -534,7 +525,7 @@ ALPHA,2024-01-02T14:31:00Z,112.596,112.633,112.497,112.633,trend
     #[test]
     fn settings_that_make_no_market_are_refused() {
         let problem = |text: &str| {
-            let config = MarketConfig::read(Path::new("a.market.toml"), text.as_bytes());
+            let config = settings::<MarketConfig>(Path::new("a.market.toml"), text.as_bytes());
             config.and_then(|config| config.bars().map(drop)).unwrap_err().to_string()
         };
         let regime = "[regimes.a]\n";

@@ -17,14 +17,14 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{init_linear, linear_in, normal};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
 use crate::encoder_layer::{EPSILON, Layers, norm};
-use crate::transformer::at_least_one;
+use crate::transformer::{at_least_one, sinusoidal};
 use crate::{
     Activation, Encoder, EncoderLayerConfig, Loss, MaskRule, ModelError, Pretrain, PretrainBatch,
     StepMask, pool_mean_max,
@@ -203,19 +203,6 @@ impl PatchTransformer {
     }
 }
 
-/// Sines and cosines of the numbers of the patches, `[1, patch, width]`: `sin(p / 10000^(2i / width))`
-/// at place `2i` and the cosine after it. Source: Vaswani et al., "Attention is all you need", 2017.
-fn positions(patches: usize, width: usize, device: &Device) -> Tensor<3> {
-    let value = |at: usize| {
-        let (patch, place) = (at / width, at % width);
-        let rate = 10_000_f64.powf((place - place % 2) as f64 / width as f64);
-        let angle = patch as f64 / rate;
-        (if place.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
-    };
-    let values: Vec<f32> = (0..patches * width).map(value).collect();
-    Tensor::from_data(TensorData::new(values, [1, patches, width]), device)
-}
-
 impl Encoder for PatchTransformer {
     /// A step of the encoding is a patch of the input.
     fn encode(
@@ -229,7 +216,7 @@ impl Encoder for PatchTransformer {
         let (rows, patches) = self.patches(input, lengths);
         let rows = linear_in(self.precision, rows, &self.input);
         let device = rows.device().without_autodiff();
-        let x = rows.reshape([batch, patches, width]) + positions(patches, width, &device);
+        let x = rows.reshape([batch, patches, width]) + sinusoidal(patches, width, &device);
         let lengths = lengths.map(|lengths| self.step_lengths(lengths));
         let x = self.encoder.forward(x, lengths.as_deref(), dropout);
         let x = norm(&self.norm, x.reshape([batch * patches, width]));

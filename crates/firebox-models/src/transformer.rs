@@ -134,8 +134,9 @@ impl TransformerConfig {
     }
 }
 
-/// Sines at the even places of a vector and cosines at the odd ones, `[1, time, width]`.
-fn sinusoidal(time: usize, width: usize, device: &Device) -> Tensor<3> {
+/// Sines and cosines of the numbers of the steps, `[1, time, width]`: `sin(t / 10000^(2i / width))` at place
+/// `2i` and the cosine after it. Source: Vaswani et al., "Attention is all you need", 2017.
+pub(crate) fn sinusoidal(time: usize, width: usize, device: &Device) -> Tensor<3> {
     let value = |at: usize| {
         let (step, place) = ((at / width) as f64, at % width);
         let angle = step / 10_000f64.powf((place - place % 2) as f64 / width as f64);

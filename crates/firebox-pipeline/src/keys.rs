@@ -46,11 +46,28 @@ impl Keys {
             .field("seed", seed.to_le_bytes())
             .field("arithmetic", arithmetic)
             .finish();
+        Self { series, windows, augmented, training, evaluation: training }
+            .trained(training, config)
+    }
+
+    /// The same with another training, and what is measured after it.
+    pub(crate) fn trained(self, training: Key, config: &PipelineConfig) -> Self {
         let evaluation = Key::builder("evaluation", 1)
             .upstream("training", training)
             .field("evaluate", json(&config.evaluate))
             .finish();
-        Self { series, windows, augmented, training, evaluation }
+        Self { training, evaluation, ..self }
+    }
+
+    /// The stages of a kind that trains on windows as they are, with the keys of their results.
+    pub(crate) fn stages(&self) -> Vec<(&'static str, Option<Key>)> {
+        vec![
+            ("ingest", Some(self.series)),
+            ("windows", Some(self.windows)),
+            ("train", Some(self.training)),
+            ("evaluate", Some(self.evaluation)),
+            ("report", None),
+        ]
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, Key, Stream};
 use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows};
-use firebox_models::{BiLstmMae, PatchTransformer, read_parameters};
+use firebox_models::read_parameters;
 use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -20,8 +20,8 @@ use crate::feed::Feed;
 use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::measure;
-use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before, training};
-use crate::zoo::{Place, Pretrainable};
+use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before};
+use crate::zoo::{Place, Pretrainable, with_pretrainable};
 
 /// Masked pre-training of an encoder, measured by probes on its frozen features.
 pub(crate) struct Pretrain;
@@ -53,19 +53,10 @@ impl Chain for Pretrain {
             recompute: config.run.recompute,
             device: &device.device,
         };
-        match &config.model {
-            ModelConfig::BilstmMae(_) => {
-                let model = BiLstmMae::build(&config.model, &at)?;
-                probe.run(model, &Pretraining, shape, device).map(Some)
-            }
-            ModelConfig::PatchTransformer(_) => {
-                let model = PatchTransformer::build(&config.model, &at)?;
-                probe.run(model, &Pretraining, shape, device).map(Some)
-            }
-            ModelConfig::Bert(_) | ModelConfig::StackedLstm(_) => {
-                Err(config.model.cannot_pretrain())
-            }
-        }
+        with_pretrainable!(&config.model, M => {
+            let model = M::build(&config.model, &at)?;
+            probe.run(model, &Pretraining, shape, device).map(Some)
+        })
     }
 
     fn recomputes(&self, config: &PipelineConfig) -> bool {
@@ -88,13 +79,7 @@ impl Chain for Pretrain {
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
-        match &run.config.model {
-            ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
-            ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
-            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
-                Err(run.config.model.cannot_pretrain())
-            }
-        }
+        with_pretrainable!(&run.config.model, M => make::<M>(run, work))
     }
 
     fn train_only(
@@ -110,17 +95,10 @@ impl Chain for Pretrain {
         let feed = run.feed(&windows, &mut work.remade)?;
         work.reasons.push(feed.reason());
         work.resolved()?;
-        let complete = match &run.config.model {
-            ModelConfig::BilstmMae(_) => {
-                run.train::<BiLstmMae>(&windows, &feed, work.path, &mut work.remade)?.is_complete()
-            }
-            ModelConfig::PatchTransformer(_) => run
-                .train::<PatchTransformer>(&windows, &feed, work.path, &mut work.remade)?
-                .is_complete(),
-            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
-                return Err(run.config.model.cannot_pretrain());
-            }
-        };
+        let complete = with_pretrainable!(&run.config.model, M => {
+            let training = run.train::<M>(&windows, &feed, work.path, &mut work.remade)?;
+            Ok(training.is_complete())
+        })?;
         Ok(if complete { summary_of(work.path, run.keys) } else { None })
     }
 }
@@ -186,14 +164,10 @@ pub(crate) fn check_names(
         recompute: false,
         device: &device.device,
     };
-    let checked = match model {
-        ModelConfig::BilstmMae(_) => check_groups(&BiLstmMae::build(model, &at)?, train),
-        ModelConfig::PatchTransformer(_) => {
-            check_groups(&PatchTransformer::build(model, &at)?, train)
-        }
-        ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => return model.check_pretrainable(),
-    };
-    checked.map_err(|error| TrainError::from(error).into())
+    with_pretrainable!(model, M => {
+        let checked = check_groups(&M::build(model, &at)?, train);
+        checked.map_err(|error| TrainError::from(error).into())
+    })
 }
 
 /// Channels of a bar, where the data are not known yet.
@@ -269,30 +243,8 @@ impl Run<'_> {
             };
             let channels = windows.ingested.set.channels().len();
             let model = self.untrained::<M>(self.config.run.seed, channels)?;
-            let run = firebox_train::Run {
-                folder: path,
-                key: self.keys.training,
-                seed: self.config.run.seed,
-                resume: true,
-                stop: self.stop,
-                requests: self.requests,
-                listener: self.listener,
-            };
             let data = Data { train: &loader, validation: validation.as_ref() };
-            let config = training(self.config);
-            let train = || firebox_train::train(model, &Pretraining, data, &config, &run);
-            let trained = self.device.run(train)?;
-            let summary = &trained.summary;
-            let best = summary.best.map_or(String::new(), |best| {
-                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
-            });
-            let detail = format!(
-                "{} in {}, {} parameters, {}{best}",
-                count(summary.steps, "step"),
-                count(summary.epochs, "epoch"),
-                summary.parameters,
-                summary.outcome
-            );
+            let (trained, detail) = self.train_own(path, model, &Pretraining, data)?;
             Ok((trained, trained_before, detail))
         })?;
         let firebox_train::Trained { model, summary } = trained;

@@ -1,5 +1,8 @@
-//! Trainings within a run: folds, seeds, arms, iterations. Each has a folder of its own below the
-//! run's, with its own key, so that a run that was killed goes on within the training it was in.
+//! Trainings of a run: the one that is the run's own, and those within it (folds, seeds, arms,
+//! iterations). Each of these has a folder below the run's, with its own key, so that a run that was
+//! killed goes on within the training it was in.
+
+use std::path::Path;
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener};
@@ -7,7 +10,7 @@ use firebox_train::{Data, Objective, TrainConfig, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
-use crate::stages::Run;
+use crate::stages::{Run, count, training};
 
 /// Folder of these trainings within the run's folder.
 pub(crate) const FOLDER: &str = "parts";
@@ -35,6 +38,40 @@ pub(crate) struct Sub<'a> {
 }
 
 impl Run<'_> {
+    /// Trains in the run's own folder, or reads back what was trained, and says it in a line.
+    pub(crate) fn train_own<M: Module, O: Objective<M>>(
+        &self,
+        path: &Path,
+        model: M,
+        objective: &O,
+        data: Data<'_>,
+    ) -> Result<(Trained<M>, String), PipelineError> {
+        let run = firebox_train::Run {
+            folder: path,
+            key: self.keys.training,
+            seed: self.config.run.seed,
+            resume: true,
+            stop: self.stop,
+            requests: self.requests,
+            listener: self.listener,
+        };
+        let config = training(self.config);
+        let train = || firebox_train::train(model, objective, data, &config, &run);
+        let trained = self.device.run(train)?;
+        let summary = &trained.summary;
+        let best = summary.best.map_or(String::new(), |best| {
+            format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
+        });
+        let said = format!(
+            "{} in {}, {} parameters, {}{best}",
+            count(summary.steps, "step"),
+            count(summary.epochs, "epoch"),
+            summary.parameters,
+            summary.outcome
+        );
+        Ok((trained, said))
+    }
+
     /// Trains one of several, or reads back what was trained. If it was interrupted, its summary
     /// says so.
     ///

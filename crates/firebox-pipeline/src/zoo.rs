@@ -11,6 +11,24 @@ use firebox_models::{
 use crate::config::ModelConfig;
 use crate::error::PipelineError;
 
+/// Does the same with the type of the model that is chosen, or refuses one that is not pre-trained.
+macro_rules! with_pretrainable {
+    ($model:expr, $Model:ident => $value:expr) => {
+        match $model {
+            $crate::ModelConfig::BilstmMae(_) => {
+                type $Model = firebox_models::BiLstmMae;
+                $value
+            }
+            $crate::ModelConfig::PatchTransformer(_) => {
+                type $Model = firebox_models::PatchTransformer;
+                $value
+            }
+            other => Err(other.cannot_pretrain()),
+        }
+    };
+}
+pub(crate) use with_pretrainable;
+
 /// A model that can be pre-trained, and the encoder that a classifier takes of it.
 pub(crate) trait Pretrainable: Pretrain {
     /// The part that a classifier stands on; its parameters have the same names as in the model.

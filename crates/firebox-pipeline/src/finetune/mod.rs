@@ -14,11 +14,10 @@ use std::path::{Path, PathBuf};
 use firebox_core::{Event, Key, Labels, Stream};
 use firebox_eval::Arm;
 use firebox_export::Task;
-use firebox_models::{BiLstmMae, Parameter, PatchTransformer, read_parameters};
+use firebox_models::{Parameter, read_parameters};
 use firebox_train::{LoadEncoder, Summary, read_weights};
 
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
@@ -26,7 +25,7 @@ use crate::kept::Kept;
 use crate::keys::{Keys, json};
 use crate::pretrain::{Training, check_names};
 use crate::stages::{Run, Windows, split_reasons};
-use crate::zoo::{Place, Pretrainable};
+use crate::zoo::{Place, Pretrainable, with_pretrainable};
 use crate::{PipelineConfig, find_run};
 
 pub use config::FinetuneConfig;
@@ -57,13 +56,7 @@ impl Chain for Finetune {
             same_normalisation(&path, config)?;
             read_weights(&path)?;
         }
-        match &config.model {
-            ModelConfig::BilstmMae(_) => check_head::<BiLstmMae>(config, device)?,
-            ModelConfig::PatchTransformer(_) => check_head::<PatchTransformer>(config, device)?,
-            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
-                return Err(config.model.cannot_pretrain());
-            }
-        }
+        with_pretrainable!(&config.model, M => check_head::<M>(config, device))?;
         check_names(config, device)
     }
 
@@ -107,13 +100,7 @@ impl Chain for Finetune {
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
-        match &run.config.model {
-            ModelConfig::BilstmMae(_) => make::<BiLstmMae>(run, work),
-            ModelConfig::PatchTransformer(_) => make::<PatchTransformer>(run, work),
-            ModelConfig::StackedLstm(_) | ModelConfig::Bert(_) => {
-                Err(run.config.model.cannot_pretrain())
-            }
-        }
+        with_pretrainable!(&run.config.model, M => make::<M>(run, work))
     }
 
     fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {

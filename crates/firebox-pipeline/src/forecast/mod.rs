@@ -109,13 +109,7 @@ impl Chain for Forecast {
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
-        vec![
-            ("ingest", Some(keys.series)),
-            ("windows", Some(keys.windows)),
-            ("train", Some(keys.training)),
-            ("evaluate", Some(keys.evaluation)),
-            ("report", None),
-        ]
+        keys.stages()
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
@@ -229,30 +223,8 @@ impl Run<'_> {
             let seed = self.config.run.seed;
             let parts = Parts::new(self, sequences, self.loader())?;
             let model = self.forecaster(sequences, seed)?;
-            let run = firebox_train::Run {
-                folder: work.path,
-                key: self.keys.training,
-                seed,
-                resume: true,
-                stop: self.stop,
-                requests: self.requests,
-                listener: self.listener,
-            };
-            let config = training(self.config);
-            let Parts { objective, .. } = &parts;
-            let train = || firebox_train::train(model, objective, parts.data(), &config, &run);
-            let trained = self.device.run(train)?;
-            let summary = &trained.summary;
-            let best = summary.best.map_or(String::new(), |best| {
-                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
-            });
-            let detail = format!(
-                "{} in {}, {} parameters, {}{best}",
-                count(summary.steps, "step"),
-                count(summary.epochs, "epoch"),
-                summary.parameters,
-                summary.outcome
-            );
+            let (trained, detail) =
+                self.train_own(work.path, model, &parts.objective, parts.data())?;
             Ok((trained, trained_before, detail))
         })
     }

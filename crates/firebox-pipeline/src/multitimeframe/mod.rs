@@ -74,21 +74,11 @@ impl Chain for Multitimeframe {
             .field("seed", config.run.seed.to_le_bytes())
             .field("arithmetic", arithmetic)
             .finish();
-        let evaluation = Key::builder("evaluation", 1)
-            .upstream("training", training)
-            .field("evaluate", json(&config.evaluate))
-            .finish();
-        Ok(Keys { training, evaluation, ..keys })
+        Ok(keys.trained(training, config))
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
-        vec![
-            ("ingest", Some(keys.series)),
-            ("windows", Some(keys.windows)),
-            ("train", Some(keys.training)),
-            ("evaluate", Some(keys.evaluation)),
-            ("report", None),
-        ]
+        keys.stages()
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {

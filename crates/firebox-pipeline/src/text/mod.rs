@@ -24,7 +24,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::Keys;
-use crate::stages::{Run, count, summary_of, trained_before, training};
+use crate::stages::{Run, count, summary_of, trained_before};
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
 
@@ -162,31 +162,10 @@ impl Run<'_> {
                     Some(HeldOutLoader::new(source, self.loader(), device.clone())?)
                 }
             };
-            let run = firebox_train::Run {
-                folder: path,
-                key: self.keys.training,
-                seed: self.config.run.seed,
-                resume: true,
-                stop: self.stop,
-                requests: self.requests,
-                listener: self.listener,
-            };
             let data = Data { train: &loader, validation: validation.as_ref() };
-            let config = training(self.config);
             let learning = Learning::new(corpus, &texts, config::table(self.config)?.loss);
-            let train = || firebox_train::train(model, &learning, data, &config, &run);
-            let trained = self.device.run(train)?;
-            let summary = &trained.summary;
-            let best = summary.best.map_or(String::new(), |best| {
-                format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
-            });
-            let detail = format!(
-                "{from}; {} in {}, {} parameters, {}{best}",
-                count(summary.steps, "step"),
-                count(summary.epochs, "epoch"),
-                summary.parameters,
-                summary.outcome
-            );
+            let (trained, said) = self.train_own(path, model, &learning, data)?;
+            let detail = format!("{from}; {said}");
             Ok(((trained, from), trained_before, detail))
         })?;
         let firebox_train::Trained { model, summary } = trained;
