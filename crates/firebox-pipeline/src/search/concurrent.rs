@@ -284,15 +284,10 @@ mod tests {
         assert_eq!(after(&gate, |trials| sample(0.3 * trials as f64), STARTING + JUDGED - 1), 1);
         // Three keep it busy for 90 %.
         assert_eq!(after(&gate, |trials| sample(0.3 * trials as f64), 100), 3);
-        // A later, smaller trial leaves room.
-        assert_eq!(
-            after(&gate, |_| sample(0.7), JUDGED),
-            3,
-            "less than another trial should bring"
-        );
+        assert_eq!(after(&gate, |_| sample(0.7), JUDGED), 4, "smaller trials came later");
         let gate = Gate::new(Concurrent::Auto, false, 8, &Silent);
         assert_eq!(after(&gate, |_| sample(0.95), 100), 1);
-        assert_eq!(after(&gate, |_| sample(0.5), JUDGED), 2, "a smaller trial came");
+        assert_eq!(after(&gate, |_| sample(0.5), JUDGED), 2, "a smaller one came");
     }
 
     #[test]
@@ -312,11 +307,7 @@ mod tests {
         assert_eq!(after(&gate, full, 100), 1, "100 bytes a trial, and 80 % of 120 are free");
         let gate = Gate::new(Concurrent::Auto, true, 8, &Silent);
         let some = |trials: usize| on_gpu(0.1 * trials as f64, 300 * trials as u64);
-        assert_eq!(
-            after(&gate, some, 100),
-            2,
-            "a third needs 300 of 400, of which it may take 320 …"
-        );
+        assert_eq!(after(&gate, some, 100), 3, "a fourth needs 300 of 100 bytes");
         let unknown = |_: usize| sample(0.0);
         let gate = Gate::new(Concurrent::Auto, true, 8, &Silent);
         assert_eq!(after(&gate, unknown, 100), 1, "nobody tells what the GPU does");
