@@ -77,6 +77,7 @@ mod stages;
 mod sub;
 mod text;
 mod ucr;
+mod unread;
 mod zoo;
 
 use std::path::Path;

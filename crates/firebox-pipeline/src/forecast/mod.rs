@@ -22,6 +22,7 @@ use crate::error::PipelineError;
 use crate::keys::{Keys, json};
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
+use crate::unread::only_evaluates_by;
 
 pub use config::ForecastConfig;
 use sequences::Sequences;
@@ -67,7 +68,7 @@ impl Chain for Forecast {
                 "what a window turns into would no longer be what follows it",
             );
         }
-        Ok(())
+        only_evaluates_by(config, &["seed", "confidence", "resamples", "block", "batch_size"])
     }
 
     fn check_model(

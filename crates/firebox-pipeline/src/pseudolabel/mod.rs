@@ -15,7 +15,7 @@ mod page;
 
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key};
+use firebox_core::{Event, Key, Labels};
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
 use firebox_train::Summary;
@@ -28,6 +28,7 @@ use crate::error::PipelineError;
 use crate::kept::Kept;
 use crate::keys::{Keys, json};
 use crate::stages::{Run, count, split_reasons};
+use crate::unread::only_evaluates_by;
 
 pub use config::PseudolabelConfig;
 
@@ -53,6 +54,10 @@ impl Chain for Pseudolabel {
         if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
             let what = "`train.groups` and `train.layer_decay` are not read by `pseudolabel`";
             return refuse(what, "remove them");
+        }
+        if config.labels == Labels::None {
+            // Without true classes nothing is judged.
+            only_evaluates_by(config, &["seed", "batch_size"])?;
         }
         settings(config).validate()
     }
@@ -91,6 +96,9 @@ impl Chain for Pseudolabel {
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let parts = iterate::ClusterParts::new(&windows, &settings)?;
+        if let Some(message) = parts.mask_warning(settings.time_mask) {
+            run.listener.on(&Event::Warning { message });
+        }
         let iterated = match run.iterate(work, &settings, &parts)? {
             Ok(iterated) => iterated,
             Err(step) => return Ok(Making::Interrupted { step }),

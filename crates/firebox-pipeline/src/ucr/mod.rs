@@ -56,6 +56,9 @@ pub struct UcrConfig {
     pub loss: ClassLoss,
     /// How its training windows are mixed.
     pub mix: Mix,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 /// A training of a fixed number of steps.
@@ -91,6 +94,7 @@ impl Default for UcrConfig {
             },
             loss: ClassLoss::CrossEntropy { label_smoothing: 0.1 },
             mix: Mix::Mixup { alpha: 0.4 },
+            file: None,
         }
     }
 }
@@ -103,9 +107,10 @@ impl UcrConfig {
     /// A file that cannot be read, an unknown key, or a value of another type.
     pub fn read(file: &Path) -> Result<Self, PipelineError> {
         let text = std::fs::read_to_string(file).map_err(at(file))?;
-        toml::from_str(&text).map_err(|error| {
+        let config: Self = toml::from_str(&text).map_err(|error| {
             PipelineError::Setting(format!("{} cannot be read: {error}", file.display()))
-        })
+        })?;
+        Ok(Self { file: Some(file.to_owned()), ..config })
     }
 
     /// Checks the settings.
@@ -168,6 +173,8 @@ pub struct UcrFinished {
     pub summary: String,
     /// Whether it was asked to stop before the last set.
     pub interrupted: bool,
+    /// Sets that could not be measured.
+    pub failed: usize,
 }
 
 /// Measures one configuration on every set of `folder` and writes the report into `output`. Trainings
@@ -200,6 +207,7 @@ pub fn evaluate_ucr(
         seeds: config.seeds as usize,
         seconds: 0.0,
         configuration,
+        file: config.file.as_ref().map(|file| file.display().to_string()),
         sets: vec![],
         failed: vec![],
     };
@@ -245,7 +253,8 @@ pub fn evaluate_ucr(
     }
     let (page, verdict, summary) =
         (output.join("report.html"), report.verdict(), report.markdown());
-    Ok(UcrFinished { page, verdict, summary, interrupted })
+    let failed = report.failed.len();
+    Ok(UcrFinished { page, verdict, summary, interrupted, failed })
 }
 
 /// Names of the two trainings.
