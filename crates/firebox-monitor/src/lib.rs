@@ -32,6 +32,7 @@
 
 mod advice;
 mod amd;
+mod apple;
 mod config;
 mod control;
 mod gpu;
