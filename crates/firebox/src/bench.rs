@@ -91,8 +91,8 @@ struct SuiteFlags {
     #[arg(long)]
     quick: bool,
     /// Minutes that it may take; they decide how many rounds there are, and beside how many cases the
-    /// peer runs. What there is no time for is listed.
-    #[arg(long, default_value_t = 15.0)]
+    /// peer runs. What there is no time for is listed. The last one counts.
+    #[arg(long, default_value_t = 15.0, overrides_with = "minutes")]
     minutes: f64,
     /// Only these parts: table, watching, matrix, scaling.
     #[arg(long, value_delimiter = ',', value_name = "PART,…")]
