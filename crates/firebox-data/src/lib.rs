@@ -84,5 +84,5 @@ pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Place, changed, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
 pub use table::{TableColumn, TableWriter};
-pub use texts::{TextColumns, read_texts};
+pub use texts::{TextColumns, read_plain_texts, read_texts};
 pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};
