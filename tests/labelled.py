@@ -26,6 +26,9 @@ LIMIT = 1e-4
 def main():
     model, card = firebox_models.load(folder / "model")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "model.onnx.tokenizer.json"))
+    # What the file says of padding and of a length is not Firebox's, which reads each text alone.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     texts = pl.read_csv(folder / "new.csv")["body"].to_list()
     said, vectors = pl.read_parquet(folder / "labels.parquet"), pl.read_parquet(folder / "vectors.parquet")

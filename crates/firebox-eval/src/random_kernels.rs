@@ -281,7 +281,8 @@ mod tests {
         (0..count as u64).map(of).collect()
     }
 
-    /// Every feature by its definition, in f64.
+    /// Every feature by its definition, in f64; NaN where a step lies so near to the threshold that
+    /// rounding decides.
     fn direct(bank: &Bank, window: &[f32], channels: usize) -> Vec<f64> {
         let time = window.len() / channels;
         let (mut pooled, mut at) = (vec![vec![]; POOLED], 0);
@@ -306,6 +307,10 @@ mod tests {
                 for _ in 0..bank.thresholds[place] {
                     let bias = f64::from(bank.biases[at]);
                     at += 1;
+                    if found.iter().any(|value| (value - bias).abs() < 1e-5) {
+                        pooled.iter_mut().for_each(|own| own.push(f64::NAN));
+                        continue;
+                    }
                     let above: Vec<usize> =
                         (0..found.len()).filter(|step| found[*step] > bias).collect();
                     let (own, steps) = (above.len() as f64, found.len() as f64);
@@ -336,11 +341,12 @@ mod tests {
                 let mut expected = direct(&kernels.parts[0], window, channels);
                 let after = changes(window, channels);
                 expected.extend(direct(&kernels.parts[1], &after, channels));
-                let near =
-                    |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs() < 2e-5;
-                let far = row.iter().zip(&expected).filter(|pair| !near(*pair)).count();
-                // Values that lie on a threshold may fall to either side.
-                assert!(far * 500 < row.len(), "{far} of {} features differ", row.len());
+                let undecided = expected.iter().filter(|value| value.is_nan()).count();
+                assert!(undecided * 4 < row.len(), "{undecided} of {}", row.len());
+                for (place, (found, expected)) in row.iter().zip(&expected).enumerate() {
+                    let off = (f64::from(*found) - expected).abs();
+                    assert!(expected.is_nan() || off < 2e-5, "{place}: {found} {expected}");
+                }
             }
             assert!(rows.iter().all(|value| value.is_finite()));
         }

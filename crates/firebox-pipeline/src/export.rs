@@ -115,7 +115,7 @@ fn tokenizer_of(name: &str) -> String {
 }
 
 /// How a file of a model of texts is used, for its card.
-fn how_of_texts(name: &str) -> String {
+fn how_of_texts(name: &str, longest: usize) -> String {
     let lead = format!(
         "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
          threshold below on.",
@@ -126,6 +126,7 @@ fn how_of_texts(name: &str) -> String {
             "`{name}` is an ONNX graph of standard operators. {lead}\n\n\
              ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
              tokenizer = tokenizers.Tokenizer.from_file(\"{}\")\n\
+             tokenizer.no_padding()\ntokenizer.enable_truncation({longest})\n\
              # tokens: int64 [batch, time]; lengths: int64 [batch], the valid tokens of each text\n\
              outputs = session.run(None, {{\"tokens\": tokens, \"lengths\": lengths}})\n```",
             tokenizer_of(name)
@@ -140,8 +141,8 @@ fn how_of_texts(name: &str) -> String {
 
 /// How a file is used, for its card.
 fn how(name: &str, model: &SavedModel) -> String {
-    if model.card.texts.is_some() {
-        return how_of_texts(name);
+    if let Some(texts) = &model.card.texts {
+        return how_of_texts(name, texts.longest);
     }
     let classes = match model.card.classes.is_empty() {
         true => "",
@@ -181,6 +182,7 @@ const HOW_TEXTS: &str = "`model.safetensors` holds the weights under PyTorch's n
     `tokenizer.json` how texts become tokens, `model.json` all that is stated below.\n\n\
     ```python\nimport firebox_models, tokenizers, torch\n\nmodel, card = firebox_models.load(\".\")\n\
     tokenizer = tokenizers.Tokenizer.from_file(\"tokenizer.json\")\n\
+    tokenizer.no_padding()\ntokenizer.enable_truncation(card[\"texts\"][\"longest\"])\n\
     tokens = torch.tensor([tokenizer.encode(text).ids])\n\
     probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
 
