@@ -13,6 +13,11 @@ use crate::error::PipelineError;
 /// Share of its time that the suite may take beyond it, before cases are left out altogether.
 const BEYOND: f64 = 0.1;
 
+/// How long things take, as a share of what was expected.
+fn pace(expected: f64, taken: f64) -> f64 {
+    if expected > 0.0 { (taken / expected).clamp(0.3, 5.0) } else { 1.0 }
+}
+
 /// The rounds in hand.
 pub(super) struct Taking<'a> {
     pub(super) cases: &'a [Case],
@@ -35,14 +40,9 @@ impl Taking<'_> {
         if self.cases.is_empty() {
             return Ok(());
         }
-        // How long things take, as a share of what was expected.
         let (mut expected, mut taken) = (0.0, 0.0);
-        let scale = |expected: f64, taken: f64| match expected > 0.0 {
-            true => (taken / expected).clamp(0.3, 3.0),
-            false => 1.0,
-        };
         loop {
-            let (number, scale) = (performance.rounds + 1, scale(expected, taken));
+            let (number, scale) = (performance.rounds + 1, pace(expected, taken));
             let plan = plan(self.cases, self.forms(), self.left() / scale, performance.rounds);
             if plan.rounds == 0 {
                 break;
@@ -63,9 +63,14 @@ impl Taking<'_> {
                 }
             ));
             let start = self.elapsed();
+            let limit = self.seconds * (1.0 + BEYOND);
             for (place, case) in self.cases.iter().enumerate() {
-                let beside = plan.peers[place] > 0;
-                if self.elapsed() < self.seconds * (1.0 + BEYOND) {
+                // No peer takes the time of a case that is still to come.
+                let rest: f64 = self.cases[place + 1..].iter().map(|case| case.seconds).sum();
+                let slower = pace(expected, taken + self.elapsed() - start);
+                let until = self.elapsed() + slower * (self.expected(case, true) + rest);
+                let beside = plan.peers[place] > 0 && until <= limit;
+                if self.elapsed() < limit {
                     self.time(case, &mut performance.cases[place], beside, number);
                     expected += self.expected(case, beside);
                 }
@@ -76,10 +81,10 @@ impl Taking<'_> {
             // What is there after each round is worth keeping.
             keep(performance)?;
         }
-        self.remaining(performance, scale(expected, taken));
+        self.remaining(performance, pace(expected, taken));
         performance.left_out = self.left_out(performance);
         if !performance.left_out.is_empty() {
-            let whole = whole_round(self.cases, self.forms()) * scale(expected, taken) / 60.0;
+            let whole = whole_round(self.cases, self.forms()) * pace(expected, taken) / 60.0;
             performance.whole_round_minutes = Some(whole);
             (self.say)(&format!(
                 "left out for want of time: {}; a round of everything takes about {whole:.0} minutes",
