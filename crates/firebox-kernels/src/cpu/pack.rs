@@ -48,8 +48,19 @@ fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
         let first = chunk * BLOCK;
         let mut square = [[0.0; BLOCK]; BLOCK];
         for (row, words) in from.chunks_exact(count).zip(&mut square) {
-            for (index, word) in words[..to.len() / GATES].iter_mut().enumerate() {
-                *word = C::word(count, first + index, |index| row[index]);
+            let words = &mut words[..to.len() / GATES];
+            let low = &row[first..][..words.len()];
+            if C::PAIR == 1 {
+                words.copy_from_slice(low);
+                continue;
+            }
+            let high = &row[count.min(C::words(count) + first)..];
+            for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+                *word = pair(*low, *high);
+            }
+            // The last word of an odd count has one number.
+            for (word, low) in words.iter_mut().zip(low).skip(high.len()) {
+                *word = pair(*low, 0.0);
             }
         }
         for (index, to) in to.chunks_exact_mut(GATES).enumerate() {
