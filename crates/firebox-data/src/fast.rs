@@ -29,6 +29,9 @@ const ROWS: usize = 1 << 14;
 /// Channels beyond which nobody counts: their differences are kept as the bits of a number.
 const MOST_CHANNELS: usize = 64;
 
+/// Rows of a part, which keep all threads busy.
+const PART: usize = 1 << 20;
+
 /// Why the short way ends.
 pub(crate) enum Stop {
     /// Something is odd: the long way finds out what.
@@ -72,9 +75,11 @@ pub(crate) fn read(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let mut read = Vec::with_capacity(inputs.len());
     let mut first = None;
+    // Beside the whole series in memory, a larger part does not matter, and each has its price.
+    let at_once = if matches!(sink, Sink::Memory) { PART } else { PART / 4 };
     for (index, input) in inputs.iter().enumerate() {
         let mut short = None::<Short>;
-        parts::each(input, config, |table, rows| {
+        parts::each(input, config, at_once, |table, rows| {
             let reading = table.reading(zone);
             let same = first.get_or_insert_with(|| reading.mapping.clone()) == reading.mapping;
             if short.is_none() {

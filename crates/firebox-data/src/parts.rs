@@ -10,20 +10,20 @@ use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::{DataConfig, Format, csv};
 
-/// Rows of a part: enough to keep all threads busy. A larger group of rows is one part.
-const ROWS: usize = 1 << 18;
 /// Bytes of a block of lines.
 const BLOCK: usize = 8 << 20;
 
-/// Calls `each` with every part, and with the rows of the whole file where they are known beforehand.
+/// Calls `each` with every part, and with the rows of the whole file where they are known beforehand. Parts
+/// of a Parquet file have about `rows` rows; a larger group of rows is one part.
 /// Whatever is wrong with a part is found again on the long way, and told from there.
 pub(crate) fn each(
     input: &Input,
     config: &DataConfig,
+    rows: usize,
     each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     match input.format {
-        Format::Parquet => groups(input, config, each),
+        Format::Parquet => groups(input, config, rows, each),
         Format::Csv => blocks(input, config, BLOCK, each),
         _ => whole(input, config, each),
     }
@@ -42,6 +42,7 @@ fn whole(
 fn groups(
     input: &Input,
     config: &DataConfig,
+    at_once: usize,
     mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let rows = frame::row_groups(input).ok_or(Stop::Odd)?;
@@ -50,7 +51,7 @@ fn groups(
     let mut start = 0;
     while groups.peek().is_some() {
         let mut count = 0;
-        while count < ROWS
+        while count < at_once
             && let Some(group) = groups.next()
         {
             count += group;

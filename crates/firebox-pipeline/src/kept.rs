@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_cache::CacheError;
 use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::Parameter;
 use serde_json::Value;
@@ -45,8 +44,6 @@ impl Run<'_> {
         kept: Kept<'_>,
     ) -> Result<(), PipelineError> {
         let Windows { ingested, normaliser, .. } = windows;
-        // What was trained and measured is not kept if its data were lost meanwhile.
-        ingested.set.check_read().map_err(CacheError::Lost)?;
         let mut settings = serde_json::to_value(self.config).unwrap_or_default();
         NOT_SHAPING.iter().for_each(|path| remove(&mut settings, path));
         let mut data = serde_json::to_value(&self.config.data).unwrap_or_default();
