@@ -59,6 +59,8 @@ mod mapping;
 mod market;
 mod moments;
 mod npy;
+mod parts;
+mod plain;
 mod raw;
 mod schema;
 mod simulation;
