@@ -148,6 +148,14 @@ impl TextModel {
         Self { encoder: self.encoder.in_precision(precision), precision, ..self }
     }
 
+    /// The same model, of which each encoder layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
+    }
+
     /// Scores texts. `dropout` is `None` in evaluation.
     ///
     /// # Shapes
