@@ -160,6 +160,14 @@ impl TextModel {
         self.pool(self.encoder.encode(tokens, lengths, None), lengths)
     }
 
+    /// The same model, of which each encoder layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
+    }
+
     /// Scores texts. `dropout` is `None` in evaluation.
     ///
     /// # Shapes
