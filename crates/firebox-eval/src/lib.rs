@@ -64,6 +64,7 @@ mod metrics;
 mod neighbours;
 mod probe;
 mod projection;
+mod random_kernels;
 mod reconstruction;
 mod report;
 mod svm;
@@ -93,6 +94,7 @@ pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
 pub use probe::{choose_penalty, logistic_predictions};
 pub use projection::{Projection, project};
+pub use random_kernels::RandomKernels;
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
     fill_last_value, fill_linear, fill_mean,

@@ -148,6 +148,14 @@ impl PatchTransformer {
         Self { encoder, precision, ..self }
     }
 
+    /// The same model, of which each encoder layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
+    }
+
     /// The loss of a batch whose hidden steps are given: the squared error summed over all channels
     /// of all hidden steps, divided by their number, which is also the loss's weight.
     pub fn masked_loss(

@@ -7,7 +7,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
-    BertConfig, BiLstmMaeConfig, Positions, Pretrain, PretrainBatch, TransformerConfig,
+    BertConfig, BiLstmMaeConfig, PatchTransformerConfig, Pooling, Positions, Pretrain,
+    PretrainBatch, TextEncoderConfig, TextHeadsConfig, TransformerConfig,
 };
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
@@ -71,6 +72,64 @@ fn bert() {
             let stream = Some(Stream::new(3, "dropout"));
             let logits = model.logits(tokens.clone(), Some(&[8, 2, 8, 5]), stream);
             bits(&model, logits.square().mean())
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}
+
+/// Encoders of texts with full attention; those of other kinds keep what they compute.
+#[test]
+fn text() {
+    let config = TextEncoderConfig {
+        vocabulary: 30,
+        positions: 12,
+        width: 12,
+        heads: 3,
+        layers: 3,
+        feedforward: 20,
+        ..TextEncoderConfig::default()
+    };
+    let tokens: Vec<i64> = (0..4 * 8).map(|token| token * 7 % 30).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [4, 8]), &Device::flex());
+    let encoder = config.init(Stream::new(1, "weights"), &Device::flex()).unwrap();
+    let heads =
+        TextHeadsConfig { labels: 3, pooling: Pooling::Attention, dropout: 0.1, span: true };
+    let model = heads.init(encoder, Stream::new(1, "heads"), &Device::flex()).unwrap();
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
+            let stream = Some(Stream::new(3, "dropout"));
+            let scores = model.forward(tokens.clone(), Some(&[8, 2, 8, 5]), stream);
+            let [first, last] = scores.span.unwrap();
+            let seen = |scores: Tensor<2>| scores.narrow(1, 0, 2).square().mean();
+            bits(&model, scores.labels.square().mean() + seen(first) + seen(last))
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}
+
+#[test]
+fn patch_transformer() {
+    let config = PatchTransformerConfig {
+        patch: 3,
+        width: 16,
+        heads: 4,
+        layers: 2,
+        feedforward: 24,
+        ..PatchTransformerConfig::default()
+    };
+    let model = config.init(Stream::new(1, "weights"), 4, &Device::flex()).unwrap();
+    let (inputs, lengths) = (noise([6, 15, 4]), [15, 15, 3, 8, 15, 1]);
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
+            let batch = PretrainBatch {
+                inputs: inputs.clone(),
+                lengths: &lengths,
+                indices: &[0, 1, 2, 3, 4, 5],
+            };
+            let stream = Some(Stream::new(3, "dropout"));
+            bits(&model, model.pretrain_loss(&batch, Stream::new(4, "masks"), stream).value)
         };
         assert!(run(true) == run(false), "{precision}");
     }

@@ -1,8 +1,11 @@
-//! The exponential moving average of a model's weights.
+//! The average of a model's weights over its updates: exponential, or stochastic weight averaging
+//! (Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018).
 //!
-//! The first average is the weights after the first update; from then on, after every update,
-//! `average ← average + (1 − decay)·(weights − average)`, as `torch.optim.swa_utils` computes it
-//! with `get_ema_multi_avg_fn(decay)`. A step that changed nothing leaves the average alone.
+//! The first average is the weights after the first update that is averaged; from then on
+//! `average ← average + share·(weights − average)`, where the share is `1 − decay`, or `1 / (n + 1)` after
+//! `n` averaged updates if all count the same, as `torch.optim.swa_utils` computes it with
+//! `get_ema_multi_avg_fn(decay)` and `get_swa_multi_avg_fn()`. A step that changed nothing leaves the
+//! average alone.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
@@ -10,19 +13,38 @@ use firebox_kernels::approach;
 use firebox_models::{MapParameter, map_parameters};
 use serde::{Deserialize, Serialize};
 
-/// A moving average of the weights: `[train.average]`.
+/// An average of the weights: `[train.average]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AverageConfig {
     /// Share of the average that each update leaves; at least 0 and below 1. PyTorch's default.
     pub decay: f64,
+    /// Whether all weights that are averaged count the same, in place of `decay`: stochastic weight
+    /// averaging.
+    pub equal: bool,
+    /// Epochs after which averaging begins.
+    pub from_epoch: u64,
+    /// Updates from one that is averaged to the next; at least 1.
+    pub every: u64,
     /// Whether the averaged weights are what is validated, and what the run returns.
     pub evaluate: bool,
 }
 
 impl Default for AverageConfig {
     fn default() -> Self {
-        Self { decay: 0.999, evaluate: true }
+        Self { decay: 0.999, equal: false, from_epoch: 0, every: 1, evaluate: true }
+    }
+}
+
+impl AverageConfig {
+    /// Whether an update is averaged: the `updates`-th, in the epoch with this number, from 0.
+    pub(crate) fn takes(&self, epoch: u64, updates: u64) -> bool {
+        epoch >= self.from_epoch && updates.is_multiple_of(self.every.max(1))
+    }
+
+    /// The share of the average that the next update leaves.
+    fn kept(&self, averaged: u64) -> f64 {
+        if self.equal { averaged as f64 / (averaged + 1) as f64 } else { self.decay }
     }
 }
 
@@ -30,11 +52,13 @@ impl Default for AverageConfig {
 #[derive(Clone, Debug, Default)]
 pub struct Average {
     pub(crate) values: Vec<Tensor<1>>,
+    /// Updates that are in it.
+    pub(crate) count: u64,
 }
 
 impl Average {
     /// Takes the weights of a model after an update.
-    pub fn update<M: Module>(&mut self, model: &M, decay: f64) {
+    pub fn update<M: Module>(&mut self, model: &M, config: &AverageConfig) {
         struct Visitor(Vec<Tensor<1>>);
         impl ModuleVisitor for Visitor {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -50,9 +74,11 @@ impl Average {
             true => weights,
             false => {
                 let means = std::mem::take(&mut self.values);
-                approach(means, &weights.iter().collect::<Vec<_>>(), 1.0 - decay)
+                let share = 1.0 - config.kept(self.count);
+                approach(means, &weights.iter().collect::<Vec<_>>(), share)
             }
         };
+        self.count += 1;
     }
 
     /// The model with the averaged weights; as it is before the first update.

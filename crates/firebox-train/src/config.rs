@@ -229,6 +229,8 @@ impl TrainConfig {
         }
         let share = self.average.map_or(0.5, |average| average.decay);
         check("average.decay", share, |v| (0.0..1.0).contains(&v), "at least 0 and below 1")?;
+        let every = self.average.map_or(1, |average| average.every);
+        check("average.every", every, |v| v >= 1, "at least 1")?;
         self.optimizer.validate()?;
         groups::validate(self)?;
         self.loss_scale.validate()?;
@@ -340,6 +342,7 @@ mod tests {
             "2 beside a `train.clip` of 1; it must be false, or `train.clip`",
         );
         check(r#"{"average": {"decay": 1}}"#, "average.decay` is 1");
+        check(r#"{"average": {"every": 0}}"#, "average.every` is 0");
         check(r#"{"optimizer": {"sgd": {"momentum": 1}}}"#, "sgd.momentum` is 1");
         check(r#"{"optimizer": {"sgd": {"momentum": 0, "nesterov": true}}}"#, "nesterov` is true");
         check(r#"{"schedule": {"cosine": {"minimum": -1}}}"#, "schedule.cosine.minimum");

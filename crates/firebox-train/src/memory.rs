@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -109,18 +109,19 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
     (step > 0).then_some(Shortage { step, parts, samples, bytes })
 }
 
-/// Keeps an empty note open for as long as a run goes on.
+/// Keeps an empty note open for as long as a run goes on, and removes it if nothing came to be noted.
 #[derive(Debug)]
-pub(crate) struct Watch(());
+pub(crate) struct Watch(Option<PathBuf>);
 
 impl Watch {
     /// Empties the note of this run, or makes it. A run that nobody would go on with has none.
     pub(crate) fn start(folder: &Path, resumed: bool) -> std::io::Result<Self> {
-        let file = resumed.then(|| File::create(folder.join(NOTE_FILE))).transpose()?;
+        let path = resumed.then(|| folder.join(NOTE_FILE));
+        let file = path.as_ref().map(File::create).transpose()?;
         if let Ok(mut note) = NOTE.write() {
             *note = file;
         }
-        Ok(Self(()))
+        Ok(Self(path))
     }
 
     /// Says which step is computed from now on, in how many parts, of how many samples each.
@@ -141,6 +142,11 @@ impl Drop for Watch {
         self.end();
         if let Ok(mut note) = NOTE.write() {
             *note = None;
+        }
+        let empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);
+        if let Some(path) = self.0.as_ref().filter(|path| empty(path)) {
+            // An empty note that stays says nothing.
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -166,8 +172,12 @@ mod tests {
         watch.begin(8, 1, 64);
         assert!(!ran_out(1) && read_note(folder.path()).unwrap().step == 7);
         drop(watch);
-        drop(Watch::start(folder.path(), true).unwrap());
+        assert!(folder.path().join(NOTE_FILE).is_file());
+        let watch = Watch::start(folder.path(), true).unwrap();
+        assert!(folder.path().join(NOTE_FILE).is_file());
+        drop(watch);
         assert_eq!(read_note(folder.path()), None);
+        assert!(!folder.path().join(NOTE_FILE).exists(), "an empty note stays");
     }
 
     #[test]

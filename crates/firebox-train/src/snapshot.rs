@@ -20,6 +20,8 @@ pub(crate) struct Snapshot {
     moments: Vec<Option<MomentValues>>,
     /// None before the first update, or where none is kept.
     average: Vec<Vec<f32>>,
+    /// Updates that are in it.
+    averaged: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +66,8 @@ impl Snapshot {
             Some(MomentValues { values: rest.by_ref().take(names.len()).collect(), updates })
         });
         let moments = moments.collect();
-        Ok(Self { layouts, weights: values, names, moments, average: rest.collect() })
+        let averaged = average.count;
+        Ok(Self { layouts, weights: values, names, moments, average: rest.collect(), averaged })
     }
 
     /// Puts the copy back.
@@ -98,6 +101,7 @@ impl Snapshot {
         });
         put_moments(optimizer, moments.collect());
         average.values = self.average.iter().map(tensor).collect();
+        average.count = self.averaged;
         model
     }
 

@@ -44,6 +44,9 @@ pub struct State {
     /// What a rollback needs; absent in a run that never goes back.
     #[serde(default, skip_serializing_if = "RollbackSteps::is_empty")]
     pub rollback: RollbackSteps,
+    /// Updates that are in the average of the weights.
+    #[serde(default)]
+    pub averaged: u64,
     /// Bytes of the history that belong to the steps so far.
     pub history_bytes: u64,
 }
@@ -142,6 +145,7 @@ impl State {
             counts: Counts::default(),
             scaler,
             rollback: RollbackSteps::default(),
+            averaged: 0,
             history_bytes: 0,
         }
     }
@@ -172,7 +176,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
         // The first version of checkpoints had no scale.
         let mut first: serde_json::Value = serde_json::from_str(&text).unwrap();
-        first.as_object_mut().unwrap().remove("scaler");
+        for later in ["scaler", "averaged"] {
+            first.as_object_mut().unwrap().remove(later);
+        }
         assert_eq!(serde_json::from_value::<State>(first).unwrap(), state);
     }
 

@@ -360,8 +360,10 @@ impl<M: Module> Session<'_, M> {
             let clip = self.config.clipping();
             let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
             self.optimizer.step(&mut self.model, &gradients, by);
-            if let Some(average) = &self.config.average {
-                self.average.update(&self.model, average.decay);
+            let average = self.config.average.as_ref();
+            if let Some(average) = average.filter(|own| own.takes(epoch - 1, self.state.updates()))
+            {
+                self.average.update(&self.model, average);
             }
             self.times.computing += updating.elapsed();
         } else {
@@ -593,6 +595,7 @@ impl<M: Module> Session<'_, M> {
             self.safe.take(&mut self.state.rollback, self.state.step, &snapshot);
         }
         self.state.history_bytes = self.log.bytes();
+        self.state.averaged = self.average.count;
         let (state, history) = (self.state.clone(), self.log.handle()?);
         let blocked = Duration::ZERO;
         saver.save(Job { snapshot, state, kind, score, history, since, blocked })?;

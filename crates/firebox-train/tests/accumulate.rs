@@ -39,6 +39,8 @@ struct Golden {
     bias: Vec<f32>,
     average_weight: Vec<f32>,
     average_bias: Vec<f32>,
+    equal_weight: Vec<f32>,
+    equal_bias: Vec<f32>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +145,7 @@ fn config(accumulate: u64) -> TrainConfig {
         clip: Some(1.0),
         loss_scale: LossScale::Dynamic(dynamic),
         accumulate,
-        average: Some(AverageConfig { decay: 0.9, evaluate: true }),
+        average: Some(AverageConfig { decay: 0.9, evaluate: true, ..AverageConfig::default() }),
         early_stopping: None,
         // The last weights, not those of the epoch with the lowest loss.
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
@@ -201,6 +203,28 @@ fn accumulated_masked_batches_are_pytorchs() {
         assert!(Checkpoint::open(&selected).unwrap().has_average());
         load_weights(&selected, &mut plain).unwrap();
         near("weights", &weights(&plain), &[golden.weight.clone(), golden.bias.clone()].concat());
+    }
+}
+
+#[test]
+fn equal_averages_from_an_epoch_on_are_those_of_pytorchs_swa() {
+    let golden = golden();
+    let (objective, loader) = (Masked(self::golden()), loader(3));
+    let data = Data { train: &loader, validation: None };
+    let swa = AverageConfig { equal: true, from_epoch: 1, ..AverageConfig::default() };
+    let config = TrainConfig { average: Some(swa), ..config(2) };
+    // Two updates an epoch: before it begins, at its first, and within.
+    for stop_at in [None, Some(1), Some(2), Some(3), Some(5)] {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan { stop_at, ..Plan::new(folder.path()) };
+        let mut trained = plan.train(model(), &objective, data, &config).unwrap();
+        if stop_at.is_some() {
+            assert_eq!(trained.summary.outcome, Outcome::Interrupted);
+            trained =
+                Plan::resumed(folder.path()).train(model(), &objective, data, &config).unwrap();
+        }
+        let expected = [golden.equal_weight.clone(), golden.equal_bias.clone()].concat();
+        near("equal average", &weights(&trained.model), &expected);
     }
 }
 

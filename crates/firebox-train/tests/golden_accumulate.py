@@ -14,7 +14,7 @@ import json
 import pathlib
 
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 ORDER = json.loads((pathlib.Path(__file__).parent / "golden/order.json").read_text())
 BATCH, GROUP, TIME, INPUT, OUTPUT = 3, 2, 4, 3, 2
@@ -34,6 +34,8 @@ with torch.no_grad():
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+# Stochastic weight averaging, from the second epoch on.
+equal = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
 
 
 def error(samples):
@@ -43,7 +45,7 @@ def error(samples):
 
 
 steps = []
-for epoch in ORDER:
+for number, epoch in enumerate(ORDER):
     batches = [epoch[i : i + BATCH] for i in range(0, len(epoch), BATCH)]
     for group in [batches[i : i + GROUP] for i in range(0, len(batches), GROUP)]:
         sums, counts = zip(*(error(samples) for samples in group))
@@ -56,6 +58,8 @@ for epoch in ORDER:
         scaler.step(optimizer)
         scaler.update()
         average.update_parameters(model)
+        if number >= 1:
+            equal.update_parameters(model)
         steps.append(dict(loss=loss.item(), norm=norm.item(), scale=used))
 
 golden = dict(
@@ -69,6 +73,8 @@ golden = dict(
     bias=model.bias.tolist(),
     average_weight=average.module.weight.flatten().tolist(),
     average_bias=average.module.bias.tolist(),
+    equal_weight=equal.module.weight.flatten().tolist(),
+    equal_bias=equal.module.bias.tolist(),
 )
 path = pathlib.Path(__file__).parent / "golden/accumulate.json"
 path.write_text(json.dumps(golden) + "\n")

@@ -122,7 +122,7 @@ fn averaged_weights_are_kept_validated_and_returned() {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainConfig {
             epochs: 2,
-            average: Some(AverageConfig { decay: 0.5, evaluate }),
+            average: Some(AverageConfig { decay: 0.5, evaluate, ..AverageConfig::default() }),
             checkpoint: CheckpointConfig {
                 keep: Keep::EverySteps(1),
                 ..CheckpointConfig::default()
@@ -173,7 +173,7 @@ fn a_resume_is_exact_with_momentum_groups_scale_and_average() {
         clip_value: Some(0.1),
         optimizer: Optimizer::Sgd(sgd),
         groups: vec![ParameterGroup { unfreeze_at: Some(2), ..group("lstm.*_l1*") }],
-        average: Some(AverageConfig { decay: 0.9, evaluate: true }),
+        average: Some(AverageConfig { decay: 0.9, evaluate: true, ..AverageConfig::default() }),
         loss_scale: LossScale::Dynamic(DynamicScale { interval: 3, ..DynamicScale::default() }),
         early_stopping: None,
         ..TrainConfig::default()

@@ -18,7 +18,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{dropout, embedding, linear_in, normal};
+use firebox_kernels::{dropout, embedding, linear_in, normal, recomputed};
 
 pub use config::{Disentangled, TextAttention, TextEncoderConfig, Windowed};
 pub use heads::{Pooling, TextHeadsConfig, TextLoss, TextModel, TextScores, TextTargets};
@@ -59,6 +59,7 @@ impl TextEncoderConfig {
             layers: (0..self.layers).map(layer).collect(),
             config: self.clone(),
             precision: Precision::F32,
+            recomputed: false,
         })
     }
 }
@@ -79,6 +80,8 @@ pub struct TextEncoder {
     config: TextEncoderConfig,
     #[module(skip)]
     precision: Precision,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 impl TextEncoder {
@@ -91,6 +94,15 @@ impl TextEncoder {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// The same encoder, of which each layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit. Only where attention is
+    /// [full](TextAttention::Full): the sums of the others' gradients would be rounded in another order.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     /// The same encoder with dropout of this probability, on the probabilities of attention, too.
@@ -130,7 +142,10 @@ impl TextEncoder {
             let around =
                 Surroundings { batch, time, lengths, distances: distances.as_ref(), index };
             let stream = stream(1).map(|stream| stream.substream(index as u64));
-            x = layer.forward(config, precision, x, around, stream);
+            x = match self.recomputed && config.attention == TextAttention::Full {
+                true => again(layer, config, precision, x, around, stream),
+                false => layer.forward(config, precision, x, around, stream),
+            };
         }
         x.reshape([batch, time, config.width])
     }
@@ -171,4 +186,22 @@ impl TextEncoder {
         let device = vectors.device().without_autodiff();
         Some(Distances { vectors, rows: rows_of_distances(rule, time, &device) })
     }
+}
+
+/// A layer that keeps its input alone, and is computed again for its gradient.
+fn again(
+    layer: &TextLayer,
+    config: &TextEncoderConfig,
+    precision: Precision,
+    x: Tensor<2>,
+    around: Surroundings<'_>,
+    stream: Option<Stream>,
+) -> Tensor<2> {
+    let Surroundings { batch, time, lengths, index, .. } = around;
+    let (lengths, config) = (lengths.map(<[usize]>::to_vec), config.clone());
+    recomputed(layer, x, move |layer, x| {
+        let lengths = lengths.as_deref();
+        let around = Surroundings { batch, time, lengths, distances: None, index };
+        layer.forward(&config, precision, x, around, stream)
+    })
 }

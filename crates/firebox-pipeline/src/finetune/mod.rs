@@ -21,7 +21,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
-use crate::kept::Kept;
+use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::{Training, check_names};
 use crate::stages::{Run, Windows, split_reasons};
@@ -71,9 +71,13 @@ impl Chain for Finetune {
         };
         // Where the weights lie does not matter, what they are does.
         let plain = FinetuneConfig { encoder: None, ..settings };
-        let training = Key::builder("finetune", 1)
+        let mut training = Key::builder("finetune", 1)
             .upstream("windows", base.windows)
-            .upstream("encoder", begun)
+            .upstream("encoder", begun);
+        if plain.versions > 0 {
+            training = training.field("augment", json(&config.augment));
+        }
+        let training = training
             .field("model", json(&config.model))
             .field("finetune", json(&plain))
             .field("precision", config.run.precision.to_string())
@@ -122,6 +126,7 @@ fn check_head<M: Pretrainable>(
     let at = Place {
         stream: Stream::new(0, "names"),
         channels: 1,
+        time: config.window.length,
         precision: config.run.precision,
         recompute: false,
         device: &device.device,
@@ -244,16 +249,17 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let classes = windows.parts.train.classes();
     let (whose, told) = fitted.kept_score(run, classes.len());
     let trained = format!("{}; kept: {whose}", fitted.detail());
-    let channels = windows.ingested.set.channels().len();
+    let shape = run.shape(&windows);
     let kept = Kept {
         task: Task::Classification,
-        architecture: M::classifier(&run.config.model, &settings.head, channels, classes.len())?,
+        architecture: M::classifier(&run.config.model, &settings.head, shape, classes.len())?,
         parameters: std::mem::take(&mut fitted.kept),
         classes,
         trained: &trained,
-        scores: &told,
+        scores: named(&told),
+        shown: Shown::windows(run, &windows),
     };
-    run.keep_model(work, &windows, kept)?;
+    run.keep_model(work, kept)?;
     let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());
     Ok(Making::Complete(Box::new(Made { report, trained, outcome: "finished".to_owned() })))
 }
@@ -273,7 +279,7 @@ fn pretrain<M: Pretrainable>(
         Training::Complete(trained) => Ok(Begin {
             weights: read_parameters(&trained.model),
             path: work.path.to_owned(),
-            from: format!("pre-trained here: {}", trained.summary),
+            from: format!("Pre-trained here: {}", trained.summary),
         }),
     })
 }

@@ -283,6 +283,7 @@ impl Checkpoint {
     ) -> Result<(), CheckpointError> {
         let (weights, moments) = (self.read(WEIGHTS)?, self.read(OPTIMIZER)?);
         let averaged = self.has_average().then(|| self.read(AVERAGE)).transpose()?;
+        average.count = self.state()?.averaged;
         Snapshot::load(&weights, &moments, averaged.as_deref(), model, optimizer, average)
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }

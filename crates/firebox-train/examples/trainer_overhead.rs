@@ -2,7 +2,7 @@
 //! backward pass, as the loop's own spans measure it.
 //!
 //! ```text
-//! cargo run --release -p firebox-train --example overhead -- [STEPS]
+//! cargo run --release -p firebox-train --example trainer_overhead -- [STEPS]
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "an example may")]
