@@ -257,7 +257,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         classes,
         trained: &trained,
         scores: named(&told),
-        shown: Shown::windows(run, &windows),
+        shown: Shown::windows(run, &windows)?,
     };
     run.keep_model(work, kept)?;
     let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());

@@ -204,7 +204,7 @@ fn kept<'a>(
     scores: Vec<(String, f64)>,
 ) -> Result<Kept<'a>, PipelineError> {
     let (rule, windows) = (sequences.rule(), &sequences.windows);
-    let shown = Shown::windows(run, windows);
+    let shown = Shown::windows(run, windows)?;
     Ok(Kept {
         task: Task::Forecasting,
         architecture: Architecture::StackedLstm {

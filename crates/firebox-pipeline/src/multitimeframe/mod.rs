@@ -211,7 +211,7 @@ impl Run<'_> {
                     classes,
                     trained: &said,
                     scores: own.map(scores).unwrap_or_default(),
-                    shown: Shown::series(self, last.ingested, parts.normaliser.clone()),
+                    shown: Shown::series(self, last.ingested, parts.normaliser.clone())?,
                 };
                 self.keep_model_in(work, kept, folder)
             };

@@ -135,7 +135,7 @@ impl Chain for Pseudolabel {
             classes: &classes,
             trained: &said,
             scores: named(&judged.scores()),
-            shown: Shown::windows(run, &windows),
+            shown: Shown::windows(run, &windows)?,
         };
         run.keep_model(work, kept)?;
         let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();
