@@ -429,12 +429,6 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the disk is full, for which neither files nor settings are at fault.
-    pub fn is_full_disk(&self) -> bool {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
-    }
-
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
@@ -446,9 +440,7 @@ impl DataError {
     pub(crate) fn malformed(path: &Path, format: Format, problem: impl Into<String>) -> Self {
         Self::Malformed { path: path.to_owned(), format, problem: problem.into() }
     }
-}
 
-impl DataError {
     /// Whether the user can mend it in settings or data; else the disk refused while running.
     pub fn is_bad_input(&self) -> bool {
         use std::io::ErrorKind;
