@@ -164,8 +164,8 @@ impl Run<'_> {
 /// Removes a key such as `run.cache`.
 fn remove(value: &mut Value, path: &str) {
     let (tables, key) = path.rsplit_once('.').unwrap_or(("", path));
-    let named = tables.split('.').filter(|table| !table.is_empty());
-    let table = named.fold(Some(value), |value, table| value?.get_mut(table));
+    let mut named = tables.split('.').filter(|table| !table.is_empty());
+    let table = named.try_fold(value, |value, table| value.get_mut(table));
     if let Some(Value::Object(table)) = table {
         table.remove(key);
     }

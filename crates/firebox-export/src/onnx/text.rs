@@ -115,8 +115,9 @@ fn encode(
     }
     if config.segments > 0 {
         let table = graph.parameter("segments.weight")?;
-        let width = table.values.len() / config.segments;
-        let segment = graph.floats("segments.first", &[width], &table.values[..width]);
+        let first = table.values.chunks(table.values.len().div_ceil(config.segments).max(1)).next();
+        let first = first.unwrap_or_default();
+        let segment = graph.floats("segments.first", &[first.len()], first);
         x = graph.node("Add", &[&x, &segment], &[]);
     }
     x = graph.layer_norm_by(&x, "embedding_norm", epsilon)?;
