@@ -2,7 +2,7 @@
 //! no more of a file is in memory than one part, and the series lie where a [`Sink`] puts them.
 //!
 //! It finds out whether there is any other defect, and not which: as soon as anything is odd, all goes
-//! the long way, through [`clean`](crate::clean()), whose result for such series is the same.
+//! the long way, through [`clean`](crate::clean::clean), whose result for such series is the same.
 
 use std::ops::Range;
 use std::path::Path;
