@@ -53,8 +53,8 @@ pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, Ten
 pub use control::obeying;
 pub use gpu::free_gpu_memory;
 pub use profile::{Counted, Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
-pub use sampler::sampled;
+pub use sampler::{sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
-pub use usage::{Measure, Usage, Utilisation};
+pub use usage::{Measure, MemoryCurve, Usage, Utilisation};
 #[cfg(unix)]
 pub use watch::{WatchError, request, watch, watch_once};

@@ -15,6 +15,7 @@ use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, contest};
 use firebox_train::Summary;
 
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
@@ -75,6 +76,23 @@ impl Chain for Multitimeframe {
             .field("arithmetic", arithmetic)
             .finish();
         Ok(keys.trained(training, config))
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        train::probe(config, probe, device)
+    }
+
+    fn own_batches(&self, _: &PipelineConfig) -> Option<&'static str> {
+        Some("multitimeframe.lstm.batch_size, and that of each other model,")
+    }
+
+    fn recomputes(&self, config: &PipelineConfig) -> bool {
+        settings(config).models.contains(&ModelName::Transformer)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
