@@ -2,7 +2,7 @@
 cores, and prints the time that each takes to the same best value.
 
 Usage: python benches/search_forecast.py ETTh1.csv [--sequences N] [--epochs N] [--trials N] [--seeds N]
-           [--processes N] [--program BINARY] [--folder FOLDER]
+           [--program BINARY] [--folder FOLDER]
 
 Needs Python with Optuna 5, PyTorch and NumPy, and ETTh1.csv. Both sides get the first rows of that file, so many that
 there are about so many training sequences of 24 hours of the oil temperature, with 12 static features (the six loads,
@@ -12,13 +12,16 @@ space, sampler (TPE, 10 trials at random, multivariate) and pruner (median, 10 t
 `pipelines/search-forecast.toml`. Seeds are those of sampler and weights.
 
 PyTorch is tuned as a user would who knows it: the data lies in memory as tensors, batches are index selections without
-a DataLoader, denormals are flushed, and AdamW is
-the fused one. Both sides work with `--processes` processes on one study, which share the cores (with 1, PyTorch gets the
-number of threads that a calibration finds fastest).
+a DataLoader, denormals are flushed, and AdamW is the fused one.
+
+R2 trains in mixed precision, so both sides may: before the first study each side is timed with a model of the middle of the
+space in f32 and in bf16, as one process with all cores and as one process a core at the same time, and takes what trains
+the most sequences a second. What was found and taken is printed.
 
 For each seed the mark is the worse of the two best values, which both sides reach: the time to it is that of the trial
 that reaches it, since the first trial began. Starting up (imports, reading the data) is told separately and counts for
-neither.
+neither. Samplers that draw differently train models of other sizes; so the arithmetic of each side's trials is counted
+too (products of training and validation, from the sizes that the journal has), and the time for a unit of it compared.
 """
 
 import argparse
@@ -39,6 +42,9 @@ LENGTH, HORIZONS = 24, (1, 6, 24)
 LOADS = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL"]
 VALIDATION, TEST = 0.2, 0.1
 STUDY = "search-forecast"
+# The middle of the space, with which layouts and precisions are compared.
+MIDDLE = {"hidden_1": 160, "hidden_2": 80, "dense": 48, "dropout": 0.3, "batch_size": 128}
+PRECISIONS = ["f32", "bf16"]
 
 
 def rows_for(sequences):
@@ -99,6 +105,7 @@ def peer(arguments):
     parts = {part: [torch.from_numpy(array) for array in arrays] for part, arrays in load(arguments.csv).items()}
     x, statics, y = parts["train"]
     held_x, held_statics, held_y = parts["validation"]
+    narrow = arguments.precision == "bf16"
 
     class Forecaster(nn.Module):
         def __init__(self, hidden_1, hidden_2, dense, dropout):
@@ -123,7 +130,9 @@ def peer(arguments):
         for epoch in range(epochs):
             model.train()
             for batch in torch.randperm(len(x), generator=generator).split(batch_size):
-                loss = nn.functional.mse_loss(model(x[batch], statics[batch]), y[batch])
+                with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+                    out = model(x[batch], statics[batch])
+                loss = nn.functional.mse_loss(out.float(), y[batch])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -136,7 +145,9 @@ def peer(arguments):
             with torch.inference_mode():
                 for first in range(0, len(held_x), batch_size):
                     some = slice(first, first + batch_size)
-                    loss = nn.functional.mse_loss(model(held_x[some], held_statics[some]), held_y[some])
+                    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+                        out = model(held_x[some], held_statics[some])
+                    loss = nn.functional.mse_loss(out.float(), held_y[some])
                     total += loss.item() * len(held_x[some])
             loss = total / len(held_x)
             schedule.step(loss)
@@ -151,13 +162,11 @@ def peer(arguments):
         return best
 
     if arguments.calibrate:
-        # The widest of the space's middle, for some steps after a warm-up.
-        values = {"hidden_1": 160, "hidden_2": 80, "dense": 48, "dropout": 0.3, "batch_size": 128,
-                  "learning_rate": 1e-3, "weight_decay": 1e-5}
+        values = MIDDLE | {"learning_rate": 1e-3, "weight_decay": 1e-5}
         train(None, values, 1, most_steps=5)
         begun = time.perf_counter()
-        train(None, values, 100, most_steps=25)
-        print(json.dumps({"seconds": time.perf_counter() - begun}))
+        train(None, values, 100, most_steps=200)
+        print(json.dumps({"rate": 200 * MIDDLE["batch_size"] / (time.perf_counter() - begun)}))
         return
 
     def objective(trial):
@@ -183,7 +192,16 @@ def peer(arguments):
         study.optimize(objective, callbacks=[done])
 
 
-def trials_of(journal):
+def products(parameters, counts):
+    """Operations of the products of an epoch: training costs three forward passes, validation one."""
+    named = lambda name: next(value for key, value in parameters.items() if key.split(".")[-1] == name)
+    lower, upper, dense = named("hidden_1"), named("hidden_2"), named("dense")
+    step = 4 * lower * (1 + lower) + 4 * upper * (lower + upper)
+    head = dense * (upper + len(LOADS) + 6 + len(HORIZONS))
+    return 2 * (LENGTH * step + head) * (3 * counts["train"] + counts["validation"])
+
+
+def trials_of(journal, counts):
     import optuna
 
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
@@ -194,7 +212,9 @@ def trials_of(journal):
     complete = sorted((trial for trial in ended if trial.state.name == "COMPLETE"),
                       key=lambda trial: trial.datetime_complete)
     epochs = sum(len(trial.intermediate_values) for trial in ended)
+    work = sum(len(trial.intermediate_values) * products(trial.params, counts) for trial in ended)
     return {
+        "work": work,
         "curve": [((trial.datetime_complete - began).total_seconds(), trial.value) for trial in complete],
         "seconds": (max(trial.datetime_complete for trial in ended) - began).total_seconds(),
         "complete": state("COMPLETE"), "pruned": state("PRUNED"), "failed": state("FAIL"), "epochs": epochs,
@@ -213,40 +233,53 @@ def timed(commands, environment, said):
     return time.perf_counter() - begun
 
 
-def ours(program, csv, folder, seed, arguments, environment):
+def ours(program, csv, folder, seed, setting, arguments, counts):
     settings = {
         "data.path": csv, "forecast.targets": '["OT"]', "forecast.inputs": '["OT"]',
         "forecast.statics": json.dumps(LOADS), "forecast.horizons": json.dumps(HORIZONS),
         "window.length": LENGTH, "split.time.validation": VALIDATION, "split.time.test": TEST,
         "run.seed": seed, "run.directory": folder / "runs", "run.cache": folder / "cache",
-        "train.epochs": arguments.epochs, "search.trials": arguments.trials, "search.study": STUDY,
-        "search.storage": folder / "study.log",
+        "run.precision": setting["precision"], "train.epochs": arguments.epochs, "search.trials": arguments.trials,
+        "search.study": STUDY, "search.storage": folder / "study.log",
     }
     command = [program, "search", HERE.parent / "pipelines" / "search-forecast.toml"]
-    command += ["--workers", str(arguments.processes)]
+    command += ["--workers", str(setting["processes"])]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     # The conclusion (the best trial's report) is no part of the search; it comes after the last trial.
-    return timed([command], environment, folder / "said"), trials_of(folder / "study.log")
+    wall = timed([command], threads_of(setting), folder / "said")
+    return wall, trials_of(folder / "study.log", counts)
 
 
-def theirs(csv, folder, seed, threads, arguments, environment):
-    command = [sys.executable, __file__, csv, "--peer", "--seed", str(seed), "--threads", str(threads), "--epochs",
-               str(arguments.epochs), "--trials", str(arguments.trials), "--processes", str(arguments.processes),
-               "--journal", folder / "study.log"]
-    wall = timed([command] * arguments.processes, environment, folder / "said")
-    return wall, trials_of(folder / "study.log")
+def theirs(csv, folder, seed, setting, arguments, counts):
+    command = [sys.executable, __file__, csv, "--peer", "--seed", str(seed), "--threads", str(setting["threads"]),
+               "--precision", setting["precision"], "--epochs", str(arguments.epochs), "--trials",
+               str(arguments.trials), "--processes", str(setting["processes"]), "--journal", folder / "study.log"]
+    wall = timed([command] * setting["processes"], os.environ, folder / "said")
+    return wall, trials_of(folder / "study.log", counts)
 
 
-def calibrate(csv, cores, processes):
-    """Threads of PyTorch that are fastest for one process, of those that it may use."""
-    found = {}
-    for threads in sorted({1, max(1, cores // processes), cores} if processes == 1 else {max(1, cores // processes)}):
-        command = [sys.executable, __file__, csv, "--peer", "--calibrate", "--threads", str(threads)]
-        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True, text=True)
-        found[threads] = json.loads(done.stdout)["seconds"]
-        print(f"PyTorch, {threads} threads: {found[threads] * 40:.1f} ms a step", file=sys.stderr)
-    return min(found, key=found.get)
+def threads_of(setting):
+    return os.environ | {"RAYON_NUM_THREADS": str(setting["threads"])}
+
+
+def calibrate(name, cores, command, rate):
+    """The precision, processes and threads a process that train the most sequences a second."""
+    found = []
+    for precision in PRECISIONS:
+        for processes in sorted({1, cores}):
+            setting = {"precision": precision, "processes": processes, "threads": cores // processes}
+            line = list(map(str, command(setting)))
+            running = [subprocess.Popen(line, env=threads_of(setting), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True) for _ in range(processes)]
+            said = [process.communicate()[0] for process in running]
+            if any(process.returncode for process in running):
+                sys.exit(f"the calibration failed: {line}")
+            total = sum(rate(json.loads(text.splitlines()[-1])) for text in said)
+            found.append((total, setting))
+            print(f"{name}, {precision}, {processes} processes of {cores // processes} threads: {total:.0f} sequences/s",
+                  file=sys.stderr, flush=True)
+    return max(found, key=lambda pair: pair[0])
 
 
 def reached(curve, mark):
@@ -267,41 +300,50 @@ def compare(arguments, folder):
         sys.exit("so few sequences leave nothing to validate on: raise --sequences to 500 and more")
     cores = len(os.sched_getaffinity(0))
     program = (arguments.program or build()).resolve()
-    threads = calibrate(csv, cores, arguments.processes)
-    print(f"# R2's search on {cores} cores ({platform.machine()}), {arguments.processes} processes: "
-          f"{counts['train']} training and {counts['validation']} validation sequences of {LENGTH} hours, at most "
-          f"{arguments.epochs} epochs, {arguments.trials} trials; PyTorch with {threads} threads a process\n")
+    bench = lambda setting: [program, "bench", "--workload", "lstm-forecast", "--precision", setting["precision"],
+                             "--batch", MIDDLE["batch_size"], "--warmup", 20, "--steps", 400, "--json"]
+    peer = lambda setting: [sys.executable, __file__, csv, "--peer", "--calibrate", "--threads", setting["threads"],
+                            "--precision", setting["precision"]]
+    own_rate, own = calibrate("Firebox", cores, bench, lambda line: line["samples_per_s"])
+    their_rate, other = calibrate("PyTorch", cores, peer, lambda line: line["rate"])
+    taken = lambda setting: "{precision}, {processes} processes of {threads} threads".format(**setting)
+    print(f"# R2's search on {cores} cores ({platform.machine()}): {counts['train']} training and {counts['validation']} "
+          f"validation sequences of {LENGTH} hours, at most {arguments.epochs} epochs, {arguments.trials} trials\n\n"
+          f"Firebox: {taken(own)}, {own_rate:.0f} sequences/s with R2's own model; PyTorch: {taken(other)}, {their_rate:.0f} "
+          "with one of the middle of the space, fastest of f32 and bf16 and of one process and one a core.\n")
     print("| seed | mark | Firebox to the mark | Optuna + PyTorch | ratio | all trials: Firebox | Optuna + PyTorch "
-          "| epochs trained | pruned | best values | outside the trials |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    ratios, whole = [], []
+          "| epochs trained | pruned | best values | outside the trials | GFLOP/s | ratio for the same work |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    ratios, whole, same = [], [], []
     for seed in range(42, 42 + arguments.seeds):
         results, walls = {}, {}
         # Turn about, so that neither side always has the machine as the other left it.
         for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
-            own = folder / f"{side}-{seed}"
-            own.mkdir()
-            environment = os.environ | {"RAYON_NUM_THREADS": str(max(1, cores // arguments.processes))}
+            place = folder / f"{side}-{seed}"
+            place.mkdir()
             if side == "ours":
-                walls[side], results[side] = ours(program, csv, own, seed, arguments, environment)
+                walls[side], results[side] = ours(program, csv, place, seed, own, arguments, counts)
             else:
-                walls[side], results[side] = theirs(csv, own, seed, threads, arguments, environment)
+                walls[side], results[side] = theirs(csv, place, seed, other, arguments, counts)
         a, b = results["ours"], results["theirs"]
         best = [min(value for _, value in one["curve"]) for one in (a, b)]
         mark = max(best)
         to_mark = [reached(one["curve"], mark) for one in (a, b)]
         ratios.append(to_mark[0] / to_mark[1])
         whole.append(a["seconds"] / b["seconds"])
+        rates = [one["work"] / one["seconds"] / 1e9 for one in (a, b)]
+        same.append(rates[1] / rates[0])
         print(f"| {seed} | {mark:.4f} | {to_mark[0]:.1f} s | {to_mark[1]:.1f} s | {ratios[-1]:.2f} "
               f"| {a['seconds']:.1f} s | {b['seconds']:.1f} s | {a['epochs']}, {b['epochs']} "
               f"| {a['pruned']}, {b['pruned']} | {best[0]:.4f}, {best[1]:.4f} "
-              f"| {walls['ours'] - a['seconds']:.1f} s, {walls['theirs'] - b['seconds']:.1f} s |", flush=True)
+              f"| {walls['ours'] - a['seconds']:.1f} s, {walls['theirs'] - b['seconds']:.1f} s "
+              f"| {rates[0]:.0f}, {rates[1]:.0f} | {same[-1]:.2f} |", flush=True)
         for name, one in (("Firebox", a), ("Optuna + PyTorch", b)):
             if one["failed"]:
                 print(f"{name}: {one['failed']} trials failed", file=sys.stderr)
     mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
     print(f"\nGeometric means over the seeds: {mean(ratios):.2f} of the time to the mark, {mean(whole):.2f} of the time "
-          f"of all trials. Time for each epoch is in the columns of the trials and epochs.")
+          f"of all trials, {mean(same):.2f} of the time for the same work.")
 
 
 def main():
@@ -311,7 +353,6 @@ def main():
     parser.add_argument("--epochs", type=int, default=10, help="most epochs of a trial")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--processes", type=int, default=2, help="on one study, sharing the cores")
     parser.add_argument("--program", type=Path, help="firebox, if it is built already")
     parser.add_argument("--folder", type=Path, help="keeps the studies here, which must be empty")
     hidden = {"help": argparse.SUPPRESS}
@@ -319,6 +360,8 @@ def main():
     parser.add_argument("--calibrate", action="store_true", **hidden)
     parser.add_argument("--seed", type=int, default=42, **hidden)
     parser.add_argument("--threads", type=int, default=1, **hidden)
+    parser.add_argument("--processes", type=int, default=1, **hidden)
+    parser.add_argument("--precision", choices=PRECISIONS, default="f32", **hidden)
     parser.add_argument("--journal", type=Path, **hidden)
     arguments = parser.parse_args()
     if arguments.peer:

@@ -162,3 +162,100 @@ fn arrays_are_converted_or_refused() {
     }
     assert!(folder.path().join("samples/manifest.json").is_file());
 }
+
+/// Folders in a cache that hold a manifest, and so count as done.
+#[cfg(target_os = "linux")]
+fn stored(listed: &str, bucket: &str) -> bool {
+    listed.lines().any(|line| line.contains(bucket) && line.ends_with("manifest.json"))
+}
+
+/// Caches on a disk that is full before the series, and before their augmented versions, are written.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_while_caching_is_told_and_nothing_half_written_is_believed() {
+    for (size, whole, missing) in
+        [("12k", None, "series-v2"), ("64k", Some("series-v2"), "augmented-v1")]
+    {
+        let folder = project(PIPELINE, 500);
+        std::fs::create_dir(folder.path().join("small")).unwrap();
+        let run =
+            format!("'{}' run p.toml --set run.cache=small", firebox_tests::program().display());
+        let script = format!(
+            "mount -t tmpfs -o size={size} none small || exit 77; {run}; echo code $?; \
+             find small; mount -o remount,size=64m small || exit 77; {run}; echo code $?"
+        );
+        let output = std::process::Command::new("unshare")
+            .args(["-rm", "sh", "-c", &script])
+            .current_dir(folder.path())
+            .output();
+        let Some(output) = output.ok().filter(|output| output.status.code() == Some(0)) else {
+            println!("skipped: a full disk, because this system lets nobody mount one");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let codes: Vec<&str> = said.lines().filter(|line| line.starts_with("code ")).collect();
+        assert_eq!(codes, ["code 1", "code 0"], "{said}{}", errors(&output));
+        assert!(errors(&output).contains("No space left on device"), "{}", errors(&output));
+        let before = said.split("code 0").next().unwrap();
+        assert!(!stored(before, missing), "{said}");
+        whole.into_iter().for_each(|bucket| assert!(stored(before, bucket), "{said}"));
+    }
+}
+
+/// A shard is cut off while it is trained on.
+#[cfg(unix)]
+#[test]
+fn a_shard_that_shrinks_under_a_run_ends_it_with_its_cause_and_is_made_anew() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    let folder = project(PIPELINE, 500);
+    let settings = [
+        "run",
+        "p.toml",
+        "--set",
+        "train.epochs=100000",
+        "--set",
+        "train.early_stopping.patience=100000",
+        "--set",
+        "run.cache=cache",
+        "--set",
+        "run.directory=runs",
+    ];
+    let mut command = firebox_tests::command(folder.path(), &settings);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let find = |beginning: &str| {
+        let mut open = vec![folder.path().to_owned()];
+        while let Some(path) = open.pop() {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                let inside = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                open.extend(inside.map(|entry| entry.path()));
+            } else if name.starts_with(beginning) {
+                return Some(path);
+            }
+        }
+        None
+    };
+    let trains = |path: PathBuf| std::fs::read_to_string(path).unwrap().contains("\"step\":5,");
+    while !find("events.jsonl").is_some_and(trains) {
+        assert!(Instant::now() < deadline, "no step was trained");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let shard = find("shard-00000.arrow").unwrap();
+    let cut = std::fs::File::options().write(true).open(&shard).unwrap();
+    let start = Instant::now();
+    cut.set_len(1000).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("changed while it was being read"), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
+    // The damaged shard is found and made again.
+    let mut arguments = settings.to_vec();
+    arguments.extend(["--set", "train.epochs=1"]);
+    let output = firebox(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert!(errors(&output).contains("it is made again"), "{}", errors(&output));
+}

@@ -129,6 +129,95 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     assert_eq!(value(again), value(&all[0]));
 }
 
+/// A Python with what the script needs, or a line that counts the test as skipped.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
+    let found = std::process::Command::new(&python)
+        .args(["-c", "import numpy, polars, safetensors, torch"])
+        .output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    println!(
+        "skipped: {} lacks numpy, polars, safetensors or torch; set FIREBOX_TEST_PYTHON to a Python that has them",
+        python.display()
+    );
+    None
+}
+
+#[test]
+fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
+    let project = project("");
+    let folder = project.path();
+    let settings = "stations = 2\nhours = 400\nseed = 5\n";
+    std::fs::write(folder.join("new.demand.toml"), settings).unwrap();
+    done(&firebox(folder, &["data", "generate", "new.demand.toml", "demand.csv"]));
+    for (predict, seeds) in [("value", "2"), ("change", "1"), ("relative-change", "1")] {
+        let predict = format!("forecast.predict={predict}");
+        let seeds = format!("forecast.seeds={seeds}");
+        done(&firebox(folder, &["run", "p.toml", "--set", &predict, "--set", &seeds]));
+        let run = run_folder(folder).display().to_string();
+        let apply = |command: &str, output: &str| {
+            let series = "data.columns.series=station";
+            let new = ["demand.csv", "--output", output, "--force", "--set", series];
+            done(&firebox(folder, &[&[command, run.as_str()][..], &new].concat()))
+        };
+        let said = apply("predict", "forecasts.parquet");
+        assert!(
+            said.contains("390 windows of 2 series in 1 files: forecasts of 2 values"),
+            "{said}"
+        );
+        apply("embed", "vectors.parquet");
+        done(&firebox(
+            folder,
+            &["export", &run, "--format", "torch", "--output", "model", "--force"],
+        ));
+        done(&firebox(
+            folder,
+            &["export", &run, "--format", "onnx", "--output", "m.onnx", "--force"],
+        ));
+        let card = std::fs::read_to_string(folder.join("model/README.md")).unwrap();
+        assert!(card.contains("`demand+1`, `demand+3`"), "{card}");
+        if let Some(python) = python() {
+            let script = root().join("tests/forecasts.py");
+            let output =
+                std::process::Command::new(python).arg(script).arg(folder).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{said}{}", errors(&output));
+            assert!(said.contains("390 windows of demand+1, demand+3 agree"), "{said}");
+        }
+        std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    }
+}
+
+#[test]
+fn a_static_feature_that_is_no_number_is_refused_by_name() {
+    let project = project("");
+    let folder = project.path();
+    done(&firebox(folder, &["data", "generate", "small.demand.toml", "demand.csv"]));
+    let text = std::fs::read_to_string(folder.join("demand.csv")).unwrap();
+    let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let place = header.iter().position(|name| *name == "size").unwrap();
+    let spoilt: Vec<String> = text
+        .lines()
+        .enumerate()
+        .map(|(row, line)| {
+            let mut cells: Vec<&str> = line.split(',').collect();
+            if row == 500 {
+                cells[place] = "NaN";
+            }
+            cells.join(",")
+        })
+        .collect();
+    std::fs::write(folder.join("demand.csv"), spoilt.join("\n") + "\n").unwrap();
+    let series = "data.columns.series=station";
+    let output =
+        firebox(folder, &["run", "p.toml", "--set", "data.path=demand.csv", "--set", series]);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("`size`") && said.contains("not_finite"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_run_that_is_stopped_goes_on_to_the_same_scores() {

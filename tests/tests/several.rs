@@ -182,6 +182,40 @@ fn models_on_folds_are_trained_once_and_compared_beside_baselines() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", errors(&output));
     assert!(text.contains("29 channels") && text.contains("of 2 folds"), "{text}");
     assert!(text.contains("nothing looks ahead"), "{text}");
+    models_are_kept(folder.path(), &place);
+}
+
+/// Every model of the last fold is there, and tells the classes of new bars.
+fn models_are_kept(folder: &Path, run: &Path) {
+    let done = |arguments: &[&str]| {
+        let output = firebox(folder, arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", errors(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    done(&["data", "generate", "small.market.toml", "new.csv"]);
+    let own = run.display().to_string();
+    let said = done(&["predict", &own, "new.csv", "--output", "own.parquet"]);
+    assert!(said.contains("predictions of 3 classes"), "{said}");
+    let mut same = 0;
+    for name in ["lstm", "transformer", "mlp"] {
+        let model = run.join("models").join(name).display().to_string();
+        let output = format!("{name}.parquet");
+        done(&["predict", &model, "new.csv", "--output", &output]);
+        let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+        same += usize::from(read(&output) == read("own.parquet"));
+        done(&["export", &model, "--format", "onnx", "--output", &format!("{name}.onnx")]);
+    }
+    assert_eq!(same, 1, "the run's own model is one of them");
+    let card = std::fs::read_to_string(run.join("model/model.json")).unwrap();
+    assert!(card.contains("the one with the lowest validation loss"), "{card}");
+    let mlp = run.join("models/mlp").display().to_string();
+    refused_of(folder, &["embed", &mlp, "new.csv", "--output", "v.parquet"], "makes no vectors");
+}
+
+fn refused_of(folder: &Path, arguments: &[&str], expected: &str) {
+    let output = firebox(folder, arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains(expected), "{}", errors(&output));
 }
 
 #[test]

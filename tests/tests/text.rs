@@ -114,17 +114,68 @@ fn labels_and_evidence_are_learnt_and_results_reused() {
     assert!(evidence["token_f1"]["value"].as_f64().unwrap() > 0.9, "{evidence}");
     let page = std::fs::read_to_string(path.join("report.html")).unwrap();
     assert!(page.contains("Macro F1") && page.contains("Evidence found exactly"));
-    assert!(path.join("tokenizer.json").is_file());
+    assert!(path.join("model/tokenizer.json").is_file());
     let again = run(folder, &["--set", "evaluate.resamples=300"]);
     for stage in ["tokenise", "train"] {
         let line = again.lines().find(|line| line.starts_with(&format!("{stage} ")));
         let line = line.unwrap_or_default();
         assert!(line.contains("reused"), "{again}");
     }
+    the_model_reads_new_texts(folder, &path);
     let list = firebox(folder, &["cache", "list"]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("tokens-v1"));
     let verified = firebox(folder, &["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", errors(&verified));
+}
+
+/// The model that a run leaves tells labels and evidence of other tables, in PyTorch alike.
+fn the_model_reads_new_texts(folder: &Path, path: &Path) {
+    let done = |arguments: &[&str]| {
+        let output = firebox(folder, arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", errors(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let run = path.display().to_string();
+    // No column but the texts, under another name.
+    let bodies: Vec<String> =
+        letters(60).lines().map(|line| line.split(',').next().unwrap().to_owned()).collect();
+    std::fs::write(folder.join("new.csv"), bodies.join("\n").replacen("text", "body", 1)).unwrap();
+    let column = ["--set", "text.columns.text=body"];
+    let predict = ["predict", &run, "new.csv", "--output", "labels.parquet"];
+    let said = done(&[&predict[..], &column].concat());
+    assert!(said.contains("60 texts in 1 files: predictions of 2 labels"), "{said}");
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = firebox(folder, arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+        assert!(errors(&output).contains(expected), "{}", errors(&output));
+    };
+    refused(&[&predict[..], &["--force"]].concat(), "there is no column `text`");
+    refused(&[&predict[..], &["--force", "--stride", "2"]].concat(), "leave --stride out");
+    refused(
+        &[&predict[..], &["--force", "--set", "train.epochs=2"]].concat(),
+        "only the column of new texts can be set",
+    );
+    let embed = ["embed", &run, "new.csv", "--output", "vectors.parquet", "--batch", "7"];
+    let said = done(&[&embed[..], &column].concat());
+    assert!(said.contains("vectors of 8"), "{said}");
+    done(&["export", &run, "--format", "torch", "--output", "model"]);
+    done(&["export", &run, "--format", "onnx", "--output", "model.onnx"]);
+    assert!(folder.join("model.onnx.tokenizer.json").is_file());
+    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
+    let needed = "import numpy, onnxruntime, polars, safetensors, tokenizers, torch";
+    let there = std::process::Command::new(&python).args(["-c", needed]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        println!(
+            "skipped: {} lacks numpy, onnxruntime, polars, safetensors, tokenizers or torch",
+            python.display()
+        );
+        return;
+    }
+    let script = root().join("tests/labelled.py");
+    let output = std::process::Command::new(python).arg(script).arg(folder).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", errors(&output));
+    assert!(said.contains("60 texts agree"), "{said}");
 }
 
 #[test]

@@ -43,7 +43,8 @@ suite() {
     shift
     mkdir -p "$results" "$work"
     code=0
-    "$firebox" bench suite --device "$device" --output "$results/$name" "$@" || code=$?
+    # The results say what was typed.
+    FIREBOX_TYPED=$typed "$firebox" bench suite --device "$device" --output "$results/$name" "$@" || code=$?
     cp "$results/$name/performance.json" "$results/$name.json"
     echo "$results/$name.json"
     return $code
@@ -83,6 +84,7 @@ pipeline() {
 }
 
 [ $# -gt 0 ] || usage
+typed="./run.sh $*"
 command=$1
 shift
 case $command in

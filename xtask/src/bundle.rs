@@ -70,8 +70,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
     make(&bin)?;
     for program in &programs {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Tests have a hash after their name.
-        let name = name.split('-').next().unwrap_or_default();
+        // Tests have a hash after their name; a program that was named may be called anything.
+        let name = match &flags.program {
+            Some(_) => "firebox",
+            None => name.split('-').next().unwrap_or_default(),
+        };
         let target = bin.join(name);
         copy(program, &target)?;
         strip(&target);

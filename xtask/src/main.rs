@@ -186,6 +186,9 @@ fn bench(arguments: &[String]) -> Result<u8, String> {
     }
     let mut command = Command::new(program());
     command.args(["bench", "suite"]).args(arguments);
+    // The summary prints what was typed, not what this has made of it.
+    let typed = ["cargo", "xtask", "bench"].into_iter().chain(arguments.iter().map(String::as_str));
+    command.env("FIREBOX_TYPED", typed.collect::<Vec<_>>().join(" "));
     let named = arguments.iter().any(|argument| argument.starts_with("--torch-steps"));
     let script = root().join("../shared/peers/torch_steps.py");
     if !named && script.is_file() {

@@ -89,6 +89,9 @@ pub enum CacheError {
         #[source]
         source: Damage,
     },
+    /// Series that windows are made of, which lie in a file that is not whole any more.
+    #[error("{0}")]
+    Lost(String),
     /// A folder of samples that is not whole.
     #[error("`{}` cannot be used: convert the arrays again, which makes only what is missing", path.display())]
     Samples {

@@ -16,11 +16,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memmap2::Mmap;
 
 use crate::error::{CacheError, Damage};
+use crate::files::{FileRecord, check_file};
 
 /// Files of maps that stay open, so that their length is asked for without a path. More would use
 /// up what a process may have open.
 const KEPT_OPEN: usize = 256;
 static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A file of a cache, mapped for reading: one that shrinks gives zeros, and an error from
+/// [`check`](Self::check).
+#[derive(Clone, Debug)]
+pub struct MappedFile(Arc<Guard>);
+
+impl MappedFile {
+    /// Maps a file of a folder, whose size must be that of its record; `verify` says whether to read
+    /// all of it and compare its checksum, too.
+    ///
+    /// # Errors
+    ///
+    /// Says in what it is not the file of the record.
+    pub fn open(
+        folder: &std::path::Path,
+        record: &FileRecord,
+        verify: bool,
+    ) -> Result<Self, Damage> {
+        check_file(folder, record, verify).map(Self)
+    }
+
+    /// Its content.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// Whether everything that was read so far was there.
+    ///
+    /// # Errors
+    ///
+    /// When the file is shorter than its map, or its disk could not give a page of it.
+    pub fn check(&self) -> Result<(), CacheError> {
+        self.0.check()
+    }
+}
 
 /// A file mapped for reading.
 #[derive(Debug)]

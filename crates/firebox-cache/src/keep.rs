@@ -15,7 +15,9 @@ use crate::manifest::{self, AnyManifest, Manifest};
 use crate::store::{AUGMENTED, SERIES, Store, TOKENS};
 
 /// The buckets that are listed and pruned.
-const BUCKETS: [&str; 3] = [AUGMENTED, SERIES, TOKENS];
+const BUCKETS: [&str; 4] = [AUGMENTED, SERIES, FORMER_SERIES, TOKENS];
+/// Of earlier versions, which nothing reads any more.
+const FORMER_SERIES: &str = "series-v1";
 /// A temporary that names no lock counts as left over once nothing in it has changed for so long.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 

@@ -79,6 +79,7 @@ pub use augment::{Applied, Augmenter};
 pub use element::Values;
 pub use error::{CacheError, Damage};
 pub use files::FileRecord;
+pub use guard::MappedFile;
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
 pub use price::PriceScale;

@@ -19,7 +19,7 @@ use crate::shards::Shards;
 /// The bucket of augmented windows. The number changes with their format.
 pub const AUGMENTED: &str = "augmented-v1";
 /// The bucket of ingested series, which `firebox-data` writes.
-pub const SERIES: &str = "series-v1";
+pub const SERIES: &str = "series-v2";
 /// The bucket of tokenised texts, which `firebox-pipeline` writes.
 pub const TOKENS: &str = "tokens-v1";
 
@@ -276,6 +276,7 @@ impl Entry<'_> {
         let unfinished = Unfinished::folder(temporary(&bucket, &name))?;
         let indices: Vec<usize> = (0..plan.shards()).collect();
         let files = plan.write(unfinished.path(), &indices, listener, shard_name)?;
+        plan.windows().set().check_read().map_err(CacheError::Lost)?;
         let manifest = Manifest {
             format: AUGMENTED.to_owned(),
             key: self.key,

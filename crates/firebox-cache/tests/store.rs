@@ -334,16 +334,16 @@ fn results_of_other_buckets_are_verified_and_held() {
     let key = Key::builder("series", 1).finish();
     let entry = folder.path().join(SERIES).join(key.to_string());
     fs::create_dir_all(&entry).unwrap();
-    fs::write(entry.join("series.arrow"), "values").unwrap();
+    fs::write(entry.join("values.npy"), "values").unwrap();
     let damage = |manifest: String| {
         fs::write(entry.join("manifest.json"), manifest).unwrap();
         let verified = store.verify().unwrap().remove(0);
         verified.damaged.into_iter().map(|(_, damage)| damage.to_string()).collect::<Vec<_>>()
     };
     let hash = blake3::hash(b"values").to_hex();
-    // The one checksum of the only file, as `firebox-data` writes it, or a list of files.
+    // The one checksum of the only file, as token files have it, or a list of files.
     assert!(damage(format!(r#"{{"blake3": "{hash}"}}"#)).is_empty());
-    let listed = format!(r#"{{"name": "series.arrow", "bytes": 6, "blake3": "{hash}"}}"#);
+    let listed = format!(r#"{{"name": "values.npy", "bytes": 6, "blake3": "{hash}"}}"#);
     assert!(damage(format!(r#"{{"files": [{listed}]}}"#)).is_empty());
     assert!(damage(r#"{"blake3": "00"}"#.to_owned())[0].contains("checksum"));
     assert!(damage("{".to_owned())[0].contains("the manifest is broken"));

@@ -63,7 +63,8 @@ pub enum Predicted {
 }
 
 /// What is forecast from a window of some set, by the indices of its channels.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ForecastRule {
     /// Channels that are forecast.
     pub targets: Vec<usize>,
@@ -144,14 +145,16 @@ impl Moments {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Affine {
     center: f64,
     scale: f64,
 }
 
 /// The scales of targets and static features, of training windows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ForecastScaler {
     rule: ForecastRule,
     /// Of each output.
@@ -190,6 +193,23 @@ impl ForecastScaler {
         }
         let fitted = |moments: Vec<Moments>| moments.iter().map(Moments::affine).collect();
         Self { outputs: fitted(outputs), statics: fitted(statics), rule, spreads }
+    }
+
+    /// Whether it is of a set with so many channels: its parts may come from a file.
+    pub fn fits(&self, channels: usize) -> bool {
+        let rule = &self.rule;
+        let known = |named: &[usize]| named.iter().all(|channel| *channel < channels);
+        let scaled = |maps: &[Affine]| {
+            maps.iter()
+                .all(|map| map.center.is_finite() && map.scale.is_finite() && map.scale > 0.0)
+        };
+        known(&rule.targets)
+            && known(&rule.statics)
+            && self.outputs.len() == rule.outputs()
+            && self.statics.len() == rule.statics.len()
+            && self.spreads.len() == rule.targets.len()
+            && scaled(&self.outputs)
+            && scaled(&self.statics)
     }
 
     /// What is forecast.
@@ -389,6 +409,20 @@ mod tests {
         let constant = Window { start: 50, ..window };
         scaler.restore(&set, &constant, &[output as f32], &mut back);
         assert!((back[0] - (7.0 + unit)).abs() < 1e-6, "{back:?}");
+    }
+
+    #[test]
+    fn scales_that_were_written_down_restore_the_same_bits() {
+        let set = set();
+        let parts = parts(&set, 5);
+        let scaler = ForecastScaler::fit(rule(Predicted::RelativeChange), &set, &parts.train);
+        let text = serde_json::to_string(&scaler).unwrap();
+        let again: ForecastScaler = serde_json::from_str(&text).unwrap();
+        assert_eq!(scaler, again);
+        let channels = set.channels().len();
+        assert!(again.fits(channels) && !again.fits(1), "a target is not among one channel");
+        let short = ForecastScaler { outputs: vec![], ..again };
+        assert!(!short.fits(channels));
     }
 
     #[test]

@@ -31,6 +31,7 @@
 //! ```
 
 mod augmentation;
+mod column;
 mod control;
 mod event;
 mod folds;
@@ -48,6 +49,7 @@ mod window;
 pub use augmentation::{
     AugmentMode, Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling,
 };
+pub use column::{Backing, Column};
 pub use control::{Request, Requests};
 pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};

@@ -84,6 +84,11 @@ impl Normaliser {
         Ok(Self { kind, channels, fitted })
     }
 
+    /// Of no channels: for what is no series.
+    pub fn of_nothing() -> Self {
+        Self { kind: Normalisation::None, channels: vec![], fitted: vec![] }
+    }
+
     /// The kind that was fitted.
     pub fn kind(&self) -> Normalisation {
         self.kind

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Column;
+
 /// What a channel measures, as far as the engine must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -79,9 +81,9 @@ pub struct Series {
     /// Name, unique within its set.
     pub name: String,
     /// Microseconds since 1970-01-01 UTC, strictly increasing. Data without times has 0, 1, 2, ….
-    pub time: Vec<i64>,
+    pub time: Column<i64>,
     /// Values, `[time, channel]` in row-major order, all finite.
-    pub values: Vec<f64>,
+    pub values: Column<f64>,
     /// Class labels.
     pub labels: StepLabels,
     /// Runs of steps without a gap, in order, not overlapping. Windows lie within one of them.
@@ -107,7 +109,7 @@ impl Series {
         Self {
             name: name.into(),
             time: (0..steps as i64).map(|step| start + step * interval).collect(),
-            values,
+            values: values.into(),
             labels: StepLabels::None,
             segments: std::iter::once(0..steps).collect(),
             origin: Origin::Unassigned,
@@ -236,6 +238,19 @@ impl SeriesSet {
         &self.series
     }
 
+    /// Whether every value that was read so far was there: values may lie in a mapped file.
+    ///
+    /// # Errors
+    ///
+    /// What was lost, as a sentence for the user.
+    pub fn check_read(&self) -> Result<(), String> {
+        // Series of one set are parts of one file.
+        let mut elsewhere = self.series.iter().filter(|series| series.values.is_elsewhere());
+        let Some(series) = elsewhere.next() else { return Ok(()) };
+        series.values.check()?;
+        series.time.check()
+    }
+
     /// Steps of all series together.
     pub fn steps(&self) -> usize {
         self.series.iter().map(Series::len).sum()
@@ -344,7 +359,7 @@ mod tests {
         let message = |edit: fn(&mut Series)| set(edit).unwrap_err().to_string();
         assert!(message(|s| s.time[1] = 0).contains("step 1"));
         assert!(message(|s| s.values[3] = f64::NAN).contains("step 1, channel `y`"));
-        assert!(message(|s| s.values.truncate(3)).contains("need 4"));
+        assert!(message(|s| s.values = vec![1.0; 3].into()).contains("need 4"));
         assert!(message(|s| s.segments = vec![0..1, 0..2]).contains("segment 1"));
         assert!(message(|s| s.segments[0].end = 3).contains("segment 0"));
         assert!(message(|s| s.labels = StepLabels::Whole(1)).contains("1 classes"));

@@ -35,7 +35,8 @@ pub(crate) fn clean(
             work
         })
         .collect();
-    let found = most_frequent(&works);
+    let times = works.iter().map(|work| work.raw.time.as_deref().unwrap_or_default());
+    let found = most_frequent(times);
     refuse_contradiction(declared, found)?;
     let interval = declared.map(Interval::microseconds).or(found);
     works.par_iter_mut().for_each(|work| {
@@ -74,7 +75,10 @@ pub(crate) fn clean(
 }
 
 /// An interval longer than that of the rows would hide every gap. A shorter one shows as gaps.
-fn refuse_contradiction(declared: Option<Interval>, found: Option<i64>) -> Result<(), DataError> {
+pub(crate) fn refuse_contradiction(
+    declared: Option<Interval>,
+    found: Option<i64>,
+) -> Result<(), DataError> {
     match (declared, found.and_then(Interval::from_microseconds)) {
         (Some(declared), Some(found))
             if found.microseconds() < declared.microseconds() - declared.microseconds() / 3 =>
@@ -105,10 +109,9 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
 }
 
 /// The most frequent difference between consecutive times; the shorter of two equally frequent.
-fn most_frequent(works: &[Work]) -> Option<i64> {
+pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Option<i64> {
     let mut counts = HashMap::<i64, u64>::new();
-    for work in works {
-        let times = work.raw.time.as_deref().unwrap_or_default();
+    for times in series {
         // Equal differences come in runs, which are counted before the map is touched.
         let mut differences = times.windows(2).map(|pair| pair[1] - pair[0]);
         let Some(mut last) = differences.next() else { continue };
@@ -155,7 +158,7 @@ fn drop_channels(
 }
 
 /// Sums up each kind of defect over all series.
-fn findings(
+pub(crate) fn findings(
     works: &[Work],
     channels: &[Channel],
     constant: &[usize],
@@ -226,7 +229,7 @@ fn findings(
     found
 }
 
-fn summary(works: &[Work], channels: &[Channel], findings: Vec<Finding>) -> Checks {
+pub(crate) fn summary(works: &[Work], channels: &[Channel], findings: Vec<Finding>) -> Checks {
     let sum = |count: &dyn Fn(&Work) -> u64| works.iter().map(count).sum();
     let with_times = works.iter().filter_map(|work| work.raw.time.as_ref());
     let ends = with_times.filter_map(|time| Some([*time.first()?, *time.last()?]));

@@ -22,12 +22,17 @@ fn separator(path: &Path, csv: &Csv) -> u8 {
     }
 }
 
-fn reader(path: &Path, csv: &Csv) -> Result<LazyCsvReader, DataError> {
+/// Texts that stand for a missing value.
+fn missing(csv: &Csv) -> Option<NullValues> {
     let missing = csv.missing.iter().map(|text| text.as_str().into()).collect::<Vec<PlSmallStr>>();
+    (!missing.is_empty()).then_some(NullValues::AllColumns(missing))
+}
+
+fn reader(path: &Path, csv: &Csv) -> Result<LazyCsvReader, DataError> {
     Ok(LazyCsvReader::new(scan_path(path)?)
         .with_glob(false)
         .with_separator(separator(path, csv))
-        .with_null_values((!missing.is_empty()).then_some(NullValues::AllColumns(missing)))
+        .with_null_values(missing(csv))
         .with_infer_schema_length(Some(0)))
 }
 
@@ -98,21 +103,45 @@ fn fields(line: &str, separator: u8) -> Vec<String> {
     fields
 }
 
-/// Reads the columns of the mapping: channels as numbers, everything else as text.
+/// The types that the mapping needs: channels as numbers, everything else as text.
+fn schema(names: &[String], mapping: &Mapping) -> SchemaRef {
+    let numbers: Vec<&str> = mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
+    let field = |name: &String| {
+        let number = numbers.contains(&name.as_str());
+        let kind = if number { DataType::Float64 } else { DataType::String };
+        Field::new(name.as_str().into(), kind)
+    };
+    Arc::new(names.iter().map(field).collect())
+}
+
+/// Reads the columns of the mapping from lines without a header.
+pub(crate) fn read_lines(
+    path: &Path,
+    lines: &[u8],
+    csv: &Csv,
+    names: &[String],
+    mapping: &Mapping,
+) -> PolarsResult<DataFrame> {
+    let parsing = CsvParseOptions::default()
+        .with_separator(separator(path, csv))
+        .with_null_values(missing(csv));
+    let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
+    CsvReadOptions::default()
+        .with_has_header(false)
+        .with_schema(Some(schema(names, mapping)))
+        .with_columns(Some(columns.clone().into()))
+        .with_parse_options(parsing)
+        .into_reader_with_file_handle(std::io::Cursor::new(lines))
+        .finish()?
+        .select(columns)
+}
+
+/// Reads the columns of the mapping.
 pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
     let names = header(path, csv)?;
-    let numbers: Vec<&str> = mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
-    let schema: Schema = names
-        .iter()
-        .map(|name| {
-            let number = numbers.contains(&name.as_str());
-            let kind = if number { DataType::Float64 } else { DataType::String };
-            Field::new(name.as_str().into(), kind)
-        })
-        .collect();
     let columns: Vec<Expr> = mapping.used().map(col).collect();
     let frame = reader(path, csv)?
-        .with_schema(Some(Arc::new(schema)))
+        .with_schema(Some(schema(&names, mapping)))
         .finish()
         .and_then(|frame| frame.select(columns).collect());
     frame.map_err(|error| diagnose(path, csv, mapping, &names, &error))

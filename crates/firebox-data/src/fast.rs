@@ -1,168 +1,334 @@
-//! The short way for one series without a defect: checked and laid out in one pass over its columns.
+//! The short way for tables that have at most gaps in time: checked and laid out part by part, so that
+//! no more of a file is in memory than one part, and the series lie where a [`Sink`] puts them.
 //!
-//! It finds out whether there is any defect, and not which: as soon as anything is odd, the table goes
-//! the long way, through [`clean`](crate::clean), whose result for such a series is the same.
+//! It finds out whether there is any other defect, and not which: as soon as anything is odd, all goes
+//! the long way, through [`clean`](crate::clean()), whose result for such series is the same.
 
 use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 
-use firebox_core::{Channel, Role, Series, SeriesSet, StepLabels};
+use firebox_core::{Backing, Channel, Key, Role, Series, SeriesSet, StepLabels};
 use polars::prelude::*;
 use rayon::prelude::*;
 
-use crate::frame::{self, Reading, Table};
+use crate::clean;
+use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
+use crate::parts;
+use crate::plain::Mapped;
+use crate::raw::{Piece, RawLabels, RawSeries, Rows};
+use crate::store::{About, Entry, LabelKind, Making};
 use crate::time::Zone;
-use crate::{Checks, DataConfig, Interval};
+use crate::work::Work;
+use crate::{Checks, DataConfig, DataError, GapPolicy, Interval};
 
 /// Rows that one thread checks before it looks for more work: 512 KiB of four channels.
 const ROWS: usize = 1 << 14;
 /// Channels beyond which nobody counts: their differences are kept as the bits of a number.
 const MOST_CHANNELS: usize = 64;
 
-/// The series of a table and what is to be said of it; none if it has to go the long way.
-pub(crate) fn clean(table: &Table<'_>, zone: &Zone) -> Option<(SeriesSet, Checks)> {
-    let reading = table.reading(zone);
-    let mut short = Short::new(&reading, reading.frame.height())?;
-    short.add(&reading)?;
-    short.finish(&reading)
+/// Rows of a part, which keep all threads busy.
+const PART: usize = 1 << 20;
+
+/// Why the short way ends.
+pub(crate) enum Stop {
+    /// Something is odd: the long way finds out what.
+    Odd,
+    /// The disk refuses.
+    Failed(DataError),
 }
 
-/// The same of a Parquet file, some groups of rows at a time, so that no more of it is in memory than
-/// the series and one part.
-pub(crate) fn clean_by_parts(
-    input: &Input,
+impl From<DataError> for Stop {
+    fn from(error: DataError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// `Some` or the long way.
+fn known<T>(found: Option<T>) -> Result<T, Stop> {
+    found.ok_or(Stop::Odd)
+}
+
+/// Where rows go.
+pub(crate) enum Sink<'a> {
+    /// Into memory.
+    Memory,
+    /// Into the store, with no more than a part of them in memory.
+    Store { cache: &'a Path, key: Key, making: Option<Box<Making>>, buffer: Vec<f64> },
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn store(cache: &'a Path, key: Key) -> Self {
+        Self::Store { cache, key, making: None, buffer: vec![] }
+    }
+}
+
+/// The series of these files and what is to be said of them. `done` is told of each file.
+pub(crate) fn read(
+    inputs: &[Input],
     config: &DataConfig,
     zone: &Zone,
-) -> Option<(SeriesSet, Checks)> {
-    let rows = frame::row_groups(input)?;
-    let total: usize = rows.iter().sum();
-    let mut groups = rows.into_iter().peekable();
-    let (mut start, mut short) = (0, None::<Short>);
-    while groups.peek().is_some() {
-        let mut count = 0;
-        while count < PART
-            && let Some(group) = groups.next()
-        {
-            count += group;
+    mut sink: Sink<'_>,
+    done: &dyn Fn(usize),
+) -> Result<(SeriesSet, Checks), Stop> {
+    let mut read = Vec::with_capacity(inputs.len());
+    let mut first = None;
+    // Beside the whole series in memory, a larger part does not matter, and each has its price.
+    let at_once = if matches!(sink, Sink::Memory) { PART } else { PART / 4 };
+    for (index, input) in inputs.iter().enumerate() {
+        let mut short = None::<Short>;
+        parts::each(input, config, at_once, |table, rows| {
+            let reading = table.reading(zone);
+            let same = first.get_or_insert_with(|| reading.mapping.clone()) == reading.mapping;
+            if short.is_none() {
+                let rows = if matches!(sink, Sink::Memory) { rows } else { 0 };
+                short = Some(known(Short::new(&reading, rows).filter(|_| same))?);
+            }
+            known(short.as_mut())?.add(&reading, &mut sink)
+        })?;
+        read.push(known(short.and_then(Short::finish))?);
+        done(index + 1);
+    }
+    let mapping = known(first)?;
+    let whole = finish(read, inputs, config, &mapping, &mut sink)?;
+    let channels = mapping.channels;
+    match sink {
+        Sink::Memory => {
+            let series = whole.series.into_iter().map(|(series, _)| series).collect();
+            let set = SeriesSet::new(channels, vec![], series).map_err(DataError::from)?;
+            Ok((set, whole.checks))
         }
-        // Whatever is wrong with a part is found again on the long way, and told from there.
-        let table = frame::load_part(input, config, start..start + count).ok()?;
-        let reading = table.reading(zone);
-        if short.is_none() {
-            short = Some(Short::new(&reading, total)?);
-        }
-        short.as_mut()?.add(&reading)?;
-        start += count;
-        if groups.peek().is_none() {
-            return short?.finish(&reading);
+        Sink::Store { cache, key, making, .. } => {
+            let checks = whole.checks;
+            let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
+            let about = About { channels, classes: vec![], series, labels: None, checks };
+            Ok(known(making)?.finish(cache, key, about)?.open()?)
         }
     }
-    None
 }
-
-/// Rows of a part: enough to keep all threads busy.
-const PART: usize = 1 << 20;
 
 /// A series as far as its rows have been added.
 struct Short {
-    times: Option<Vec<i64>>,
+    /// Values and times that stay in memory.
     values: Vec<f64>,
-    steps: usize,
+    times: Vec<i64>,
     /// Rows that are there.
     rows: usize,
     /// First value of each channel.
     firsts: Vec<f64>,
     /// Channels that have another value than their first, as bits.
     varies: u64,
+    all: u64,
+    /// First and last time.
+    span: Option<[i64; 2]>,
+    interval: Option<i64>,
+    /// Whether every time lies as far behind the one before it as the second behind the first.
+    even: bool,
 }
 
 impl Short {
-    fn new(reading: &Reading<'_>, steps: usize) -> Option<Self> {
+    /// `rows` is how many there will be, if that is known.
+    fn new(reading: &Reading<'_>, rows: usize) -> Option<Self> {
         let Mapping { time, series, label, channels, .. } = reading.mapping;
         let alone = series.is_none() && label.is_none();
-        if !alone || steps < 2 || channels.len() > MOST_CHANNELS {
-            return None;
-        }
-        let times = time.as_ref().map(|_| Vec::with_capacity(steps));
-        let values = vec![0.0; steps * channels.len()];
-        Some(Self { times, values, steps, rows: 0, firsts: vec![], varies: 0 })
+        (alone && channels.len() <= MOST_CHANNELS).then(|| Self {
+            values: vec![0.0; rows * channels.len()],
+            times: Vec::with_capacity(if time.is_some() { rows } else { 0 }),
+            rows: 0,
+            firsts: vec![],
+            varies: 0,
+            all: u64::MAX >> (MOST_CHANNELS - channels.len()),
+            span: None,
+            interval: None,
+            even: true,
+        })
     }
 
-    /// Adds the rows of a table; none if one has a defect.
-    fn add(&mut self, reading: &Reading<'_>) -> Option<()> {
+    /// Adds the rows of a table.
+    fn add(&mut self, reading: &Reading<'_>, sink: &mut Sink<'_>) -> Result<(), Stop> {
         let Mapping { time, channels, .. } = reading.mapping;
         let width = channels.len();
-        let columns: Vec<Pieces<'_>> = channels
-            .iter()
-            .map(|channel| Pieces::of(reading.column(&channel.name).ok()?))
-            .collect::<Option<_>>()?;
+        let columns: Vec<Pieces<'_>> = known(
+            channels
+                .iter()
+                .map(|channel| Pieces::of(reading.column(&channel.name).ok()?))
+                .collect::<Option<_>>(),
+        )?;
         if self.firsts.is_empty() {
             self.firsts = columns.iter().map(Pieces::first).collect();
         }
-        if let (Some(times), Some(name)) = (&mut self.times, time) {
-            let part = reading.times(name).ok()?;
-            match times.is_empty() {
-                true if part.len() == self.steps => *times = part,
-                _ => times.extend(part),
+        let rows = reading.frame.height();
+        let times = match time {
+            Some(name) => known(reading.times(name).ok())?,
+            None => (self.rows as i64..(self.rows + rows) as i64).collect(),
+        };
+        known(self.follow(&times))?;
+        let bars = Bars::of(channels);
+        match sink {
+            Sink::Memory => {
+                let end = (self.rows + rows) * width;
+                self.values.resize(end.max(self.values.len()), 0.0);
+                let out = &mut self.values[self.rows * width..end];
+                self.varies |= known(interleave(&columns, &bars, &self.firsts, out))?;
+                match self.times.is_empty() {
+                    true => self.times = times,
+                    false => self.times.extend(times),
+                }
+            }
+            Sink::Store { cache, making, buffer, .. } => {
+                buffer.resize(rows * width, 0.0);
+                self.varies |= known(interleave(&columns, &bars, &self.firsts, buffer))?;
+                if making.is_none() {
+                    *making = Some(Box::new(Making::begin(cache, width)?));
+                }
+                let making = known(making.as_mut())?;
+                making.values.push(buffer)?;
+                making.time.push(&times)?;
             }
         }
-        let rows = reading.frame.height();
-        let out = self.values.get_mut(self.rows * width..(self.rows + rows) * width)?;
-        self.varies |= interleave(&columns, &Bars::of(channels), &self.firsts, out)?;
         self.rows += rows;
-        Some(())
+        Ok(())
     }
 
-    /// The series; none if a channel is constant or times are not even.
-    fn finish(self, reading: &Reading<'_>) -> Option<(SeriesSet, Checks)> {
-        let Self { times, values, steps, rows, varies, .. } = self;
-        let mapping = reading.mapping;
-        let channels = &mapping.channels;
-        let all = u64::MAX >> (MOST_CHANNELS - channels.len());
-        let declared = reading.config.interval.map(Interval::microseconds);
-        let interval = times.as_deref().map(|times| times[1].wrapping_sub(times[0]));
-        let contradicts = declared.is_some() && interval.is_some() && declared != interval;
-        let uneven = times.as_deref().is_some_and(|times| !even(times));
-        if rows != steps || varies != all || contradicts || uneven {
-            return None;
+    /// Looks at the times that come next; none if they do not increase.
+    fn follow(&mut self, times: &[i64]) -> Option<()> {
+        let (first, last) = (*times.first()?, *times.last()?);
+        if self.interval.is_none() && times.len() > 1 && self.span.is_none() {
+            self.interval = Some(times[1].wrapping_sub(times[0]));
         }
-        let span = times.as_ref().map(|times| [times[0], times[steps - 1]]);
-        let series = Series {
-            name: reading.input.stem(),
-            time: times.unwrap_or_else(|| (0..steps as i64).collect()),
-            values,
-            labels: StepLabels::None,
-            segments: std::iter::once(0..steps).collect(),
-            origin: reading.input.origin,
+        if let Some([_, before]) = self.span {
+            let interval = *self.interval.get_or_insert(first.wrapping_sub(before));
+            self.even &= first.wrapping_sub(before) == interval;
+            (first > before).then_some(())?;
+        }
+        let interval = self.interval.unwrap_or(1);
+        let part = |start: usize| {
+            // Parts overlap by one step, so that no difference is left out.
+            let part = &times[start..(start + ROWS + 1).min(times.len())];
+            part.windows(2).fold((true, true), |(rising, even), pair| {
+                (rising & (pair[1] > pair[0]), even & (pair[1].wrapping_sub(pair[0]) == interval))
+            })
         };
-        let checks = Checks {
-            rows: steps as u64,
-            steps: steps as u64,
-            series: 1,
-            segments: 1,
-            time_column: mapping.time.clone(),
-            label_like: mapping.label_like.clone(),
-            channels: channels.clone(),
-            interval: interval.and_then(Interval::from_microseconds),
-            interval_declared: declared.is_some(),
-            span,
-            ..Checks::default()
-        };
-        let set = SeriesSet::new(channels.clone(), vec![], vec![series]).ok()?;
-        Some((set, checks))
+        let both = |a: (bool, bool), b: (bool, bool)| (a.0 & b.0, a.1 & b.1);
+        let blocks = (0..times.len()).into_par_iter().step_by(ROWS);
+        let (rising, even) = blocks.map(part).reduce(|| (true, true), both);
+        self.even &= even;
+        self.span = Some([self.span.map_or(first, |[start, _]| start), last]);
+        rising.then_some(())
+    }
+
+    /// The series; none if it is too short or a channel is constant.
+    fn finish(self) -> Option<Self> {
+        (self.rows > 1 && self.varies == self.all).then_some(self)
     }
 }
 
-/// Whether every time lies as far behind the one before it as the second behind the first.
-fn even(times: &[i64]) -> bool {
-    let interval = times[1].wrapping_sub(times[0]);
-    let part = |start: usize| {
-        // Parts overlap by one step, so that no difference is left out.
-        let part = &times[start..(start + ROWS + 1).min(times.len())];
-        part.windows(2).fold(true, |even, pair| even & (pair[1].wrapping_sub(pair[0]) == interval))
+/// Series with their entries in the store; those of the store have no values here.
+struct Whole {
+    series: Vec<(Series, Entry)>,
+    checks: Checks,
+}
+
+/// What can be said only when all files have been read.
+fn finish(
+    read: Vec<Short>,
+    inputs: &[Input],
+    config: &DataConfig,
+    mapping: &Mapping,
+    sink: &mut Sink<'_>,
+) -> Result<Whole, Stop> {
+    let names: std::collections::HashSet<String> = inputs.iter().map(Input::stem).collect();
+    known((names.len() == inputs.len()).then_some(()))?;
+    let declared = config.interval.map(Interval::microseconds);
+    let first = read.first().and_then(|short| short.interval);
+    let timed = mapping.time.is_some();
+    let even = read.iter().all(|short| short.even && short.interval == first);
+    let contradicts = declared.is_some() && timed && declared != first;
+    let mut works: Vec<Work> = inputs
+        .iter()
+        .zip(&read)
+        .map(|(input, short)| work(input, short, &mapping.channels))
+        .collect();
+    let interval = match timed {
+        true if even && !contradicts => first,
+        true => Some(gaps(&mut works, &read, config, sink)?),
+        false => None,
     };
-    interval > 0 && (0..times.len()).into_par_iter().step_by(ROWS).all(part)
+    for (work, short) in works.iter_mut().zip(&read) {
+        if work.segments.is_empty() {
+            work.cut(vec![], short.rows);
+        }
+        work.counts.segments = work.segments.len() as u64;
+    }
+    let findings = clean::findings(&works, &mapping.channels, &[], &config.checks);
+    let spans = read.iter().filter_map(|short| short.span);
+    let checks = Checks {
+        time_column: mapping.time.clone(),
+        label_like: mapping.label_like.clone(),
+        interval: interval.and_then(Interval::from_microseconds),
+        interval_declared: declared.is_some(),
+        span: spans.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]).filter(|_| timed),
+        ..clean::summary(&works, &mapping.channels, findings)
+    };
+    let series = read.into_iter().zip(works).zip(inputs).map(|((short, work), input)| {
+        let (name, origin, segments) = (work.raw.name, input.origin, work.segments);
+        let labels = LabelKind::None;
+        let (name_kept, kept) = (name.clone(), segments.clone());
+        let entry = Entry { name: name_kept, origin, steps: short.rows, segments: kept, labels };
+        let (time, values) = (short.times.into(), short.values.into());
+        (Series { name, time, values, labels: StepLabels::None, segments, origin }, entry)
+    });
+    Ok(Whole { series: series.collect(), checks })
+}
+
+/// A series as the long way has it, without its rows.
+fn work(input: &Input, short: &Short, channels: &[Channel]) -> Work {
+    let path = Arc::from(input.path.as_path());
+    let raw = RawSeries {
+        name: input.stem(),
+        origin: input.origin,
+        time: None,
+        columns: vec![],
+        labels: RawLabels::None,
+        pieces: vec![Piece { path, steps: short.rows, rows: Rows::From(1) }],
+    };
+    let mut work = Work::new(raw, channels);
+    (work.counts.rows, work.counts.steps) = (short.rows as u64, short.rows as u64);
+    work
+}
+
+/// Cuts the series at their gaps, and returns the interval.
+fn gaps(
+    works: &mut [Work],
+    read: &[Short],
+    config: &DataConfig,
+    sink: &mut Sink<'_>,
+) -> Result<i64, Stop> {
+    let stored: Option<Arc<Mapped<i64>>> = match sink {
+        Sink::Memory => None,
+        Sink::Store { making, .. } => Some(known(making.as_mut())?.time.so_far()?),
+    };
+    let mut start = 0;
+    let times = read.iter().map(|short| match &stored {
+        Some(stored) => {
+            start += short.rows;
+            &stored.all()[start - short.rows..start]
+        }
+        None => &short.times[..],
+    });
+    let times: Vec<&[i64]> = times.collect();
+    let found = clean::most_frequent(times.iter().copied());
+    clean::refuse_contradiction(config.interval, found).map_err(|_| Stop::Odd)?;
+    let interval = known(config.interval.map(Interval::microseconds).or(found))?;
+    for (work, times) in works.iter_mut().zip(times) {
+        let mut cuts = Vec::new();
+        work.find_gaps(times, interval, |step, _| cuts.push(step));
+        known((cuts.is_empty() || config.checks.gaps == GapPolicy::Split).then_some(()))?;
+        work.cut(cuts, times.len());
+    }
+    Ok(interval)
 }
 
 /// A column of f64 without a missing value, in the pieces that it was read in.
@@ -271,6 +437,7 @@ impl Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame;
     use crate::input::inputs;
     use crate::raw::Raw;
     use firebox_core::Stream;
@@ -295,8 +462,8 @@ mod tests {
 
     type Found = Option<(SeriesSet, Checks)>;
 
-    /// What the short way and the long way say.
-    fn both(text: &str, config: impl Fn(&mut DataConfig)) -> [Found; 2] {
+    /// What the short way says, in memory and from the store, and the long way.
+    fn ways(text: &str, config: impl Fn(&mut DataConfig)) -> [Found; 2] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("bars.csv");
         std::fs::write(&file, text).unwrap();
@@ -304,31 +471,65 @@ mod tests {
         config(&mut settings);
         let inputs = inputs(&settings).unwrap();
         let zone = Zone::named(None).unwrap();
+        let short = |sink| read(&inputs, &settings, &zone, sink, &|_| ()).ok();
+        let key = Key::builder("test", 1).finish();
+        let in_memory = short(Sink::Memory);
+        assert!(in_memory == short(Sink::store(&folder.path().join("cache"), key)));
         let table = frame::load(&inputs[0], &settings).unwrap();
         let reading = table.reading(&zone);
         let mut raw = Raw::default();
         raw.add(reading.series().unwrap()).unwrap();
         let long = crate::clean::clean(raw, settings.interval, &settings.checks).ok();
-        [clean(&table, &zone), long]
+        [in_memory, long]
     }
 
     #[test]
     fn both_ways_say_the_same_of_a_clean_series() {
         for rows in [2, 3, 1000, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS + 77] {
             let text = bars(rows, |_, _| ());
-            let [short, long] = both(&text, |_| ());
+            let [short, long] = ways(&text, |_| ());
             assert!(short.is_some() && short == long, "{rows} rows");
         }
         let untimed: Vec<String> = bars(50, |_, _| ())
             .lines()
             .map(|line| line.split_once(',').unwrap().1.to_owned())
             .collect();
-        let [short, long] = both(&untimed.join("\n"), |_| ());
+        let [short, long] = ways(&untimed.join("\n"), |_| ());
         assert!(short.is_some() && short == long);
-        let [short, long] = both(&bars(50, |_, _| ()), |config| {
+        let [short, long] = ways(&bars(50, |_, _| ()), |config| {
             config.interval = Interval::from_microseconds(60_000_000);
         });
         assert!(short.is_some() && short == long);
+    }
+
+    #[test]
+    fn gaps_are_cut_as_on_the_long_way() {
+        let rows = 2 * ROWS + 77;
+        let late = |row: usize| row + [0, 3][row / 9000 % 2] + row / 9000 * 700;
+        let text = |uneven: usize| {
+            bars(rows, |row, fields| {
+                let seconds = late(row) * 60 + usize::from(row == uneven) * 20;
+                fields[0] = crate::time::format(1_700_000_000_000_000 + seconds as i64 * 1_000_000);
+            })
+        };
+        let split = |config: &mut DataConfig| config.checks.gaps = GapPolicy::Split;
+        for uneven in [usize::MAX, 5, ROWS, rows - 1] {
+            let [short, long] = ways(&text(uneven), split);
+            let checks = &short.as_ref().unwrap().1;
+            assert!(checks.segments > 3 && !checks.findings.is_empty(), "{checks:?}");
+            assert!(short == long, "{uneven}");
+        }
+        // A declared interval that is shorter makes every step a gap; a longer one contradicts.
+        for (declared, fits) in [(20_000_000, true), (60_000_000, true), (3_600_000_000, false)] {
+            let [short, long] = ways(&text(9), |config| {
+                split(config);
+                config.interval = Interval::from_microseconds(declared);
+            });
+            assert!(short.is_some() == fits && short == long, "{declared}");
+        }
+        // Without the policy, the long way refuses it.
+        let [short, long] = ways(&text(9), |_| ());
+        assert!(short.is_none() && long.is_none());
     }
 
     #[test]
@@ -345,19 +546,31 @@ mod tests {
             let path = folder.path().join(name);
             let file = std::fs::File::create(&path).unwrap();
             ParquetWriter::new(file).with_row_group_size(Some(7000)).finish(&mut frame).unwrap();
-            let mut config = DataConfig::new(&path);
-            config.columns.time_unit = crate::TimeUnit::S;
-            config
+            path
         };
-        let config = write("good.parquet", None);
-        let files = inputs(&config).unwrap();
         let zone = Zone::named(None).unwrap();
-        let table = frame::load(&files[0], &config).unwrap();
-        let whole = clean(&table, &zone);
-        assert!(whole.is_some() && whole == clean_by_parts(&files[0], &config, &zone));
-        let config = write("bad.parquet", Some(299_999));
-        let files = inputs(&config).unwrap();
-        assert!(clean_by_parts(&files[0], &config, &zone).is_none());
+        let read_all = |paths: &[&std::path::PathBuf]| {
+            let mut config = DataConfig::new(paths[0]);
+            config.path.0 = paths.iter().map(|path| (*path).clone()).collect();
+            config.columns.time_unit = crate::TimeUnit::S;
+            let files = inputs(&config).unwrap();
+            let short = read(&files, &config, &zone, Sink::Memory, &|_| ()).ok();
+            let key = Key::builder("test", 1).field("files", paths.len().to_le_bytes()).finish();
+            let cache = folder.path().join("cache");
+            let stored = read(&files, &config, &zone, Sink::store(&cache, key), &|_| ()).ok();
+            assert!(short == stored);
+            short
+        };
+        let (good, other) = (write("good.parquet", None), write("other.parquet", None));
+        let (set, checks) = read_all(&[&good]).unwrap();
+        let values = &set.series()[0].values;
+        assert!(values.iter().enumerate().all(|(row, value)| *value == (row % 977) as f64));
+        assert_eq!((checks.rows, checks.segments, checks.findings.len()), (300_000, 1, 0));
+        let (two, checks) = read_all(&[&good, &other]).unwrap();
+        assert_eq!((two.series().len(), checks.series, checks.rows), (2, 2, 600_000));
+        assert_eq!(two.series()[1].values, two.series()[0].values);
+        let bad = write("bad.parquet", Some(299_999));
+        assert!(read_all(&[&bad]).is_none() && read_all(&[&good, &bad]).is_none());
     }
 
     #[test]
@@ -370,7 +583,7 @@ mod tests {
                         fields[field] = value(&fields[field]);
                     }
                 });
-                let [short, _] = both(&text, |_| ());
+                let [short, _] = ways(&text, |_| ());
                 assert!(short.is_none(), "{what} in row {at}");
             };
             check("a missing value", 2, &|_| String::new());
@@ -382,8 +595,8 @@ mod tests {
         let constant = bars(rows, |_, fields| {
             fields[1..].iter_mut().for_each(|field| *field = "5".to_owned());
         });
-        assert!(both(&constant, |_| ())[0].is_none());
-        let [short, long] = both(&bars(50, |_, _| ()), |config| {
+        assert!(ways(&constant, |_| ())[0].is_none());
+        let [short, long] = ways(&bars(50, |_, _| ()), |config| {
             config.interval = Interval::from_microseconds(3_600_000_000);
         });
         assert!(short.is_none() && long.is_none(), "a declared interval that contradicts");

@@ -90,7 +90,30 @@ fn load_rows<'a>(
     Ok(Table { input, config, frame, mapping })
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    pub(crate) fn of(
+        input: &'a Input,
+        config: &'a DataConfig,
+        frame: DataFrame,
+        mapping: Mapping,
+    ) -> Self {
+        Self { input, config, frame, mapping }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.frame.height()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn frame(&self) -> &DataFrame {
+        &self.frame
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_frame(self) -> DataFrame {
+        self.frame
+    }
+
     /// With everything that its reading needs.
     pub(crate) fn reading<'b>(&'b self, zone: &'b Zone) -> Reading<'b> {
         let Self { input, config, frame, mapping } = self;

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use crate::clean::clean;
 use crate::demand::DemandConfig;
+use crate::fast::{Sink, Stop};
 use crate::generated::settings;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
@@ -101,9 +102,17 @@ pub fn ingest(
             ),
         ),
     }
-    let (set, checks) = read_checked(config, &inputs, listener)?;
+    let made = |(set, checks)| Ingested { set: Arc::new(set), checks, key, reused: false };
+    // What timeframes are made of is not what is stored.
+    if config.timeframes.is_none() {
+        let sink = Sink::store(cache, key);
+        if let Some(found) = short_way(config, &inputs, sink, listener)? {
+            return Ok(made(found));
+        }
+    }
+    let (set, checks) = long_way(config, &inputs, listener)?;
     store::save(cache, key, &set, &checks)?;
-    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+    Ok(made((set, checks)))
 }
 
 /// The files that `config` names, in order: those of folders by their names.
@@ -132,29 +141,46 @@ fn read_checked(
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
+    match short_way(config, inputs, Sink::Memory, listener)? {
+        Some((set, checks)) => with_timeframes(set, checks, config),
+        None => long_way(config, inputs, listener),
+    }
+}
+
+/// Tables that have at most gaps, part by part; none if the long way is to be gone.
+fn short_way(
+    config: &DataConfig,
+    inputs: &[Input],
+    sink: Sink<'_>,
+    listener: &dyn Listener,
+) -> Result<Option<(SeriesSet, Checks)>, DataError> {
+    refuse_settings(config, inputs[0].format)?;
+    let zone = zone(config)?;
+    // What local times mean depends on the rows before them.
+    if !is_table(inputs[0].format) || !matches!(zone, Zone::Utc) {
+        return Ok(None);
+    }
+    let done = |done| progress(listener, done as u64, inputs.len() as u64);
+    match fast::read(inputs, config, &zone, sink, &done) {
+        Ok((set, checks)) => {
+            warn_without_times(listener, checks.time_column.is_none());
+            Ok(Some((set, checks)))
+        }
+        Err(Stop::Odd) => Ok(None),
+        Err(Stop::Failed(error)) => Err(error),
+    }
+}
+
+/// All rows in memory at once, whatever is wrong with them.
+fn long_way(
+    config: &DataConfig,
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
     let table = is_table(inputs[0].format);
-    let raw = match inputs {
-        [input] if table => {
-            let done = |(set, checks): (SeriesSet, Checks)| {
-                progress(listener, 1, 1);
-                warn_without_times(listener, checks.time_column.is_none());
-                with_timeframes(set, checks, config)
-            };
-            let short = || fast::clean_by_parts(input, config, &zone);
-            if let Some(found) = (input.format == Format::Parquet).then(short).flatten() {
-                return done(found);
-            }
-            let table = frame::load(input, config)?;
-            let again = input.format != Format::Parquet;
-            if let Some(found) = again.then(|| fast::clean(&table, &zone)).flatten() {
-                return done(found);
-            }
-            together(std::iter::once(table.reading(&zone).series()), inputs, listener)?
-        }
-        _ => together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?,
-    };
+    let raw = together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?;
     warn_without_times(listener, table && raw.time.is_none());
     checked(raw, config)
 }
@@ -226,7 +252,7 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     let hashes: Vec<blake3::Hash> =
         inputs.par_iter().map(|input| hash(&input.path)).collect::<Result<_, _>>()?;
     refuse_copies(inputs, &hashes)?;
-    let mut key = Key::builder("series", store::VERSION).field("settings", settings);
+    let mut key = Key::builder("series", store::KEY_VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
         key = key.field("generator", market::VERSION.to_le_bytes());
     }

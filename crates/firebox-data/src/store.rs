@@ -1,36 +1,44 @@
-//! Checked series on disk: `series-v1/<key>/` with `series.arrow` and `manifest.json`.
+//! Checked series on disk: `series-v2/<key>/` with `values.npy`, `time.npy`, `labels.npy` if steps have
+//! labels, and `manifest.json`.
 //!
 //! A folder appears under its key by one rename, whole or not at all; its manifest holds the
-//! checksum of the data. What does not fit its manifest is made anew. Two runs that make the same
-//! key at once both succeed, and one result stays.
+//! checksums of the data. What does not fit its manifest is made anew. Two runs that make the same
+//! key at once both succeed, and one result stays. Large series are mapped: the system gives their
+//! memory up when it is short.
 
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use firebox_core::{Channel, Key, Origin, Series, SeriesSet, StepLabels};
-use polars::prelude::*;
-use rayon::prelude::*;
+use firebox_cache::{FileRecord, SERIES};
+use firebox_core::{Backing, Channel, Column, Key, Origin, Series, SeriesSet, StepLabels};
 use serde::{Deserialize, Serialize};
 
+use crate::plain::{Kind, Mapped, Writer};
 use crate::{Checks, DataError};
 
-/// Of the folder and of what is in it. A change of either needs a new number.
-pub(crate) const VERSION: u32 = 1;
-const DATA: &str = "series.arrow";
+/// Of what is in a folder. A change needs a new number, and the bucket another name.
+const VERSION: u32 = 2;
+/// Of what a key covers.
+pub(crate) const KEY_VERSION: u32 = 1;
+const VALUES: &str = "values.npy";
+const TIME: &str = "time.npy";
+const LABELS: &str = "labels.npy";
 const MANIFEST: &str = "manifest.json";
+/// The label of a step that has none.
+const NO_LABEL: u32 = u32::MAX;
+/// Values of fewer bytes are read into memory, where no other program can change them.
+const MAPPED: u64 = 32 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
     version: u32,
     key: Key,
-    /// BLAKE3 of `series.arrow`.
-    blake3: String,
-    /// Size of `series.arrow`; older results do not say it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
+    /// The arrays.
+    files: Vec<FileRecord>,
     channels: Vec<Channel>,
     classes: Vec<String>,
     series: Vec<Entry>,
@@ -39,17 +47,17 @@ struct Manifest {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
-    name: String,
-    origin: Origin,
-    steps: usize,
-    segments: Vec<Range<usize>>,
-    labels: LabelKind,
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    pub(crate) steps: usize,
+    pub(crate) segments: Vec<Range<usize>>,
+    pub(crate) labels: LabelKind,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum LabelKind {
+pub(crate) enum LabelKind {
     None,
     PerStep,
     Whole(u32),
@@ -57,7 +65,7 @@ enum LabelKind {
 
 /// The folder of a key.
 pub(crate) fn folder(cache: &Path, key: Key) -> PathBuf {
-    cache.join(format!("series-v{VERSION}")).join(key.to_string())
+    cache.join(SERIES).join(key.to_string())
 }
 
 /// What was found in the series that are stored under a key, if they are there in their full size.
@@ -65,8 +73,10 @@ pub(crate) fn folder(cache: &Path, key: Key) -> PathBuf {
 pub(crate) fn peek(cache: &Path, key: Key) -> Option<Checks> {
     let folder = folder(cache, key);
     let manifest: Manifest = serde_json::from_slice(&fs::read(folder.join(MANIFEST)).ok()?).ok()?;
-    let found = fs::metadata(folder.join(DATA)).ok()?.len();
-    let whole = manifest.bytes.is_none_or(|bytes| bytes == found);
+    let whole = |file: &FileRecord| {
+        fs::metadata(folder.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
+    };
+    let whole = manifest.files.iter().all(whole);
     (manifest.key == key && manifest.version == VERSION && whole).then_some(manifest.checks)
 }
 
@@ -89,73 +99,127 @@ pub(crate) fn load(cache: &Path, key: Key) -> Result<Option<(SeriesSet, Checks)>
     if manifest.key != key || manifest.version != VERSION {
         return Err("its manifest belongs to another key".to_owned());
     }
-    let bytes =
-        fs::read(folder.join(DATA)).map_err(|error| format!("its data cannot be read: {error}"))?;
-    if hash(&bytes) != manifest.blake3 {
-        return Err("its data does not have the checksum of its manifest".to_owned());
-    }
-    decode(bytes, manifest).map(Some)
+    decode(&folder, manifest, true).map(Some)
 }
 
-fn hash(bytes: &[u8]) -> String {
-    blake3::Hasher::new().update_rayon(bytes).finalize().to_hex().to_string()
-}
-
-fn decode(bytes: Vec<u8>, manifest: Manifest) -> Result<(SeriesSet, Checks), String> {
-    let said = |error: PolarsError| format!("its data is no Arrow file: {error}");
-    let frame = IpcReader::new(std::io::Cursor::new(bytes)).finish().map_err(said)?;
-    let mut frame = frame;
-    frame.rechunk_mut();
+/// Maps the arrays and divides them among the series; `verify` says whether to compare checksums.
+fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet, Checks), String> {
     let steps: usize = manifest.series.iter().map(|entry| entry.steps).sum();
     let width = manifest.channels.len();
-    if frame.height() != steps || frame.width() != width + 2 {
-        return Err("its data does not have the shape of its manifest".to_owned());
-    }
-    let columns = frame.columns();
-    let time = columns[0].i64().and_then(|column| column.cont_slice()).map_err(said)?;
-    let labels = columns[1].u32().map_err(said)?;
-    let values: Vec<&[f64]> = columns[2..]
-        .iter()
-        .map(|column| column.f64().and_then(|column| column.cont_slice()))
-        .collect::<PolarsResult<_>>()
-        .map_err(said)?;
+    let record = |name: &str| {
+        let mut files = manifest.files.iter();
+        files.find(|file| file.name == name).ok_or_else(|| format!("its manifest lacks {name}"))
+    };
+    let values = record(VALUES)?;
+    let elsewhere = values.bytes >= MAPPED;
+    let values = Mapped::<f64>::open(folder, values, steps, Some(width), verify)?;
+    let time = Mapped::<i64>::open(folder, record(TIME)?, steps, None, verify)?;
+    let per_step = |entry: &Entry| matches!(entry.labels, LabelKind::PerStep);
+    let labels = match manifest.series.iter().any(per_step) {
+        true => Some(Mapped::<u32>::open(folder, record(LABELS)?, steps, None, verify)?),
+        false => None,
+    };
     let mut start = 0;
-    let entries: Vec<(usize, Entry)> = manifest
-        .series
-        .into_iter()
-        .map(|entry| {
-            start += entry.steps;
-            (start - entry.steps, entry)
-        })
-        .collect();
-    let series = entries
-        .into_par_iter()
-        .map(|(start, entry)| {
-            let rows = start..start + entry.steps;
-            let mut interleaved = vec![0.0; entry.steps * width];
-            for (channel, column) in values.iter().enumerate() {
-                let out = interleaved[channel.min(entry.steps * width)..].iter_mut().step_by(width);
-                out.zip(&column[rows.clone()]).for_each(|(out, value)| *out = *value);
-            }
-            Series {
-                name: entry.name,
-                time: time[rows.clone()].to_vec(),
-                values: interleaved,
-                labels: match entry.labels {
-                    LabelKind::None => StepLabels::None,
-                    LabelKind::Whole(label) => StepLabels::Whole(label),
-                    LabelKind::PerStep => {
-                        StepLabels::PerStep(rows.map(|row| labels.get(row)).collect())
-                    }
-                },
-                segments: entry.segments,
-                origin: entry.origin,
-            }
-        })
-        .collect();
+    let mut series = Vec::with_capacity(manifest.series.len());
+    for entry in manifest.series {
+        let rows = start..start + entry.steps;
+        start = rows.end;
+        series.push(Series {
+            name: entry.name,
+            time: part(&time, rows.clone(), elsewhere),
+            values: part(&values, rows.start * width..rows.end * width, elsewhere),
+            labels: match (entry.labels, &labels) {
+                (LabelKind::Whole(label), _) => StepLabels::Whole(label),
+                (LabelKind::PerStep, Some(labels)) => {
+                    let label = |code: &u32| (*code != NO_LABEL).then_some(*code);
+                    StepLabels::PerStep(labels.all()[rows].iter().map(label).collect())
+                }
+                (LabelKind::None | LabelKind::PerStep, _) => StepLabels::None,
+            },
+            segments: entry.segments,
+            origin: entry.origin,
+        });
+    }
     let set = SeriesSet::new(manifest.channels, manifest.classes, series)
         .map_err(|error| format!("its data breaks a promise: {error}"))?;
+    [values.check(), time.check(), labels.map_or(Ok(()), |labels| labels.check())]
+        .into_iter()
+        .collect::<Result<(), String>>()?;
     Ok((set, manifest.checks))
+}
+
+fn part<T: Kind>(mapped: &Arc<Mapped<T>>, range: Range<usize>, elsewhere: bool) -> Column<T> {
+    match elsewhere {
+        true => Column::elsewhere(Arc::clone(mapped) as Arc<dyn Backing<T>>, range),
+        false => mapped.all()[range].to_vec().into(),
+    }
+}
+
+/// A result that is being made, in a folder that goes when this is dropped.
+pub(crate) struct Making {
+    aside: tempfile::TempDir,
+    folder: PathBuf,
+    pub(crate) values: Writer<f64>,
+    pub(crate) time: Writer<i64>,
+}
+
+impl Making {
+    /// Begins a result of so many channels.
+    pub(crate) fn begin(cache: &Path, channels: usize) -> Result<Self, DataError> {
+        let bucket = cache.join(SERIES);
+        fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
+        let aside = tempfile::Builder::new()
+            .prefix(".making-")
+            .tempdir_in(&bucket)
+            .map_err(DataError::io("write to the folder", &bucket))?;
+        // A folder within: temporary folders are private, the result need not be.
+        let folder = aside.path().join("result");
+        fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
+        let values = Writer::create(&folder, VALUES, Some(channels))?;
+        let time = Writer::create(&folder, TIME, None)?;
+        Ok(Self { aside, folder, values, time })
+    }
+
+    /// Completes the result and puts it in its place. What was there is replaced unless it is whole.
+    pub(crate) fn finish(self, cache: &Path, key: Key, about: About) -> Result<Made, DataError> {
+        let Self { aside, folder, values, time } = self;
+        let mut files = vec![values.finish()?, time.finish()?];
+        files.extend(about.labels.map(|labels| labels.finish()).transpose()?);
+        let About { channels, classes, series, checks, .. } = about;
+        let manifest = Manifest { version: VERSION, key, files, channels, classes, series, checks };
+        let target = self::folder(cache, key);
+        let text = serde_json::to_vec_pretty(&manifest)
+            .map_err(|error| DataError::io("encode", &target)(error.into()))?;
+        write(&folder.join(MANIFEST), &text)?;
+        sync_folder(&folder);
+        put(&folder, &target, cache, key, aside.path())?;
+        sync_folder(target.parent().unwrap_or(cache));
+        Ok(Made { folder: target, manifest })
+    }
+}
+
+/// A result that has just been stored.
+pub(crate) struct Made {
+    folder: PathBuf,
+    manifest: Manifest,
+}
+
+impl Made {
+    /// Reads it from its place. What was hashed a moment ago is not hashed again.
+    pub(crate) fn open(self) -> Result<(SeriesSet, Checks), DataError> {
+        let Self { folder, manifest } = self;
+        decode(&folder, manifest, false)
+            .map_err(|problem| DataError::io("read back", &folder)(std::io::Error::other(problem)))
+    }
+}
+
+/// What a result holds beside values and times.
+pub(crate) struct About {
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) classes: Vec<String>,
+    pub(crate) series: Vec<Entry>,
+    pub(crate) labels: Option<Writer<u32>>,
+    pub(crate) checks: Checks,
 }
 
 /// Stores a set under its key. What was there is replaced unless it is whole.
@@ -165,34 +229,34 @@ pub(crate) fn save(
     set: &SeriesSet,
     checks: &Checks,
 ) -> Result<(), DataError> {
-    let target = folder(cache, key);
-    let bucket = target.parent().unwrap_or(cache);
-    fs::create_dir_all(bucket).map_err(DataError::io("make the folder", bucket))?;
-    let making = tempfile::Builder::new()
-        .prefix(".making-")
-        .tempdir_in(bucket)
-        .map_err(DataError::io("write to the folder", bucket))?;
-    // A folder within: temporary folders are private, the result need not be.
-    let folder = making.path().join("result");
-    fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
-    let (bytes, blake3) = write_data(&folder.join(DATA), set)?;
-    let manifest = Manifest {
-        version: VERSION,
-        key,
-        blake3,
-        bytes: Some(bytes),
+    let mut making = Making::begin(cache, set.channels().len())?;
+    let per_step = |series: &Series| matches!(series.labels, StepLabels::PerStep(_));
+    let mut labels = match set.series().iter().any(per_step) {
+        true => Some(Writer::create(&making.folder, LABELS, None)?),
+        false => None,
+    };
+    for series in set.series() {
+        making.values.push(&series.values)?;
+        making.time.push(&series.time)?;
+        if let Some(labels) = &mut labels {
+            let code = |step| match &series.labels {
+                StepLabels::PerStep(labels) => labels[step],
+                StepLabels::Whole(label) => Some(*label),
+                StepLabels::None => None,
+            };
+            let codes: Vec<u32> =
+                (0..series.len()).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
+            labels.push(&codes)?;
+        }
+    }
+    let about = About {
         channels: set.channels().to_vec(),
         classes: set.classes().to_vec(),
         series: set.series().iter().map(entry).collect(),
+        labels,
         checks: checks.clone(),
     };
-    let manifest = serde_json::to_vec_pretty(&manifest)
-        .map_err(|error| DataError::io("encode", &target)(error.into()))?;
-    write(&folder.join(MANIFEST), &manifest)?;
-    sync_folder(&folder);
-    put(&folder, &target, cache, key, making.path())?;
-    sync_folder(bucket);
-    Ok(())
+    making.finish(cache, key, about).map(drop)
 }
 
 /// Renames the finished folder to its place.
@@ -247,77 +311,4 @@ fn entry(series: &Series) -> Entry {
             StepLabels::Whole(label) => LabelKind::Whole(*label),
         },
     }
-}
-
-/// Counts and hashes what is written.
-struct Hashing<W> {
-    inner: W,
-    hasher: blake3::Hasher,
-    bytes: u64,
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        match written {
-            // All threads together only pay off on large pieces.
-            0..PARALLEL => self.hasher.update(&bytes[..written]),
-            _ => self.hasher.update_rayon(&bytes[..written]),
-        };
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-const PARALLEL: usize = 256 * 1024;
-
-/// Writes the set, and returns the size and the checksum of the file.
-fn write_data(path: &Path, set: &SeriesSet) -> Result<(u64, String), DataError> {
-    let file = fs::File::create(path).map_err(DataError::io("write", path))?;
-    let mut out = BufWriter::new(Hashing { inner: &file, hasher: blake3::Hasher::new(), bytes: 0 });
-    encode(set, &mut out).map_err(|error| match error {
-        PolarsError::IO { error, .. } => {
-            DataError::io("write", path)(std::io::Error::new(error.kind(), error.to_string()))
-        }
-        error => DataError::io("encode", path)(std::io::Error::other(error.to_string())),
-    })?;
-    let hashing =
-        out.into_inner().map_err(|error| DataError::io("write", path)(error.into_error()))?;
-    file.sync_all().map_err(DataError::io("write", path))?;
-    Ok((hashing.bytes, hashing.hasher.finalize().to_hex().to_string()))
-}
-
-/// Columns: time, label, then the channels by number (their names may be any text).
-fn encode(set: &SeriesSet, out: &mut impl Write) -> PolarsResult<()> {
-    let width = set.channels().len();
-    let time: Vec<i64> = set.series().iter().flat_map(|series| &series.time).copied().collect();
-    let labels = set.series().iter().flat_map(|series| {
-        (0..series.len()).map(|step| match &series.labels {
-            StepLabels::PerStep(labels) => labels[step],
-            StepLabels::Whole(label) => Some(*label),
-            StepLabels::None => None,
-        })
-    });
-    let labels: UInt32Chunked = labels.collect();
-    let height = time.len();
-    let mut columns = vec![
-        Column::new("time".into(), time),
-        labels.with_name("label".into()).into_series().into_column(),
-    ];
-    let channels: Vec<Column> = (0..width)
-        .into_par_iter()
-        .map(|channel| {
-            let series = set.series().iter();
-            let values = series.flat_map(|series| series.values.chunks_exact(width));
-            let values: Vec<f64> = values.map(|step| step[channel]).collect();
-            Column::new(format!("channel-{channel}").into(), values)
-        })
-        .collect();
-    columns.extend(channels);
-    let mut frame = DataFrame::new(height, columns)?;
-    IpcWriter::new(out).finish(&mut frame)
 }

@@ -20,6 +20,8 @@ pub enum TableColumn {
     Whole(Vec<i64>),
     /// Numbers.
     Number(Vec<f32>),
+    /// Numbers that a model did not compute alone, such as forecasts in the units of the data.
+    Exact(Vec<f64>),
     /// A list of so many numbers in each row, row by row.
     Vectors {
         /// Numbers, `[row, width]`.
@@ -141,6 +143,7 @@ fn column((name, values): (String, TableColumn)) -> Column {
         TableColumn::Text(values) => Column::new(name, values),
         TableColumn::Whole(values) => Column::new(name, values),
         TableColumn::Number(values) => Column::new(name, values),
+        TableColumn::Exact(values) => Column::new(name, values),
         TableColumn::Time(values) => {
             let values = Int64Chunked::from_vec(name, values);
             values.into_datetime(TimeUnit::Microseconds, Some(TimeZone::UTC)).into_column()

@@ -54,6 +54,19 @@ pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, D
     Reading { path, columns, table }.texts()
 }
 
+/// Reads the texts of a table alone, whatever its other columns are.
+///
+/// # Errors
+/// If the file cannot be read, there is no such column, or a text is empty.
+pub fn read_plain_texts(path: &Path, column: &str) -> Result<Vec<String>, DataError> {
+    if !path.is_file() {
+        return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
+    }
+    let table = read_table(path)?;
+    let columns = TextColumns { text: column.to_owned(), ..TextColumns::default() };
+    Reading { path, columns: &columns, table }.plain()
+}
+
 fn read_table(path: &Path) -> Result<Table, DataError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let frame = match extension.to_lowercase().as_str() {
@@ -165,21 +178,27 @@ impl Reading<'_> {
         Ok(found)
     }
 
-    fn texts(&self) -> Result<LabelledTexts, DataError> {
-        let labels = self.labels()?;
+    /// The texts, none of which is empty.
+    fn plain(&self) -> Result<Vec<String>, DataError> {
         let texts = self.column(&self.columns.text)?;
-        let rows = texts.len();
-        if rows == 0 {
+        if texts.is_empty() {
             return Err(DataError::Empty { path: self.path.to_owned() });
         }
         let texts: Vec<String> =
             texts.iter().map(|text| text.clone().unwrap_or_default()).collect();
-        if let Some(row) = texts.iter().position(|text| text.trim().is_empty()) {
-            return Err(self.problem(format!(
+        match texts.iter().position(|text| text.trim().is_empty()) {
+            None => Ok(texts),
+            Some(row) => Err(self.problem(format!(
                 "the text of row {} is empty; leave such rows out of the table",
                 row + 1
-            )));
+            ))),
         }
+    }
+
+    fn texts(&self) -> Result<LabelledTexts, DataError> {
+        let labels = self.labels()?;
+        let texts = self.plain()?;
+        let rows = texts.len();
         let mut truth = vec![false; rows * labels.len()];
         for (place, name) in labels.iter().enumerate() {
             for (row, value) in self.column(name)?.iter().enumerate() {

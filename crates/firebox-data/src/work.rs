@@ -208,40 +208,57 @@ impl Work {
         let mut cuts = Vec::new();
         let mut fills = Vec::new();
         if let (Some(times), Some(interval)) = (self.raw.time.take(), interval) {
-            for step in 1..steps {
-                let difference = times[step] - times[step - 1];
-                // Half an interval is allowed for times that are not quite regular.
-                if difference - interval <= interval / 2 {
-                    continue;
-                }
-                let missing = ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
-                self.counts.gaps += 1;
-                self.counts.gap_steps += missing as u64;
-                self.counts.longest_gap = self.counts.longest_gap.max(difference);
-                if self.counts.gaps == 1 {
-                    let what = format!("{}: {}", moment(Some(times[step])), duration(difference));
-                    self.example(Defect::Gaps, 0, step, format!("{what} after the row before it"));
-                }
+            self.find_gaps(&times, interval, |step, missing| {
                 let fill = policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill;
                 match fill && !gone(step - 1) && !gone(step) {
                     true => fills.push((step, missing)),
                     false => cuts.push(step),
                 }
-            }
+            });
             self.raw.time = Some(times);
         }
         self.counts.rows_dropped += removed.iter().filter(|gone| **gone).count() as u64;
         if removed.contains(&true) || !fills.is_empty() {
             self.rebuild(channels, &removed, &cuts, &fills, interval.unwrap_or(1));
         } else {
-            let mut start = 0;
-            for end in cuts.into_iter().chain([steps]) {
-                self.segments.push(start..end);
-                start = end;
-            }
+            self.cut(cuts, steps);
         }
         self.counts.steps = self.raw.len() as u64;
         self.counts.segments = self.segments.len() as u64;
+    }
+
+    /// Counts the gaps in these times, and tells of each: the step behind it and how many are missing.
+    pub(crate) fn find_gaps(
+        &mut self,
+        times: &[i64],
+        interval: i64,
+        mut found: impl FnMut(usize, usize),
+    ) {
+        for step in 1..times.len() {
+            let difference = times[step] - times[step - 1];
+            // Half an interval is allowed for times that are not quite regular.
+            if difference - interval <= interval / 2 {
+                continue;
+            }
+            let missing = ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
+            self.counts.gaps += 1;
+            self.counts.gap_steps += missing as u64;
+            self.counts.longest_gap = self.counts.longest_gap.max(difference);
+            if self.counts.gaps == 1 {
+                let what = format!("{}: {}", moment(Some(times[step])), duration(difference));
+                self.example(Defect::Gaps, 0, step, format!("{what} after the row before it"));
+            }
+            found(step, missing);
+        }
+    }
+
+    /// Segments that begin at these steps.
+    pub(crate) fn cut(&mut self, cuts: Vec<usize>, steps: usize) {
+        let mut start = 0;
+        for end in cuts.into_iter().chain([steps]) {
+            self.segments.push(start..end);
+            start = end;
+        }
     }
 
     /// Steps without those `removed` and with those of `fills` put in, and the segments between
@@ -330,8 +347,8 @@ impl Work {
         let label = |code: u32| (code != NO_LABEL).then_some(code);
         Series {
             name: raw.name,
-            time: raw.time.unwrap_or_else(|| (0..steps as i64).collect()),
-            values,
+            time: raw.time.unwrap_or_else(|| (0..steps as i64).collect()).into(),
+            values: values.into(),
             labels: match raw.labels {
                 RawLabels::None => StepLabels::None,
                 RawLabels::PerStep(labels) => {

@@ -63,6 +63,7 @@ mod metrics;
 mod neighbours;
 mod probe;
 mod projection;
+mod random_kernels;
 mod reconstruction;
 mod report;
 mod svm;
@@ -92,6 +93,7 @@ pub use metrics::{ClassMetrics, Confusion, Metric, Metrics};
 pub use neighbours::{Distance, Neighbours};
 pub use probe::{choose_penalty, logistic_predictions};
 pub use projection::{Projection, project};
+pub use random_kernels::RandomKernels;
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
     fill_last_value, fill_linear, fill_mean,

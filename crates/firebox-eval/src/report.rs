@@ -272,6 +272,12 @@ pub struct Reason {
 }
 
 impl Report {
+    /// Whether the run has trained without curves of its own: those of its parts are in their folders.
+    fn trained_in_parts(&self) -> bool {
+        let none = self.curves.steps.is_empty() && self.curves.epochs.is_empty();
+        none && self.stages.iter().any(|stage| stage.name == "train")
+    }
+
     /// A report of this run with its verdict, to which everything else is added.
     pub fn new(title: impl Into<String>, run: impl Into<String>, verdict: Verdict) -> Self {
         Self {

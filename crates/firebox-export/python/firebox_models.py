@@ -229,6 +229,158 @@ class Bert(nn.Module):
         return self.head(self.encode(tokens, lengths)[:, 0])
 
 
+class TextAttention(nn.Module):
+    """Attention of a text encoder: plain, DeBERTa's (`disentangled`), or Longformer's (`windowed`)."""
+
+    def __init__(self, width, heads, rule):
+        super().__init__()
+        self.heads, self.rule = heads, rule
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width).normal_(0, 0.02))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        if "disentangled" in rule and not rule["disentangled"]["shared_projection"]:
+            self.positions = nn.Linear(width, 2 * width)
+        if "windowed" in rule:
+            self.add_module("global", nn.Linear(width, 3 * width))
+
+    def by_heads(self, x, parts):
+        """[batch, time, parts * width] as `parts` tensors [batch, head, time, size]"""
+        return [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in x.chunk(parts, -1)]
+
+    def weighted(self, scores, seen, values):
+        return scores.masked_fill(~seen, -1e30).softmax(-1) @ values
+
+    def forward(self, x, lengths, layer, distances):
+        time = x.shape[1]
+        place = torch.arange(time, device=x.device)
+        keys = (place[None] < lengths[:, None])[:, None, None]
+        q, k, v = self.by_heads(F.linear(x, self.in_proj_weight, self.in_proj_bias), 3)
+        size = q.shape[-1]
+        if "disentangled" in self.rule:
+            rule, (rows, vectors) = self.rule["disentangled"], distances
+            shared = rule["shared_projection"]
+            own = F.linear(vectors, self.in_proj_weight, self.in_proj_bias) if shared else self.positions(vectors)
+            of_queries, of_keys = self.by_heads(own[None], 3 if shared else 2)[:2]
+            scale = (size * (1 + rule["content_to_position"] + rule["position_to_content"])) ** -0.5
+            scores = q @ k.transpose(-1, -2)
+            rows = rows.expand(*scores.shape)
+            if rule["content_to_position"]:
+                scores = scores + (q @ of_keys.transpose(-1, -2)).gather(-1, rows)
+            if rule["position_to_content"]:
+                # The row for query - key, found from the key's side.
+                found = (k @ of_queries.transpose(-1, -2)).gather(-1, rows.transpose(-1, -2))
+                scores = scores + found.transpose(-1, -2)
+            attended = self.weighted(scores * scale, keys, v)
+        elif "windowed" in self.rule:
+            near = (place[:, None] - place[None]).abs() <= self.rule["windowed"]["reach"][layer]
+            attended = self.weighted(q @ k.transpose(-1, -2) * size**-0.5, (near | (place == 0)) & keys, v)
+            q, k, v = self.by_heads(getattr(self, "global")(x), 3)
+            first = self.weighted(q[:, :, :1] @ k.transpose(-1, -2) * size**-0.5, keys, v)
+            attended = torch.cat([first, attended[:, :, 1:]], 2)
+        else:
+            attended = self.weighted(q @ k.transpose(-1, -2) * size**-0.5, keys, v)
+        return self.out_proj(attended.transpose(1, 2).flatten(2))
+
+
+class TextEncoder(nn.Module):
+    """BERT, RoBERTa, ELECTRA, DistilBERT, DeBERTa or Longformer, by their common settings."""
+
+    def __init__(
+        self, vocabulary, positions, absolute_positions, position_offset, segments, width, heads, layers, feedforward,
+        activation, epsilon, attention, embedding=None, **_
+    ):
+        super().__init__()
+        norm = lambda width: nn.LayerNorm(width, eps=epsilon)
+        self.rule = {attention: {}} if isinstance(attention, str) else attention
+        self.offset, self.activation = position_offset, {"gelu": F.gelu, "relu": F.relu}[activation]
+        size = embedding or width
+        self.tokens = nn.Embedding(vocabulary, size)
+        self.positions = nn.Embedding(positions + position_offset, size) if absolute_positions else None
+        self.segments = nn.Embedding(segments, size) if segments else None
+        self.embedding_norm = norm(size)
+        self.projection = nn.Linear(size, width) if size != width else None
+        rule = self.rule.get("disentangled")
+        self.span = (rule["buckets"] or rule["farthest"]) if rule else 0
+        self.distances = nn.Embedding(2 * self.span, width) if rule else None
+        self.distance_norm = norm(width) if rule and rule["normalised"] else None
+        layer = lambda: nn.ModuleDict({
+            "attention": TextAttention(width, heads, self.rule), "attention_norm": norm(width),
+            "linear1": nn.Linear(width, feedforward), "linear2": nn.Linear(feedforward, width),
+            "output_norm": norm(width),
+        })
+        self.layers = nn.ModuleList([layer() for _ in range(layers)])
+
+    def rows(self, time):
+        """The row of each distance, [query, key]."""
+        rule, place = self.rule["disentangled"], torch.arange(time)
+        distance, middle = place[:, None] - place[None], rule["buckets"] // 2
+        if rule["buckets"]:
+            far = distance.abs().clamp(min=1).float() / middle
+            far = far.log() / torch.tensor((rule["farthest"] - 1) / middle).log()
+            far = distance.sign() * ((far * (middle - 1)).ceil() + middle).long()
+            distance = torch.where(distance.abs() <= middle, distance, far)
+        return (distance + self.span).clamp(0, 2 * self.span - 1)
+
+    def forward(self, tokens, lengths):
+        """[batch, time, width]"""
+        time = tokens.shape[1]
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[self.offset : self.offset + time]
+        if self.segments is not None:
+            x = x + self.segments.weight[0]
+        x = self.embedding_norm(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        distances = None
+        if self.distances is not None:
+            vectors = self.distances.weight
+            vectors = vectors if self.distance_norm is None else self.distance_norm(vectors)
+            distances = (self.rows(time).to(x.device), vectors)
+        for index, layer in enumerate(self.layers):
+            x = layer["attention_norm"](x + layer["attention"](x, lengths, index, distances))
+            x = layer["output_norm"](x + layer["linear2"](self.activation(layer["linear1"](x))))
+        return x
+
+
+class Text(nn.Module):
+    """An encoder of texts with a head for labels, and perhaps one for their evidence."""
+
+    def __init__(self, encoder, labels, pooling="cls", span=False, **_):
+        super().__init__()
+        width, self.pooling = encoder["width"], pooling
+        self.encoder = TextEncoder(**encoder)
+        if pooling == "attention":
+            self.attention = nn.Linear(width, 1)
+        self.criteria = nn.Linear(width, labels)
+        self.span = nn.Linear(width, 2) if span else None
+
+    def encode(self, tokens, lengths):
+        """[batch, time, width]"""
+        return self.encoder(tokens, lengths)
+
+    def embed(self, tokens, lengths):
+        """[batch, width]"""
+        x = self.encode(tokens, lengths)
+        valid = valid_steps(lengths, x.shape[1])
+        if self.pooling == "mean":
+            return mean(x * valid, lengths)
+        if self.pooling == "max":
+            return maximum(x, lengths)
+        if self.pooling == "attention":
+            return (x * self.attention(x).masked_fill(~valid, -1e30).softmax(1)).sum(1)
+        return x[:, 0]
+
+    def forward(self, tokens, lengths):
+        """[batch, label]"""
+        return self.criteria(self.embed(tokens, lengths))
+
+    def evidence(self, tokens, lengths):
+        """Scores of each token as the first and as the last of the evidence, [batch, time] each"""
+        scores = self.span(self.encode(tokens, lengths))
+        return scores.masked_fill(~valid_steps(lengths, scores.shape[1]), -1e30).unbind(-1)
+
+
 class StackedLstm(nn.Module):
     """The forecaster of reference system R2: a number for each target and horizon, scaled."""
 
@@ -432,6 +584,53 @@ def patch_classifier(channels, encoder, **config):
     return Classifier(PatchTransformer(channels, **encoder), **config)
 
 
+def any_encoder(encoder, channels, time):
+    """The encoder that a card names, its width, and the steps of a window that one of its steps stands for."""
+    [(name, config)] = encoder.items()
+    if name == "recurrent":
+        module = Recurrent(channels, **config)
+        return module, module.width, 1
+    if name == "dilated":
+        return Dilated(channels, **config), config["output"], 1
+    if name == "transformer":
+        return Transformer(channels, time, 1, **config), config["width"], 1
+    if name == "cnn-bilstm":
+        return CnnBiLstm(channels, 1, **config), config["head"], 2 ** len(config["convolutions"])
+    if name == "bilstm-attention":
+        return BiLstmAttention(channels, 1, **config), 2 * config["hidden"], 1
+    return StackedLstm(channels, 0, 1, **config), config["hidden_2"] or config["hidden_1"], 1
+
+
+class Masked(nn.Module):
+    """Any encoder that restores hidden steps."""
+
+    def __init__(self, channels, time, encoder, **_):
+        super().__init__()
+        self.encoder, width, self.shortened = any_encoder(encoder, channels, time)
+        self.mask_token, self.channels = nn.Parameter(torch.zeros(channels)), channels
+        self.decoder = nn.Linear(width, channels * self.shortened)
+
+    def encode(self, x, lengths):
+        return self.encoder.encode(x, lengths)
+
+    def embed(self, x, lengths):
+        return self.encoder.embed(x, lengths)
+
+    def forward(self, x, lengths, mask):
+        """Every step restored, where those that mask [batch, time] names are hidden."""
+        latent = self.encode(torch.where(mask[..., None], self.mask_token, x), lengths)
+        steps = self.decoder(latent).reshape(len(x), -1, self.channels)
+        return F.pad(steps, (0, 0, 0, x.shape[1] - steps.shape[1]))
+
+
+def encoder_classifier(channels, time, encoder, **config):
+    module, width, shortened = any_encoder(encoder, channels, time)
+    module.width = width
+    if not hasattr(module, "encode_with_lengths"):
+        module.encode_with_lengths = lambda x, lengths: (module.encode(x, lengths), lengths)
+    return Classifier(module, **config)
+
+
 def own_scale(values):
     """The (population) standard deviation; zero for a constant, of which rounding leaves some."""
     if len(values) == 0:
@@ -462,6 +661,46 @@ def normalise(window, card):
     return out.astype(np.float32)
 
 
+def of_channels(window, card):
+    """Of a window [time, channel] with all channels of the card, those that the model sees."""
+    names = [channel["name"] for channel in card["channels"]]
+    seen = [names.index(channel["name"]) for channel in card["normaliser"]["channels"]]
+    return np.asarray(window, np.float64)[:, seen]
+
+
+def statics(window, time, card):
+    """What a forecaster knows of a window [time, channel] with all channels of the card beside its values: float32.
+
+    `time` is that of its last step, in microseconds since 1970-01-01 UTC.
+    """
+    rule, day = card["forecast"]["rule"], 24 * 3_600_000_000
+    scales = card["forecast"]["statics"]
+    last = np.asarray(window, np.float64)[-1, rule["statics"]]
+    out = [(value - one["center"]) / one["scale"] for value, one in zip(last, scales)]
+    days = time // day
+    phases = {"hour": time % day / day, "weekday": days % 7 / 7, "year-day": days / 365.2425 % 1}
+    for cycle in rule["calendar"]:
+        angle = 2 * np.pi * phases[cycle]
+        out += [np.sin(angle), np.cos(angle)]
+    return np.array(out, np.float32)
+
+
+def restore(outputs, window, card):
+    """Outputs of a forecaster for a window [time, channel] with all channels of the card, in the units of the data:
+    [horizon, target]."""
+    forecast, window = card["forecast"], np.asarray(window, np.float64)
+    rule = forecast["rule"]
+    outputs = np.asarray(outputs, np.float64)
+    centers, scales = (np.array([one[key] for one in forecast["outputs"]]) for key in ("center", "scale"))
+    values = (centers + scales * outputs).reshape(len(rule["horizons"]), len(rule["targets"]))
+    own = window[:, rule["targets"]]
+    if rule["predicted"] == "value":
+        return values
+    if rule["predicted"] == "relative-change":
+        values = values * [own_scale(one) or spread for one, spread in zip(own.T, forecast["spreads"])]
+    return own[-1] + values
+
+
 def batch(windows):
     """Windows [time, channel] of any lengths as one tensor [batch, time, channel] with zeros, and their lengths."""
     lengths = torch.tensor([len(window) for window in windows])
@@ -484,6 +723,9 @@ MODELS = {
     "recurrent": Recurrent,
     "recurrent-classifier": recurrent_classifier,
     "patch-classifier": patch_classifier,
+    "masked": Masked,
+    "encoder-classifier": encoder_classifier,
+    "text": Text,
 }
 
 
@@ -506,8 +748,15 @@ def load(folder):
 def main():
     model, card = load(sys.argv[1])
     print(model)
-    print("channels:", ", ".join(channel["name"] for channel in card["channels"]))
-    windows = torch.randn(3, card["window"]["length"], len(card["channels"]))
+    if card.get("texts"):
+        tokens = torch.randint(model.encoder.tokens.num_embeddings, [3, min(8, card["texts"]["longest"])])
+        with torch.no_grad():
+            scores = model(tokens, torch.full([3], tokens.shape[1]))
+        print("scores of the labels", ", ".join(card["classes"]), "of three texts of noise:", tuple(scores.shape))
+        return
+    channels = card["normaliser"]["channels"]
+    print("channels:", ", ".join(channel["name"] for channel in channels))
+    windows = torch.randn(3, card["window"]["length"], len(channels))
     lengths = torch.full([3], card["window"]["length"])
     with torch.no_grad():
         print("embedding of three windows of noise:", tuple(model.embed(windows, lengths).shape))

@@ -1,13 +1,15 @@
 //! Which model it is: one of the zoo with its settings and the sizes that its data gave it.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_models::{
-    Bert, BertConfig, BiLstmAttention, BiLstmAttentionConfig, BiLstmMae, BiLstmMaeConfig,
-    Classifier, ClassifierConfig, Classify, CnnBiLstm, CnnBiLstmConfig, DilatedConfig,
-    DilatedEncoder, Encoder, Mismatch, Mlp, MlpConfig, ModelError, Parameter, PatchTransformer,
-    PatchTransformerConfig, RecurrentConfig, RecurrentEncoder, StackedLstm, StackedLstmConfig,
-    Transformer, TransformerConfig, layouts, read_parameters, write_parameters,
+    AnyEncoder, AnyEncoderConfig, Bert, BertConfig, BiLstmAttention, BiLstmAttentionConfig,
+    BiLstmMae, BiLstmMaeConfig, Classifier, ClassifierConfig, Classify, CnnBiLstm, CnnBiLstmConfig,
+    DilatedConfig, DilatedEncoder, Encoder, Masked, MaskedConfig, Mismatch, Mlp, MlpConfig,
+    ModelError, Parameter, PatchTransformer, PatchTransformerConfig, RecurrentConfig,
+    RecurrentEncoder, StackedLstm, StackedLstmConfig, TextEncoderConfig, TextHeadsConfig,
+    TextModel, TextScores, Transformer, TransformerConfig, layouts, read_parameters,
+    write_parameters,
 };
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +125,35 @@ pub enum Architecture {
         /// Classes.
         classes: usize,
     },
+    /// Any encoder of windows that restores hidden steps.
+    Masked {
+        /// Its settings.
+        config: MaskedConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Steps of the longest window.
+        time: usize,
+    },
+    /// R1's classifier on any encoder of windows.
+    EncoderClassifier {
+        /// Its settings.
+        config: ClassifierConfig,
+        /// Those of its encoder.
+        encoder: AnyEncoderConfig,
+        /// Channels of a window.
+        channels: usize,
+        /// Steps of the longest window.
+        time: usize,
+        /// Classes.
+        classes: usize,
+    },
+    /// An encoder of texts of any family, with its heads.
+    Text {
+        /// Settings of its heads.
+        config: TextHeadsConfig,
+        /// Those of its encoder.
+        encoder: TextEncoderConfig,
+    },
 }
 
 /// A model of the zoo, in evaluation.
@@ -153,6 +184,12 @@ pub enum Model {
     RecurrentClassifier(Classifier<RecurrentEncoder>),
     /// The same on patches.
     PatchClassifier(Classifier<PatchTransformer>),
+    /// Any encoder that restores hidden steps.
+    Masked(Masked),
+    /// R1's classifier on any encoder.
+    EncoderClassifier(Classifier<AnyEncoder>),
+    /// An encoder of texts with its heads.
+    Text(TextModel),
 }
 
 /// Does the same with the model, whichever it is.
@@ -171,6 +208,9 @@ macro_rules! each_model {
             Model::Recurrent($inner) => $value,
             Model::RecurrentClassifier($inner) => $value,
             Model::PatchClassifier($inner) => $value,
+            Model::Masked($inner) => $value,
+            Model::EncoderClassifier($inner) => $value,
+            Model::Text($inner) => $value,
         }
     };
 }
@@ -191,6 +231,9 @@ impl Architecture {
             Self::Recurrent { .. } => "recurrent",
             Self::RecurrentClassifier { .. } => "recurrent-classifier",
             Self::PatchClassifier { .. } => "patch-classifier",
+            Self::Masked { .. } => "masked",
+            Self::EncoderClassifier { .. } => "encoder-classifier",
+            Self::Text { .. } => "text",
         }
     }
 
@@ -199,7 +242,7 @@ impl Architecture {
         !matches!(self, Self::Recurrent { .. } | Self::Dilated { .. })
     }
 
-    /// Whether it gives windows a vector.
+    /// Whether it gives windows, or texts, a vector.
     pub fn is_encoder(&self) -> bool {
         !matches!(self, Self::Mlp { .. })
     }
@@ -211,14 +254,17 @@ impl Architecture {
             | Self::StackedLstm { .. }
             | Self::PatchTransformer { .. }
             | Self::Dilated { .. }
+            | Self::Masked { .. }
             | Self::Recurrent { .. } => None,
             Self::CnnBilstm { classes, .. }
             | Self::Transformer { classes, .. }
             | Self::Mlp { classes, .. }
             | Self::BilstmAttention { classes, .. }
             | Self::RecurrentClassifier { classes, .. }
+            | Self::EncoderClassifier { classes, .. }
             | Self::PatchClassifier { classes, .. } => Some(*classes),
             Self::Bert { config } => Some(config.labels),
+            Self::Text { config, .. } => Some(config.labels),
         }
     }
 
@@ -266,6 +312,16 @@ impl Architecture {
                 let encoder = encoder.init(stream, *channels, device)?;
                 Model::PatchClassifier(config.init(stream, encoder, *classes, device)?)
             }
+            Self::Masked { config, channels, time } => {
+                Model::Masked(config.init(stream, *channels, *time, device)?)
+            }
+            Self::EncoderClassifier { config, encoder, channels, time, classes } => {
+                let encoder = encoder.init(stream, *channels, *time, device)?;
+                Model::EncoderClassifier(config.init(stream, encoder, *classes, device)?)
+            }
+            Self::Text { config, encoder } => {
+                Model::Text(config.init(encoder.init(stream, device)?, stream, device)?)
+            }
         })
     }
 
@@ -309,6 +365,11 @@ impl Model {
                 Self::RecurrentClassifier(model.in_precision(precision))
             }
             Self::PatchClassifier(model) => Self::PatchClassifier(model.in_precision(precision)),
+            Self::EncoderClassifier(model) => {
+                Self::EncoderClassifier(model.in_precision(precision))
+            }
+            Self::Masked(model) => Self::Masked(model.in_precision(precision)),
+            Self::Text(model) => Self::Text(model.in_precision(precision)),
         }
     }
 
@@ -340,7 +401,9 @@ impl Model {
             Self::Recurrent(model) => Some(model.embed(input, Some(lengths))),
             Self::RecurrentClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
             Self::PatchClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
-            Self::Mlp(_) | Self::Bert(_) => None,
+            Self::EncoderClassifier(model) => Some(model.encoder().embed(input, Some(lengths))),
+            Self::Masked(model) => Some(model.embed(input, Some(lengths))),
+            Self::Mlp(_) | Self::Bert(_) | Self::Text(_) => None,
         }
     }
 
@@ -357,7 +420,9 @@ impl Model {
             Self::Recurrent(model) => Some(model.embedding_width()),
             Self::RecurrentClassifier(model) => Some(model.encoder().embedding_width()),
             Self::PatchClassifier(model) => Some(model.encoder().embedding_width()),
-            Self::Mlp(_) | Self::Bert(_) => None,
+            Self::EncoderClassifier(model) => Some(model.encoder().embedding_width()),
+            Self::Masked(model) => Some(model.embedding_width()),
+            Self::Mlp(_) | Self::Bert(_) | Self::Text(_) => None,
         }
     }
 
@@ -375,12 +440,60 @@ impl Model {
             Self::BilstmAttention(model) => Some(model.logits(input, Some(lengths), None)),
             Self::RecurrentClassifier(model) => Some(model.logits(input, Some(lengths), None)),
             Self::PatchClassifier(model) => Some(model.logits(input, Some(lengths), None)),
+            Self::EncoderClassifier(model) => Some(model.logits(input, Some(lengths), None)),
             Self::BilstmMae(_)
             | Self::Bert(_)
+            | Self::Text(_)
             | Self::StackedLstm(_)
             | Self::PatchTransformer(_)
+            | Self::Masked(_)
             | Self::Dilated(_)
             | Self::Recurrent(_) => None,
+        }
+    }
+
+    /// Forecasts of windows, in units of their scale; `None` of a model that forecasts nothing.
+    ///
+    /// # Shapes
+    /// - input: `[batch, time, channel]`, normalised; lengths: `[batch]`
+    /// - statics: `[batch, static]`, of a model that has some
+    /// - the result: `[batch, output]`
+    pub fn forecast(
+        &self,
+        input: Tensor<3>,
+        lengths: &[usize],
+        statics: Option<Tensor<2>>,
+    ) -> Option<Tensor<2>> {
+        match self {
+            Self::StackedLstm(model) => Some(model.forecast(input, Some(lengths), statics, None)),
+            _ => None,
+        }
+    }
+
+    /// Scores of the labels and the evidence of texts; `None` of a model of windows.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, time]`; lengths: `[batch]`
+    pub fn scores(&self, tokens: Tensor<2, Int>, lengths: &[usize]) -> Option<TextScores> {
+        match self {
+            Self::Text(model) => Some(model.forward(tokens, Some(lengths), None)),
+            Self::Bert(model) => {
+                let labels = model.logits(tokens, Some(lengths), None);
+                Some(TextScores { labels, span: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// One vector for each text; `None` of a model of windows.
+    ///
+    /// # Shapes
+    /// - tokens: `[batch, time]`; lengths: `[batch]`
+    /// - the result: `[batch, width]`
+    pub fn embed_texts(&self, tokens: Tensor<2, Int>, lengths: &[usize]) -> Option<Tensor<2>> {
+        match self {
+            Self::Text(model) => Some(model.embed(tokens, Some(lengths))),
+            _ => None,
         }
     }
 }

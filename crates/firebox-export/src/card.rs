@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use firebox_core::{Channel, Key, Normaliser, Precision, WindowRule};
+use firebox_core::{Channel, ForecastScaler, Key, Normaliser, Precision, WindowRule};
 use serde::{Deserialize, Serialize};
 
-use crate::Architecture;
+use crate::{Architecture, TOKENIZER};
 
 /// Version of the card's form.
 pub const CARD_VERSION: u32 = 1;
@@ -21,6 +21,25 @@ pub enum Task {
     Pretraining,
     /// To tell classes of windows apart.
     Classification,
+    /// To tell what values follow a window.
+    Forecasting,
+    /// To tell which labels a text has, and where it says so.
+    Labelling,
+}
+
+/// How texts become what a model reads, and its scores what it says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextInput {
+    /// The column of texts in the tables that were learnt from.
+    pub column: String,
+    /// Tokens of a text, at most, those around it among them.
+    pub longest: usize,
+    /// The probability from which on each label is taken to hold, chosen on validation texts.
+    pub thresholds: Vec<f32>,
+    /// BLAKE3 of `tokenizer.json`, in hexadecimal digits. Empty until that is written.
+    #[serde(default)]
+    pub tokenizer: String,
 }
 
 /// What is known of a trained model beside its weights.
@@ -47,8 +66,16 @@ pub struct ModelCard {
     pub window: WindowRule,
     /// Time between two steps, in microseconds, if steps have times.
     pub interval: Option<i64>,
-    /// What windows are normalised with.
+    /// What windows are normalised with. A forecaster may see fewer channels than the data has: those
+    /// of this.
     pub normaliser: Normaliser,
+    /// What is forecast, by places among the channels of the card, and the scales that bring outputs
+    /// to the units of the data: of a forecaster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastScaler>,
+    /// Of a model of texts, whose card has no channels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextInput>,
     /// The `[data]` table that the training data was read by, without its paths: what columns mean,
     /// and what is done about defects.
     pub data: serde_json::Value,
@@ -71,7 +98,7 @@ impl ModelCard {
     /// The card as named texts, for the metadata of other formats. Every name begins with
     /// `firebox.`; what is not a plain text is JSON.
     pub fn metadata(&self) -> Vec<(String, String)> {
-        let entries = [
+        let mut entries = vec![
             ("run", self.run.clone()),
             ("version", self.firebox.clone()),
             ("task", json(&self.task).trim_matches('"').to_owned()),
@@ -85,6 +112,8 @@ impl ModelCard {
             ("training_key", self.training_key.to_string()),
             ("scores", json(&self.scores)),
         ];
+        entries.extend(self.forecast.iter().map(|forecast| ("forecast", json(forecast))));
+        entries.extend(self.texts.iter().map(|texts| ("texts", json(texts))));
         entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()
     }
 
@@ -97,13 +126,25 @@ impl ModelCard {
             ("Model", format!("`{}`", self.architecture.name())),
             ("Trained for", task(self.task).to_owned()),
             ("Training", self.trained.clone()),
-            ("Channels, in order", list(&mut self.channels.iter().map(|c| c.name.as_str()))),
-            ("Windows", self.windows()),
-            ("Normalisation", self.normalisation()),
         ];
-        if !self.classes.is_empty() {
-            let classes = list(&mut self.classes.iter().map(String::as_str));
-            rows.push(("Classes, in the order of the logits", classes));
+        let classes = list(&mut self.classes.iter().map(String::as_str));
+        if let Some(TextInput { longest, thresholds, .. }) = &self.texts {
+            rows.push(("Texts", format!("up to {longest} tokens, by `{TOKENIZER}`")));
+            rows.push(("Labels, in the order of the logits", classes));
+            let thresholds: Vec<String> = thresholds.iter().map(f32::to_string).collect();
+            let meaning = "Probabilities from which on they hold";
+            rows.push((meaning, thresholds.join(", ")));
+        } else {
+            let channels = self.normaliser.channels().iter().map(|channel| channel.name.as_str());
+            rows.push(("Channels, in order", list(&mut { channels })));
+            rows.push(("Windows", self.windows()));
+            rows.push(("Normalisation", self.normalisation()));
+            if !self.classes.is_empty() {
+                rows.push(("Classes, in the order of the logits", classes));
+            }
+        }
+        if let Some(forecast) = &self.forecast {
+            rows.push(("Outputs, in order", self.outputs(forecast)));
         }
         rows.push(("Precision", self.precision.to_string()));
         rows.push(("Key of the data", format!("`{}`", self.data_key)));
@@ -123,6 +164,28 @@ impl ModelCard {
         let settings = serde_json::to_string_pretty(&self.settings).unwrap_or_default();
         let _ = write!(out, "\n## Settings\n\n```json\n{settings}\n```\n");
         out
+    }
+
+    /// Targets and horizons of a forecaster.
+    fn outputs(&self, forecast: &ForecastScaler) -> String {
+        let names: Vec<String> =
+            self.forecast_names(forecast).into_iter().map(|name| format!("`{name}`")).collect();
+        format!(
+            "{}, a target and the steps after a window; the card's JSON holds the scales that bring them to its units",
+            names.join(", ")
+        )
+    }
+
+    /// The name of each output of a forecaster: `TARGET+STEPS`.
+    pub fn forecast_names(&self, forecast: &ForecastScaler) -> Vec<String> {
+        let rule = forecast.rule();
+        let name = |target: &usize| {
+            self.channels.get(*target).map_or_else(|| target.to_string(), |c| c.name.clone())
+        };
+        let of = |horizon: &usize| -> Vec<String> {
+            rule.targets.iter().map(|target| format!("{}+{horizon}", name(target))).collect()
+        };
+        rule.horizons.iter().flat_map(of).collect()
     }
 
     fn windows(&self) -> String {
@@ -148,6 +211,8 @@ fn task(task: Task) -> &'static str {
     match task {
         Task::Pretraining => "restoring hidden steps: use it as an encoder of windows",
         Task::Classification => "telling classes of windows apart",
+        Task::Forecasting => "telling what values follow a window",
+        Task::Labelling => "telling which labels a text has, and where it says so",
     }
 }
 

@@ -1,4 +1,5 @@
-//! A trained model as two files in a folder: `model.safetensors` and `model.json`.
+//! A trained model as files in a folder: `model.safetensors` and `model.json`, and the `tokenizer.json`
+//! of a model of texts.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,6 +18,9 @@ pub const WEIGHTS: &str = "model.safetensors";
 /// Name of the card, which is written last: without it there is no model.
 pub const CARD: &str = "model.json";
 
+/// Name of the tokenizer of a model of texts.
+pub const TOKENIZER: &str = "tokenizer.json";
+
 /// A trained model with all that is needed to use it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedModel {
@@ -24,6 +28,8 @@ pub struct SavedModel {
     pub card: ModelCard,
     /// Its weights, by PyTorch's names.
     pub parameters: Vec<Parameter>,
+    /// The content of `tokenizer.json`, of a model of texts.
+    pub tokenizer: Option<String>,
 }
 
 impl SavedModel {
@@ -55,11 +61,22 @@ impl SavedModel {
             serde_json::from_value(card).map_err(|error| refuse(error.to_string()))?;
         let path = folder.join(WEIGHTS);
         let bytes = std::fs::read(&path).map_err(at(&path))?;
-        if blake3::hash(&bytes).to_hex().as_str() != card.weights {
+        if hash(&bytes) != card.weights {
             return Err(ExportError::Damaged { path });
         }
         let parameters = parameters_from_safetensors(&bytes, &path)?;
-        Ok(Self { card, parameters })
+        let tokenizer = match &card.texts {
+            None => None,
+            Some(texts) => {
+                let path = folder.join(TOKENIZER);
+                let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+                if hash(text.as_bytes()) != texts.tokenizer {
+                    return Err(ExportError::Damaged { path });
+                }
+                Some(text)
+            }
+        };
+        Ok(Self { card, parameters, tokenizer })
     }
 
     /// Writes the model into a folder, which is made if it is not there. Files are whole or not
@@ -70,8 +87,10 @@ impl SavedModel {
     pub fn write(&self, folder: &Path) -> Result<(), ExportError> {
         std::fs::create_dir_all(folder).map_err(at(folder))?;
         let weights = self.safetensors()?;
-        let card =
-            ModelCard { weights: blake3::hash(&weights).to_hex().to_string(), ..self.card.clone() };
+        let mut card = ModelCard { weights: hash(&weights), ..self.card.clone() };
+        if let (Some(texts), Some(tokenizer)) = (&mut card.texts, &self.tokenizer) {
+            texts.tokenizer = hash(tokenizer.as_bytes());
+        }
         let text = serde_json::to_vec_pretty(&card).map_err(|e| at(folder)(e.into()))?;
         let known = folder.join(CARD);
         match std::fs::remove_file(&known) {
@@ -81,6 +100,9 @@ impl SavedModel {
             _ => {}
         }
         write_whole(&folder.join(WEIGHTS), &weights)?;
+        if let Some(tokenizer) = &self.tokenizer {
+            write_whole(&folder.join(TOKENIZER), tokenizer.as_bytes())?;
+        }
         write_whole(&known, &text)
     }
 
@@ -108,6 +130,10 @@ impl SavedModel {
         let model = self.card.architecture.build(self.parameters.clone(), device)?;
         Ok(model.in_precision(self.card.precision))
     }
+}
+
+fn hash(content: &[u8]) -> String {
+    blake3::hash(content).to_hex().to_string()
 }
 
 /// Writes a file so that it is either whole or not there, whatever was there before.

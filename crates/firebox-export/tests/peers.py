@@ -49,9 +49,11 @@ def check_onnx(path, cases):
         found = dict(zip(outputs, session.run(outputs, feed)))
         for name, value in found.items():
             what = f"{path.parent.name}/{path.name} {name} of {next(iter(feed.values())).shape}"
-            if name == "reconstruction":
+            of_tokens = name == "encoding" and "tokens" in feed and name in case
+            if of_tokens or name in ("reconstruction", "first", "last"):
                 # What stands after a length means nothing.
-                valid = (np.arange(value.shape[1])[None] < feed["lengths"][:, None])[..., None]
+                valid = np.arange(value.shape[1])[None] < feed["lengths"][:, None]
+                valid = valid.reshape(valid.shape + (1,) * (value.ndim - 2))
                 worst = max(worst, compare(what, value * valid, case[name] * valid))
             elif name == "probabilities":
                 assert np.isfinite(value).all() and ((value >= 0) & (value <= 1)).all(), what
@@ -77,7 +79,14 @@ def check_torch(folder, cases):
                     # PyTorch has no attention to nothing.
                     some = feed["lengths"].numpy() > 0
                     found, expected = found[some], expected[some]
+                    if name == "encoding":
+                        valid = firebox_models.valid_steps(lengths, x.shape[1]).numpy()[some]
+                        found, expected = found * valid, expected * valid
                 worst = max(worst, compare(what, found, expected))
+            if "first" in case:
+                valid = firebox_models.valid_steps(lengths, x.shape[1]).numpy()[..., 0]
+                for name, found in zip(["first", "last"], model.evidence(x, lengths)):
+                    worst = max(worst, compare(f"{folder.name} {name}", found.numpy() * valid, case[name] * valid))
             if "forecast" in case:
                 found = model(x, lengths, feed.get("statics")).numpy()
                 worst = max(worst, compare(f"{folder.name} forecast in PyTorch", found, case["forecast"]))
@@ -103,7 +112,7 @@ def write_from_torch(folder, case):
     with torch.no_grad():
         out = {}
         if "embedding" in case:
-            out["embedding"] = model.embed(x, lengths)
+            out["embedding"] = model.embed(x, lengths).contiguous()
         if "logits" in case:
             out["logits"] = model(x, lengths)
     save_file(out, folder / "from-torch-case.safetensors")

@@ -78,10 +78,14 @@ fn check_state_dict(folder: &Path, architecture: &Architecture) {
     let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
     let device = Device::default();
     let found = |name: &str| match (&model, given("input"), given("tokens")) {
-        (Model::Bert(bert), _, Some(Parameter { shape, values, .. })) => {
+        (model, _, Some(Parameter { shape, values, .. })) => {
             let tokens: Vec<i32> = values.iter().map(|token| *token as i32).collect();
             let data = TensorData::new(tokens, shape.clone());
-            Some(bert.logits(Tensor::<2, Int>::from_data(data, &device), Some(&lengths), None))
+            let tokens = Tensor::<2, Int>::from_data(data, &device);
+            match name {
+                "embedding" => model.embed_texts(tokens, &lengths),
+                _ => model.scores(tokens, &lengths).map(|scores| scores.labels),
+            }
         }
         (model, Some(Parameter { shape, values, .. }), _) => {
             let mut shown = values.clone();
@@ -103,7 +107,9 @@ fn check_state_dict(folder: &Path, architecture: &Architecture) {
         let rows = found.len() / lengths.len();
         for (row, (found, expected)) in found.chunks(rows).zip(values.chunks(rows)).enumerate() {
             // PyTorch has no attention to nothing.
-            if lengths[row] == 0 && matches!(architecture, Architecture::Bert { .. }) {
+            let texts =
+                matches!(architecture, Architecture::Bert { .. } | Architecture::Text { .. });
+            if lengths[row] == 0 && texts {
                 continue;
             }
             for (found, expected) in found.iter().zip(expected) {
@@ -131,12 +137,24 @@ fn write_case(folder: &Path, model: &SavedModel, case: u64) {
     let built = model.build(&Device::default()).unwrap();
     let mut out = vec![numbers("lengths", &[batch], lengths.iter().map(|l| *l as f32).collect())];
     match &built {
-        Model::Bert(bert) => {
+        Model::Bert(_) | Model::Text(_) => {
             let tokens: Vec<i32> = (0..batch * time).map(|_| draws.below(31) as i32).collect();
             let data = TensorData::new(tokens.clone(), [batch, time]);
             let input = Tensor::<2, Int>::from_data(data, &Device::default());
             out.push(numbers("tokens", &[batch, time], tokens.iter().map(|t| *t as f32).collect()));
-            out.push(tensor("logits", bert.logits(input, Some(&lengths), None)));
+            let scores = built.scores(input.clone(), &lengths).unwrap();
+            out.push(tensor("logits", scores.labels));
+            for (name, scores) in
+                ["first", "last"].into_iter().zip(scores.span.into_iter().flatten())
+            {
+                out.push(tensor(name, scores));
+            }
+            if let (Model::Text(model), Some(vectors)) =
+                (&built, built.embed_texts(input.clone(), &lengths))
+            {
+                out.push(tensor("embedding", vectors));
+                out.push(tensor("encoding", model.encoder().encode(input, Some(&lengths), None)));
+            }
         }
         _ => {
             let width = channels(architecture);
@@ -179,6 +197,11 @@ fn windows(
             out.push(steps(model, &input, lengths));
             restore(model, input, lengths, draws, out);
         }
+        Model::Masked(model) => {
+            out.push(steps(model, &input, lengths));
+            restore(model, input, lengths, draws, out);
+        }
+        Model::EncoderClassifier(model) => out.push(steps(model.encoder(), &input, lengths)),
         Model::CnnBilstm(model) => out.push(steps(model, &input, lengths)),
         Model::Transformer(model) => out.push(steps(model, &input, lengths)),
         Model::BilstmAttention(model) => out.push(steps(model, &input, lengths)),
@@ -197,7 +220,7 @@ fn windows(
             });
             out.push(tensor("forecast", model.forecast(input, Some(lengths), given, None)));
         }
-        Model::Mlp(_) | Model::Bert(_) => {}
+        Model::Mlp(_) | Model::Bert(_) | Model::Text(_) => {}
     }
 }
 

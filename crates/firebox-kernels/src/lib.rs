@@ -112,7 +112,7 @@ pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic}
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers};
 #[cfg(feature = "cube")]
-pub use cube::{GpuKernels, NoGpuKernels};
+pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
 pub use device::rounded;
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;

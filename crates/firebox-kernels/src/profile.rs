@@ -2,7 +2,8 @@
 //! operations and the bytes that it cannot do without. Where nobody records, a span costs a nanosecond,
 //! and its figures are not computed.
 //!
-//! Kernels of GPUs are launched and not waited for, so they have no span of their own.
+//! Kernels of GPUs are launched and not waited for, so they have no span: the device measures them
+//! (`cube/watch.rs`).
 
 /// Opens the span of a kernel until the end of the block: its name, its shape, additions and
 /// multiplications, numbers of four bytes read and written, and whether products are of bf16.

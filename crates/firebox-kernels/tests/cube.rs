@@ -29,7 +29,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    CpuKernels, GpuKernels, GruConfig, LstmConfig, LstmState, NoGpuKernels, dropout,
+    CpuKernels, GpuKernels, GruConfig, LaunchWatch, LaunchedWork, LstmConfig, LstmState,
+    NoGpuKernels, dropout,
 };
 use support::case::{Case, float, values};
 use support::reference::{self, Inputs, Outputs};
@@ -519,6 +520,34 @@ fn reports_can_ask_which_variant_runs_and_why_no_other() {
         assert!(double.contains("F64"), "{double}");
         let flex = GpuKernels::of_layer(&Device::flex(), DType::F32, 2, 8, 4);
         assert!(matches!(flex, Err(NoGpuKernels::NotGpu { .. })), "{flex:?}");
+    });
+}
+
+#[test]
+fn launches_are_watched_with_what_they_do_and_when_they_ran() {
+    alone(|device| {
+        let case = Case::new(config(3, 9, 1, false), &[5, 4, 5], 5, 21);
+        let device = device.autodiff();
+        // What is compiled now is not compiled under the watch.
+        case.run(&device);
+        let watch = LaunchWatch::start();
+        case.run(&device);
+        let launched = watch.end();
+        let ran = ["recurrent layer", "recurrent layer, gradients"].map(|name| {
+            let of = |work: &LaunchedWork| work.name == name;
+            let found = launched.iter().find(|one| one.work.as_ref().is_some_and(of));
+            let one = found.expect(name);
+            let work = one.work.as_ref().expect(name);
+            assert_eq!(work.shape, [1, 3, 5, 9]);
+            // At each step of each sample, nine states times four columns of nine.
+            assert_eq!(work.operations, 2.0 * (3 * 5 * 9 * 4 * 9) as f64);
+            one.ran.expect("its times")
+        });
+        assert!(ran.iter().all(|ran| !ran.duration.is_zero()), "{ran:?}");
+        assert!(ran[0].begin + ran[0].duration <= ran[1].begin, "{ran:?}");
+        // Burn's own kernels are there too, and nothing is once the watch is over.
+        assert!(launched.iter().any(|one| one.work.is_none() && !one.name.is_empty()));
+        assert!(LaunchWatch::start().end().is_empty());
     });
 }
 

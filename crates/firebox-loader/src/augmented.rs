@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use firebox_cache::{Augmenter, ParameterError, PriceScale};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
+use crate::source::{one_by_one, was_there};
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Training windows with fresh versions in each epoch, beside the same ones that
@@ -99,6 +100,18 @@ impl Source for AugmentedWindows {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
         }
         Ok(Sample { length: window.length, label: window.label })
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        let samples = one_by_one(self, epoch, indices, steps, out)?;
+        was_there(self.windows.set(), indices.first().copied().unwrap_or(0))?;
+        Ok(samples)
     }
 
     fn varies(&self) -> bool {

@@ -67,5 +67,5 @@ pub use config::{LoaderConfig, Shuffle, default_workers};
 pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, TrainLoader};
 pub use masking::{Masking, MaskingError};
-pub use resident::{Place, Resident, Room, Shelf, TrainResident, bytes_of, place};
+pub use resident::{Place, Resident, Room, TrainResident, bytes_of, place};
 pub use source::{NormalisedWindows, Relabelled, Sample, Source, TrainSamples, TrainSource};

@@ -1,13 +1,12 @@
 //! Data that stays where it is needed: uploaded or decoded once, and gathered by index afterwards.
 //!
-//! Which of the three places suits a run is decided in [`place`]; that a set is there once for
-//! several trainings, in [`Shelf`].
+//! Which of the three places suits a run is decided in [`place`]. Copies of a set share its memory, so
+//! that several trainings need it once.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use firebox_core::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::{LoadError, Sample, Source, TrainSource};
@@ -345,49 +344,3 @@ impl Source for TrainResident {
 }
 
 impl TrainSource for TrainResident {}
-
-/// Resident data by its key, for trainings that follow each other or run side by side: the trials of
-/// a search read or upload a set once.
-///
-/// What was used last stays; what was used longest ago goes when the limit is passed. A set that is
-/// in use stays alive with its users.
-#[derive(Debug)]
-pub struct Shelf {
-    limit: u64,
-    /// Used last at the end.
-    kept: Mutex<Vec<(Key, Place, TrainResident)>>,
-}
-
-impl Shelf {
-    /// A shelf that keeps up to `limit` bytes, and always the set that was used last.
-    pub fn new(limit: u64) -> Self {
-        Self { limit, kept: Mutex::default() }
-    }
-
-    /// The set of a key at a place, made if it is not there. Whoever asks for the same set meanwhile
-    /// waits for it.
-    ///
-    /// # Errors
-    ///
-    /// What `make` returns; nothing is kept then.
-    pub fn get(
-        &self,
-        key: Key,
-        place: Place,
-        make: impl FnOnce() -> Result<TrainResident, LoadError>,
-    ) -> Result<TrainResident, LoadError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().position(|(of, at, _)| (*of, *at) == (key, place));
-        let entry = match found {
-            Some(index) => kept.remove(index),
-            None => (key, place, make()?),
-        };
-        let set = entry.2.clone();
-        kept.push(entry);
-        let mut bytes: u64 = kept.iter().map(|(.., set)| set.bytes()).sum();
-        while kept.len() > 1 && bytes > self.limit {
-            bytes -= kept.remove(0).2.bytes();
-        }
-        Ok(set)
-    }
-}

@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use firebox_cache::{Samples, Shards};
-use firebox_core::{Normaliser, Storage, TrainWindows, Windows};
+use firebox_core::{Normaliser, SeriesSet, Storage, TrainWindows, Windows};
 
 use crate::LoadError;
 
@@ -117,6 +117,11 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     indices.iter().map(read).collect()
 }
 
+/// An error if values of this set that were just read, up to this sample, were not there.
+pub(crate) fn was_there(set: &SeriesSet, index: usize) -> Result<(), LoadError> {
+    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })
+}
+
 /// A source that may be trained on, and so be shuffled. Held-out windows are none:
 ///
 /// ```compile_fail
@@ -181,6 +186,22 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         let out = &mut out[..window.length as usize * channels];
         self.normaliser.apply(self.windows.set(), window, out);
         Ok(Sample { length: window.length, label: window.label })
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        let samples = one_by_one(self, epoch, indices, steps, out)?;
+        was_there(self.windows.set(), indices.first().copied().unwrap_or(0))?;
+        Ok(samples)
+    }
+
+    fn at_once(&self) -> usize {
+        at_once(self.shape())
     }
 
     fn classes(&self) -> &[String] {

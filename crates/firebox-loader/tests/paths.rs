@@ -13,7 +13,7 @@ use firebox_cache::{Store, augmented_key};
 use firebox_core::*;
 use firebox_loader::{
     AugmentedWindows, Batch, HeldOutLoader, LoadError, LoaderConfig, Masking, Place, Position,
-    Resident, Room, Sample, Shelf, Shuffle, Source, TrainLoader, TrainResident, TrainSource, place,
+    Resident, Room, Sample, Shuffle, Source, TrainLoader, TrainResident, TrainSource, place,
 };
 
 const LONGEST: usize = 37;
@@ -336,33 +336,6 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     );
 }
 
-#[test]
-fn a_shelf_makes_a_set_once_and_keeps_what_was_used_last() {
-    let shelf = Shelf::new(2 * 203 * LONGEST as u64 * 2 * 4);
-    let made = AtomicUsize::new(0);
-    let get = |name: &str| {
-        shelf.get(Key::builder(name, 1).finish(), Place::Memory, || {
-            made.fetch_add(1, Ordering::Relaxed);
-            TrainResident::read(&Ragged(203))
-        })
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| get("a").unwrap());
-        }
-    });
-    assert_eq!(made.load(Ordering::Relaxed), 1);
-    for name in ["b", "a", "c", "a"] {
-        get(name).unwrap();
-    }
-    assert_eq!(made.load(Ordering::Relaxed), 3);
-    get("b").unwrap();
-    assert_eq!(made.load(Ordering::Relaxed), 4, "it was used longest ago");
-    let failed = shelf.get(Key::builder("d", 1).finish(), Place::Memory, || Err(LoadError::Empty));
-    assert!(failed.is_err());
-}
-
-/// A random walk, split.
 fn parts() -> Split {
     let mut draws = Stream::new(1, "walk").draws();
     let mut price = 100.0;

@@ -54,6 +54,7 @@ mod encoder;
 mod encoder_layer;
 mod error;
 mod mask;
+mod masked;
 mod mlp;
 mod parameters;
 mod patch_transformer;
@@ -73,6 +74,7 @@ pub use encoder::{Encoder, pool_mean_max, valid_steps};
 pub use encoder_layer::{Activation, EncoderLayer, EncoderLayerConfig};
 pub use error::{Mismatch, ModelError};
 pub use mask::{MaskRule, StepMask};
+pub use masked::{AnyEncoder, AnyEncoderConfig, Masked, MaskedConfig};
 pub use mlp::{Mlp, MlpConfig};
 pub use parameters::{
     Layout, MapParameter, Parameter, Path, compare_parameters, layouts, map_parameters,

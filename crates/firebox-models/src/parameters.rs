@@ -81,7 +81,9 @@ impl Path {
 
     /// The layout of the parameter reached, which has this shape.
     pub fn layout(&self, shape: &[usize]) -> Layout {
-        let mut names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        // Which of several modules it is has no part in the names of its parameters.
+        let named = self.0.iter().filter(|(_, container)| !container.starts_with("Enum:"));
+        let mut names: Vec<&str> = named.map(|(name, _)| name.as_str()).collect();
         let container = self.0.last().map_or("", |(_, container)| container.as_str());
         if let Some(last) = names.last_mut() {
             *last = match (container, *last) {

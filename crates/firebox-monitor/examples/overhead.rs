@@ -81,7 +81,7 @@ fn main() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(said.is_empty(), "{said:?}");
     let share = |seconds: f64| 100.0 * seconds / (steps as f64 * step_milliseconds / 1e3);
-    let profiler = Profiler::start(ProfileConfig { warmup: 0, active: u64::MAX }).unwrap();
+    let profiler = Profiler::start(ProfileConfig { warmup: 0, active: u64::MAX }, None).unwrap();
     println!("a span beside the profiled steps: {:.1} ns", span_nanoseconds());
     drop(profiler);
     println!("{steps} steps of {step_milliseconds} ms, sampler and three trackers on");

@@ -72,11 +72,17 @@ const FULL: f64 = 0.9;
 /// Page faults a second from which a disk is being used as memory: each takes about 0.1 ms.
 const THRASHING: f64 = 100.0;
 
-/// Everything that stood out; one line that says so if nothing did. Empty for a run that took no
-/// step.
+/// Everything that stood out; one line that says so if nothing did. Of a run whose own log has no step,
+/// because it is made of trainings with logs of their own, only what the machine tells.
 pub fn advice(usage: &Usage, settings: &Settings) -> Vec<Advice> {
     if usage.steps.is_empty() {
-        return vec![];
+        let found = [
+            memory(usage, settings),
+            thrashing(usage, settings),
+            gpu_memory(usage, settings),
+            utilisation(usage, settings),
+        ];
+        return found.into_iter().flatten().collect();
     }
     let found = [
         starvation(usage, settings),
@@ -218,6 +224,10 @@ fn utilisation(usage: &Usage, settings: &Settings) -> Option<Advice> {
         let said =
             format!("while training, other processes took {} of the processor", percent(others));
         return some(said, "no setting: end other programs".to_owned());
+    }
+    // What held it up is not known where no step was told.
+    if usage.steps.is_empty() {
+        return None;
     }
     let what = if settings.on_gpu { "GPU" } else { "processor" };
     some(

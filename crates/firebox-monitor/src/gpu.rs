@@ -1,8 +1,6 @@
-//! GPUs: NVIDIA's through the driver's management library, which is loaded at run time, and AMD's
-//! through the kernel's files. Where neither is there, there is a reason instead, and nothing fails.
-//!
-//! Apple's are not watched: macOS shows their utilisation and power to the administrator alone
-//! (`powermetrics`), and no maintained crate has another way.
+//! GPUs: NVIDIA's through the driver's management library, which is loaded at run time, AMD's through
+//! the kernel's files, and Apple's through `macmon`. Where none of them is there, there is a reason
+//! instead, and nothing fails.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +9,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use crate::amd;
+use crate::apple::Apple;
 
 /// Free memory of a GPU in bytes, now. `numbered` says whether `index` counts as the driver does, as
 /// CUDA's does; otherwise it is known only where there is one GPU.
@@ -26,6 +25,7 @@ pub(crate) struct Gpus {
     library: Result<Nvml, String>,
     count: u32,
     amd: Vec<PathBuf>,
+    apple: Option<Apple>,
 }
 
 impl Gpus {
@@ -33,35 +33,41 @@ impl Gpus {
     pub(crate) fn find() -> Self {
         let amd = amd::find(Path::new(amd::CARDS));
         let library = Nvml::init().map_err(|error| {
-            format!("NVIDIA's management library says: {error}; the kernel shows no AMD card")
+            format!(
+                "NVIDIA's management library says: {error}; there is neither an AMD card that the kernel shows nor Apple silicon"
+            )
         });
-        let none = |reason: String| Self { library: Err(reason), count: 0, amd: amd.clone() };
-        match library {
-            Ok(library) => match library.device_count() {
-                Ok(0) => none("the driver shows no GPU".to_owned()),
-                Ok(count) => Self { library: Ok(library), count, amd },
-                Err(error) => none(error.to_string()),
-            },
-            Err(reason) => none(reason),
-        }
+        let counted = library.and_then(|library| match library.device_count() {
+            Ok(0) => Err("the driver shows no GPU".to_owned()),
+            Ok(count) => Ok((library, count)),
+            Err(error) => Err(error.to_string()),
+        });
+        let (library, count) = match counted {
+            Ok((library, count)) => (Ok(library), count),
+            Err(reason) => (Err(reason), 0),
+        };
+        Self { library, count, amd, apple: Apple::find() }
     }
 
     /// None, as on a machine without a driver.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Self { library: Err("not asked for".to_owned()), count: 0, amd: vec![] }
+        Self { library: Err("not asked for".to_owned()), count: 0, amd: vec![], apple: None }
     }
 
     /// Why there is nothing to ask.
     pub(crate) fn absence(&self) -> Option<&str> {
-        self.library.as_ref().err().map(String::as_str).filter(|_| self.amd.is_empty())
+        let none = self.amd.is_empty() && self.apple.is_none();
+        self.library.as_ref().err().map(String::as_str).filter(|_| none)
     }
 
     /// What each GPU does now, NVIDIA's first.
     pub(crate) fn sample(&self) -> Vec<GpuSample> {
         let amd = self.amd.iter().zip(self.count..);
         let amd = amd.map(|(device, index)| amd::sample(device, index));
-        self.nvidia().into_iter().chain(amd).collect()
+        // There is no other beside Apple's.
+        let apple = self.apple.as_ref().and_then(|apple| apple.sample(0));
+        self.nvidia().into_iter().chain(amd).chain(apple).collect()
     }
 
     fn nvidia(&self) -> Vec<GpuSample> {

@@ -32,6 +32,7 @@
 
 mod advice;
 mod amd;
+mod apple;
 mod config;
 mod control;
 mod gpu;
@@ -52,7 +53,10 @@ pub use advice::{Advice, Scaling, Settings, advice};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
 pub use gpu::free_gpu_memory;
-pub use profile::{Counted, Profile, ProfileConfig, ProfileError, Profiler, Span, SpanTotal};
+pub use profile::{
+    Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
+    Span, SpanTotal,
+};
 pub use sampler::{sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
 pub use usage::{Measure, MemoryCurve, Usage, Utilisation};

@@ -11,7 +11,7 @@ use firebox_core::{
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
 use firebox_loader::{LoaderConfig, Resident, Shuffle, default_workers};
-use firebox_models::{BiLstmMaeConfig, PatchTransformerConfig, StackedLstmConfig};
+use firebox_models::{BiLstmMaeConfig, MaskedConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_text::BertFromScratch;
 use firebox_train::TrainConfig;
@@ -372,6 +372,8 @@ pub enum ModelConfig {
     Bert(BertFromScratch),
     /// The masked Transformer over patches.
     PatchTransformer(PatchTransformerConfig),
+    /// Any other encoder of windows, which learns by masking.
+    Masked(MaskedConfig),
     /// The forecaster of reference system R2.
     StackedLstm(StackedLstmConfig),
 }

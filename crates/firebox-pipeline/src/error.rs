@@ -133,7 +133,6 @@ impl PipelineError {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Config(_)
-            | Self::Data(_)
             | Self::Split(_)
             | Self::Text(_)
             | Self::Normalise(_)
@@ -155,6 +154,7 @@ impl PipelineError {
                 StudyError::Storage(_) | StudyError::Ended { .. } => false,
                 _ => true,
             },
+            Self::Data(error) => !error.is_full_disk(),
             Self::Export(error) => error.is_bad_input(),
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),

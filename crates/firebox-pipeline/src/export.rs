@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_export::{CARD, PYTORCH, Part, SavedModel, WEIGHTS, write_whole};
+use firebox_export::{CARD, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_whole};
 
 use crate::apply::replaceable;
 use crate::error::{PipelineError, at};
@@ -73,9 +73,9 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
             file(&model, &output, request.force, model.safetensors()?, usage)
         }
         ExportFormat::Onnx => {
-            let part = request.part.unwrap_or(match model.card.architecture.classes() {
-                Some(_) => Part::Head,
-                None => Part::Encoder,
+            let part = request.part.unwrap_or(match model.card.task {
+                Task::Pretraining => Part::Encoder,
+                Task::Classification | Task::Forecasting | Task::Labelling => Part::Head,
             });
             let usage = format!(
                 "run it: onnxruntime.InferenceSession(\"{}\").run(None, {{...}})\n        \
@@ -100,19 +100,61 @@ fn file(
     let card = replaceable(&output.with_file_name(format!("{name}.md")), force, &[])?;
     let text = model.card.markdown(&how(&name, model));
     // The card first: whoever sees the file finds its card.
+    if let Some(tokenizer) = &model.tokenizer {
+        let beside = output.with_file_name(tokenizer_of(&name));
+        write_whole(&replaceable(&beside, force, &[])?, tokenizer.as_bytes())?;
+    }
     write_whole(&card, text.as_bytes())?;
     write_whole(&output, &content)?;
     Ok(Exported { output, card, usage })
 }
 
+/// Name of the tokenizer beside a file.
+fn tokenizer_of(name: &str) -> String {
+    format!("{name}.{TOKENIZER}")
+}
+
+/// How a file of a model of texts is used, for its card.
+fn how_of_texts(name: &str, longest: usize) -> String {
+    let lead = format!(
+        "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
+         threshold below on.",
+        tokenizer_of(name)
+    );
+    if name.ends_with(".onnx") {
+        return format!(
+            "`{name}` is an ONNX graph of standard operators. {lead}\n\n\
+             ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
+             tokenizer = tokenizers.Tokenizer.from_file(\"{}\")\n\
+             tokenizer.no_padding()\ntokenizer.enable_truncation({longest})\n\
+             # tokens: int64 [batch, time]; lengths: int64 [batch], the valid tokens of each text\n\
+             outputs = session.run(None, {{\"tokens\": tokens, \"lengths\": lengths}})\n```",
+            tokenizer_of(name)
+        );
+    }
+    format!(
+        "`{name}` holds the weights under PyTorch's names. {lead}\n\n\
+         ```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```\n\n\
+         The folder of `firebox export --format torch` has the class of `model`."
+    )
+}
+
 /// How a file is used, for its card.
 fn how(name: &str, model: &SavedModel) -> String {
+    if let Some(texts) = &model.card.texts {
+        return how_of_texts(name, texts.longest);
+    }
     let classes = match model.card.classes.is_empty() {
         true => "",
         false => " Logits and probabilities are in the order of the classes below.",
     };
-    let lead =
-        "Windows are cut and normalised before they are given to the model, as stated below.";
+    let mut lead =
+        "Windows are cut and normalised before they are given to the model, as stated below."
+            .to_owned();
+    if model.card.forecast.is_some() {
+        lead += " Outputs and static features are scaled: `firebox_models.py` of `firebox export --format torch` has \
+                 `statics`, which makes the one, and `restore`, which brings the other to the units of the data.";
+    }
     if name.ends_with(".onnx") {
         return format!(
             "`{name}` is an ONNX graph of standard operators. {lead}{classes}\n\n\
@@ -127,6 +169,22 @@ fn how(name: &str, model: &SavedModel) -> String {
          That module also has the class of `model`."
     )
 }
+
+/// How the folder of a model of windows is used in Python.
+const HOW_WINDOWS: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
+    `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
+    ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
+    windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
+    vectors = model.embed(*firebox_models.batch(windows))\n```";
+
+/// The same of a model of texts.
+const HOW_TEXTS: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
+    `tokenizer.json` how texts become tokens, `model.json` all that is stated below.\n\n\
+    ```python\nimport firebox_models, tokenizers, torch\n\nmodel, card = firebox_models.load(\".\")\n\
+    tokenizer = tokenizers.Tokenizer.from_file(\"tokenizer.json\")\n\
+    tokenizer.no_padding()\ntokenizer.enable_truncation(card[\"texts\"][\"longest\"])\n\
+    tokens = torch.tensor([tokenizer.encode(text).ids])\n\
+    probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
 
 /// A folder that Python can load, which is there whole or not at all.
 fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, PipelineError> {
@@ -152,11 +210,10 @@ fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, Pip
         tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(at(parent))?;
     model.write(made.path())?;
     write_whole(&made.path().join("firebox_models.py"), PYTORCH.as_bytes())?;
-    let how = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
-               `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
-               ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
-               windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
-               vectors = model.embed(*firebox_models.batch(windows))\n```";
+    let how = match model.card.texts.is_some() {
+        true => HOW_TEXTS,
+        false => HOW_WINDOWS,
+    };
     write_whole(&made.path().join("README.md"), model.card.markdown(how).as_bytes())?;
     if there {
         // Ours, as its card shows, or empty.

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
-    AugmentedWindows, LoadError, Place, Resident, Room, Shelf, Source, TrainLoader, TrainResident,
+    AugmentedWindows, LoadError, Place, Resident, Room, Source, TrainLoader, TrainResident,
     TrainSource, place,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch, is_remote};
@@ -35,13 +35,6 @@ impl Feed {
         let (value, reason) = (self.place.to_string(), self.why.clone());
         Reason { key: "loader.resident".to_owned(), value, reason }
     }
-}
-
-/// Data that several trainings of this process share, by its key: the trials of a search run one after
-/// the other or side by side. Only the set that was used last is kept.
-fn shelf() -> &'static Shelf {
-    static SHELF: OnceLock<Shelf> = OnceLock::new();
-    SHELF.get_or_init(|| Shelf::new(0))
 }
 
 impl Run<'_> {
@@ -96,14 +89,13 @@ impl Run<'_> {
             Place::Stream => {
                 return Ok(TrainLoader::new(Arc::clone(&feed.source), config, device)?);
             }
+            // The trials of a search read or upload a set once.
             Place::Device => {
-                shelf().get(feed.key, Place::Device, || TrainResident::upload(source, &device))?
+                self.shared.get("device", feed.key, || TrainResident::upload(source, &device))?
             }
-            Place::Memory => {
-                shelf().get(feed.key, Place::Memory, || TrainResident::read(source))?
-            }
+            Place::Memory => self.shared.get("memory", feed.key, || TrainResident::read(source))?,
         };
-        Ok(TrainLoader::resident(set, config, device)?)
+        Ok(TrainLoader::resident(TrainResident::clone(&set.0), config, device)?)
     }
 }
 

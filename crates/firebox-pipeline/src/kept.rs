@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task};
+use firebox_core::{Channel, ForecastScaler, Normaliser, WindowRule};
+use firebox_data::Ingested;
+use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task, TextInput};
 use firebox_models::Parameter;
 use serde_json::Value;
 
@@ -19,36 +21,105 @@ use crate::stages::{Run, Windows, name_of};
 /// Folder of the trained model within that of its run.
 pub(crate) const MODEL: &str = "model";
 
+/// Folder of the models of a run that has several, each in a folder of its own below it.
+pub(crate) const MODELS: &str = "models";
+
 /// Tables and keys that say where and how a run went, and did not shape its model.
-const NOT_SHAPING: [&str; 6] =
-    ["run.directory", "run.cache", "run.device", "monitor", "search", "data"];
+const NOT_SHAPING: [&str; 9] = [
+    "run.directory",
+    "run.cache",
+    "run.device",
+    "monitor",
+    "search",
+    "data",
+    "text.path",
+    "text.test",
+    "text.encoder.folder",
+];
 
 /// What a chain knows of what it trained.
 pub(crate) struct Kept<'a> {
     pub(crate) task: Task,
     pub(crate) architecture: Architecture,
     pub(crate) parameters: Vec<Parameter>,
-    /// Names of the classes, for a classifier.
+    /// Names of the classes or labels, for a model that tells some.
     pub(crate) classes: &'a [String],
     /// One line on what was trained.
     pub(crate) trained: &'a str,
-    pub(crate) scores: &'a [(&'static str, f64)],
+    pub(crate) scores: Vec<(String, f64)>,
+    pub(crate) shown: Shown,
+}
+
+/// What a model is shown, and what its outputs mean where they are no classes.
+pub(crate) struct Shown {
+    /// Channels of the data.
+    pub(crate) channels: Vec<Channel>,
+    /// Time between two steps, in microseconds.
+    pub(crate) interval: Option<i64>,
+    /// Of the channels that the model sees.
+    pub(crate) normaliser: Normaliser,
+    pub(crate) window: WindowRule,
+    pub(crate) forecast: Option<ForecastScaler>,
+    /// With the content of `tokenizer.json`.
+    pub(crate) texts: Option<(TextInput, String)>,
+}
+
+impl Shown {
+    /// Windows of all channels.
+    pub(crate) fn windows(run: &Run<'_>, windows: &Windows) -> Self {
+        Self::series(run, &windows.ingested, windows.normaliser.clone())
+    }
+
+    /// Windows of series, by this normalisation.
+    pub(crate) fn series(run: &Run<'_>, ingested: &Ingested, normaliser: Normaliser) -> Self {
+        Self {
+            channels: ingested.set.channels().to_vec(),
+            interval: ingested.checks.interval.map(|interval| interval.microseconds()),
+            normaliser,
+            window: run.config.window.rule(),
+            forecast: None,
+            texts: None,
+        }
+    }
+
+    /// Texts.
+    pub(crate) fn texts(input: TextInput, tokenizer: String) -> Self {
+        Self {
+            channels: vec![],
+            interval: None,
+            normaliser: Normaliser::of_nothing(),
+            window: WindowRule { length: input.longest, stride: 1, whole: true },
+            forecast: None,
+            texts: Some((input, tokenizer)),
+        }
+    }
+}
+
+/// Scores by names that may be written down.
+pub(crate) fn named(scores: &[(&'static str, f64)]) -> Vec<(String, f64)> {
+    scores.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
 impl Run<'_> {
     /// Writes the trained model into the run's folder, where it is found when it is to be used.
-    pub(crate) fn keep_model(
+    pub(crate) fn keep_model(&self, work: &Work<'_>, kept: Kept<'_>) -> Result<(), PipelineError> {
+        self.keep_model_in(work, kept, Path::new(MODEL))
+    }
+
+    /// Writes a trained model into a folder within that of the run.
+    pub(crate) fn keep_model_in(
         &self,
         work: &Work<'_>,
-        windows: &Windows,
         kept: Kept<'_>,
+        folder: &Path,
     ) -> Result<(), PipelineError> {
-        let Windows { ingested, normaliser, .. } = windows;
+        let Shown { channels, interval, normaliser, window, forecast, texts } = kept.shown;
+        let (texts, tokenizer) = texts.unzip();
         let mut settings = serde_json::to_value(self.config).unwrap_or_default();
         NOT_SHAPING.iter().for_each(|path| remove(&mut settings, path));
         let mut data = serde_json::to_value(&self.config.data).unwrap_or_default();
         ["path", "test"].iter().for_each(|path| remove(&mut data, path));
-        let finite = kept.scores.iter().filter(|(_, value)| value.is_finite());
+        let finite = kept.scores.into_iter().filter(|(_, value)| value.is_finite());
         let card = ModelCard {
             version: CARD_VERSION,
             run: name_of(work.path),
@@ -56,30 +127,31 @@ impl Run<'_> {
             task: kept.task,
             architecture: kept.architecture,
             precision: self.config.run.precision,
-            channels: ingested.set.channels().to_vec(),
+            channels,
             classes: kept.classes.to_vec(),
-            window: self.config.window.rule(),
-            interval: ingested.checks.interval.map(|interval| interval.microseconds()),
-            normaliser: normaliser.clone(),
+            window,
+            interval,
+            normaliser,
+            forecast,
+            texts,
             data,
             settings,
             data_key: self.keys.series,
             training_key: self.keys.training,
             trained: kept.trained.to_owned(),
-            scores: finite.map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            scores: finite.collect(),
             weights: String::new(),
         };
-        let model = SavedModel { card, parameters: kept.parameters };
-        Ok(model.write(&work.path.join(MODEL))?)
+        let model = SavedModel { card, parameters: kept.parameters, tokenizer };
+        Ok(model.write(&work.path.join(folder))?)
     }
 }
 
 /// Removes a key such as `run.cache`.
 fn remove(value: &mut Value, path: &str) {
-    let (table, key) = match path.rsplit_once('.') {
-        Some((table, key)) => (value.get_mut(table), key),
-        None => (Some(value), path),
-    };
+    let (tables, key) = path.rsplit_once('.').unwrap_or(("", path));
+    let named = tables.split('.').filter(|table| !table.is_empty());
+    let table = named.fold(Some(value), |value, table| value?.get_mut(table));
     if let Some(Value::Object(table)) = table {
         table.remove(key);
     }
@@ -106,7 +178,7 @@ pub(crate) fn find_model(named: &Path) -> Result<PathBuf, PipelineError> {
     {
         return Err(PipelineError::Setting(format!(
             "the run {} is of the pipeline `{}`, which keeps no model to use later in this version\n  \
-             its weights are in its checkpoints, under PyTorch's names; pretrain, finetune and pseudolabel keep their models",
+             its weights are in its checkpoints, under PyTorch's names",
             run.display(),
             json(&config.pipeline).trim_matches('"')
         )));
@@ -130,8 +202,12 @@ mod tests {
 
     #[test]
     fn keys_are_removed_and_others_stay() {
-        let mut value = serde_json::json!({ "run": { "cache": "c", "seed": 1 }, "monitor": {} });
+        let mut value = serde_json::json!({
+            "run": { "cache": "c", "seed": 1 }, "monitor": {}, "text": { "encoder": { "folder": "f", "dropout": 0 } }
+        });
         NOT_SHAPING.iter().for_each(|path| remove(&mut value, path));
-        assert_eq!(value, serde_json::json!({ "run": { "seed": 1 } }));
+        let left =
+            serde_json::json!({ "run": { "seed": 1 }, "text": { "encoder": { "dropout": 0 } } });
+        assert_eq!(value, left);
     }
 }

@@ -53,11 +53,12 @@ pub enum ConfigError {
 /// Separates tables and keys in a variable's name. With one underscore it could not be told from
 /// those in names of keys.
 const NESTING: &str = "__";
-/// Variables of this name that are no settings: the kernels, where a worker finds its study, and what
-/// the tests of this workspace are told.
-const NO_SETTINGS: [&str; 6] = [
+/// Variables of this name that are no settings: the kernels, where a worker finds its study, what was
+/// typed to start a suite, and what the tests of this workspace are told.
+const NO_SETTINGS: [&str; 7] = [
     "FIREBOX_KERNELS",
     "FIREBOX_SEARCH_ADDRESS",
+    "FIREBOX_TYPED",
     "FIREBOX_PROGRAM",
     "FIREBOX_SHARED_DATA",
     "FIREBOX_GOLDEN_FULL",
@@ -458,6 +459,7 @@ mod tests {
             ("FIREBOX_WINDOW__STRIDE", "7"),
             ("FIREBOX_RUN__SEED", "2"),
             ("FIREBOX_KERNELS", "avx2"),
+            ("FIREBOX_TYPED", "cargo xtask bench"),
         ];
         let config = read(text, &environment, &["run.seed=3", "window.normalise=robust"]).unwrap();
         assert_eq!((config.run.seed, config.window.length, config.window.stride), (3, 50, 7));

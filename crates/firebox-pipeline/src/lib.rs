@@ -112,8 +112,8 @@ pub use precision::{
 pub use prepared::{Prepared, Source, find_run};
 pub use pseudolabel::PseudolabelConfig;
 pub use search::{
-    Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig, SearchSource,
-    Searched, SpaceEntry,
+    Concurrent, Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig,
+    SearchSource, Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
 pub use text::TextConfig;

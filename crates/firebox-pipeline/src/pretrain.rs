@@ -17,7 +17,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::Feed;
-use crate::kept::Kept;
+use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::measure;
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before};
@@ -49,6 +49,7 @@ impl Chain for Pretrain {
         let at = Place {
             stream: Stream::new(config.run.seed, "weights"),
             channels: shape[1],
+            time: shape[0],
             precision: probe.precision,
             recompute: config.run.recompute,
             device: &device.device,
@@ -135,13 +136,14 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     }
     let kept = Kept {
         task: Task::Pretraining,
-        architecture: M::architecture(&run.config.model, windows.ingested.set.channels().len())?,
+        architecture: M::architecture(&run.config.model, run.shape(&windows))?,
         parameters: read_parameters(&model),
         classes: &[],
         trained: &summary,
-        scores: &scores,
+        scores: named(&scores),
+        shown: Shown::windows(run, &windows),
     };
-    run.keep_model(work, &windows, kept)?;
+    run.keep_model(work, kept)?;
     work.remade += evaluated;
     let report = measured.report(run, work.prepared.name(), &windows);
     Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))
@@ -160,6 +162,7 @@ pub(crate) fn check_names(
     let at = Place {
         stream: Stream::new(0, "names"),
         channels: 1,
+        time: config.window.length,
         precision: config.run.precision,
         recompute: false,
         device: &device.device,
@@ -209,11 +212,17 @@ impl Run<'_> {
         M::build(&self.config.model, &self.place(seed, channels))
     }
 
+    /// Steps of the longest window that a model is built for, and channels.
+    pub(crate) fn shape(&self, windows: &Windows) -> [usize; 2] {
+        [self.config.window.length, windows.ingested.set.channels().len()]
+    }
+
     /// What a model of a seed is built for.
     pub(crate) fn place(&self, seed: u64, channels: usize) -> Place<'_> {
         Place {
             stream: Stream::new(seed, "weights"),
             channels,
+            time: self.config.window.length,
             precision: self.config.run.precision,
             recompute: self.config.run.recompute,
             device: &self.device.device,

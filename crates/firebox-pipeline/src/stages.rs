@@ -163,8 +163,10 @@ pub(crate) fn run(
     let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
-    let (period, gpu) =
-        (prepared.config().monitor.period, matches!(device.backend.as_str(), "cuda" | "rocm"));
+    let (period, gpu) = (
+        prepared.config().monitor.period,
+        matches!(device.backend.as_str(), "cuda" | "rocm" | "metal"),
+    );
     let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
     firebox_train::memory::reset_peak();

@@ -4,8 +4,8 @@ use burn::tensor::Device;
 use firebox_core::{Precision, Stream};
 use firebox_export::Architecture;
 use firebox_models::{
-    BiLstmMae, ClassifierConfig, Encoder, PatchTransformer, Pretrain, RecurrentConfig,
-    RecurrentEncoder,
+    AnyEncoder, BiLstmMae, ClassifierConfig, Encoder, Masked, PatchTransformer, Pretrain,
+    RecurrentConfig, RecurrentEncoder,
 };
 
 use crate::config::ModelConfig;
@@ -23,6 +23,10 @@ macro_rules! with_pretrainable {
                 type $Model = firebox_models::PatchTransformer;
                 $value
             }
+            $crate::ModelConfig::Masked(_) => {
+                type $Model = firebox_models::Masked;
+                $value
+            }
             other => Err(other.cannot_pretrain()),
         }
     };
@@ -37,14 +41,14 @@ pub(crate) trait Pretrainable: Pretrain {
     /// The model as it is initialised.
     fn build(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError>;
 
-    /// What it is, for those who use it after training.
-    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError>;
+    /// What it is, for those who use it after training. `shape`: steps of the longest window, channels.
+    fn architecture(model: &ModelConfig, shape: [usize; 2]) -> Result<Architecture, PipelineError>;
 
     /// What a classifier on its encoder is.
     fn classifier(
         model: &ModelConfig,
         head: &ClassifierConfig,
-        channels: usize,
+        shape: [usize; 2],
         classes: usize,
     ) -> Result<Architecture, PipelineError>;
 
@@ -57,6 +61,8 @@ pub(crate) struct Place<'a> {
     /// Where its weights are drawn from.
     pub(crate) stream: Stream,
     pub(crate) channels: usize,
+    /// Steps of the longest window.
+    pub(crate) time: usize,
     pub(crate) precision: Precision,
     /// Whether layers are computed again for their gradients.
     pub(crate) recompute: bool,
@@ -72,7 +78,10 @@ impl Pretrainable for BiLstmMae {
         Ok(model.in_precision(at.precision).recomputed(at.recompute))
     }
 
-    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError> {
+    fn architecture(
+        model: &ModelConfig,
+        [_, channels]: [usize; 2],
+    ) -> Result<Architecture, PipelineError> {
         let ModelConfig::BilstmMae(config) = model else { return Err(model.is_not("bilstm-mae")) };
         Ok(Architecture::BilstmMae { config: config.clone(), channels })
     }
@@ -80,7 +89,7 @@ impl Pretrainable for BiLstmMae {
     fn classifier(
         model: &ModelConfig,
         head: &ClassifierConfig,
-        channels: usize,
+        [_, channels]: [usize; 2],
         classes: usize,
     ) -> Result<Architecture, PipelineError> {
         let (config, encoder) = (head.clone(), recurrent(model)?);
@@ -110,7 +119,10 @@ impl Pretrainable for PatchTransformer {
         Ok(model.in_precision(at.precision).recomputed(at.recompute))
     }
 
-    fn architecture(model: &ModelConfig, channels: usize) -> Result<Architecture, PipelineError> {
+    fn architecture(
+        model: &ModelConfig,
+        [_, channels]: [usize; 2],
+    ) -> Result<Architecture, PipelineError> {
         let ModelConfig::PatchTransformer(config) = model else {
             return Err(model.is_not("patch-transformer"));
         };
@@ -120,7 +132,7 @@ impl Pretrainable for PatchTransformer {
     fn classifier(
         model: &ModelConfig,
         head: &ClassifierConfig,
-        channels: usize,
+        [_, channels]: [usize; 2],
         classes: usize,
     ) -> Result<Architecture, PipelineError> {
         let ModelConfig::PatchTransformer(encoder) = model else {
@@ -135,12 +147,48 @@ impl Pretrainable for PatchTransformer {
     }
 }
 
+impl Pretrainable for Masked {
+    type Encoder = AnyEncoder;
+
+    fn build(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError> {
+        let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
+        let model = config.init(at.stream, at.channels, at.time, at.device)?;
+        Ok(model.in_precision(at.precision))
+    }
+
+    fn architecture(
+        model: &ModelConfig,
+        [time, channels]: [usize; 2],
+    ) -> Result<Architecture, PipelineError> {
+        let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
+        Ok(Architecture::Masked { config: config.clone(), channels, time })
+    }
+
+    fn classifier(
+        model: &ModelConfig,
+        head: &ClassifierConfig,
+        [time, channels]: [usize; 2],
+        classes: usize,
+    ) -> Result<Architecture, PipelineError> {
+        let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
+        let (config, encoder) = (head.clone(), config.encoder.clone());
+        Ok(Architecture::EncoderClassifier { config, encoder, channels, time, classes })
+    }
+
+    fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<AnyEncoder, PipelineError> {
+        let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
+        let encoder = config.encoder.init(at.stream, at.channels, at.time, at.device)?;
+        Ok(encoder.in_precision(at.precision))
+    }
+}
+
 impl ModelConfig {
     /// Its name in a pipeline file.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::BilstmMae(_) => "bilstm-mae",
             Self::PatchTransformer(_) => "patch-transformer",
+            Self::Masked(_) => "masked",
             Self::StackedLstm(_) => "stacked-lstm",
             Self::Bert(_) => "bert",
         }
@@ -158,6 +206,7 @@ impl ModelConfig {
         match self {
             Self::BilstmMae(model) => Ok(model.validate()?),
             Self::PatchTransformer(model) => Ok(model.validate()?),
+            Self::Masked(model) => Ok(model.validate()?),
             Self::StackedLstm(_) | Self::Bert(_) => Err(self.cannot_pretrain()),
         }
     }
@@ -165,7 +214,7 @@ impl ModelConfig {
     /// What is said of a model that does not learn by masking.
     pub(crate) fn cannot_pretrain(&self) -> PipelineError {
         PipelineError::Setting(format!(
-            "[model.{}] is not pre-trained by masking\n  set [model.bilstm-mae] or [model.patch-transformer], or leave the model out",
+            "[model.{}] is not pre-trained by masking\n  set [model.bilstm-mae], [model.patch-transformer] or [model.masked], or leave the model out",
             self.name()
         ))
     }

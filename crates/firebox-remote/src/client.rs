@@ -54,6 +54,7 @@ fn store(address: &Address, config: &RemoteConfig) -> Result<Box<dyn ObjectStore
     };
     let root = address.root.as_str();
     let boxed = |store| -> Box<dyn ObjectStore> { store };
+    refuse_endpoint(address)?;
     let made = match address.scheme {
         "s3" => AmazonS3Builder::from_env()
             .with_url(root)
@@ -81,6 +82,25 @@ fn store(address: &Address, config: &RemoteConfig) -> Result<Box<dyn ObjectStore
             .map(|store| boxed(Box::new(store))),
     };
     made.map_err(|source| failed(&address.url, config, source))
+}
+
+/// The client panics on an address of a server that is none.
+fn refuse_endpoint(address: &Address) -> Result<(), RemoteError> {
+    use object_store::aws::AmazonS3ConfigKey::Endpoint;
+    let set = AmazonS3Builder::from_env().get_config_value(&Endpoint);
+    let valid = |text: &str| {
+        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_~:/[]@%".contains(&byte);
+        host.is_some_and(|host| !host.is_empty() && host.bytes().all(allowed))
+    };
+    if address.scheme != "s3" || set.is_none_or(|text| valid(&text)) {
+        return Ok(());
+    }
+    let (url, problem) = (
+        address.url.clone(),
+        "the server in AWS_ENDPOINT_URL is no address such as http://host:9000",
+    );
+    Err(RemoteError::Url { url, problem })
 }
 
 struct Remote<'a> {
@@ -198,7 +218,8 @@ fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> Remot
 fn timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        let text = error.to_string();
+        // Errors of repeated requests also say how long they might have been repeated.
+        let text = error.to_string().replace("retry_timeout", "");
         if text.contains("timed out") || text.contains("timeout") {
             return true;
         }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -204,6 +204,23 @@ fn a_full_disk_is_an_error() {
     assert!(matches!(error, RemoteError::Io { action: "create the folder", .. }), "{error:?}");
 }
 
+/// The same program with an address that is none, at which the client would panic.
+#[test]
+fn an_address_of_a_server_that_is_none_is_refused() {
+    let cache = tempfile::tempdir().unwrap();
+    for address in ["http://127.0.0.1:9 000", "server:9000", "http://"] {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "s3_is_fetched_from_a_local_server"])
+            .env("FIREBOX_TEST_S3_NOWHERE", cache.path())
+            .env("AWS_ENDPOINT_URL", address)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{address}");
+    }
+}
+
 const MOTO: &str = "
 import boto3, sys
 from moto.server import ThreadedMotoServer
@@ -216,7 +233,7 @@ client.create_bucket(Bucket='bars')
 content = bytes(at * 31 % 251 for at in range(25500))
 for name in ['deep/bars.csv', 'deep/more.csv', 'deep/deeper/no.csv']:
     client.put_object(Bucket='bars', Key=name, Body=content)
-print(port, flush=True)
+print('port', port, flush=True)
 sys.stdin.read()
 ";
 
@@ -235,6 +252,11 @@ fn s3_is_fetched_from_a_local_server() {
         assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
         return;
     }
+    if let Some(cache) = std::env::var_os("FIREBOX_TEST_S3_NOWHERE") {
+        let error = get("s3://bars/deep/bars.csv", Path::new(&cache)).unwrap_err();
+        assert!(error.to_string().contains("AWS_ENDPOINT_URL is no address"), "{error}");
+        return;
+    }
     let Some(python) = std::env::var_os("FIREBOX_TEST_PYTHON") else {
         eprintln!("skipped: FIREBOX_TEST_PYTHON names no Python with moto[server] and boto3");
         return;
@@ -246,21 +268,22 @@ fn s3_is_fetched_from_a_local_server() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut port = String::new();
-    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+    // The server has something to say of its own, too.
+    let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
+    let port = lines.find_map(|line| Some(line.unwrap().strip_prefix("port ")?.to_owned()));
+    let port = port.unwrap();
     let cache = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "s3_is_fetched_from_a_local_server"])
         .env("FIREBOX_TEST_S3_CACHE", cache.path())
-        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", port.trim()))
+        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
         .env("AWS_ACCESS_KEY_ID", "test")
         .env("AWS_SECRET_ACCESS_KEY", "test")
         .env("AWS_REGION", "us-east-1")
         .status()
         .unwrap();
     drop(server.stdin.take());
-    let mut rest = String::new();
-    server.stdout.as_mut().unwrap().read_to_string(&mut rest).unwrap();
+    drop(server.stdout.take());
     server.wait().unwrap();
     assert!(status.success());
 }

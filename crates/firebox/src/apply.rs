@@ -23,11 +23,16 @@ Examples:
 
 const PREDICT_EXAMPLES: &str = "\
 The file has one row for each window: series, start and end (the times of its first and last
-step), its class and the probability of every class, in the order of files, series and time.
+step), then its class and the probability of every class, or the forecast of every target and
+horizon in the target's own units (TARGET+STEPS), in the order of files, series and time. Of a
+text it has the file and the row, every label with its probability, and the evidence with its
+place in characters.
 
 Examples:
   firebox predict finetune-91d40c2a bars.parquet --output classes.parquet
-  firebox predict finetune-91d40c2a bars/ --output classes.parquet --stride 105";
+  firebox predict finetune-91d40c2a bars/ --output classes.parquet --stride 105
+  firebox predict forecast-0b5c41d2 demand.parquet --output forecasts.parquet
+  firebox predict text-77aa0e1b letters.csv --output labels.parquet";
 
 #[derive(Args)]
 #[command(after_help = EMBED_EXAMPLES)]
@@ -50,7 +55,7 @@ pub(crate) struct PredictFlags {
 struct ApplyFlags {
     /// The run: its folder, or its name within the runs folder; or the folder of a model.
     run: PathBuf,
-    /// Files or folders of new data: Parquet, CSV, Arrow, .npy or .ts.
+    /// Files or folders of new data: Parquet, CSV, Arrow, .npy or .ts; tables of texts.
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
     /// The Parquet file to write.
@@ -62,7 +67,7 @@ struct ApplyFlags {
     /// Steps between the starts of two windows; by default as in training.
     #[arg(long, value_name = "STEPS")]
     stride: Option<usize>,
-    /// Windows of a batch.
+    /// Windows or texts of a batch.
     #[arg(long, default_value_t = 256, value_name = "WINDOWS", value_parser = at_least_one)]
     batch: usize,
     /// Type of the operands of products, f32 or bf16; by default as in training.
@@ -127,14 +132,14 @@ fn apply(flags: &ApplyFlags, wanted: Wanted) -> anyhow::Result<ExitCode> {
         say("interrupted; nothing was written")?;
         return Ok(ExitCode::from(130));
     };
-    let what = match wanted {
-        Wanted::Embedding { .. } => format!("vectors of {}", applied.width),
-        Wanted::Prediction => format!("predictions of {} classes", applied.width),
-    };
     let rate = applied.windows as f64 / applied.seconds.max(1e-9);
+    let (rows, of) = match applied.series {
+        0 => ("texts", String::new()),
+        series => ("windows", format!(" of {series} series")),
+    };
     say(format_args!(
-        "{} windows of {} series in {} files: {what} in {:.1} s ({rate:.0} windows/s)",
-        applied.windows, applied.series, applied.files, applied.seconds
+        "{} {rows}{of} in {} files: {} in {:.1} s ({rate:.0} {rows}/s)",
+        applied.windows, applied.files, applied.what, applied.seconds
     ))?;
     say(format_args!("written {}", applied.output.display()))?;
     Ok(ExitCode::SUCCESS)

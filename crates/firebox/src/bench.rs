@@ -90,8 +90,9 @@ struct SuiteFlags {
     /// Fewer and shorter cases, for a look or a CI machine.
     #[arg(long)]
     quick: bool,
-    /// Minutes that it may take; they decide how many rounds there are.
-    #[arg(long, default_value_t = 15.0)]
+    /// Minutes that it may take; they decide how many rounds there are, and beside how many cases the
+    /// peer runs. What there is no time for is listed. The last one counts.
+    #[arg(long, default_value_t = 15.0, overrides_with = "minutes")]
     minutes: f64,
     /// Only these parts: table, watching, matrix, scaling.
     #[arg(long, value_delimiter = ',', value_name = "PART,…")]
@@ -170,8 +171,11 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {
-    let typed: Vec<String> =
-        std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
+    // Who starts this for somebody says what that one has typed.
+    let typed = std::env::var("FIREBOX_TYPED").unwrap_or_else(|_| {
+        let own = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned());
+        ["firebox".to_owned()].into_iter().chain(own).collect::<Vec<_>>().join(" ")
+    });
     let torch = flags.peers.map(|PeerName::Torch| TorchConfig {
         python: flags.python.clone(),
         script: flags.torch_steps.clone(),
@@ -185,7 +189,7 @@ fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {
     let device = device::choose(&flags.device)?;
     let config = SuiteConfig {
         program: std::env::current_exe()?,
-        command: format!("firebox {}", typed.join(" ")),
+        command: typed,
         // What `auto` found, so that each case gets the same.
         device: match flags.device.as_str() {
             "auto" => device.backend.clone(),

@@ -65,9 +65,9 @@ enum Command {
     Doctor(doctor::DoctorFlags),
     /// Time whole training steps of a reference workload on noise, or many in the suite.
     Bench(bench::BenchFlags),
-    /// Turn windows of new data into vectors with the trained model of a run.
+    /// Turn windows of new data, or texts, into vectors with the trained model of a run.
     Embed(apply::EmbedFlags),
-    /// Tell the classes of windows of new data with the trained model of a run.
+    /// Tell classes, forecasts or labels of new data with the trained model of a run.
     Predict(apply::PredictFlags),
     /// Write the trained model of a run for other programs: safetensors, ONNX, PyTorch.
     Export(export::ExportFlags),

@@ -75,7 +75,7 @@ fn of_series(
         Bars { closed: series.time.iter().map(|t| t + shift).collect(), open, high, low, close };
     let (base, last) = resample(&rows, frames.base.microseconds());
     let mut out = Series { name: series.name.clone(), origin: series.origin, ..Series::default() };
-    let mut labels = Vec::new();
+    let (mut time, mut values, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     let mut checks = TimeframeChecks { bars: base.len() as u64, ..TimeframeChecks::default() };
     let mut start = 0;
     for end in 1..=base.len() {
@@ -92,18 +92,19 @@ fn of_series(
         checks.warmup += ready as u64;
         checks.lost_runs += u64::from(ready == run.len());
         if ready < run.len() {
-            out.segments.push(out.time.len()..out.time.len() + run.len() - ready);
+            out.segments.push(time.len()..time.len() + run.len() - ready);
         }
         if let Some(error) = not_finite(series, &columns, ready, &run, frames) {
             return Err(error);
         }
         for t in ready..run.len() {
-            out.time.push(run.closed[t]);
-            out.values.extend(columns.iter().map(|column| column[t]));
+            time.push(run.closed[t]);
+            values.extend(columns.iter().map(|column| column[t]));
             labels.push(last[start + t]);
         }
         start = end;
     }
+    (out.time, out.values) = (time.into(), values.into());
     out.labels = match &series.labels {
         StepLabels::PerStep(of) => StepLabels::PerStep(labels.iter().map(|row| of[*row]).collect()),
         whole => whole.clone(),

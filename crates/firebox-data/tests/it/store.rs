@@ -33,7 +33,7 @@ fn what_is_stored_is_known_without_reading_it() {
     let data = files.ingest("a.csv", "").unwrap();
     let peek = || firebox_data::stored_checks(&files.cache(), data.key);
     assert_eq!(peek(), Some(data.checks.clone()));
-    let file = firebox_data::stored_at(&files.cache(), data.key).join("series.arrow");
+    let file = firebox_data::stored_at(&files.cache(), data.key).join("values.npy");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(peek(), None);
@@ -48,7 +48,7 @@ fn a_second_run_reuses_and_gives_the_same() {
     let second = run(&files, &config);
     assert!(second.reused);
     assert_eq!((&second.set, &second.checks, second.key), (&first.set, &first.checks, first.key));
-    let bucket = files.cache().join("series-v1");
+    let bucket = files.cache().join("series-v2");
     assert_eq!(std::fs::read_dir(bucket).unwrap().count(), 1, "nothing else is left there");
 }
 
@@ -73,15 +73,20 @@ fn any_damage_is_found_and_made_good() {
     let (files, config) = setup();
     let first = run(&files, &config);
     let folder = stored_at(&files.cache(), first.key);
-    let damage: [&dyn Fn(); 7] = [
+    let damage: [&dyn Fn(); 9] = [
         &|| {
-            let mut bytes = std::fs::read(folder.join("series.arrow")).unwrap();
+            let mut bytes = std::fs::read(folder.join("values.npy")).unwrap();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
-            std::fs::write(folder.join("series.arrow"), bytes).unwrap();
+            std::fs::write(folder.join("values.npy"), bytes).unwrap();
         },
-        &|| std::fs::write(folder.join("series.arrow"), "").unwrap(),
-        &|| std::fs::remove_file(folder.join("series.arrow")).unwrap(),
+        &|| std::fs::write(folder.join("values.npy"), "").unwrap(),
+        &|| std::fs::remove_file(folder.join("values.npy")).unwrap(),
+        &|| std::fs::remove_file(folder.join("labels.npy")).unwrap(),
+        &|| {
+            let bytes = std::fs::read(folder.join("time.npy")).unwrap();
+            std::fs::write(folder.join("time.npy"), &bytes[..bytes.len() - 8]).unwrap();
+        },
         &|| std::fs::write(folder.join("manifest.json"), "{}").unwrap(),
         &|| std::fs::write(folder.join("manifest.json"), "").unwrap(),
         &|| std::fs::remove_file(folder.join("manifest.json")).unwrap(),
@@ -115,7 +120,7 @@ fn runs_at_the_same_time_all_succeed() {
         assert!(sets.windows(2).all(|pair| pair[0] == pair[1]));
     });
     assert!(run(&files, &config).reused);
-    let bucket = files.cache().join("series-v1");
+    let bucket = files.cache().join("series-v2");
     assert_eq!(std::fs::read_dir(bucket).unwrap().count(), 1);
 }
 
@@ -133,6 +138,6 @@ fn a_cache_that_cannot_be_written_is_an_error() {
     files.write("cache", "a file where the folder should be");
     let error = ingest(&config, &files.cache(), &Silent).unwrap_err();
     assert!(
-        crate::render(&error, files.0.path()).starts_with("cannot make the folder cache/series-v1")
+        crate::render(&error, files.0.path()).starts_with("cannot make the folder cache/series-v2")
     );
 }

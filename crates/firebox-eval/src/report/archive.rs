@@ -26,22 +26,26 @@ pub enum Recipe {
     Majority,
     /// An encoder as it is initialised, frozen, under a support vector machine.
     RandomSvm,
+    /// Features of fixed kernels ([`RandomKernels`](crate::RandomKernels)), under a support vector
+    /// machine. Nothing is pre-trained.
+    RandomKernels,
     /// The pre-trained encoder, frozen, under logistic regression.
     FrozenLogistic,
     /// The pre-trained encoder, frozen, under a support vector machine.
     FrozenSvm,
     /// The pre-trained encoder, trained on with the labels.
     FineTuned,
-    /// The mean of the shares that the fine-tuned encoders and the support vector machines of all
-    /// seeds give each class.
+    /// The mean of the shares that the fine-tuned encoders, the support vector machines on the frozen
+    /// ones, and those on fixed kernels give each class, of all seeds.
     Ensemble,
 }
 
 impl Recipe {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Majority,
         Self::RandomSvm,
+        Self::RandomKernels,
         Self::FrozenLogistic,
         Self::FrozenSvm,
         Self::FineTuned,
@@ -53,6 +57,7 @@ impl Recipe {
         match self {
             Self::Majority => "majority class",
             Self::RandomSvm => "random + SVM",
+            Self::RandomKernels => "kernels + SVM",
             Self::FrozenLogistic => "frozen + logistic",
             Self::FrozenSvm => "frozen + SVM",
             Self::FineTuned => "fine-tuned",

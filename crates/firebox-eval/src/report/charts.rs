@@ -32,6 +32,9 @@ pub(super) struct CurveChart<'a> {
     pub(super) axis: &'a str,
     pub(super) value: &'a str,
     pub(super) curves: Vec<Curve<'a>>,
+    /// Whether values that differ much stand on a logarithmic axis, as losses do; what is measured on
+    /// the data stays on a linear one.
+    pub(super) wide: bool,
     /// A value marked over the whole width, with its name.
     pub(super) level: Option<(f64, &'a str)>,
 }
@@ -55,7 +58,10 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
     let level = chart.level.filter(|(level, _)| *level <= 3.0 * y_range[1]);
     let y_range = level.map_or(y_range, |(level, _)| [y_range[0], y_range[1].max(level)]);
     let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
-    let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
+    let y = match chart.wide {
+        true => Scale::fitting(y_range, HEIGHT - BOTTOM, TOP),
+        false => Scale::with_margin(y_range, HEIGHT - BOTTOM, TOP),
+    };
     let mut body = axes(&x, &y, chart.axis);
     if let Some((value, name)) = level {
         let at = coordinate(y.at(value));

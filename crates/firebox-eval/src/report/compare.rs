@@ -133,6 +133,7 @@ impl SideBySide {
                 axis: "step",
                 value,
                 curves: curves.collect(),
+                wide: true,
                 level: None,
             })
         };

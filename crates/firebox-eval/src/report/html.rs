@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::plot::escape;
+use super::plot::{escape, prose};
 use super::{Report, Table, sections};
 use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
@@ -71,7 +71,7 @@ impl Report {
 
     fn head(&self) -> String {
         let (tone, outcome) = (tone(self.verdict.outcome), label(self.verdict.outcome));
-        let sentence = escape(&self.verdict.sentence);
+        let sentence = prose(&self.verdict.sentence);
         let mut out = format!(
             "<header>\n<p class=\"verdict {tone}\"><strong class=\"pill\">{outcome}</strong> <span>{sentence}</span></p>\n<h1>{}</h1>\n",
             escape(&self.title)
@@ -166,6 +166,7 @@ impl Report {
             (None, Some(last)) => {
                 card("Last training loss", &significant(last.train_loss), &[total], "")
             }
+            (None, None) if self.trained_in_parts() => String::new(),
             (None, None) => card("Training", "–", &["No epoch was trained.".to_owned()], ""),
         }
     }
@@ -182,7 +183,7 @@ pub(super) fn card(title: &str, value: &str, notes: &[String], tone: &str) -> St
     let notes: String = notes
         .iter()
         .filter(|note| !note.is_empty())
-        .map(|note| format!("<p>{}</p>", escape(note)))
+        .map(|note| format!("<p>{}</p>", prose(note)))
         .collect();
     format!(
         "<div class=\"card {tone}\"><h3>{}</h3><p class=\"value\">{}</p>{notes}</div>\n",
@@ -240,7 +241,7 @@ pub(super) fn table(table: &Table, heading: bool) -> String {
         let _ = writeln!(out, "<h3>{}</h3>", escape(&table.title));
     }
     if !table.note.is_empty() {
-        let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(&table.note));
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", prose(&table.note));
     }
     let _ = write!(
         out,

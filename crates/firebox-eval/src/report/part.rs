@@ -7,7 +7,7 @@ use super::Table;
 use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
 use super::compare::COLOURS;
 use super::html::table;
-use super::plot::escape;
+use super::plot::prose;
 use crate::Estimate;
 use crate::text::{percent, significant};
 
@@ -117,7 +117,7 @@ impl Part {
     pub(super) fn html(&self) -> String {
         let mut out = String::new();
         if !self.lead.is_empty() {
-            out += &format!("<p class=\"lead\">{}</p>\n", escape(&self.lead));
+            out += &format!("<p class=\"lead\">{}</p>\n", prose(&self.lead));
         }
         if !self.charts.is_empty() {
             let charts: String = self.charts.iter().map(Chart::html).collect();
@@ -141,7 +141,7 @@ impl Chart {
                     dots: line.points.len() <= 40,
                 });
                 let curves = curves.collect();
-                curve_chart(&CurveChart { title, axis, value, curves, level: None })
+                curve_chart(&CurveChart { title, axis, value, curves, wide: false, level: None })
             }
             Self::Intervals { title, rows, share, from_zero } => {
                 let rows: Vec<IntervalRow> = rows

@@ -25,6 +25,20 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
+/// The same for running text, in which what stands between backticks is a name.
+pub(super) fn prose(text: &str) -> String {
+    let escaped = escape(text);
+    let parts: Vec<&str> = escaped.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return escaped;
+    }
+    let marked = |(place, part): (usize, &&str)| match place % 2 {
+        0 => (*part).to_owned(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(marked).collect()
+}
+
 /// A coordinate with at most one decimal.
 pub(super) fn coordinate(value: f64) -> String {
     if !value.is_finite() {
@@ -65,10 +79,15 @@ impl Scale {
         if low > 0.0 && high.is_finite() && high / low >= 30.0 {
             Self { low, high, from, to, logarithmic: true }
         } else {
-            let margin = 0.05 * (high - low);
-            let bottom = if low >= 0.0 { (low - margin).max(0.0) } else { low - margin };
-            Self::linear([bottom, high + margin], from, to)
+            Self::with_margin([low, high], from, to)
         }
+    }
+
+    /// A linear axis with some room beyond the values, but none below zero if all are above it.
+    pub(super) fn with_margin([low, high]: [f64; 2], from: f64, to: f64) -> Self {
+        let margin = 0.05 * (high - low);
+        let bottom = if low >= 0.0 { (low - margin).max(0.0) } else { low - margin };
+        Self::linear([bottom, high + margin], from, to)
     }
 
     /// The same on a logarithmic axis, for positive values.
@@ -214,6 +233,13 @@ mod tests {
         check([0.0, 3e-6], 3, &["0", "1e−6", "2e−6", "3e−6"]);
         check([5.0, 5.0], 2, &["2.5", "5.0", "7.5"]);
         check([f64::NAN, 1.0], 2, &["0", "0.5", "1.0"]);
+    }
+
+    #[test]
+    fn names_in_running_text_are_marked() {
+        assert_eq!(prose("of `a<b` and `c`"), "of <code>a&lt;b</code> and <code>c</code>");
+        assert_eq!(prose("one ` alone"), "one ` alone");
+        assert_eq!(prose(""), "");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
 use super::html::{Section, table};
-use super::plot::{coordinate, escape};
+use super::plot::{coordinate, escape, prose};
 use super::{Report, StepPoint, pictures, tables};
 use crate::text::{capitalised, count, duration, percent, significant};
 use crate::verdict::compared;
@@ -49,7 +49,7 @@ fn warnings(report: &Report) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let items: String = all.iter().map(|warning| format!("<li>{}</li>", escape(warning))).collect();
+    let items: String = all.iter().map(|warning| format!("<li>{}</li>", prose(warning))).collect();
     format!("<ul class=\"warnings\">{items}</ul>\n")
 }
 
@@ -158,7 +158,13 @@ fn reconstruction(report: &Report) -> String {
 fn training(report: &Report) -> String {
     let curves = &report.curves;
     if curves.steps.is_empty() && curves.epochs.is_empty() {
-        return "<p>Nothing was trained in this run.</p>\n".to_owned();
+        let said = match report.trained_in_parts() {
+            true => prose(
+                "Each training of this run has a folder of its own below `parts`, with its curves in `history.jsonl`.",
+            ),
+            false => "Nothing was trained in this run.".to_owned(),
+        };
+        return format!("<p>{said}</p>\n");
     }
     let of = |value: fn(&StepPoint) -> f64| {
         curves.steps.iter().map(|point| (point.step as f64, value(point))).collect::<Vec<_>>()
@@ -171,7 +177,7 @@ fn training(report: &Report) -> String {
     };
     let curve = |name, class, points, dots| Curve { name, class, points, dots };
     let chart = |title, value, curves, level| {
-        curve_chart(&CurveChart { title, axis: "step", value, curves, level })
+        curve_chart(&CurveChart { title, axis: "step", value, curves, wide: true, level })
     };
     let few = curves.epochs.len() <= 40;
     let by_epoch = vec![
@@ -208,7 +214,7 @@ fn training(report: &Report) -> String {
 }
 
 fn machine(report: &Report) -> String {
-    let notes = report.machine.notes.iter().map(|note| format!("<p>{}</p>\n", escape(note)));
+    let notes = report.machine.notes.iter().map(|note| format!("<p>{}</p>\n", prose(note)));
     let memory = report.machine.memory.iter();
     let memory = memory.map(|chart| format!("<div class=\"grid\">{}</div>\n", chart.html()));
     notes.chain(memory).collect::<String>() + &table(&tables::machine(report), false)

@@ -58,7 +58,7 @@ impl Graph<'_> {
         self.node("Cast", &[value], &[("to", Setting::Int(i64::from(kind)))])
     }
 
-    fn axis_of(&mut self, value: &Value, axis: i64) -> Value {
+    pub(super) fn axis_of(&mut self, value: &Value, axis: i64) -> Value {
         let (shape, axis) = (self.node("Shape", &[value], &[]), self.int(axis));
         self.node("Gather", &[&shape, &axis], &[("axis", Setting::Int(0))])
     }
@@ -100,7 +100,12 @@ impl Graph<'_> {
         self.linear_named(x, &format!("{prefix}.weight"), &format!("{prefix}.bias"))
     }
 
-    fn linear_named(&mut self, x: &Value, weight: &str, bias: &str) -> Result<Value, ExportError> {
+    pub(super) fn linear_named(
+        &mut self,
+        x: &Value,
+        weight: &str,
+        bias: &str,
+    ) -> Result<Value, ExportError> {
         let product = self.product(x, weight)?;
         let bias = self.weight(bias)?;
         Ok(self.node("Add", &[&product, &bias], &[]))
@@ -134,9 +139,19 @@ impl Graph<'_> {
     }
 
     pub(super) fn layer_norm(&mut self, x: &Value, prefix: &str) -> Result<Value, ExportError> {
+        self.layer_norm_by(x, prefix, EPSILON)
+    }
+
+    /// With what is added to the variance.
+    pub(super) fn layer_norm_by(
+        &mut self,
+        x: &Value,
+        prefix: &str,
+        epsilon: f32,
+    ) -> Result<Value, ExportError> {
         let weight = self.weight(&format!("{prefix}.weight"))?;
         let bias = self.weight(&format!("{prefix}.bias"))?;
-        let settings = [("axis", Setting::Int(-1)), ("epsilon", Setting::Float(EPSILON))];
+        let settings = [("axis", Setting::Int(-1)), ("epsilon", Setting::Float(epsilon))];
         Ok(self.node("LayerNormalization", &[x, &weight, &bias], &settings))
     }
 
@@ -435,6 +450,19 @@ impl Graph<'_> {
         let (time, axis) = (self.axis_of(like, 1), self.ints(&[1]));
         let (from, to) = (self.ints(&[0]), self.unsqueeze(&time, &[0]));
         self.node("Slice", &[x, &from, &to, &axis], &[])
+    }
+
+    /// As many steps as `like` has, zeros behind those that there are: `[batch, time or fewer, f]` →
+    /// `[batch, time, f]`.
+    pub(super) fn padded_to(&mut self, x: &Value, like: &Value) -> Value {
+        let (own, time) = (self.axis_of(x, 1), self.axis_of(like, 1));
+        let missing = self.node("Sub", &[&time, &own], &[]);
+        let missing = self.unsqueeze(&missing, &[0]);
+        let (before, after) = (self.ints(&[0, 0, 0, 0]), self.ints(&[0]));
+        let settings = [("axis", Setting::Int(0))];
+        let pads = self.node("Concat", &[&before, &missing, &after], &settings);
+        let zero = self.float(0.0);
+        self.node("Pad", &[x, &pads, &zero], &[("mode", Setting::Text("constant"))])
     }
 
     /// `[batch, a]`, `[batch, b]` → `[batch, a + b]`

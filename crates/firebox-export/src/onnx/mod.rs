@@ -6,6 +6,7 @@ mod graph;
 mod layers;
 mod models;
 pub mod proto;
+mod text;
 
 use firebox_models::Parameter;
 use prost::Message;
@@ -32,7 +33,8 @@ pub enum Part {
     /// What the model was trained for: `reconstruction` `[batch, time, channel]` of a masked
     /// autoencoder, whose further input `mask` `[batch, time]` says which steps are hidden, or
     /// `logits` and `probabilities` `[batch, class]` of a classifier, or `forecast` `[batch, output]` of a
-    /// forecaster, which may have a further input `statics` `[batch, static]`.
+    /// forecaster, which may have a further input `statics` `[batch, static]`. A model of texts that finds
+    /// evidence has `first` and `last` `[batch, time]`, too, scores of each token as its ends.
     Head,
 }
 

@@ -1,15 +1,16 @@
 //! The graph of each model of the zoo: encoders of windows, and what stands on them.
 
 use firebox_models::{
-    BertConfig, BiLstmAttentionConfig, ClassifierConfig, CnnBiLstmConfig, DilatedConfig,
-    EncoderLayerConfig, PatchTransformerConfig, RecurrentConfig, StackedLstmConfig, StepPooling,
-    TransformerConfig,
+    AnyEncoderConfig, BertConfig, BiLstmAttentionConfig, ClassifierConfig, CnnBiLstmConfig,
+    DilatedConfig, EncoderLayerConfig, PatchTransformerConfig, RecurrentConfig, StackedLstmConfig,
+    StepPooling, TransformerConfig,
 };
 
 use super::Part;
 use super::graph::{Axis, Graph, Setting, Value};
 use super::layers::{Cell, Recurrent, Valid};
 use super::proto::{FLOAT, INT64};
+use super::text::text;
 use crate::{Architecture, ExportError};
 
 const BATCH: Axis = Axis::Free("batch");
@@ -40,6 +41,7 @@ pub(super) fn model(
             mlp(graph, [*time, *channels], *classes)
         }
         (Architecture::Bert { config }, part) => bert(graph, config, part),
+        (Architecture::Text { config, encoder }, part) => text(graph, config, encoder, part),
         (Architecture::BilstmMae { config, channels }, Part::Head) => {
             let (input, valid) = sequences(graph, *channels);
             let hidden = graph.mask();
@@ -68,9 +70,22 @@ pub(super) fn model(
             let encoded = encoder(graph, architecture)?;
             forecast(graph, &encoded, *statics, *outputs)
         }
+        (Architecture::Masked { config, channels, .. }, Part::Head) => {
+            let (input, valid) = sequences(graph, *channels);
+            let hidden = graph.mask();
+            let shown = graph.hide(&input, &hidden, "mask_token")?;
+            let shown = graph.without_padding(&shown, &valid);
+            let encoded = within_encoder(graph, &config.encoder, &shown, valid)?;
+            let steps = graph.linear(&encoded.steps, "decoder")?;
+            let steps = graph.reshape(&steps, &[0, -1, *channels as i64]);
+            let steps = graph.padded_to(&steps, &input);
+            restored(graph, &steps, *channels);
+            Ok(())
+        }
         (
             Architecture::RecurrentClassifier { config, classes, .. }
-            | Architecture::PatchClassifier { config, classes, .. },
+            | Architecture::PatchClassifier { config, classes, .. }
+            | Architecture::EncoderClassifier { config, classes, .. },
             Part::Head,
         ) => {
             let encoded = encoder(graph, architecture)?;
@@ -160,10 +175,38 @@ fn encoder(graph: &mut Graph<'_>, architecture: &Architecture) -> Result<Encoded
             graph.within("");
             encoded
         }
-        Architecture::Mlp { .. } | Architecture::Bert { .. } => {
+        Architecture::Masked { config, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            within_encoder(graph, &config.encoder, &x, valid)
+        }
+        Architecture::EncoderClassifier { encoder, channels, .. } => {
+            let (x, valid) = sequences(graph, *channels);
+            within_encoder(graph, encoder, &x, valid)
+        }
+        Architecture::Mlp { .. } | Architecture::Bert { .. } | Architecture::Text { .. } => {
             Err(ExportError::NoEncoder { model: architecture.name() })
         }
     }
+}
+
+/// An encoder whose parameters stand behind `encoder.`.
+fn within_encoder(
+    graph: &mut Graph<'_>,
+    encoder: &AnyEncoderConfig,
+    x: &Value,
+    valid: Valid,
+) -> Result<Encoded, ExportError> {
+    graph.within("encoder.");
+    let encoded = match encoder {
+        AnyEncoderConfig::Recurrent(config) => recurrent(graph, config, x, valid),
+        AnyEncoderConfig::Dilated(config) => dilated(graph, config, x, valid),
+        AnyEncoderConfig::Transformer(config) => transformer(graph, config, x, valid),
+        AnyEncoderConfig::CnnBilstm(config) => cnn_bilstm(graph, config, x, &valid),
+        AnyEncoderConfig::BilstmAttention(config) => bilstm_attention(graph, config, x, valid),
+        AnyEncoderConfig::StackedLstm(config) => stacked_lstm(graph, config, x.clone(), valid),
+    };
+    graph.within("");
+    encoded
 }
 
 /// The windows that a model reads.

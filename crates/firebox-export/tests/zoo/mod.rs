@@ -6,9 +6,10 @@ use burn::tensor::Device;
 use firebox_core::{Channel, Key, Normaliser, Precision, Role, Stream, WindowRule};
 use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{
-    Activation, BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, Cell, ClassifierConfig,
-    CnnBiLstmConfig, DilatedConfig, MlpConfig, Parameter, PatchTransformerConfig, RecurrentConfig,
-    StackedLstmConfig, StepPooling, TransformerConfig,
+    Activation, AnyEncoderConfig, BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, Cell,
+    ClassifierConfig, CnnBiLstmConfig, DilatedConfig, Disentangled, MaskedConfig, MlpConfig,
+    Parameter, PatchTransformerConfig, Pooling, RecurrentConfig, StackedLstmConfig, StepPooling,
+    TextAttention, TextEncoderConfig, TextHeadsConfig, TransformerConfig, Windowed,
 };
 
 /// A name, and a model of each kind; the same kinds in other shapes, too.
@@ -178,7 +179,149 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 classes: 4,
             },
         ),
+        ("masked-gru", masked(AnyEncoderConfig::Recurrent(recurrent(Cell::Gru, false)))),
+        ("masked-dilated", masked(AnyEncoderConfig::Dilated(dilated()))),
+        ("masked-transformer", masked(AnyEncoderConfig::Transformer(tiny_transformer()))),
+        ("masked-cnn", masked(AnyEncoderConfig::CnnBilstm(tiny_cnn()))),
+        ("masked-stacked", masked(AnyEncoderConfig::StackedLstm(tiny_stacked()))),
+        ("classifier-dilated", classifier(AnyEncoderConfig::Dilated(dilated()))),
+        ("classifier-transformer", classifier(AnyEncoderConfig::Transformer(tiny_transformer()))),
+        ("classifier-cnn", classifier(AnyEncoderConfig::CnnBilstm(tiny_cnn()))),
+        ("text-bert", text(Pooling::Cls, true, bert_form())),
+        (
+            "text-roberta",
+            text(
+                Pooling::Mean,
+                false,
+                TextEncoderConfig {
+                    position_offset: 2,
+                    segments: 1,
+                    activation: Activation::Relu,
+                    ..bert_form()
+                },
+            ),
+        ),
+        (
+            "text-electra",
+            text(Pooling::Max, true, TextEncoderConfig { embedding: Some(8), ..bert_form() }),
+        ),
+        (
+            "text-distilbert",
+            text(Pooling::Attention, true, TextEncoderConfig { segments: 0, ..bert_form() }),
+        ),
+        (
+            "text-deberta-v3",
+            text(
+                Pooling::Cls,
+                true,
+                deberta(Disentangled { farthest: 16, buckets: 8, ..Disentangled::default() }),
+            ),
+        ),
+        (
+            "text-deberta-v2",
+            text(
+                Pooling::Attention,
+                false,
+                deberta(Disentangled {
+                    farthest: 10,
+                    buckets: 0,
+                    shared_projection: false,
+                    normalised: false,
+                    ..Disentangled::default()
+                }),
+            ),
+        ),
+        (
+            "text-deberta-one-way",
+            text(
+                Pooling::Mean,
+                false,
+                deberta(Disentangled {
+                    farthest: 9,
+                    buckets: 4,
+                    content_to_position: false,
+                    ..Disentangled::default()
+                }),
+            ),
+        ),
+        (
+            "text-longformer",
+            text(
+                Pooling::Cls,
+                true,
+                TextEncoderConfig {
+                    attention: TextAttention::Windowed(Windowed { reach: vec![2, 5] }),
+                    ..bert_form()
+                },
+            ),
+        ),
     ]
+}
+
+fn masked(encoder: AnyEncoderConfig) -> Architecture {
+    let config = MaskedConfig { encoder, ..MaskedConfig::default() };
+    Architecture::Masked { config, channels: 3, time: 40 }
+}
+
+fn classifier(encoder: AnyEncoderConfig) -> Architecture {
+    let config = ClassifierConfig { heads: 2, hidden: 5, ..ClassifierConfig::default() };
+    Architecture::EncoderClassifier { config, encoder, channels: 2, time: 40, classes: 3 }
+}
+
+fn dilated() -> DilatedConfig {
+    DilatedConfig { hidden: 4, output: 6, blocks: 3 }
+}
+
+fn tiny_transformer() -> TransformerConfig {
+    TransformerConfig {
+        width: 8,
+        heads: 2,
+        layers: 1,
+        feedforward: 10,
+        head_hidden: 4,
+        ..TransformerConfig::default()
+    }
+}
+
+fn tiny_cnn() -> CnnBiLstmConfig {
+    CnnBiLstmConfig {
+        convolutions: vec![4, 5],
+        hidden: 3,
+        head: 6,
+        embedding: 0,
+        classifier: vec![],
+        ..CnnBiLstmConfig::default()
+    }
+}
+
+fn tiny_stacked() -> StackedLstmConfig {
+    StackedLstmConfig { hidden_1: 4, hidden_2: 5, dense: 3, dropout: 0.2 }
+}
+
+fn text(pooling: Pooling, span: bool, encoder: TextEncoderConfig) -> Architecture {
+    let config = TextHeadsConfig { labels: 3, pooling, dropout: 0.1, span };
+    Architecture::Text { config, encoder }
+}
+
+fn bert_form() -> TextEncoderConfig {
+    TextEncoderConfig {
+        vocabulary: 31,
+        positions: 40,
+        width: 12,
+        heads: 3,
+        layers: 2,
+        feedforward: 20,
+        ..TextEncoderConfig::default()
+    }
+}
+
+fn deberta(rule: Disentangled) -> TextEncoderConfig {
+    TextEncoderConfig {
+        absolute_positions: false,
+        segments: 0,
+        attention: TextAttention::Disentangled(rule),
+        ..bert_form()
+    }
 }
 
 fn recurrent(cell: Cell, bidirectional: bool) -> RecurrentConfig {
@@ -224,8 +367,10 @@ pub(crate) fn channels(architecture: &Architecture) -> usize {
         | Architecture::Dilated { channels, .. }
         | Architecture::Recurrent { channels, .. }
         | Architecture::RecurrentClassifier { channels, .. }
-        | Architecture::PatchClassifier { channels, .. } => *channels,
-        Architecture::Bert { .. } => 1,
+        | Architecture::PatchClassifier { channels, .. }
+        | Architecture::Masked { channels, .. }
+        | Architecture::EncoderClassifier { channels, .. } => *channels,
+        Architecture::Bert { .. } | Architecture::Text { .. } => 1,
     }
 }
 
@@ -252,6 +397,8 @@ pub(crate) fn saved(architecture: &Architecture, seed: u64) -> SavedModel {
             window: WindowRule { length: 12, stride: 3, whole: false },
             interval: Some(60_000_000),
             normaliser: normaliser(&channels),
+            forecast: None,
+            texts: None,
             channels,
             data: serde_json::json!({}),
             settings: serde_json::json!({ "train": { "epochs": 3 } }),
@@ -262,6 +409,7 @@ pub(crate) fn saved(architecture: &Architecture, seed: u64) -> SavedModel {
             weights: String::new(),
         },
         parameters: weights(architecture, seed),
+        tokenizer: None,
     }
 }
 

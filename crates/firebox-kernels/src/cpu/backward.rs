@@ -17,14 +17,14 @@ use rayon::prelude::*;
 use super::block::{Buffer, accumulate, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
-use super::forward::{Inputs, Saved, load_blocks, store_blocks};
+use super::forward::{Inputs, Saved, at_rest, load_blocks, prefetch, store_blocks};
 use super::kernels::dispatch;
-use super::pack::{self, STRIP, Strips, WeightGradients, backward_columns, panel_width};
+use super::pack::{self, Strips, backward_columns, panel_width};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
-use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, zeros};
-use weights::{collect_operands, update_weights};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, each_task, zeros};
+use weights::{collect_operands, strip_size, update_weights};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -44,12 +44,19 @@ pub(crate) struct Gradients {
     pub(crate) cell: Vec<f32>,
 }
 
+/// Which gradients are needed besides those of the weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) input: bool,
+    /// Those of the initial states; they are zero where they are not wanted.
+    pub(crate) states: bool,
+}
+
 /// Rows, one per sample and step, that are collected before the gradient of the weights is brought
 /// up to date: as many as a first-level cache holds beside the rest.
 const ROWS: usize = 128;
 
-/// The gradients of a layer from its inputs, its `output` and what the forward pass saved; that of
-/// the input only if it is `wanted`.
+/// The gradients of a layer from its inputs, its `output` and what the forward pass saved.
 pub(crate) fn backward(
     arithmetic: Arithmetic,
     plan: &Plan,
@@ -57,7 +64,7 @@ pub(crate) fn backward(
     output: &[f32],
     saved: &Saved,
     d: &OutputGradients<'_>,
-    wanted: bool,
+    wanted: Wanted,
 ) -> Gradients {
     let kernels = arithmetic.kernels;
     arithmetic.dispatch(Backward { kernels, plan, inputs, output, saved, d, wanted })
@@ -70,7 +77,7 @@ struct Backward<'a> {
     output: &'a [f32],
     saved: &'a Saved,
     d: &'a OutputGradients<'a>,
-    wanted: bool,
+    wanted: Wanted,
 }
 
 impl Pass for Backward<'_> {
@@ -82,13 +89,21 @@ impl Pass for Backward<'_> {
         let Sizes { batch, time, input, hidden, directions } = sizes;
         let packed: Vec<Buffer> = (0..directions)
             .into_par_iter()
-            .map(|direction| pack::backward::<C>(&sizes, inputs.weights(&sizes, direction), wanted))
+            .map(|direction| {
+                pack::backward::<C>(&sizes, inputs.weights(&sizes, direction), wanted.input)
+            })
             .collect();
-        let mut d_input = zeros(if wanted { batch * time * input } else { 0 });
+        // Steps behind the end of a sample are never written.
+        let count = if wanted.input { batch * time * input } else { 0 };
+        let mut d_input = if plan.whole() { Vec::with_capacity(count) } else { zeros(count) };
         let mut d_hidden = vec![0.0; directions * batch * hidden];
         let mut d_cell = vec![0.0; directions * batch * hidden];
-        let results = [&mut d_input, &mut d_hidden, &mut d_cell]
-            .map(|slice| Shared::new(slice.as_mut_slice()));
+        let results = [
+            // SAFETY: there is room for so many, and the vector is not touched before the tiles end.
+            unsafe { Shared::from_raw(d_input.as_mut_ptr(), count) },
+            Shared::new(&mut d_hidden),
+            Shared::new(&mut d_cell),
+        ];
         let mut at = 0;
         let tasks: Vec<_> = plan
             .tiles
@@ -103,7 +118,6 @@ impl Pass for Backward<'_> {
             let count = tile.gates(&sizes);
             let first = first + direction * count;
             let mut d_weights = Lent::take(Strips::new(&sizes).gradient(&sizes));
-            d_weights.get_mut().fill(0.0);
             let mut run = Run {
                 sizes,
                 tile,
@@ -129,8 +143,10 @@ impl Pass for Backward<'_> {
                 (0..directions).map(|direction| run_direction(tile, first, direction)).collect()
             })
             .collect();
+        // SAFETY: the first direction wrote each step of a sample that has not ended; the rest is zero.
+        unsafe { d_input.set_len(count) };
         let mut gradients = Gradients {
-            input: wanted.then_some(d_input),
+            input: wanted.input.then_some(d_input),
             weight_ih: vec![0.0; directions * 4 * hidden * input],
             weight_hh: vec![0.0; directions * 4 * hidden * hidden],
             bias: vec![0.0; directions * 4 * hidden],
@@ -142,25 +158,32 @@ impl Pass for Backward<'_> {
     }
 }
 
-/// The sum of the tiles' gradients of the weights, in the order of the tiles.
+/// The sum of the tiles' gradients of the weights, in the order of the tiles. A task takes a block of
+/// units.
 fn sum(sizes: &Sizes, partial: &[Vec<Lent>], gradients: &mut Gradients) {
-    let rows = 4 * sizes.hidden;
     let strips = Strips::new(sizes);
-    gradients
-        .weight_ih
-        .par_chunks_mut(rows * sizes.input)
-        .zip(gradients.weight_hh.par_chunks_mut(rows * sizes.hidden))
-        .zip(gradients.bias.par_chunks_mut(rows))
-        .enumerate()
-        .for_each(|(direction, ((ih, hh), bias))| {
-            let mut total = Buffer::zeros(strips.gradient(sizes));
-            for tile in partial {
-                for (total, part) in total.get_mut().iter_mut().zip(tile[direction].get()) {
-                    *total += part;
-                }
+    let all = [&mut gradients.weight_ih, &mut gradients.weight_hh, &mut gradients.bias]
+        .map(|values| Shared::new(values.as_mut_slice()));
+    let tasks = sizes.directions * sizes.blocks();
+    each_task(tasks, tasks * strips.block() * partial.len(), |task| {
+        let (direction, block) = (task / sizes.blocks(), task % sizes.blocks());
+        let mut total = Lent::take(strips.block());
+        let mut tiles = partial
+            .iter()
+            .map(|tile| &tile[direction].get()[block * strips.block()..][..strips.block()]);
+        let total = &mut total.get_mut()[..strips.block()];
+        match tiles.next() {
+            Some(first) => total.copy_from_slice(first),
+            None => total.fill(0.0),
+        }
+        for part in tiles {
+            for (total, part) in total.iter_mut().zip(part) {
+                *total += part;
             }
-            strips.unpack(sizes, total.get(), &mut WeightGradients { ih, hh, bias });
-        });
+        }
+        // SAFETY: each block of units of a direction is one task's.
+        unsafe { strips.unpack(block, total, direction * 4 * sizes.hidden, &all) };
+    });
 }
 
 /// One tile in one direction.
@@ -177,7 +200,7 @@ struct Run<'a> {
     /// Gradients of the input, of the initial hidden state and of the initial cell state. A task
     /// writes the rows of its own samples.
     results: &'a [Shared<'a>; 3],
-    wanted: bool,
+    wanted: Wanted,
     /// `[block, strip, 6, gate, 16]`
     d_weights: &'a mut [f32],
 }
@@ -204,6 +227,8 @@ struct State {
     room: usize,
     /// Rows that wait.
     waiting: usize,
+    /// Whether nothing was yet put into the gradient of the weights, which is any numbers before.
+    fresh: bool,
 }
 
 dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
@@ -216,25 +241,31 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let (hidden, rows) = (sizes.hidden, tile.rows());
     let mut state = start::<C>(run);
     let steps = tile.steps();
+    let at_rest = at_rest(&sizes, tile, direction, run.inputs.hidden);
     for index in 0..steps {
         let t = if direction == 1 { index } else { steps - 1 - index };
-        if state.waiting + tile.active(t) > state.room {
+        let first = index + 1 == steps;
+        if (first && at_rest) || state.waiting + tile.active(t) > state.room {
             // SAFETY: the features are those that the caller vouches for.
-            unsafe { update_weights::<S, C>(run, &mut state) };
+            unsafe { update_weights::<S, C>(run, &mut state, false) };
         }
         // SAFETY: as above.
         unsafe {
             gate_gradients::<S, C, K>(run, t, &mut state);
-            product::<S, C>(run, t, &mut state);
+            product::<S, C>(run, t, &mut state, !first || run.wanted.states);
         }
-        collect_operands(run, t, &mut state);
+        // SAFETY: as above.
+        unsafe { collect_operands::<S>(run, t, &mut state) };
         state.waiting += tile.active(t);
-        if run.wanted {
+        if run.wanted.input {
             input_gradient(run, t, &state);
         }
     }
     // SAFETY: as above.
-    unsafe { update_weights::<S, C>(run, &mut state) };
+    unsafe { update_weights::<S, C>(run, &mut state, at_rest) };
+    if !run.wanted.states {
+        return;
+    }
     for (row, sample) in tile.samples.iter().enumerate() {
         let at = sizes.state(*sample, direction);
         // SAFETY: a sample belongs to one tile, and this task alone has this direction of it.
@@ -249,7 +280,7 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
 fn start<C: Compute>(run: &Run<'_>) -> State {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
-    let columns = backward_columns(&sizes, run.wanted);
+    let columns = backward_columns(&sizes, run.wanted.input);
     let room = ROWS.max(rows);
     let strips = Strips::new(&sizes).count();
     let mut state = State {
@@ -258,15 +289,16 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
         d_cell: Buffer::zeros(rows * padded),
         cell: Buffer::zeros(rows * padded),
         d_gates: Buffer::zeros(sizes.blocks() * room * GATES),
-        operands: Buffer::zeros(strips * room * STRIP),
+        operands: Buffer::zeros(strips * strip_size(room)),
         words: [
             sizes.blocks() * rows * GATES / 2,
             room.div_ceil(2) * GATES,
-            strips * room.div_ceil(2) * STRIP,
+            strips * strip_size(room.div_ceil(2)),
         ]
         .map(|count| Buffer::zeros((C::PAIR - 1) * count)),
         room,
         waiting: 0,
+        fresh: true,
     };
     for (row, sample) in tile.samples.iter().enumerate() {
         let at = sizes.state(*sample, direction);
@@ -297,6 +329,8 @@ fn before(run: &Run<'_>, t: usize) -> Option<usize> {
 unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, state: &mut State) {
     let Run { sizes, tile, direction, gates, cells, .. } = *run;
     let (hidden, running, columns) = (sizes.hidden, tile.active(t), state.columns);
+    let previous = before(run, t);
+    let second = previous.and_then(|t| before(run, t));
     let back = state.back.get_mut();
     if let Some(d_output) = run.d.output {
         for (row, sample) in tile.samples[..running].iter().enumerate() {
@@ -304,9 +338,13 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
             for (dh, d) in back[row * columns..][..hidden].iter_mut().zip(from) {
                 *dh += d;
             }
+            if let Some(previous) = previous {
+                let next = sizes.output(*sample, previous, direction);
+                // SAFETY: the features are those that the caller vouches for.
+                unsafe { prefetch::<S>(d_output, next, hidden) };
+            }
         }
     }
-    let previous = before(run, t);
     // Samples that were already running at the step before; the others start at this one.
     let continued = previous.map_or(0, |t| tile.active(t)).min(running);
     let (d_cell, d_gates) = (state.d_cell.get_mut(), state.d_gates.get_mut());
@@ -336,7 +374,16 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
                 },
             };
             // SAFETY: the features are those that the caller vouches for.
-            unsafe { gate_gradients_of_row::<S, C, K>(rows) };
+            unsafe {
+                gate_gradients_of_row::<S, C, K>(rows);
+                if let Some(next) = previous {
+                    let at = row_of(next) + row;
+                    prefetch::<S>(gates, at * kept, kept);
+                    if let Some(t) = second {
+                        prefetch::<S>(cells, (row_of(t) + row) * BLOCK, BLOCK);
+                    }
+                }
+            }
         }
     }
 }
@@ -383,7 +430,8 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
     }
 }
 
-/// `[dh | dx] = dgates · [W_hh | W_ih]` for the running samples of step `t`.
+/// `[dh | dx] = dgates · [W_hh | W_ih]` for the running samples of step `t`; `dh` may be missing where it is
+/// not `needed`.
 ///
 /// # Safety
 /// That of [`Simd`].
@@ -392,7 +440,7 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut State) {
+unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut State, needed: bool) {
     let Run { sizes, tile, packed, .. } = *run;
     let (blocks, columns) = (sizes.blocks(), state.columns);
     let row_words = GATES / C::PAIR;
@@ -405,6 +453,10 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
     let mut column = 0;
     while column < columns {
         let width = panel_width((columns - column) / BLOCK);
+        if !needed && column + width * BLOCK <= sizes.padded() {
+            column += width * BLOCK;
+            continue;
+        }
         let panel = &packed[column * gate_rows..][..width * BLOCK * gate_rows];
         for_row_tiles!(S, tile.active(t), row, M => {
             let out = &mut back[row * columns + column..];
@@ -471,15 +523,22 @@ unsafe fn product_tile<S: Simd, C: Compute, const M: usize, const N: usize>(at: 
     }
 }
 
-/// Adds the input's part of the product to the gradient of the input.
+/// Writes the input's part of the product into the gradient of the input; a second direction adds its own.
 #[inline(always)]
 fn input_gradient(run: &Run<'_>, t: usize, state: &State) {
     let Run { sizes, tile, .. } = *run;
     let first = sizes.padded();
     for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
-        // SAFETY: a sample belongs to one tile, and one task runs both of its directions.
-        let d_input = unsafe { run.results[0].part(sizes.input(*sample, t), sizes.input) };
-        let from = &state.back.get()[row * state.columns + first..][..sizes.input];
+        let (at, count) = (sizes.input(*sample, t), sizes.input);
+        let from = &state.back.get()[row * state.columns + first..][..count];
+        if run.direction == 0 {
+            let to = run.results[0].pointer(at, count);
+            // SAFETY: a sample belongs to one tile, and one task runs both of its directions.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, count) };
+            continue;
+        }
+        // SAFETY: as above; the direction before wrote the same numbers.
+        let d_input = unsafe { run.results[0].part(at, count) };
         for (d, value) in d_input.iter_mut().zip(from) {
             *d += value;
         }

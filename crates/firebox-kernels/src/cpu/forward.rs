@@ -91,8 +91,7 @@ impl Pass for Forward<'_> {
             .collect();
         // Steps behind the end of a sample are never written.
         let count = batch * time * directions * hidden;
-        let whole = plan.tiles.iter().all(|tile| tile.lengths.iter().all(|length| *length == time));
-        let mut output = if whole { Vec::with_capacity(count) } else { zeros(count) };
+        let mut output = if plan.whole() { Vec::with_capacity(count) } else { zeros(count) };
         let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
         let mut saved = keep.then(|| Saved {
             gates: Lent::take(plan.gates() / C::PAIR),
@@ -175,8 +174,17 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
         }
         load_blocks(&inputs.cell[from..][..hidden], row, rows, cell.get_mut());
     }
+    let at_rest = at_rest(&sizes, tile, direction, inputs.hidden);
     for index in 0..tile.steps() {
-        let t = if direction == 1 { tile.steps() - 1 - index } else { index };
+        let at = |index| if direction == 1 { tile.steps() - 1 - index } else { index };
+        let t = at(index);
+        if index + 1 < tile.steps() {
+            for sample in &tile.samples[..tile.active(at(index + 1))] {
+                let from = sizes.input(*sample, at(index + 1));
+                // SAFETY: the features are those that the caller vouches for.
+                unsafe { prefetch::<S>(inputs.input, from, sizes.input) };
+            }
+        }
         let [now, next] = &mut states;
         let [input, state] = &mut words;
         if C::PAIR > 1 {
@@ -192,10 +200,12 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
                 }
             }
         }
-        let operands = match C::PAIR {
-            1 => Operands { input: inputs.input, hidden: now.get(), hidden_row: padded },
-            _ => Operands { input: input.get(), hidden: state.get(), hidden_row: hidden_words },
+        let (input, hidden_state, hidden_row) = match C::PAIR {
+            1 => (inputs.input, now.get(), padded),
+            _ => (input.get(), state.get(), hidden_words),
         };
+        let units = if index == 0 && at_rest { 0 } else { hidden_words };
+        let operands = Operands { input, hidden: hidden_state, hidden_row, units };
         // SAFETY: as above.
         unsafe { step::<S, C, K>(run, t, operands, next.get_mut(), cell.get_mut()) };
         for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
@@ -218,6 +228,27 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
             run.results[1].part(at, hidden).copy_from_slice(output);
             store_blocks(cell.get(), row, rows, run.results[2].part(at, hidden));
         }
+    }
+}
+
+/// Whether a tile starts from zeros, so that the product with its first hidden state need not be
+/// computed: of weights that are not finite, the first step then sees nothing.
+#[inline(always)]
+pub(super) fn at_rest(sizes: &Sizes, tile: &Tile, direction: usize, hidden: &[f32]) -> bool {
+    let state = |sample: &usize| &hidden[sizes.state(*sample, direction)..][..sizes.hidden];
+    tile.samples.iter().all(|sample| state(sample).iter().all(|value| *value == 0.0))
+}
+
+/// Asks for `count` numbers from `at` on, of which some may lie behind the end: the next step reads
+/// them, in short runs that no processor foresees.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn prefetch<S: Simd>(numbers: &[f32], at: usize, count: usize) {
+    for line in (0..count).step_by(BLOCK) {
+        // SAFETY: the caller vouches for the features; the address need not be valid.
+        unsafe { S::prefetch(numbers.as_ptr().wrapping_add(at + line)) };
     }
 }
 
@@ -245,6 +276,8 @@ struct Operands<'a> {
     hidden: &'a [f32],
     /// From one row of `hidden` to the next.
     hidden_row: usize,
+    /// Words of a row of `hidden` that are not known to be zero: all or none.
+    units: usize,
 }
 
 /// One step of all running samples: hidden states to `next`, cells in place.
@@ -265,8 +298,8 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
 ) {
     let Run { sizes, tile, packed, .. } = *run;
     let (padded, rows, running) = (sizes.padded(), tile.rows(), tile.active(t));
-    let (channels, units) = (C::words(sizes.input), C::words(sizes.hidden));
-    let panel_size = (1 + channels + units) * GATES;
+    let (channels, units) = (C::words(sizes.input), operands.units);
+    let panel_size = (1 + channels + C::words(sizes.hidden)) * GATES;
     let saved_gates = GATES / C::PAIR;
     let kept = !run.gates.is_empty();
     let saved_row = tile.start(t) * sizes.blocks();

@@ -46,7 +46,7 @@ pub(crate) use attention::{
     AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
     MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, attention, attention_backward,
 };
-pub(crate) use backward::{OutputGradients, backward};
+pub(crate) use backward::{OutputGradients, Wanted, backward};
 pub(crate) use batch_norm::{
     Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
 };

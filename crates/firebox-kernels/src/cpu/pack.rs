@@ -4,7 +4,7 @@ use super::block::Buffer;
 use super::compute::Compute;
 use super::plan::Sizes;
 use super::simd::pair;
-use super::{BLOCK, GATES};
+use super::{BLOCK, GATES, Shared};
 
 /// One direction's weights as PyTorch lays them out.
 #[derive(Clone, Copy)]
@@ -27,25 +27,47 @@ pub(super) fn forward<C: Compute>(sizes: &Sizes, weights: Weights<'_>) -> Buffer
     let mut packed = Buffer::zeros(sizes.blocks() * rows * GATES);
     let panels = packed.get_mut().chunks_exact_mut(rows * GATES);
     for (block, panel) in panels.enumerate() {
+        let (biases, panel) = panel.split_at_mut(GATES);
+        let (from_input, from_hidden) = panel.split_at_mut(input_words * GATES);
+        let lanes = BLOCK.min(hidden - block * BLOCK);
         for gate in 0..4 {
-            for lane in 0..BLOCK.min(hidden - block * BLOCK) {
-                let row = gate * hidden + block * BLOCK + lane;
-                let column = gate * BLOCK + lane;
-                panel[column] = weights.bias[row];
-                let from_input = &weights.ih[row * input..][..input];
-                let from_hidden = &weights.hh[row * hidden..][..hidden];
-                for word in 0..input_words {
-                    let weight = C::word(input, word, |index| from_input[index]);
-                    panel[(1 + word) * GATES + column] = weight;
-                }
-                for word in 0..hidden_words {
-                    let weight = C::word(hidden, word, |index| from_hidden[index]);
-                    panel[(1 + input_words + word) * GATES + column] = weight;
-                }
-            }
+            let (row, column) = (gate * hidden + block * BLOCK, gate * BLOCK);
+            biases[column..][..lanes].copy_from_slice(&weights.bias[row..][..lanes]);
+            let ih = &weights.ih[row * input..][..lanes * input];
+            let hh = &weights.hh[row * hidden..][..lanes * hidden];
+            turn::<C>(ih, input, from_input, column);
+            turn::<C>(hh, hidden, from_hidden, column);
         }
     }
     packed
+}
+
+/// Makes up to sixteen rows of `count` numbers that many lanes, from `column` on, of rows of words.
+fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
+    for (chunk, to) in to.chunks_mut(BLOCK * GATES).enumerate() {
+        let first = chunk * BLOCK;
+        let mut square = [[0.0; BLOCK]; BLOCK];
+        for (row, words) in from.chunks_exact(count).zip(&mut square) {
+            let words = &mut words[..to.len() / GATES];
+            let low = &row[first..][..words.len()];
+            if C::PAIR == 1 {
+                words.copy_from_slice(low);
+                continue;
+            }
+            let high = &row[count.min(C::words(count) + first)..];
+            for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+                *word = pair(*low, *high);
+            }
+            // The last word of an odd count has one number.
+            for (word, low) in words.iter_mut().zip(low).skip(high.len()) {
+                *word = pair(*low, 0.0);
+            }
+        }
+        for (index, to) in to.chunks_exact_mut(GATES).enumerate() {
+            let turned = std::array::from_fn::<f32, BLOCK, _>(|lane| square[lane][index]);
+            to[column..][..BLOCK].copy_from_slice(&turned);
+        }
+    }
 }
 
 /// Columns of the product of the backward pass: hidden units, then input channels if their gradient
@@ -73,16 +95,8 @@ pub(super) fn backward<C: Compute>(
     let rows = sizes.blocks() * words;
     let mut packed = Buffer::zeros(rows * columns);
     let data = packed.get_mut();
-    let weight = |gate: usize, unit: usize, column: usize| {
-        let row = gate * sizes.hidden + unit;
-        if column < sizes.hidden {
-            weights.hh[row * sizes.hidden + column]
-        } else if (sizes.padded()..sizes.padded() + sizes.input).contains(&column) {
-            weights.ih[row * sizes.input + column - sizes.padded()]
-        } else {
-            0.0
-        }
-    };
+    let (hidden, input) = (sizes.hidden, if with_input { sizes.input } else { 0 });
+    let parts = [(weights.hh, hidden, 0), (weights.ih, input, sizes.padded())];
     let mut first = 0;
     while first < columns {
         let width = panel_width((columns - first) / BLOCK) * BLOCK;
@@ -90,14 +104,26 @@ pub(super) fn backward<C: Compute>(
         for (row, values) in panel.chunks_exact_mut(width).enumerate() {
             let (block, gate, lane) = (row / words, row % words / BLOCK, row % BLOCK);
             let unit = block * BLOCK + lane;
-            if unit >= sizes.hidden {
+            if unit >= hidden {
                 continue;
             }
-            for (value, column) in values.iter_mut().zip(first..) {
-                *value = match C::PAIR {
-                    1 => weight(gate, unit, column),
-                    _ => pair(weight(2 * gate, unit, column), weight(2 * gate + 1, unit, column)),
+            for (weights, size, start) in parts {
+                let here = first.max(start)..(first + width).min(start + size);
+                if here.is_empty() {
+                    continue;
+                }
+                let to = &mut values[here.start - first..here.end - first];
+                let from = |gate: usize| {
+                    &weights[(gate * hidden + unit) * size + here.start - start..][..to.len()]
                 };
+                if C::PAIR == 1 {
+                    to.copy_from_slice(from(gate));
+                    continue;
+                }
+                let (low, high) = (from(2 * gate), from(2 * gate + 1));
+                for ((word, low), high) in to.iter_mut().zip(low).zip(high) {
+                    *word = pair(*low, *high);
+                }
             }
         }
         first += width;
@@ -118,50 +144,79 @@ pub(super) struct Strips {
 
 impl Strips {
     pub(super) fn new(sizes: &Sizes) -> Self {
-        Self { input: sizes.input.div_ceil(STRIP), hidden: sizes.hidden }
+        Self { input: sizes.input, hidden: sizes.hidden }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.input + (self.hidden + 1).div_ceil(STRIP)
+        self.first_hidden() + (self.hidden + 1).div_ceil(STRIP)
     }
 
     /// The first strip of the hidden units.
     pub(super) fn first_hidden(&self) -> usize {
-        self.input
+        self.input.div_ceil(STRIP)
+    }
+
+    /// Columns in a strip: six, or what is left in the last one of its kind.
+    pub(super) fn width(&self, strip: usize) -> usize {
+        match strip.checked_sub(self.first_hidden()) {
+            None => (self.input - strip * STRIP).min(STRIP),
+            Some(strip) => (self.hidden + 1 - strip * STRIP).min(STRIP),
+        }
+    }
+
+    /// Floats of a block of units in the gradient of one direction, `[strips, 6, gate, 16]`.
+    pub(super) fn block(&self) -> usize {
+        self.count() * STRIP * GATES
     }
 
     /// Floats of the gradient of one direction, `[blocks, strips, 6, gate, 16]`.
     pub(super) fn gradient(&self, sizes: &Sizes) -> usize {
-        sizes.blocks() * self.count() * STRIP * GATES
+        sizes.blocks() * self.block()
     }
 
-    /// Adds a packed gradient to one in PyTorch's layout.
-    pub(super) fn unpack(&self, sizes: &Sizes, packed: &[f32], d: &mut WeightGradients<'_>) {
-        let (input, hidden) = (sizes.input, sizes.hidden);
-        for block in 0..sizes.blocks() {
-            let panel = &packed[block * self.count() * STRIP * GATES..];
-            let column = |index: usize| &panel[index * GATES..][..GATES];
-            for gate in 0..4 {
-                for lane in 0..BLOCK.min(hidden - block * BLOCK) {
-                    let row = gate * hidden + block * BLOCK + lane;
-                    let at = gate * BLOCK + lane;
-                    for (k, weight) in d.ih[row * input..][..input].iter_mut().enumerate() {
-                        *weight += column(k)[at];
-                    }
-                    let first = self.input * STRIP;
-                    for (k, weight) in d.hh[row * hidden..][..hidden].iter_mut().enumerate() {
-                        *weight += column(first + k)[at];
-                    }
-                    d.bias[row] += column(first + hidden)[at];
-                }
+    /// Puts the gradient of a block's weights into PyTorch's layout: rows of the input's weights, of
+    /// the hidden state's, and the biases, of units from `block * 16` on in each gate.
+    ///
+    /// # Safety
+    /// Nobody else uses the rows of these units as long as this runs.
+    pub(super) unsafe fn unpack(
+        &self,
+        block: usize,
+        packed: &[f32],
+        first_row: usize,
+        [ih, hh, bias]: &[Shared<'_>; 3],
+    ) {
+        let Self { input, hidden } = *self;
+        let (from_input, from_hidden) = packed.split_at(self.first_hidden() * STRIP * GATES);
+        let lanes = BLOCK.min(hidden - block * BLOCK);
+        for gate in 0..4 {
+            let row = first_row + gate * hidden + block * BLOCK;
+            let column = gate * BLOCK;
+            // SAFETY: the rows of the units of a block, which the caller leaves to this call.
+            unsafe {
+                turn_back(from_input, column, ih.part(row * input, lanes * input), input);
+                turn_back(from_hidden, column, hh.part(row * hidden, lanes * hidden), hidden);
+                let biases = &from_hidden[hidden * GATES + column..][..lanes];
+                bias.part(row, lanes).copy_from_slice(biases);
             }
         }
     }
 }
 
-/// The gradients of one direction's weights, laid out as [`Weights`].
-pub(super) struct WeightGradients<'a> {
-    pub(super) ih: &'a mut [f32],
-    pub(super) hh: &'a mut [f32],
-    pub(super) bias: &'a mut [f32],
+/// Makes lanes of rows of gates, from `column` on, rows of `count` numbers.
+fn turn_back(from: &[f32], column: usize, to: &mut [f32], count: usize) {
+    for first in (0..count).step_by(BLOCK) {
+        let here = BLOCK.min(count - first);
+        let mut square = [[0.0; BLOCK]; BLOCK];
+        for (index, lanes) in square[..here].iter_mut().enumerate() {
+            lanes.copy_from_slice(&from[(first + index) * GATES + column..][..BLOCK]);
+        }
+        for (lane, row) in to.chunks_exact_mut(count).enumerate() {
+            let turned = std::array::from_fn::<f32, BLOCK, _>(|index| square[index][lane]);
+            match row[first..].first_chunk_mut() {
+                Some(whole) => *whole = turned,
+                None => row[first..].copy_from_slice(&turned[..here]),
+            }
+        }
+    }
 }

@@ -59,9 +59,11 @@ pub(super) struct Tile {
     starts: Vec<usize>,
 }
 
-/// Rows of the tiles of a batch. Large tiles reuse weights better, many tiles keep many cores busy.
+/// Rows of the tiles of a batch. Large tiles reuse weights better, many tiles keep many cores busy; a
+/// batch that would be one tile of sixteen is two of eight.
 fn rows(batch: usize) -> usize {
-    batch.div_ceil(16).clamp(16, 64)
+    let fewest = batch.div_ceil(2).clamp(8, 16);
+    batch.div_ceil(16).clamp(fewest, 64)
 }
 
 impl Plan {
@@ -82,6 +84,11 @@ impl Plan {
             })
             .collect();
         Self { sizes, tiles }
+    }
+
+    /// Whether no sample ends before the others.
+    pub(super) fn whole(&self) -> bool {
+        self.tiles.iter().all(|tile| tile.lengths.iter().all(|length| *length == self.sizes.time))
     }
 
     /// Floats of activated gates that all tiles and directions keep.

@@ -8,11 +8,14 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
+use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use firebox_core::Stream;
+
+use super::watch::{LaunchedWork, launching};
 
 /// Which elements are kept, and what they are multiplied by.
 #[derive(Clone, Copy, Debug)]
@@ -99,13 +102,20 @@ impl DropoutOps for CubeBackend {
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let y = empty_device_contiguous_dtype(client.clone(), x.device.clone(), x.shape(), dtype);
         let dim = CubeDim::new(&client, count.div_ceil(4));
+        let work = || LaunchedWork {
+            name: "dropout",
+            shape: x.shape().to_vec(),
+            operations: count as f64,
+            bytes: (2 * count * dtype.size()) as f64,
+            bf16: dtype == DType::BF16,
+        };
         // SAFETY: the kernel compares every index with `count`, the length of both buffers.
-        unsafe {
+        let launch = || unsafe {
             masked::launch_unchecked(
                 &client,
                 calculate_cube_count_elemwise(&client, count.div_ceil(4), dim),
                 dim,
-                x.into_buffer_arg(),
+                x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
                 count as u32,
                 mask.key[0],
@@ -114,7 +124,8 @@ impl DropoutOps for CubeBackend {
                 mask.scale,
                 dtype_to_storage_type(dtype),
             );
-        }
+        };
+        launching(work, launch);
         y
     }
 }

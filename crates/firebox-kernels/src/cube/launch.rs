@@ -14,6 +14,7 @@ use super::backward::backward;
 use super::forward::forward;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::tile::{Pass, Tile};
+use super::watch::{LaunchedWork, launching};
 use crate::cpu::CellKind;
 
 /// A new tensor beside another. The kernels index their buffers as flat slices, so it has to be
@@ -31,6 +32,29 @@ fn tile(gates: &CubeTensor, Way { kernels, cell }: Way, pass: Pass) -> Tile {
         Some(tile) => Tile { gru: cell == CellKind::Gru, ..tile },
         // `GpuKernels::of_layer` has asked for the same tile.
         None => unreachable!("a tile of {kernels:?} kernels for {sizes:?}"),
+    }
+}
+
+/// What a launch does: at each step, the product of the states and the weights, and for each unit
+/// `numbers` read and written, those in the tensors' type and those in f32.
+fn work(
+    name: &'static str,
+    shape: [usize; 4],
+    Way { cell, .. }: Way,
+    dtype: DType,
+    numbers: [usize; 2],
+) -> LaunchedWork {
+    let [directions, batch, time, units] = shape;
+    // Of a GRU's four columns, one does not see the state.
+    let columns = if cell == CellKind::Gru { 3 } else { 4 };
+    let steps = (directions * batch * time * units) as f64;
+    let weights = (directions * 4 * units * units * dtype.size()) as f64;
+    LaunchedWork {
+        name,
+        shape: shape.to_vec(),
+        operations: 2.0 * steps * (columns * units) as f64,
+        bytes: weights + steps * (numbers[0] * dtype.size() + 4 * numbers[1]) as f64,
+        bf16: dtype == DType::BF16,
     }
 }
 
@@ -55,11 +79,14 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
         false => (empty(&gates_x, [4], dtype), empty(&gates_x, [1], DType::F32)),
     };
     let client = gates_x.client.clone();
+    let shape = [directions, batch, time, units];
+    // Gates and outputs, and what is kept.
+    let numbers = if keep { [9, 1] } else { [5, 0] };
     // SAFETY: the kernel indexes its buffers by sample, step, direction and unit, each of which it
     // compares with the sizes that the buffers were allocated with here, or have by the shapes
     // documented at `LstmOps`; lengths are at most `time` (`Lstm::forward` has checked them). No index
     // exceeds 32 bits: gates alone would fill 32 GiB, in one buffer.
-    unsafe {
+    let launch = || unsafe {
         forward::launch_unchecked(
             &client,
             tile.count(batch),
@@ -79,7 +106,8 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
             keep,
             dtype_to_storage_type(dtype),
         );
-    }
+    };
+    launching(|| work("recurrent layer", shape, way, dtype, numbers), launch);
     Recorded { output, last, gates, cells }
 }
 
@@ -131,8 +159,9 @@ impl LstmOps for CubeBackend {
         let previous = empty(&gates, [directions, batch, time, units], dtype);
         let d_state = empty(&gates, [2, directions, batch, units], DType::F32);
         let client = gates.client.clone();
+        let shape = [directions, batch, time, units];
         // SAFETY: as for the forward kernel.
-        unsafe {
+        let launch = || unsafe {
             backward::launch_unchecked(
                 &client,
                 tile.count(batch),
@@ -154,7 +183,10 @@ impl LstmOps for CubeBackend {
                 tile,
                 dtype_to_storage_type(dtype),
             );
-        }
+        };
+        // Gates and outputs with their gradients, and the states before; the cells.
+        let name = "recurrent layer, gradients";
+        launching(|| work(name, shape, way, dtype, [11, 1]), launch);
         Derived { d_gates, previous, d_state }
     }
 }

@@ -22,10 +22,12 @@ mod kernels;
 mod launch;
 mod op;
 mod tile;
+mod watch;
 
 pub(crate) use dropout::{DeviceMask, DropoutOps};
 pub use kernels::{GpuKernels, NoGpuKernels};
 pub(crate) use op::{LstmOps, Way};
+pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 
 /// How many parts a batch is cut into for the gradients of the weights. Those are sums over all
 /// samples and steps for few numbers: as one matmul they would keep a few processors of the device

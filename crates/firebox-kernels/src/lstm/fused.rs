@@ -19,7 +19,7 @@ use tracing::span::EnteredSpan;
 
 use super::{LstmState, Stack, Weights};
 use crate::cpu::{
-    self, Arithmetic, CellKind, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes,
+    self, Arithmetic, CellKind, CpuKernels, Inputs, OutputGradients, Plan, Saved, Sizes, Wanted,
 };
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
@@ -242,7 +242,8 @@ impl Backward<Flex, 6> for Sequence {
                 both.split_at(both.len() / 2)
             }),
         };
-        let wanted = ops.parents[0].is_some();
+        let [x, _, _, _, hidden_state, cell_state] = ops.parents.each_ref().map(Option::is_some);
+        let wanted = Wanted { input: x, states: hidden_state || cell_state };
         let values = output.storage::<f32>();
         let (operations, numbers) = work(arithmetic, plan.sizes);
         let _span = kernel_span!(

@@ -108,6 +108,20 @@ fn stacked_layers_with_states() {
 }
 
 #[test]
+fn from_zeros() {
+    // With and without gradients of the states; columns of the product that may be left out, and some
+    // that share a panel with others.
+    for hidden in [12, 70] {
+        let mut case = Case::new(config(4, hidden, 2, true), &[6, 6, 2], 6, 14);
+        case.inputs.h_0.fill(0.0);
+        case.inputs.c_0.fill(0.0);
+        check(&case, 1e-5);
+        check(&case.without_state(), 1e-5);
+    }
+    check(&Case::new(config(4, 70, 1, false), &[1, 1], 1, 15).without_state(), 1e-5);
+}
+
+#[test]
 fn lengths() {
     check(&Case::new(config(3, 10, 2, true), &[7, 3, 0, 1, 6], 7, 8), 1e-5);
     check(&Case::new(config(3, 10, 2, true), &[3, 2, 1], 9, 9), 1e-5);

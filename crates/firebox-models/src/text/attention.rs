@@ -23,29 +23,15 @@ pub(super) struct Distances {
 }
 
 /// The row of the table for every pair of places, `[query, key]`.
-///
-/// Source: `build_relative_position` and `make_log_bucket_position` of `transformers`, whose
-/// logarithm is taken in f32.
 pub(super) fn rows_of_distances(
     rule: &Disentangled,
     time: usize,
     device: &Device,
 ) -> Tensor<2, Int> {
-    let span = rule.span() as i64;
-    let row = |distance: i64| (bucket(rule, distance) + span).clamp(0, 2 * span - 1);
+    let places = 0..time as i64;
     let rows: Vec<i64> =
-        (0..time as i64).flat_map(|q| (0..time as i64).map(move |k| row(q - k))).collect();
+        places.clone().flat_map(|q| places.clone().map(move |k| rule.row(q - k))).collect();
     Tensor::from_data(TensorData::new(rows, [time, time]), device)
-}
-
-fn bucket(rule: &Disentangled, distance: i64) -> i64 {
-    let middle = (rule.buckets / 2) as i64;
-    if rule.buckets == 0 || distance.abs() <= middle {
-        return distance;
-    }
-    let (middle, farthest) = (middle as f32, rule.farthest as f32);
-    let far = (distance.abs() as f32 / middle).ln() / ((farthest - 1.0) / middle).ln();
-    distance.signum() * ((far * (middle - 1.0)).ceil() + middle) as i64
 }
 
 /// Queries, keys and values of all heads, each `[batch, head, time, size]`, scaled by nothing.
@@ -126,22 +112,4 @@ pub(super) fn hidden(
     }
     let data = TensorData::new(hidden, [batch, 1, time, time]);
     Tensor::from_data(data, &device.clone().without_autodiff())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn far_distances_share_buckets() {
-        let rule = Disentangled { farthest: 512, buckets: 256, ..Disentangled::default() };
-        // As `make_log_bucket_position` of transformers gives.
-        for (distance, expected) in
-            [(0, 0), (1, 1), (-5, -5), (128, 128), (129, 129), (140, 137), (-300, -207), (511, 255)]
-        {
-            assert_eq!(bucket(&rule, distance), expected, "{distance}");
-        }
-        let rule = Disentangled { buckets: 0, ..rule };
-        assert_eq!(bucket(&rule, -300), -300);
-    }
 }

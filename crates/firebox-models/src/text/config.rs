@@ -113,6 +113,25 @@ impl Disentangled {
     pub(super) fn span(&self) -> usize {
         if self.buckets > 0 { self.buckets } else { self.farthest }
     }
+
+    /// The row of the table of distances for `distance`, the query's place minus the key's.
+    ///
+    /// Source: `build_relative_position` and `make_log_bucket_position` of `transformers`, whose
+    /// logarithm is taken in f32.
+    pub fn row(&self, distance: i64) -> i64 {
+        let span = self.span() as i64;
+        (self.bucket(distance) + span).clamp(0, 2 * span - 1)
+    }
+
+    fn bucket(&self, distance: i64) -> i64 {
+        let middle = (self.buckets / 2) as i64;
+        if self.buckets == 0 || distance.abs() <= middle {
+            return distance;
+        }
+        let (middle, farthest) = (middle as f32, self.farthest as f32);
+        let far = (distance.abs() as f32 / middle).ln() / ((farthest - 1.0) / middle).ln();
+        distance.signum() * ((far * (middle - 1.0)).ceil() + middle) as i64
+    }
 }
 
 /// Attention within a window. Source: Beltagy, Peters and Cohan, "Longformer: the long-document
@@ -171,5 +190,24 @@ impl TextEncoderConfig {
                 Err(setting("attention.windowed.reach", found, "one number for each layer"))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_distances_share_buckets() {
+        let rule = Disentangled { farthest: 512, buckets: 256, ..Disentangled::default() };
+        // As `make_log_bucket_position` of transformers gives.
+        for (distance, expected) in
+            [(0, 0), (1, 1), (-5, -5), (128, 128), (129, 129), (140, 137), (-300, -207), (511, 255)]
+        {
+            assert_eq!(rule.bucket(distance), expected, "{distance}");
+        }
+        let rule = Disentangled { buckets: 0, ..rule };
+        assert_eq!(rule.bucket(-300), -300);
+        assert_eq!([rule.row(-900), rule.row(0), rule.row(900)], [0, 512, 1023]);
     }
 }

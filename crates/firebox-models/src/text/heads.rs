@@ -38,7 +38,8 @@ pub enum Pooling {
 }
 
 /// Settings of the heads of a [`TextModel`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TextHeadsConfig {
     /// Labels of a text; R5 has nine.
     pub labels: usize,
@@ -146,6 +147,17 @@ impl TextModel {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { encoder: self.encoder.in_precision(precision), precision, ..self }
+    }
+
+    /// One vector for each text, as the head of the labels sees it, in evaluation: `[batch, width]`.
+    ///
+    /// # Shapes
+    /// As those of [`TextEncoder::encode`].
+    ///
+    /// # Panics
+    /// As [`TextEncoder::encode`].
+    pub fn embed(&self, tokens: Tensor<2, Int>, lengths: Option<&[usize]>) -> Tensor<2> {
+        self.pool(self.encoder.encode(tokens, lengths, None), lengths)
     }
 
     /// The same model, of which each encoder layer keeps its input alone and is computed again for its

@@ -75,10 +75,18 @@ fn check(events: &[Event], settings: &Settings, expected: &[&str]) {
 }
 
 #[test]
-fn a_quiet_run_says_so_and_a_run_without_steps_says_nothing() {
+fn a_quiet_run_says_so_and_a_run_without_steps_tells_of_the_machine_alone() {
     let quiet = [step(1, 100.0, 1.0, 1.0), machine(0.95, 500, 0.0)];
     check(&quiet, &settings(), &["nothing stood out: 1.0 % of 0.1 s of training"]);
-    assert!(lines(&[machine(0.1, 999, 500.0)], &settings()).is_empty());
+    let told = lines(&[machine(0.1, 999, 500.0)], &settings());
+    assert!(told.len() == 2 && told[0].contains("of memory in use"), "{told:?}");
+    assert!(told[1].contains("500 page faults a second"), "{told:?}");
+    assert!(lines(&[machine(0.1, 1, 0.0)], &settings()).is_empty());
+    let mut shared = machine(0.4, 1, 0.0);
+    if let Event::Machine(sample) = &mut shared {
+        sample.other_threads = Some(0.5);
+    }
+    check(&[shared], &settings(), &["other processes took 25.0 %", "end other programs"]);
 }
 
 #[test]

@@ -2,17 +2,20 @@
 //!
 //! Whatever opens a span whose target begins with `firebox` is recorded while the profiled steps are
 //! taken: the training loop does, and kernels and loaders may. Spans are times of the host. On a GPU
-//! the host only asks for work, and waits for it where it reads a result back.
+//! the host only asks for work, and waits for it where it reads a result back; what the device does
+//! meanwhile is measured by a [`DeviceTimer`], if there is one, and laid over the same time.
 
 mod allocations;
+mod device;
 mod recorder;
 mod trace;
 
 use std::str::FromStr;
 
 pub use allocations::Counted;
+pub use device::{DeviceKernel, DeviceTimer, Ran};
 pub use recorder::{ProfileError, Profiler};
-pub use trace::{Profile, Span, SpanTotal};
+pub use trace::{Place, Profile, Span, SpanTotal};
 
 /// Name of the span that a training step is.
 const STEP: &str = "step";

@@ -1,5 +1,6 @@
 //! Records spans: a subscriber of [`tracing`] that is off but for the profiled steps.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
@@ -13,7 +14,8 @@ use tracing::subscriber::set_global_default;
 use tracing::{Event, Metadata, Subscriber};
 
 use super::allocations::{counted, counting};
-use super::{Profile, ProfileConfig, STEP, Span};
+use super::device::laid_over;
+use super::{DeviceKernel, DeviceTimer, Profile, ProfileConfig, STEP, Span};
 
 /// Spans that are kept at most: enough for thousands of steps, and not for all memory.
 const MOST: usize = 1_000_000;
@@ -38,12 +40,16 @@ pub struct Profiler {
 }
 
 impl Profiler {
-    /// Listens to the spans of this process from now on.
+    /// Listens to the spans of this process from now on, and has the kernels of a `device` measured
+    /// while the steps are recorded.
     ///
     /// # Errors
     ///
     /// When somebody else does, or another profile is being recorded.
-    pub fn start(config: ProfileConfig) -> Result<Self, ProfileError> {
+    pub fn start(
+        config: ProfileConfig,
+        device: Option<Arc<dyn DeviceTimer>>,
+    ) -> Result<Self, ProfileError> {
         static INSTALLED: OnceLock<Result<Arc<Recorder>, ProfileError>> = OnceLock::new();
         let recorder = INSTALLED.get_or_init(|| {
             let recorder = Arc::new(Recorder::default());
@@ -54,23 +60,33 @@ impl Profiler {
         if recorder.waiting.swap(true, Ordering::SeqCst) {
             return Err(ProfileError::Busy);
         }
-        *recorder.state() = State::new(config);
+        *recorder.state() = State { device, ..State::new(config) };
         Ok(Self { recorder })
     }
 
-    /// What was recorded so far.
+    /// What was recorded. If steps are still being recorded, that ends.
     pub fn profile(&self) -> Profile {
+        self.recorder.over();
         let state = self.recorder.state();
         let steps = state.steps.saturating_sub(state.config.warmup).min(state.config.active);
-        let (left_out, allocations) = (state.left_out, counted());
-        Profile { steps, spans: state.spans.clone(), left_out, allocations }
+        let mut spans = state.spans.clone();
+        spans.extend(laid_over(&state.kernels, state.begun));
+        let ran = || state.kernels.iter().map(|kernel| kernel.ran);
+        Profile {
+            steps,
+            spans,
+            left_out: state.left_out,
+            unmeasured: ran().filter(Option::is_none).count() as u64,
+            by_host: ran().flatten().filter(|ran| !ran.by_device).count() as u64,
+            allocations: counted(),
+        }
     }
 }
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        self.recorder.recording.store(false, Ordering::SeqCst);
-        counting(false);
+        self.recorder.over();
+        *self.recorder.state() = State::default();
         self.recorder.waiting.store(false, Ordering::SeqCst);
     }
 }
@@ -99,12 +115,22 @@ struct State {
     open: HashMap<u64, Open>,
     spans: Vec<Span>,
     left_out: u64,
+    device: Option<Arc<dyn DeviceTimer>>,
+    kernels: Vec<DeviceKernel>,
 }
 
 impl State {
     fn new(config: ProfileConfig) -> Self {
-        let (open, spans) = (HashMap::new(), vec![]);
-        Self { config, steps: 0, begun: Instant::now(), open, spans, left_out: 0 }
+        Self {
+            config,
+            steps: 0,
+            begun: Instant::now(),
+            open: HashMap::new(),
+            spans: vec![],
+            left_out: 0,
+            device: None,
+            kernels: vec![],
+        }
     }
 }
 
@@ -124,15 +150,23 @@ impl Recorder {
         let mut state = self.state();
         state.steps += 1;
         let ProfileConfig { warmup, active } = state.config;
-        let recording = state.steps > warmup && state.steps <= warmup.saturating_add(active);
-        if recording && !self.recording.load(Ordering::Relaxed) {
-            state.begun = Instant::now();
-            counting(true);
+        let wanted = state.steps > warmup && state.steps <= warmup.saturating_add(active);
+        if !wanted {
+            drop(state);
+            return self.over();
         }
-        if !recording {
-            counting(false);
+        if self.recording.load(Ordering::Relaxed) {
+            return;
         }
-        self.recording.store(recording, Ordering::SeqCst);
+        let device = state.device.clone();
+        drop(state);
+        // Without the lock, which kernels that are being launched may wait for.
+        if let Some(device) = device {
+            device.begin();
+        }
+        self.state().begun = Instant::now();
+        counting(true);
+        self.recording.store(true, Ordering::SeqCst);
     }
 
     /// The span of a step ends: after the last one, recording ends with it.
@@ -140,8 +174,21 @@ impl Recorder {
         let state = self.state();
         let ProfileConfig { warmup, active } = state.config;
         if state.steps >= warmup.saturating_add(active) {
-            self.recording.store(false, Ordering::SeqCst);
-            counting(false);
+            drop(state);
+            self.over();
+        }
+    }
+
+    /// Recording ends, if it was on, and the device is asked what it did.
+    fn over(&self) {
+        if !self.recording.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        counting(false);
+        let device = self.state().device.clone();
+        if let Some(device) = device {
+            let kernels = device.end();
+            self.state().kernels = kernels;
         }
     }
 }
@@ -230,8 +277,15 @@ impl Subscriber for Listening {
         let current = std::thread::current();
         let thread = thread();
         let thread_name = current.name().map_or(format!("thread {thread}"), str::to_owned);
-        let span = Span { name, fields, thread, thread_name, start_us, duration_us };
-        state.spans.push(span);
+        state.spans.push(Span {
+            name: Cow::Borrowed(name),
+            fields,
+            thread,
+            thread_name,
+            on_device: false,
+            start_us,
+            duration_us,
+        });
         drop(state);
         if name == STEP {
             self.0.step_ended();
@@ -248,9 +302,42 @@ impl Subscriber for Listening {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tracing::info_span;
 
+    use super::super::Ran;
     use super::*;
+
+    /// A device whose kernels take a millisecond each; each second one is not measured, and the first
+    /// by the host.
+    #[derive(Debug, Default)]
+    struct Device(Mutex<Option<Vec<DeviceKernel>>>);
+
+    impl Device {
+        fn launch(&self, number: u64) {
+            if let Some(kernels) = &mut *self.0.lock().unwrap() {
+                let ran = Ran {
+                    begin: Duration::from_millis(500 + 10 * number),
+                    duration: Duration::from_millis(1),
+                    by_device: number > 3,
+                };
+                let ran = (!number.is_multiple_of(2)).then_some(ran);
+                let (name, launched) = (number.to_string(), Instant::now());
+                kernels.push(DeviceKernel { name, fields: vec![], launched, ran });
+            }
+        }
+    }
+
+    impl DeviceTimer for Device {
+        fn begin(&self) {
+            assert!(self.0.lock().unwrap().replace(vec![]).is_none());
+        }
+
+        fn end(&self) -> Vec<DeviceKernel> {
+            self.0.lock().unwrap().take().unwrap()
+        }
+    }
 
     fn spin(milliseconds: u64) {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
@@ -258,11 +345,15 @@ mod tests {
 
     #[test]
     fn the_asked_for_steps_are_recorded_with_what_is_in_them() {
-        let profiler = Profiler::start(ProfileConfig { warmup: 2, active: 3 }).unwrap();
-        assert_eq!(Profiler::start(ProfileConfig::default()).unwrap_err(), ProfileError::Busy);
+        let device = Arc::new(Device::default());
+        let config = ProfileConfig { warmup: 2, active: 3 };
+        let profiler = Profiler::start(config, Some(device.clone())).unwrap();
+        let busy = Profiler::start(ProfileConfig::default(), None).unwrap_err();
+        assert_eq!(busy, ProfileError::Busy);
         for number in 1..=8u64 {
             let _step = info_span!("step", number).entered();
             info_span!("forward").in_scope(|| spin(4));
+            device.launch(number);
             std::thread::scope(|scope| {
                 scope.spawn(|| info_span!("save").in_scope(|| spin(1)));
             });
@@ -271,6 +362,12 @@ mod tests {
         let profile = profiler.profile();
         drop(profiler);
         assert_eq!((profile.steps, profile.left_out), (3, 0));
+        assert_eq!((profile.launches(), profile.unmeasured, profile.by_host), (3, 1, 1));
+        let kernels: Vec<_> = profile.spans.iter().filter(|span| span.on_device).collect();
+        assert_eq!(kernels.iter().map(|span| &*span.name).collect::<Vec<_>>(), ["3", "5"]);
+        // The first of them begins with its launch, in the first profiled step and after its forward.
+        assert!(kernels[0].start_us >= 4000.0, "{kernels:?}");
+        assert_eq!(Arc::strong_count(&device), 1, "the device is let go of");
         let of = |name: &str| profile.spans.iter().filter(|s| s.name == name).collect::<Vec<_>>();
         assert_eq!([of("step").len(), of("forward").len(), of("save").len()], [3, 3, 3]);
         assert!(of("not ours").is_empty());
@@ -279,7 +376,7 @@ mod tests {
         assert_ne!(of("save")[0].thread, of("step")[0].thread);
         // Nothing more is recorded, and another profile may begin.
         info_span!("step").in_scope(|| ());
-        let again = Profiler::start(ProfileConfig { warmup: 0, active: 1 }).unwrap();
+        let again = Profiler::start(ProfileConfig { warmup: 0, active: 1 }, None).unwrap();
         assert!(again.profile().spans.is_empty());
         info_span!("step").in_scope(|| ());
         info_span!("after").in_scope(|| ());

@@ -1,13 +1,14 @@
 //! A trained model on new data: `firebox embed` and `firebox predict`.
 //!
 //! New data is read with the settings that the training data was read with, file by file while the
-//! model works on the one before, and cut and normalised as the card says. Nothing of it is stored
-//! but the result.
+//! model works on the one before, and cut and normalised as the card says; texts are cut into tokens
+//! by the model's own tokenizer. Nothing of it is stored but the result.
 
 mod data;
 mod run;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::error::PipelineError;
 
 pub use run::apply;
 
-/// What is made of each window.
+/// What is made of each window, or of each text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Its vector: one column of lists, or one column for each number.
@@ -25,7 +26,8 @@ pub enum Wanted {
         /// One column for each number.
         wide: bool,
     },
-    /// Its class, with the probability of each.
+    /// What the model was trained to tell: its class with the probability of each; the values that
+    /// follow it, in their own units; or the labels of a text and the place of their evidence.
     Prediction,
 }
 
@@ -57,14 +59,16 @@ pub struct ApplyRequest {
 pub struct Applied {
     /// The file.
     pub output: PathBuf,
-    /// Its rows.
+    /// Its rows: windows, or texts.
     pub windows: u64,
-    /// Series that they are from.
+    /// Series that they are from; 0 for texts.
     pub series: u64,
     /// Files that were read.
     pub files: usize,
-    /// Numbers of a vector, or classes.
+    /// Numbers of a vector, classes, forecasts or labels.
     pub width: usize,
+    /// What a row says, in words.
+    pub what: String,
     /// Wall-clock time from the first file on.
     pub seconds: f64,
 }

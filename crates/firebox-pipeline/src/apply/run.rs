@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
-use burn::tensor::Tensor;
 use burn::tensor::activation::softmax;
-use firebox_core::{Event, HeldOutWindows, Listener, SplitError, Window, WindowRule, unseen};
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::{
+    Event, ForecastScaler, HeldOutWindows, Listener, SeriesSet, SplitError, Window, WindowRule,
+    unseen,
+};
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
 use super::data::{Loaded, NewData};
-use super::{Applied, ApplyRequest, Wanted, replaceable, window_rule};
+use super::{Applied, ApplyRequest, Wanted, replaceable, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
@@ -22,7 +25,7 @@ use crate::kept::read_model;
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
 
-type Columns = Vec<(String, TableColumn)>;
+pub(super) type Columns = Vec<(String, TableColumn)>;
 
 /// Applies a trained model to new data and writes one row for each window, in the order of files,
 /// series and time. `None` if `stop` ended it, which leaves no file.
@@ -38,6 +41,9 @@ pub fn apply(
     listener: &dyn Listener,
 ) -> Result<Option<Applied>, PipelineError> {
     let saved = read_model(&request.run)?;
+    if saved.card.texts.is_some() {
+        return texts::apply(saved, request, device, stop, listener);
+    }
     let rule = window_rule(saved.card.window, request.stride)?;
     let heads = Heads::new(&saved.card, request)?;
     let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;
@@ -82,11 +88,23 @@ fn write(mut table: TableWriter, from_model: &Receiver<Columns>) -> Result<Table
 }
 
 /// What the model is asked for.
-#[derive(Clone)]
 struct Heads {
-    wanted: Wanted,
-    classes: Vec<String>,
+    kind: Kind,
     width: usize,
+}
+
+enum Kind {
+    Embedding { wide: bool },
+    Classes(Vec<String>),
+    Forecast { scaler: ForecastScaler, names: Vec<String> },
+}
+
+/// What was computed and is not written yet, row by row.
+#[derive(Default)]
+struct Values {
+    numbers: Vec<f32>,
+    /// Forecasts in the units of their targets.
+    exact: Vec<f64>,
 }
 
 impl Heads {
@@ -95,50 +113,118 @@ impl Heads {
         let name = card.architecture.name();
         let run = request.run.display();
         let refuse = |message: String| Err(PipelineError::Setting(message));
-        let wanted = request.wanted;
-        match wanted {
-            Wanted::Embedding { .. } if !card.architecture.is_encoder() => refuse(format!(
-                "the model of {run} ({name}) makes no vectors of windows\n  use: firebox predict {run}"
-            )),
-            Wanted::Prediction if card.classes.is_empty() => refuse(format!(
-                "the model of {run} ({name}) was pre-trained without labels: it has no classes to predict\n  \
-                 take its vectors with: firebox embed {run}\n  or fine-tune it on labelled windows first (pipeline = \"finetune\"), and predict with that run"
-            )),
-            _ => Ok(Self { wanted, classes: card.classes.clone(), width: 0 }),
-        }
-    }
-
-    /// What the model gives for a batch: `[batch, width]`.
-    fn compute(&self, model: &Model, input: Tensor<3>, lengths: &[usize]) -> Option<Tensor<2>> {
-        match self.wanted {
-            Wanted::Embedding { .. } => model.embed(input, lengths),
-            Wanted::Prediction => model.logits(input, lengths).map(|logits| softmax(logits, 1)),
-        }
-    }
-
-    fn columns(&self, values: Vec<f32>) -> Columns {
-        let width = self.width.max(1);
-        let column = |place: usize| {
-            TableColumn::Number(values.iter().skip(place).step_by(width).copied().collect())
-        };
-        match self.wanted {
-            Wanted::Embedding { wide: false } => {
-                vec![("embedding".to_owned(), TableColumn::Vectors { values, width })]
+        let kind = match (request.wanted, &card.forecast) {
+            (Wanted::Embedding { .. }, _) if !card.architecture.is_encoder() => {
+                return refuse(format!(
+                    "the model of {run} ({name}) makes no vectors of windows\n  use: firebox predict {run}"
+                ));
             }
-            Wanted::Embedding { wide: true } => {
+            (Wanted::Embedding { wide }, _) => Kind::Embedding { wide },
+            (Wanted::Prediction, Some(scaler)) if !scaler.fits(card.channels.len()) => {
+                return refuse(format!(
+                    "the card of the model of {run} has scales of forecasts that do not fit its channels: it was changed\n  \
+                     run the pipeline again, which writes it anew"
+                ));
+            }
+            (Wanted::Prediction, Some(scaler)) => {
+                Kind::Forecast { scaler: scaler.clone(), names: card.forecast_names(scaler) }
+            }
+            (Wanted::Prediction, None) if card.classes.is_empty() => {
+                return refuse(format!(
+                    "the model of {run} ({name}) was pre-trained without labels: it has no classes to predict\n  \
+                     take its vectors with: firebox embed {run}\n  or fine-tune it on labelled windows first (pipeline = \"finetune\"), and predict with that run"
+                ));
+            }
+            (Wanted::Prediction, None) => Kind::Classes(card.classes.clone()),
+        };
+        Ok(Self { kind, width: 0 })
+    }
+
+    /// Numbers of a row.
+    fn width_of(&self, model: &Model) -> usize {
+        match &self.kind {
+            Kind::Embedding { .. } => model.embedding_width().unwrap_or(0),
+            Kind::Classes(names) | Kind::Forecast { names, .. } => names.len(),
+        }
+    }
+
+    /// What the rows are, in words.
+    fn what(&self) -> String {
+        match &self.kind {
+            Kind::Embedding { .. } => format!("vectors of {}", self.width),
+            Kind::Classes(_) => format!("predictions of {} classes", self.width),
+            Kind::Forecast { .. } => format!("forecasts of {} values", self.width),
+        }
+    }
+
+    /// Adds what the model gives for a batch of windows of `set`.
+    fn compute(
+        &self,
+        model: &Model,
+        set: &SeriesSet,
+        windows: &[Window],
+        (input, lengths): (Tensor<3>, &[usize]),
+        values: &mut Values,
+    ) {
+        let device = input.device();
+        // Reading values back waits for the device, once a batch.
+        let read = |made: Option<Tensor<2>>| -> Vec<f32> {
+            made.map(|made| made.into_data().iter::<f32>().collect()).unwrap_or_default()
+        };
+        match &self.kind {
+            Kind::Embedding { .. } => values.numbers.extend(read(model.embed(input, lengths))),
+            Kind::Classes(_) => {
+                let logits = model.logits(input, lengths);
+                values.numbers.extend(read(logits.map(|logits| softmax(logits, 1))));
+            }
+            Kind::Forecast { scaler, .. } => {
+                let width = scaler.rule().static_features();
+                let statics = (width > 0).then(|| {
+                    let mut statics = vec![0.0; windows.len() * width];
+                    for (window, out) in windows.iter().zip(statics.chunks_exact_mut(width)) {
+                        scaler.statics(set, window, out);
+                    }
+                    Tensor::from_data(TensorData::new(statics, [windows.len(), width]), &device)
+                });
+                let found = read(model.forecast(input, lengths, statics));
+                let mut restored = vec![0.0; self.width];
+                for (window, found) in windows.iter().zip(found.chunks_exact(self.width.max(1))) {
+                    scaler.restore(set, window, found, &mut restored);
+                    values.exact.extend_from_slice(&restored);
+                }
+            }
+        }
+    }
+
+    fn columns(&self, values: Values) -> Columns {
+        let (width, Values { numbers, exact }) = (self.width.max(1), values);
+        let column = |place: usize| {
+            TableColumn::Number(numbers.iter().skip(place).step_by(width).copied().collect())
+        };
+        match &self.kind {
+            Kind::Embedding { wide: false } => {
+                vec![("embedding".to_owned(), TableColumn::Vectors { values: numbers, width })]
+            }
+            Kind::Embedding { wide: true } => {
                 (0..width).map(|place| (format!("embedding_{place}"), column(place))).collect()
             }
-            Wanted::Prediction => {
+            Kind::Forecast { names, .. } => {
+                let column = |place: usize| exact.iter().skip(place).step_by(width).copied();
+                let named = names.iter().enumerate();
+                let exact = |place| TableColumn::Exact(column(place).collect());
+                named.map(|(place, name)| (name.clone(), exact(place))).collect()
+            }
+            Kind::Classes(names) => {
                 let best = |row: &[f32]| {
                     let first = (0, f32::NEG_INFINITY);
                     let best = row.iter().enumerate().fold(first, |best, (class, p)| {
                         if *p > best.1 { (class, *p) } else { best }
                     });
-                    self.classes.get(best.0).cloned().unwrap_or_default()
+                    names.get(best.0).cloned().unwrap_or_default()
                 };
-                let class = values.chunks_exact(width).map(best).collect();
+                let class = numbers.chunks_exact(width).map(best).collect();
                 let mut columns = vec![("class".to_owned(), TableColumn::Text(class))];
-                let named = self.classes.iter().enumerate();
+                let named = names.iter().enumerate();
                 columns.extend(
                     named.map(|(place, name)| (format!("probability_{name}"), column(place))),
                 );
@@ -166,15 +252,13 @@ impl Work<'_> {
         from_files: Receiver<Result<Loaded, PipelineError>>,
         to_file: SyncSender<Columns>,
     ) -> Result<Option<Applied>, PipelineError> {
-        self.heads.width = match self.heads.wanted {
-            Wanted::Embedding { .. } => model.embedding_width().unwrap_or(0),
-            Wanted::Prediction => self.heads.classes.len(),
-        };
+        self.heads.width = self.heads.width_of(&model);
         let mut applied = Applied {
             output: self.request.output.clone(),
             windows: 0,
             series: 0,
             files: 0,
+            what: self.heads.what(),
             width: self.heads.width,
             seconds: 0.0,
         };
@@ -187,7 +271,8 @@ impl Work<'_> {
             let names: Vec<String> =
                 loaded.set.series().iter().map(|one| one.name.clone()).collect();
             let names = distinct(names, &mut taken);
-            let windows = unseen(&loaded.set, &self.rule).map_err(no_window)?;
+            let shown = shown(&loaded.set, &self.saved.card)?;
+            let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 if steps > longest.0 {
@@ -224,17 +309,17 @@ impl Work<'_> {
         let config = LoaderConfig { batch_size: self.request.batch, ..LoaderConfig::default() };
         let loader = HeldOutLoader::new(Arc::new(source), config, self.device.device.clone())?;
         let group = (GROUP / self.heads.width.max(1)).max(self.request.batch);
-        let mut values: Vec<f32> = Vec::new();
+        let mut values = Values::default();
         let (mut from, mut to) = (0, 0);
         for batch in loader.batches() {
             let batch = batch?;
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
+            let own = &windows.windows()[to..to + batch.len()];
             to += batch.len();
-            let made = self.heads.compute(model, batch.inputs, &batch.lengths);
-            // Reading the values back waits for the device, once a batch.
-            values.extend(made.map(|made| made.into_data()).iter().flat_map(|d| d.iter::<f32>()));
+            let given = (batch.inputs, batch.lengths.as_slice());
+            self.heads.compute(model, &part.loaded.set, own, given, &mut values);
             let progress = Event::Progress {
                 stage: "apply".to_owned(),
                 done: applied.windows + to as u64,
@@ -254,6 +339,24 @@ impl Work<'_> {
         }
         applied.windows = total;
         Ok(true)
+    }
+}
+
+/// The channels that the model sees, which may be fewer than the data has.
+fn shown(set: &Arc<SeriesSet>, card: &ModelCard) -> Result<Arc<SeriesSet>, PipelineError> {
+    let seen = card.normaliser.channels();
+    if seen == set.channels() {
+        return Ok(Arc::clone(set));
+    }
+    let places: Option<Vec<usize>> = seen.iter().map(|own| set.channel(&own.name)).collect();
+    let selected = places.map(|places| set.select(&places));
+    match selected {
+        Some(Ok(selected)) => Ok(Arc::new(selected)),
+        _ => Err(PipelineError::Setting(
+            "the card of the model normalises channels that the data does not have: it was changed\n  \
+             run the pipeline again, which writes it anew"
+                .to_owned(),
+        )),
     }
 }
 

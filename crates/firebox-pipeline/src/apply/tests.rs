@@ -57,6 +57,8 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
         window: WindowRule { length: LENGTH, stride: 5, whole: false },
         interval: Some(60_000_000),
         normaliser: normaliser(),
+        forecast: None,
+        texts: None,
         data: serde_json::to_value(DataConfig::default()).unwrap(),
         settings: serde_json::json!({}),
         data_key: Key::builder("series", 1).finish(),
@@ -65,7 +67,7 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
         scores: [].into(),
         weights: String::new(),
     };
-    SavedModel { card, parameters }
+    SavedModel { card, parameters, tokenizer: None }
 }
 
 fn encoder() -> SavedModel {

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use firebox_core::{Event, Key, Stream, TrainWindows};
+use firebox_core::{Augmentation, Event, Key, Stream};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
-use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainLoader};
+use firebox_loader::{
+    AugmentedWindows, HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainLoader,
+    TrainSource,
+};
 use firebox_models::{Classifier, Classify, Parameter, read_parameters};
 use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
 
-use super::draw::{Drawn, counts, draw};
+use super::draw::{Drawn, counts, draw, with_versions};
 use super::{Begin, FinetuneConfig};
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -47,7 +50,9 @@ pub(super) struct Fitted {
 
 /// The windows of one draw.
 struct Drawing {
-    train: Arc<Drawn<NormalisedWindows<TrainWindows>>>,
+    train: Arc<dyn TrainSource>,
+    /// Drawn windows, without their versions.
+    windows: usize,
     validation: Option<Arc<dyn Source>>,
     weights: Vec<f32>,
 }
@@ -95,8 +100,8 @@ impl Fitting<'_> {
             let mut arms = BTreeMap::<Arm, Predictions>::new();
             let mut windows = 0;
             for seed in (0..seeds).map(|index| self.run.config.run.seed.wrapping_add(index)) {
-                let drawing = self.drawing(share, seed);
-                windows += drawing.train.len();
+                let drawing = self.drawing(share, seed)?;
+                windows += drawing.windows;
                 for arm in &self.settings.arms {
                     let name = format!("share-{share}/{}/seed-{seed}", folder_name(*arm));
                     let done = crate::stages::trained_before(&work.path.join("parts").join(&name));
@@ -128,22 +133,31 @@ impl Fitting<'_> {
         Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused, kept })
     }
 
-    /// The windows that all arms of a share and seed learn from.
-    fn drawing(&self, share: f64, seed: u64) -> Drawing {
+    /// The windows that all arms of a share and seed learn from, and their fresh versions.
+    fn drawing(&self, share: f64, seed: u64) -> Result<Drawing, PipelineError> {
         let parts = &self.windows.parts;
         let normaliser = &self.windows.normaliser;
         let stream = |purpose| Stream::new(seed, purpose);
         let chosen = draw(&parts.train, share, self.by_series, stream("few labels"));
         let counts = counts(&parts.train, &chosen);
-        let train = NormalisedWindows::new(parts.train.clone(), normaliser.clone());
+        let (all, own, windows) = (parts.train.clone(), normaliser.clone(), chosen.len());
+        let train: Arc<dyn TrainSource> = match self.settings.versions {
+            0 => Arc::new(Drawn::new(Arc::new(NormalisedWindows::new(all, own)), chosen)),
+            versions => {
+                let augment = Augmentation { versions, ..self.run.config.augment.clone() };
+                let fresh = AugmentedWindows::new(all, own, &augment, seed)?;
+                Arc::new(Drawn::new(Arc::new(fresh), with_versions(&chosen, versions)))
+            }
+        };
         let held = draw(&parts.validation, share, self.by_series, stream("few validation labels"));
         let validation = NormalisedWindows::new(parts.validation.clone(), normaliser.clone());
-        Drawing {
-            train: Arc::new(Drawn::new(Arc::new(train), chosen)),
+        Ok(Drawing {
+            train,
+            windows,
             validation: (!held.is_empty())
                 .then(|| Arc::new(Drawn::new(Arc::new(validation), held)) as Arc<dyn Source>),
             weights: self.settings.class_weights.of(&counts),
-        }
+        })
     }
 
     /// The classifier of an arm as it begins.

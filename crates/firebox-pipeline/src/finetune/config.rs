@@ -33,7 +33,10 @@ pub struct FinetuneConfig {
     /// Seeds of each arm at each share, at least 1: of the drawn windows, the head, the random encoders,
     /// mixing and order. Firebox's own default.
     pub seeds: u32,
-    /// Passes over the drawn windows, at least 1.
+    /// Versions of each drawn window beside the original, drawn anew in each epoch by the amplitudes of
+    /// `[augment]`; all arms see the same ones. 0: none.
+    pub versions: u32,
+    /// Passes over the drawn windows and their versions, at least 1.
     pub epochs: u64,
     /// Epochs that `fine-tuned` keeps the encoder frozen, below `epochs`.
     pub frozen_epochs: u64,
@@ -65,6 +68,7 @@ impl Default for FinetuneConfig {
             shares: vec![0.05, 0.1, 0.5, 1.0],
             arms: Arm::ALL.to_vec(),
             seeds: 3,
+            versions: 1,
             epochs: 60,
             frozen_epochs: 10,
             learning_rate: 5e-4,

@@ -101,6 +101,12 @@ pub(super) fn check(
     Ok(())
 }
 
+/// The samples of a source that has `versions` beside the original of each window, of these windows.
+pub(super) fn with_versions(windows: &[usize], versions: u32) -> Vec<usize> {
+    let slots = versions as usize + 1;
+    windows.iter().flat_map(|window| window * slots..(window + 1) * slots).collect()
+}
+
 /// Some samples of a source that may be trained on.
 pub(super) struct Drawn<S> {
     source: Arc<S>,
@@ -122,8 +128,20 @@ impl<S: Source> Source for Drawn<S> {
         self.source.shape()
     }
 
+    fn length(&self, index: usize) -> usize {
+        self.source.length(self.indices[index])
+    }
+
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         self.source.read(self.indices[index], out)
+    }
+
+    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.source.draw(epoch, self.indices[index], out)
+    }
+
+    fn varies(&self) -> bool {
+        self.source.varies()
     }
 
     fn classes(&self) -> &[String] {
@@ -137,8 +155,10 @@ impl<S: TrainSource> TrainSource for Drawn<S> {}
 mod tests {
     use super::*;
     use firebox_core::{
-        Channel, Labels, Role, Series, SeriesSet, Split, SplitRule, StepLabels, WindowRule, split,
+        Augmentation, Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, Split,
+        SplitRule, StepLabels, WindowRule, split,
     };
+    use firebox_loader::{AugmentedWindows, NormalisedWindows};
 
     /// `series` series of 40 steps, labelled by their number, windows of 10.
     fn parts(series: u32, class: impl Fn(u32) -> u32) -> Split {
@@ -153,6 +173,35 @@ mod tests {
         let rule = WindowRule { length: 10, stride: 10, whole: false };
         let split_rule = SplitRule::Series { validation: 0.1, test: 0.3, seed: 1 };
         split(&Arc::new(set), &rule, &split_rule, &Labels::Last).unwrap()
+    }
+
+    #[test]
+    fn fresh_versions_are_of_drawn_windows_and_differ_from_epoch_to_epoch() {
+        let parts = parts(40, |index| index % 2);
+        let drawn = draw(&parts.train, 0.2, true, Stream::new(3, "few labels"));
+        let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
+        let augment = Augmentation { versions: 2, ..Augmentation::default() };
+        let (train, own) = (parts.train.clone(), normaliser.clone());
+        let fresh = AugmentedWindows::new(train, own, &augment, 7).unwrap();
+        let fresh = Drawn::new(Arc::new(fresh), with_versions(&drawn, 2));
+        let plain = NormalisedWindows::new(parts.train.clone(), normaliser);
+        assert!(fresh.varies() && fresh.len() == 3 * drawn.len());
+        let read = |source: &dyn Source, epoch: u64, index: usize| {
+            let mut out = vec![0.0; 10];
+            let sample = source.draw(epoch, index, &mut out).unwrap();
+            (out, sample.label)
+        };
+        let mut changed = 0;
+        for (place, window) in drawn.iter().enumerate() {
+            let original = read(&plain, 0, *window);
+            for epoch in 0..3 {
+                assert_eq!(read(&fresh, epoch, 3 * place), original);
+                let version = read(&fresh, epoch, 3 * place + 1);
+                assert_eq!(version.1, original.1, "a version has the label of its window");
+                changed += usize::from(version != read(&fresh, epoch + 1, 3 * place + 1));
+            }
+        }
+        assert!(changed > drawn.len(), "{changed}");
     }
 
     #[test]

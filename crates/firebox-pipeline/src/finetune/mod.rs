@@ -23,7 +23,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
-use crate::kept::Kept;
+use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
@@ -75,9 +75,13 @@ impl Chain for Finetune {
         };
         // Where the weights lie does not matter, what they are does.
         let plain = FinetuneConfig { encoder: None, ..settings };
-        let training = Key::builder("finetune", 1)
+        let mut training = Key::builder("finetune", 1)
             .upstream("windows", base.windows)
-            .upstream("encoder", begun)
+            .upstream("encoder", begun);
+        if plain.versions > 0 {
+            training = training.field("augment", json(&config.augment));
+        }
+        let training = training
             .field("model", json(&config.model))
             .field("finetune", json(&plain))
             .field("precision", config.run.precision.to_string())
@@ -106,6 +110,7 @@ impl Chain for Finetune {
         let at = Place {
             stream: Stream::new(config.run.seed, "weights"),
             channels: shape[1],
+            time: shape[0],
             precision: probe.precision,
             recompute: config.run.recompute,
             device: &device.device,
@@ -113,7 +118,7 @@ impl Chain for Finetune {
         let probe = Probe { batch: settings.batch_size, ..probe };
         let objective = Classification::new(settings.loss, vec![1.0; CLASSES], settings.mix);
         with_pretrainable!(&config.model, M => {
-            let encoder = M::encoder(&config.model, &at)?;
+            let encoder = <M as Pretrainable>::encoder(&config.model, &at)?;
             let model = settings.head.init(at.stream, encoder, CLASSES, at.device)?;
             let model = model.in_precision(at.precision);
             probe.run_labelled(model, &objective, shape, CLASSES, device)
@@ -167,6 +172,7 @@ fn check_head<M: Pretrainable>(
     let at = Place {
         stream: Stream::new(0, "names"),
         channels: 1,
+        time: config.window.length,
         precision: config.run.precision,
         recompute: false,
         device: &device.device,
@@ -290,16 +296,17 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     }
     let trained = fitted.detail();
     let classes = windows.parts.train.classes();
-    let channels = windows.ingested.set.channels().len();
+    let shape = run.shape(&windows);
     let kept = Kept {
         task: Task::Classification,
-        architecture: M::classifier(&run.config.model, &settings.head, channels, classes.len())?,
+        architecture: M::classifier(&run.config.model, &settings.head, shape, classes.len())?,
         parameters: std::mem::take(&mut fitted.kept),
         classes,
         trained: &trained,
-        scores: &told,
+        scores: named(&told),
+        shown: Shown::windows(run, &windows),
     };
-    run.keep_model(work, &windows, kept)?;
+    run.keep_model(work, kept)?;
     let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());
     Ok(Making::Complete(Box::new(Made { report, trained, outcome: "finished".to_owned() })))
 }
@@ -319,7 +326,7 @@ fn pretrain<M: Pretrainable>(
         Training::Complete(trained) => Ok(Begin {
             weights: read_parameters(&trained.model),
             path: work.path.to_owned(),
-            from: format!("pre-trained here: {}", trained.summary),
+            from: format!("Pre-trained here: {}", trained.summary),
         }),
     })
 }

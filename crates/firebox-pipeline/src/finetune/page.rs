@@ -18,6 +18,7 @@ pub(super) fn report(
     scores: FewLabels,
     begin: Option<&Begin>,
 ) -> Report {
+    let settings = super::settings(run.config);
     let verdict = scores.verdict();
     let mut report = Report::new(title, "", verdict);
     report.cards = cards(&scores, report.verdict.outcome);
@@ -35,6 +36,7 @@ pub(super) fn report(
         Fact::new("labelled test windows", scores.windows.to_string()),
         Fact::new("model", run.config.model.name()),
         Fact::new("seeds of each arm", fitted.seeds().to_string()),
+        Fact::new("fresh versions of a window", settings.versions.to_string()),
     ];
     report
 }

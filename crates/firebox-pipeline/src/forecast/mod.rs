@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Augmentation, Calendar, Event, Key, Labels, Stream};
+use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
-use firebox_models::{StackedLstm, StackedLstmConfig};
+use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
 use firebox_train::{
     Data, ForecastSamples, Forecasting, Outcome, Summary, TrainError, Trained, check_groups,
 };
@@ -22,6 +23,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
@@ -142,6 +144,10 @@ impl Chain for Forecast {
         keys.stages()
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let config = table(run.config)?;
         let sequences = begin(run, work, config)?;
@@ -176,6 +182,7 @@ impl Chain for Forecast {
             run.listener.on(&Event::Scored { name, value });
         }
         work.remade += evaluated;
+        run.keep_model(work, kept(run, &sequences, &models[0], &trained, measured.scores())?)?;
         let report = page::report(work.prepared.name(), &sequences, &measured);
         Ok(Making::Complete(Box::new(Made { report, trained, outcome: outcome.to_string() })))
     }
@@ -215,6 +222,32 @@ fn begin(
     }
     work.resolved()?;
     Ok(sequences)
+}
+
+/// The model of the first seed, for later use. Scores are means over all seeds.
+fn kept<'a>(
+    run: &Run<'_>,
+    sequences: &Sequences,
+    forecaster: &StackedLstm,
+    trained: &'a str,
+    scores: Vec<(String, f64)>,
+) -> Result<Kept<'a>, PipelineError> {
+    let (rule, windows) = (sequences.rule(), &sequences.windows);
+    let shown = Shown::windows(run, windows);
+    Ok(Kept {
+        task: Task::Forecasting,
+        architecture: Architecture::StackedLstm {
+            config: model(run.config)?.clone(),
+            channels: sequences.channels(),
+            statics: rule.static_features(),
+            outputs: rule.outputs(),
+        },
+        parameters: read_parameters(forecaster),
+        classes: &[],
+        trained,
+        scores,
+        shown: Shown { forecast: Some(sequences.scaler.clone()), ..shown },
+    })
 }
 
 /// One line on what was trained.

@@ -8,6 +8,7 @@ use firebox_eval::{
 use super::measure::Measured;
 use super::sequences::Sequences;
 use crate::measure::{data_tables, table};
+use crate::stages::count;
 
 /// Horizons whose forecasts are drawn.
 const SHOWN_HORIZONS: usize = 3;
@@ -151,7 +152,7 @@ fn intervals(evaluation: &ForecastEvaluation, target: &str, place: usize) -> Cha
         own: score.forecaster == Forecaster::Model,
     });
     let horizon = evaluation.outputs[place].horizon;
-    let title = format!("Mean absolute error of {target}, {horizon} steps ahead");
+    let title = format!("Mean absolute error of {target}, {} ahead", count(horizon as u64, "step"));
     Chart::Intervals { title, rows: rows.collect(), share: false, from_zero: true }
 }
 
@@ -237,7 +238,7 @@ fn shown(sequences: &Sequences, measured: &Measured) -> Part {
             }
         }
         Chart::Lines {
-            title: format!("{names}, {horizon} steps ahead"),
+            title: format!("{names}, {} ahead", count(horizon as u64, "step")),
             axis: "steps of the test".to_owned(),
             value: names.clone(),
             lines,

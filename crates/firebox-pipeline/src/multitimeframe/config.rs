@@ -1,6 +1,7 @@
 //! `[multitimeframe]`: what reference system R3 needs beside the tables that all pipelines have.
 
 use firebox_core::WalkForward;
+use firebox_export::Architecture;
 use firebox_models::{BiLstmAttentionConfig, MlpConfig, TransformerConfig};
 use firebox_train::{Optimizer, TrainConfig};
 use serde::{Deserialize, Serialize};
@@ -163,6 +164,30 @@ impl MultitimeframeConfig {
             Optimizer::Sgd(sgd) => sgd.learning_rate = self.learning_rate(model),
         }
         own
+    }
+
+    /// What a model is, with the sizes that its data gives it.
+    pub(super) fn architecture(
+        &self,
+        model: ModelName,
+        time: usize,
+        channels: usize,
+        classes: usize,
+    ) -> Architecture {
+        match model {
+            ModelName::Lstm => {
+                let config = self.lstm.settings.clone();
+                Architecture::BilstmAttention { config, channels, classes }
+            }
+            ModelName::Transformer => {
+                let config = self.transformer.settings.clone();
+                Architecture::Transformer { config, channels, time, classes }
+            }
+            ModelName::Mlp => {
+                let config = self.mlp.settings.clone();
+                Architecture::Mlp { config, time, channels, classes }
+            }
+        }
     }
 
     /// What of these settings shapes a model, as text.

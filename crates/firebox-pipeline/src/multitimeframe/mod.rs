@@ -8,11 +8,13 @@ mod config;
 mod page;
 mod train;
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Fold, Key, Labels, walk_forward};
 use firebox_data::Ingested;
-use firebox_eval::{Contender, Contest, contest};
+use firebox_eval::{Contender, Contest, Metric, Standing, contest};
+use firebox_export::Task;
 use firebox_train::Summary;
 
 use crate::bench::{Measured, Probe};
@@ -20,6 +22,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json};
 use crate::stages::{Run, count};
 use crate::{PipelineConfig, WindowConfig};
@@ -99,6 +102,10 @@ impl Chain for Multitimeframe {
         keys.stages()
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let settings = settings(run.config);
         let (ingested, _hold) = run.ingest(&mut work.remade)?;
@@ -124,14 +131,15 @@ impl Chain for Multitimeframe {
         }
         work.remade += remade;
         for standing in measured.standings.iter().filter(|standing| !standing.baseline) {
-            for (metric, estimate) in &standing.metrics {
-                let name = format!("test/{}/{}", standing.name, metric.name().replace(' ', "_"));
-                run.listener.on(&Event::Scored { name, value: estimate.value });
+            for (name, value) in scores(standing) {
+                run.listener.on(&Event::Scored { name, value });
             }
         }
         let (made, steps) = (trained.lines.len() as u64, trained.steps());
         let trainings = count(made, "training");
         let said = format!("{trainings} of {} folds: {} in all", folds.len(), count(steps, "step"));
+        let kept = LastFold { ingested: &ingested, fold: folds.last(), parts: parts.last() };
+        run.keep_models(work, &settings, &kept, &trained, &measured)?;
         let report = page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
         let outcome = "finished".to_owned();
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
@@ -143,6 +151,71 @@ impl Chain for Multitimeframe {
              search a pipeline of one model"
                 .to_owned(),
         ))
+    }
+}
+
+/// What trackers compare runs by.
+fn scores(standing: &Standing) -> Vec<(String, f64)> {
+    let name =
+        |metric: &Metric| format!("test/{}/{}", standing.name, metric.name().replace(' ', "_"));
+    standing.metrics.iter().map(|(metric, estimate)| (name(metric), estimate.value)).collect()
+}
+
+/// What the models that are kept were trained on: of all folds the last, which has seen most.
+struct LastFold<'a> {
+    ingested: &'a Ingested,
+    fold: Option<&'a Fold>,
+    parts: Option<&'a train::FoldParts>,
+}
+
+impl Run<'_> {
+    /// Keeps every model of the last fold under its name, and the one with the lowest validation loss
+    /// as the run's own, too. Test windows choose nothing.
+    fn keep_models(
+        &self,
+        work: &Work<'_>,
+        settings: &MultitimeframeConfig,
+        last: &LastFold<'_>,
+        trained: &train::Trained,
+        measured: &Contest,
+    ) -> Result<(), PipelineError> {
+        let (Some(fold), Some(parts)) = (last.fold, last.parts) else { return Ok(()) };
+        let classes = fold.split.train.classes();
+        let time = self.config.window.length;
+        let channels = last.ingested.set.channels().len();
+        let (best, loss) = trained.best(&settings.models);
+        for (place, model) in settings.models.iter().enumerate() {
+            let said = format!(
+                "{} on the last of the folds, {} windows{}",
+                model.title(),
+                parts.train.windows().len(),
+                match place == best && settings.models.len() > 1 {
+                    true => format!(
+                        "; of {} models the one with the lowest validation loss, {loss:.4} over the folds",
+                        settings.models.len()
+                    ),
+                    false => String::new(),
+                }
+            );
+            let own = measured.standings.iter().find(|standing| standing.name == model.title());
+            let keep = |folder: &Path| {
+                let kept = Kept {
+                    task: Task::Classification,
+                    architecture: settings.architecture(*model, time, channels, classes.len()),
+                    parameters: trained.last.get(place).cloned().unwrap_or_default(),
+                    classes,
+                    trained: &said,
+                    scores: own.map(scores).unwrap_or_default(),
+                    shown: Shown::series(self, last.ingested, parts.normaliser.clone()),
+                };
+                self.keep_model_in(work, kept, folder)
+            };
+            keep(&Path::new(MODELS).join(model.name()))?;
+            if place == best {
+                keep(Path::new(MODEL))?;
+            }
+        }
+        Ok(())
     }
 }
 

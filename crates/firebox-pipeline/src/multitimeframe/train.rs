@@ -7,7 +7,7 @@ use firebox_core::{
     Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
 };
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows, TrainLoader};
-use firebox_models::Classify;
+use firebox_models::{Classify, Parameter, read_parameters};
 use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
 
 use super::{ModelName, MultitimeframeConfig};
@@ -23,6 +23,7 @@ use crate::sub::{Sub, sub_trained_before};
 
 /// The labelled windows of a fold, scaled by what was fitted on its training part.
 pub(super) struct FoldParts {
+    pub(super) normaliser: Normaliser,
     pub(super) train: Arc<NormalisedWindows<TrainWindows>>,
     pub(super) validation: Arc<NormalisedWindows<HeldOutWindows>>,
     pub(super) test: Arc<NormalisedWindows<HeldOutWindows>>,
@@ -37,7 +38,11 @@ impl FoldParts {
         Ok(Self {
             validation: held_out(&fold.split.validation),
             test: held_out(&fold.split.test),
-            train: Arc::new(NormalisedWindows::new(fold.split.train.labelled(), normaliser)),
+            train: Arc::new(NormalisedWindows::new(
+                fold.split.train.labelled(),
+                normaliser.clone(),
+            )),
+            normaliser,
         })
     }
 
@@ -53,6 +58,8 @@ pub(super) struct Trained {
     /// `[model][test window]`, the windows of one fold after those of another.
     pub(super) predicted: Vec<Vec<u32>>,
     pub(super) lines: Vec<Line>,
+    /// Weights of each model after the last fold, in the order of the models.
+    pub(super) last: Vec<Vec<Parameter>>,
 }
 
 /// One training.
@@ -69,6 +76,19 @@ pub(super) struct Line {
 }
 
 impl Trained {
+    /// The place of the model with the lowest mean of its validation losses over the folds, and that
+    /// mean: what a validation loss is does not depend on the model.
+    pub(super) fn best(&self, models: &[ModelName]) -> (usize, f64) {
+        let mean = |model: &ModelName| {
+            let own = self.lines.iter().filter(|line| line.model == *model);
+            let losses: Vec<f64> =
+                own.map(|line| line.best.map_or(f64::INFINITY, |best| best.1)).collect();
+            losses.iter().sum::<f64>() / losses.len().max(1) as f64
+        };
+        let all = models.iter().map(mean).enumerate();
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
+    }
+
     /// Steps of all trainings together.
     pub(super) fn steps(&self) -> u64 {
         self.lines.iter().map(|line| line.steps).sum()
@@ -106,13 +126,16 @@ impl Run<'_> {
                     reused &= sub_trained_before(work, &name);
                     let key = self.fold_key(settings, *model, fold);
                     let task = Task { name, model: *model, parts, settings, key };
-                    let (line, own) = self.train_one(work, &task, fold)?;
+                    let (line, own, weights) = self.train_one(work, &task, fold)?;
                     if line.outcome == Outcome::Interrupted {
                         let steps = trained.steps() + line.steps;
                         return Ok((Err(steps), false, "interrupted".to_owned()));
                     }
                     predicted.extend(own);
                     trained.lines.push(line);
+                    if fold == folds.len() {
+                        trained.last.push(weights);
+                    }
                     self.listener.on(&Event::Progress {
                         stage: "train".to_owned(),
                         done: trained.lines.len() as u64,
@@ -144,7 +167,7 @@ impl Run<'_> {
         work: &Work<'_>,
         task: &Task<'_>,
         fold: usize,
-    ) -> Result<(Line, Vec<u32>), PipelineError> {
+    ) -> Result<(Line, Vec<u32>, Vec<Parameter>), PipelineError> {
         let device = &self.device.device;
         let Task { settings, parts, .. } = task;
         let windows = parts.train.windows();
@@ -180,7 +203,7 @@ impl Run<'_> {
         task: &Task<'_>,
         model: M,
         fold: usize,
-    ) -> Result<(Line, Vec<u32>), PipelineError> {
+    ) -> Result<(Line, Vec<u32>, Vec<Parameter>), PipelineError> {
         let Task { name, model: which, parts, settings, key } = task;
         let device = &self.device.device;
         let loader = LoaderConfig { batch_size: settings.batch(*which), ..self.loader() };
@@ -211,7 +234,7 @@ impl Run<'_> {
             outcome: summary.outcome,
             seconds: summary.seconds,
         };
-        Ok((line, predicted))
+        Ok((line, predicted, read_parameters(&model)))
     }
 }
 

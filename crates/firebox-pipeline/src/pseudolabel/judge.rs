@@ -127,7 +127,7 @@ pub(super) fn judge(
     let (untrained, last) = (&starts[0], &starts[starts.len() - 1]);
     let subjects = [
         ("the trained encoder", last),
-        ("the same encoder before training", untrained),
+        ("the encoder before training", untrained),
         ("the windows themselves", &raw),
     ];
     let evaluate = &run.config.evaluate;

@@ -26,7 +26,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::kept::Kept;
+use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons};
@@ -145,9 +145,10 @@ impl Chain for Pseudolabel {
             parameters: read_parameters(&iterated.model),
             classes: &classes,
             trained: &said,
-            scores: &judged.scores(),
+            scores: named(&judged.scores()),
+            shown: Shown::windows(run, &windows),
         };
-        run.keep_model(work, &windows, kept)?;
+        run.keep_model(work, kept)?;
         let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();
         let report = page::report(run, work.prepared.name(), &windows, &iterated, judged);
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))

@@ -8,6 +8,8 @@ use firebox_search::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::concurrent::Concurrent;
+
 /// `[search]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,8 +29,10 @@ pub struct SearchConfig {
     /// Ends the search when the best value has not improved for some trials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stop: Option<EarlyStop>,
-    /// Trials that one worker runs at once.
-    pub concurrent: usize,
+    /// Trials that one worker runs at once: a number, or `"auto"`, which adds trials while the device
+    /// is not busy and there is memory. With more than one the sampler is asked before it knows how
+    /// those that run will end, so the same seed no longer gives the same study.
+    pub concurrent: Concurrent,
     /// Best trials whose checkpoints are kept; the others' are removed when they end.
     pub keep: usize,
     /// Bytes that these checkpoints may take together; beyond them fewer are kept, but always those of
@@ -60,7 +64,7 @@ impl Default for SearchConfig {
             trials: 20,
             timeout: None,
             early_stop: None,
-            concurrent: 1,
+            concurrent: Concurrent::Trials(1),
             keep: 3,
             size_budget: None,
             heartbeat: 10.0,

@@ -4,6 +4,7 @@
 //! pipeline that is searched is kept with the study, so that any worker that reaches the journal can
 //! take part, and so that nobody continues it with another pipeline by mistake.
 
+mod concurrent;
 mod config;
 mod open;
 mod page;
@@ -23,6 +24,7 @@ use firebox_search::{
     Budget, Direction, Options, Space, Storage, Study, StudyError, Trial, TrialHandle, TrialState,
 };
 
+pub use concurrent::Concurrent;
 pub use config::{
     Number, Objective, Patient, PrunerConfig, SamplerConfig, SearchConfig, SpaceEntry,
 };
@@ -31,6 +33,7 @@ use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::shared::Shared;
 use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
+use concurrent::Gate;
 use open::{
     PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
 };
@@ -190,16 +193,28 @@ impl Search {
             time: self.search.timeout.map(Duration::from_secs_f64),
             early_stop: self.search.early_stop.clone(),
         };
-        std::thread::scope(|scope| {
-            let worker =
-                || study.optimize(&budget, |trial| self.attempt(&study, trial, device, listener));
-            let more: Vec<_> = (1..self.search.concurrent).map(|_| scope.spawn(worker)).collect();
-            let mut result = worker();
-            for other in more {
-                let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result = result.and(other);
-            }
-            result
+        let gpu = device.backend != "cpu";
+        let gate = Gate::new(self.search.concurrent, gpu, rayon::current_num_threads(), listener);
+        let period = if gate.watches() { concurrent::PERIOD } else { 0.0 };
+        let work = || {
+            // Whatever ends this one ends those that wait, too.
+            let _closing = gate.closing();
+            study.optimize(&budget, |trial| self.attempt(&study, trial, device, listener))
+        };
+        let one = |others| if gate.enter(others) { work() } else { Ok(()) };
+        firebox_monitor::sampled(period, gpu, &gate, || {
+            std::thread::scope(|scope| {
+                let one = &one;
+                let more: Vec<_> =
+                    (1..gate.most()).map(|others| scope.spawn(move || one(others))).collect();
+                let mut result = work();
+                for other in more {
+                    let other =
+                        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                    result = result.and(other);
+                }
+                result
+            })
         })?;
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         fault.map_or(Ok(()), Err)

@@ -77,9 +77,6 @@ pub(super) fn check_numbers(search: &SearchConfig) -> Result<(), PipelineError> 
     if search.trials == 0 {
         return wrong("trials", "0".to_owned(), "a search has at least one trial");
     }
-    if !(1..=64).contains(&search.concurrent) {
-        return wrong("concurrent", search.concurrent.to_string(), "it must be from 1 to 64");
-    }
     if let Some(rule) = &search.early_stop {
         if rule.patience == 0 {
             let allowed = "a search ends after at least one trial without an improvement";

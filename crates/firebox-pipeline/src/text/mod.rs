@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key};
+use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::{HeldOutLoader, TrainLoader};
-use firebox_models::{TextAttention, TextModel};
+use firebox_models::{TextAttention, TextModel, read_parameters};
 use firebox_train::{Data, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -24,6 +25,7 @@ use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::stages::{Run, count, summary_of, trained_before};
 use corpus::{Corpus, Tokens};
@@ -90,11 +92,13 @@ impl Chain for Text {
         ]
     }
 
+    fn keeps_model(&self) -> bool {
+        true
+    }
+
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let corpus = run.corpus()?;
         let tokens = run.tokens(&corpus, &mut work.remade)?;
-        // Beside the weights, so that they can be used elsewhere.
-        work.folder.write("tokenizer.json", tokens.tokenizer.to_json().as_bytes())?;
         let learnt = match run.learn(&corpus, &tokens, work.path, &mut work.remade)? {
             Training::Complete(learnt) => *learnt,
             Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
@@ -117,6 +121,26 @@ impl Chain for Text {
             run.listener.on(&Event::Scored { name: name.to_owned(), value });
         }
         work.remade += evaluated;
+        let text = config::table(run.config)?;
+        let input = TextInput {
+            column: if text.is_sample() { "text".to_owned() } else { text.columns.text.clone() },
+            longest: text.longest,
+            thresholds: measured.thresholds.clone(),
+            tokenizer: String::new(),
+        };
+        let kept = Kept {
+            task: Task::Labelling,
+            architecture: Architecture::Text {
+                config: learnt.model.config().clone(),
+                encoder: learnt.model.encoder_config().clone(),
+            },
+            parameters: read_parameters(&learnt.model),
+            classes: &corpus.texts.labels,
+            trained: &learnt.summary,
+            scores: named(&measured.scores()),
+            shown: Shown::texts(input, tokens.tokenizer.to_json()),
+        };
+        run.keep_model(work, kept)?;
         let report = page::report(run, work.prepared.name(), &corpus, &tokens, &measured, &learnt);
         let Learnt { summary, outcome, .. } = learnt;
         Ok(Making::Complete(Box::new(Made { report, trained: summary, outcome })))

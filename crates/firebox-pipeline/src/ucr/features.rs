@@ -1,4 +1,5 @@
-//! What probes are fitted to: maxima over parts of each sample, from whole to sixteenths.
+//! What probes are fitted to: maxima over parts of each sample, from whole to sixteenths, and samples as
+//! they are for fixed kernels.
 
 use burn::tensor::Device;
 use firebox_eval::Features;
@@ -35,6 +36,20 @@ pub(super) fn features<E: Encoder>(
         out.labels.extend(batch.labels.into_iter().map(Option::unwrap_or_default));
     }
     Ok(out)
+}
+
+/// The valid steps of each sample, `[time, channel]`, and its class.
+pub(super) fn raw(source: &dyn Source) -> Result<(Vec<Vec<f32>>, Vec<u32>), PipelineError> {
+    let [time, channels] = source.shape();
+    let (mut windows, mut labels) = (vec![], vec![]);
+    for index in 0..source.len() {
+        let mut window = vec![0.0; time * channels];
+        let sample = source.read(index, &mut window)?;
+        window.truncate(sample.length as usize * channels);
+        windows.push(window);
+        labels.push(sample.label.unwrap_or_default());
+    }
+    Ok((windows, labels))
 }
 
 /// Appends the maxima over the parts of one sample's steps. A part without a step takes the step that

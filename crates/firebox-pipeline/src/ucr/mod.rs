@@ -2,7 +2,8 @@
 //!
 //! For each pair `NAME_TRAIN.ts`, `NAME_TEST.ts` and each seed, an encoder is pre-trained without labels
 //! on the training file; frozen, it is judged by logistic regression and a support vector machine; and
-//! it is trained on with the labels. One configuration serves all sets. Whatever is chosen for a set
+//! it is trained on with the labels. Beside it stand fixed kernels under a support vector machine, which
+//! the ensemble hears, too. One configuration serves all sets. Whatever is chosen for a set
 //! (penalty, strength) is chosen by cross-validation on its training file; the test file is read for the
 //! last predictions alone.
 
@@ -40,6 +41,8 @@ pub struct UcrConfig {
     /// Runs of steps whose maxima, side by side, are the features of the frozen encoder: 1 is the whole
     /// sample, 4 its quarters.
     pub levels: Vec<usize>,
+    /// Thresholds of all fixed kernels, of values and of changes each, at least 84: MultiRocket's.
+    pub kernels: usize,
     /// Strengths `C` of the support vector machine to choose from.
     pub strengths: Vec<f64>,
     /// Strengths of the logistic regression's penalty to choose from.
@@ -78,6 +81,7 @@ impl Default for UcrConfig {
             longest: 512,
             encoder: DilatedConfig { hidden: 64, output: 128, blocks: 7 },
             levels: vec![1, 2, 4, 8, 16],
+            kernels: 6250,
             strengths: vec![1.0, 10.0, 100.0, 0.1, 1000.0],
             penalties: vec![1000.0, 100.0, 10.0, 1.0, 0.1],
             folds: 5,
@@ -126,6 +130,9 @@ impl UcrConfig {
             return refuse(
                 "`levels` needs at least one number above 0, and `longest` must be above 0",
             );
+        }
+        if self.kernels < 84 {
+            return refuse("`kernels` must be at least 84: one threshold for each kernel");
         }
         let positive =
             |all: &[f64]| !all.is_empty() && all.iter().all(|v| *v > 0.0 && v.is_finite());
@@ -278,7 +285,7 @@ mod tests {
         let series = Key::builder("series", 1).finish();
         let base = UcrConfig::default();
         let of = |config: &UcrConfig, seed| key(PRETRAIN, series, config, seed, "cpu");
-        let more = UcrConfig { seeds: 9, levels: vec![1], folds: 3, ..base.clone() };
+        let more = UcrConfig { seeds: 9, levels: vec![1], kernels: 84, folds: 3, ..base.clone() };
         assert_eq!(of(&base, 1), of(&more, 1));
         assert_ne!(of(&base, 1), of(&base, 2));
         let mixed = UcrConfig { mix: Mix::None, ..base.clone() };
@@ -295,6 +302,7 @@ mod tests {
         default().validate().unwrap();
         assert!(UcrConfig { seeds: 0, ..default() }.validate().is_err());
         assert!(UcrConfig { levels: vec![0], ..default() }.validate().is_err());
+        assert!(UcrConfig { kernels: 83, ..default() }.validate().is_err());
         assert!(UcrConfig { strengths: vec![-1.0], ..default() }.validate().is_err());
         let none = UcrTraining { steps: 0, ..default().pretraining };
         assert!(UcrConfig { pretraining: none, ..default() }.validate().is_err());

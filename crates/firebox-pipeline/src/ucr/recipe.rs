@@ -7,14 +7,16 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::activation::softmax;
 use firebox_core::{Key, Requests, Silent, Stream};
-use firebox_eval::{ArchiveSet, Features, Logistic, Recipe, Stop, Svm, choose_penalty};
+use firebox_eval::{
+    ArchiveSet, Features, Logistic, RandomKernels, Recipe, Stop, Svm, choose_penalty,
+};
 use firebox_loader::{HeldOutLoader, LoaderConfig, Source, TrainLoader};
 use firebox_models::{Classify, DilatedEncoder};
 use firebox_train::{
     ClassWeights, Classification, Contrasting, Data, Objective, Outcome, Run, TrainConfig, train,
 };
 
-use super::features::features;
+use super::features::{features, raw};
 use super::sets::{self, Pair, Set};
 use super::{FINETUNE, PRETRAIN, UcrConfig, key};
 use crate::device::ChosenDevice;
@@ -90,16 +92,19 @@ impl Job<'_> {
         let logistic = Logistic::fit(&train_features, classes, l2, STOP);
         let logistic = logistic.predict(&test_features.rows);
 
+        let (by_kernels, kernel_shares) = self.kernels(set, classes, seed)?;
         let tuned = self.finetune(encoder, set, seed)?;
         let fine_tuned = largest(&tuned, classes);
+        let all = shares.iter().zip(&tuned).zip(&kernel_shares);
         Ok(OfSeed {
             accuracies: vec![
                 (Recipe::RandomSvm, accuracy(truth, &random)),
+                (Recipe::RandomKernels, accuracy(truth, &by_kernels)),
                 (Recipe::FrozenSvm, accuracy(truth, &svm)),
                 (Recipe::FrozenLogistic, accuracy(truth, &logistic)),
                 (Recipe::FineTuned, accuracy(truth, &fine_tuned)),
             ],
-            shares: shares.iter().zip(&tuned).map(|(svm, tuned)| svm + tuned).collect(),
+            shares: all.map(|((svm, tuned), kernels)| svm + tuned + kernels).collect(),
         })
     }
 
@@ -113,6 +118,25 @@ impl Job<'_> {
             features(encoder, source, &self.config.levels, &self.device.device)
         };
         Ok((of(set.train.clone())?, of(set.test.clone())?))
+    }
+
+    /// Predictions for the test file by fixed kernels, and shares of the classes.
+    fn kernels(
+        &self,
+        set: &Set,
+        classes: usize,
+        seed: u64,
+    ) -> Result<(Vec<u32>, Vec<f64>), PipelineError> {
+        let (train, train_labels) = raw(set.train.as_ref())?;
+        let (test, test_labels) = raw(set.test.as_ref())?;
+        let stream = Stream::new(seed, "kernels");
+        let kernels = RandomKernels::fit(&train, set.channels, self.config.kernels, stream);
+        let of = |windows: &[Vec<f32>], labels| Features {
+            rows: kernels.features(windows),
+            width: kernels.width(),
+            labels,
+        };
+        Ok(self.svm(&of(&train, train_labels), &of(&test, test_labels), classes))
     }
 
     /// Predictions for the test file, and shares of the classes.

@@ -89,11 +89,11 @@ pub(super) struct Case {
     pub(super) threads: Option<usize>,
     /// The curve that it is a point of, and where.
     pub(super) point: Option<(Axis, usize)>,
-    /// Whether the peer runs it beside.
-    pub(super) peer: bool,
+    /// Where the peer can run it: how important that is, 0 the most.
+    pub(super) importance: Option<u8>,
     /// Seconds that one run of it is expected to take.
     pub(super) seconds: f64,
-    /// Seconds that the peer is expected to take.
+    /// Seconds that the peer is expected to take in one form.
     pub(super) peer_seconds: f64,
 }
 
@@ -178,7 +178,7 @@ impl Choice<'_> {
         for (workload, name) in Workload::ALL {
             let batch = workload.default_batch();
             for precision in self.precisions() {
-                let mut of = |batch, evaluate, peer| {
+                let mut of = |batch: usize, evaluate: bool| {
                     let config = BenchConfig {
                         precision,
                         batch: Some(batch),
@@ -187,21 +187,39 @@ impl Choice<'_> {
                     };
                     let mode = if evaluate { ", inference" } else { "" };
                     let name = format!("{name}, {precision}, batch {batch}{mode}");
-                    cases.push(Case { peer, ..case(SuitePart::Matrix, &name, config) });
+                    let large = batch == workload.default_batch();
+                    let importance = Some(self.importance(workload, large, evaluate));
+                    cases.push(Case { importance, ..case(SuitePart::Matrix, &name, config) });
                 };
-                let small = (batch / 8).max(1);
-                // BERT on a processor takes PyTorch half a minute a case: its small batch stands for
-                // both.
-                let large = self.on_gpu || workload != Workload::BertBase;
-                of(small, false, !large || workload == Workload::LstmMae);
+                of((batch / 8).max(1), false);
                 if !self.quick {
-                    of(batch, false, large);
-                    // R1's inference stands for that of the others.
-                    of(batch, true, self.on_gpu || workload == Workload::LstmMae);
+                    of(batch, false);
+                    of(batch, true);
                 }
             }
         }
         cases
+    }
+
+    /// How important it is to have the peer beside a case, 0 the most.
+    fn importance(&self, workload: Workload, large: bool, evaluate: bool) -> u8 {
+        // BERT's large batch takes PyTorch on a processor most of a minute: its small one comes first.
+        let slow = workload == Workload::BertBase && !self.on_gpu;
+        match (workload, large, evaluate) {
+            (Workload::BertBase, large, false) if slow => 3 * u8::from(large),
+            (Workload::LstmMae, _, false) => 0,
+            (_, true, false) => 0,
+            // R1's inference stands for that of the others.
+            (Workload::LstmMae, _, true) => 1,
+            (_, _, true) => {
+                if slow {
+                    4
+                } else {
+                    2
+                }
+            }
+            (_, false, false) => 5,
+        }
     }
 
     fn scaling(&self) -> Vec<Case> {
@@ -296,7 +314,7 @@ fn optimizer_seconds(workload: Workload, evaluate: bool, ceilings: &Ceilings) ->
     2.0 * bytes / ceilings.memory_bytes
 }
 
-fn case(part: SuitePart, name: &str, config: BenchConfig) -> Case {
+pub(super) fn case(part: SuitePart, name: &str, config: BenchConfig) -> Case {
     Case {
         part,
         name: name.to_owned(),
@@ -304,23 +322,15 @@ fn case(part: SuitePart, name: &str, config: BenchConfig) -> Case {
         composed: false,
         threads: None,
         point: None,
-        peer: false,
+        importance: None,
         seconds: 0.0,
         peer_seconds: 0.0,
     }
 }
 
-/// How many rounds fit into so many seconds, from 1 to 9, with what one takes.
-pub(super) fn rounds(cases: &[Case], peers: f64, seconds: f64) -> (u64, f64) {
-    let own: f64 = cases.iter().map(|case| case.seconds).sum();
-    let theirs = cases.iter().filter(|case| case.peer).map(|case| case.peer_seconds * peers);
-    let round = own + theirs.sum::<f64>();
-    let rounds = if cases.is_empty() { 0.0 } else { (seconds / round).floor().clamp(1.0, 9.0) };
-    (rounds as u64, round)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::plan::{plan, whole_round};
     use super::*;
 
     const CEILINGS: Ceilings = Ceilings {
@@ -359,10 +369,42 @@ mod tests {
     /// The budgets that the documentation names, on two cores of the machine that they were made for.
     #[test]
     fn a_full_round_takes_minutes_and_a_quick_one_less_than_two() {
-        let seconds = |quick, peers| rounds(&cases(quick, false), peers, 0.0).1;
-        let all = [seconds(false, 0.0), seconds(false, 2.0), seconds(true, 0.0)];
-        assert!(all[0] < 300.0 && all[1] < 600.0 && all[2] < 100.0, "{all:?}");
-        assert_eq!(rounds(&cases(true, false), 0.0, 1e9).0, 9);
-        assert_eq!(rounds(&cases(false, false), 2.0, 1.0).0, 1);
+        let first = |quick, forms| {
+            let mut cases = cases(quick, false);
+            for case in &mut cases {
+                case.importance = case.importance.filter(|importance| *importance == 0);
+            }
+            whole_round(&cases, forms)
+        };
+        let all = whole_round(&cases(false, false), 0);
+        assert!(all < 300.0 && first(false, 2) < 600.0, "{all} {}", first(false, 2));
+        let (quick, everything) =
+            (whole_round(&cases(true, false), 0), whole_round(&cases(false, false), 2));
+        assert!(quick < 100.0 && everything < 1200.0, "{quick} {everything}");
+    }
+
+    #[test]
+    fn the_peer_is_beside_the_training_of_each_workload_first_and_bert_s_large_batch_late() {
+        let all = cases(false, false);
+        let of = |name: &str| all.iter().find(|case| case.name == name).unwrap().importance;
+        for (name, expected) in [
+            ("lstm-mae, f32, batch 64", 0),
+            ("lstm-mae, bf16, batch 512", 0),
+            ("mlp, f32, batch 512", 0),
+            ("bert-base, f32, batch 2", 0),
+            ("lstm-mae, f32, batch 512, inference", 1),
+            ("mlp, f32, batch 512, inference", 2),
+            ("bert-base, bf16, batch 16", 3),
+            ("bert-base, bf16, batch 16, inference", 4),
+            ("mlp, f32, batch 64", 5),
+        ] {
+            assert_eq!(of(name), Some(expected), "{name}");
+        }
+        let forms = 2;
+        let short = plan(&all, forms, 480.0, 0);
+        let long = plan(&all, forms, 1200.0, 0);
+        let beside = |rounds: &[u64]| rounds.iter().filter(|rounds| **rounds > 0).count();
+        assert!(short.rounds == 1 && beside(&short.peers) >= 14, "{short:?}");
+        assert!(long.rounds >= 1 && beside(&long.peers) > beside(&short.peers), "{long:?}");
     }
 }

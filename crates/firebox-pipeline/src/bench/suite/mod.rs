@@ -1,14 +1,18 @@
 //! The benchmark suite: many cases, each a process of its own, in rounds, so that whatever else the
 //! machine does falls on all of them; the peer beside each case that it has too.
 //!
+//! The time is divided by [`plan::plan`]; what it does not suffice for is named in the results.
+//!
 //! Results are `performance.json`, `performance_summary.md` and `performance.html`. A figure is the
 //! median over the rounds of each process's median step, with the range of the rounds.
 
 mod cases;
 mod page;
 mod peers;
+mod plan;
 mod process;
 mod result;
+mod rounds;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -18,11 +22,12 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 pub use self::cases::{Axis, SuitePart};
-use self::cases::{Case, Choice, rounds};
+use self::cases::{Case, Choice};
 use self::peers::Torch;
 pub use self::peers::TorchConfig;
 use self::process::{Program, check};
 pub use self::result::{Check, Measurement, Peer, Performance, Regression};
+use self::rounds::Taking;
 use super::Ceilings;
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
@@ -40,7 +45,8 @@ pub struct SuiteConfig {
     pub output: PathBuf,
     /// Fewer and shorter cases.
     pub quick: bool,
-    /// Minutes that it may take; they decide how many rounds there are.
+    /// Minutes that it may take; they decide how many rounds there are, and beside how many cases the
+    /// peer runs.
     pub minutes: f64,
     /// Parts that are wanted.
     pub parts: Vec<SuitePart>,
@@ -78,7 +84,6 @@ pub fn suite(
         let found = config.minutes;
         return Err(PipelineError::Setting(format!("a suite of {found} minutes cannot be run")));
     }
-    let begun = Instant::now();
     let before = config.baseline.as_deref().map(read).transpose()?;
     if let Some(before) = before.as_ref().filter(|before| before.device != device.description) {
         return Err(PipelineError::Setting(format!(
@@ -90,6 +95,8 @@ pub fn suite(
     let on_gpu = device.backend != "cpu";
     let torch = config.torch.as_ref();
     let torch = torch.map(|torch| Torch::find(torch, on_gpu, say)).transpose()?;
+    // Making an environment for the peer is no part of the suite.
+    let begun = Instant::now();
     let checks = config.checks.as_deref().map_or(Ok(vec![]), |folder| check(folder, say))?;
     say("measuring what the device does at most");
     let ceilings = Ceilings::measure(device);
@@ -97,17 +104,6 @@ pub fn suite(
     let parts = &config.parts;
     let choice = Choice { ceilings: &ceilings, on_gpu, threads, quick: config.quick, parts };
     let cases = choice.cases();
-    let forms = torch.as_ref().map_or(0, |torch| torch.forms().len()) as f64;
-    let left = 60.0 * config.minutes - begun.elapsed().as_secs_f64();
-    let (wanted, seconds) = rounds(&cases, forms, left);
-    if !cases.is_empty() {
-        say(&format!(
-            "{} cases, about {:.0} s a round; {wanted} rounds, about {:.1} minutes in all",
-            cases.len(),
-            seconds,
-            (wanted as f64 * seconds + begun.elapsed().as_secs_f64()) / 60.0
-        ));
-    }
     let mut performance = Performance {
         created: now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -118,25 +114,22 @@ pub fn suite(
         ceilings,
         peers: vec![],
         checks,
+        left_out: vec![],
+        whole_round_minutes: None,
         cases: cases.iter().map(|case| empty(case, config)).collect(),
     };
-    let program = Program { path: &config.program, device: &config.device };
-    while performance.rounds < wanted {
-        let start = Instant::now();
-        let number = performance.rounds + 1;
-        take_round(&cases, &program, torch.as_ref(), &mut performance, &|name| {
-            say(&format!("round {number} of {wanted}: {name}"));
-        });
-        performance.rounds = number;
-        performance.seconds = begun.elapsed().as_secs_f64();
-        // What is there after each round is worth keeping.
-        write(&config.output.join("performance.json"), &json(&performance)?)?;
-        let next = performance.seconds + start.elapsed().as_secs_f64();
-        if number < wanted && next > 60.0 * config.minutes {
-            say("another round would take longer than was asked for");
-            break;
-        }
-    }
+    let taking = Taking {
+        cases: &cases,
+        program: Program { path: &config.program, device: &config.device },
+        torch: torch.as_ref(),
+        ceilings: &ceilings,
+        begun,
+        seconds: 60.0 * config.minutes,
+        say,
+    };
+    taking.all(&mut performance, &|performance| {
+        write(&config.output.join("performance.json"), &json(performance)?)
+    })?;
     performance.peers = engines(&performance);
     performance.seconds = begun.elapsed().as_secs_f64();
     let regressions = before.as_ref().map(|before| performance.regressions(before));
@@ -146,49 +139,6 @@ pub fn suite(
     write(&summary, &page.markdown())?;
     page.write(&config.output.join("performance.html"))?;
     Ok(SuiteOutcome { performance, regressions, summary })
-}
-
-/// Runs each case once, the peer right after it.
-fn take_round(
-    cases: &[Case],
-    program: &Program<'_>,
-    torch: Option<&Torch>,
-    performance: &mut Performance,
-    say: &dyn Fn(&str),
-) {
-    for (case, measurement) in cases.iter().zip(&mut performance.cases) {
-        // What has failed would fail again.
-        if measurement.error.is_some() {
-            continue;
-        }
-        say(&case.name);
-        match process::time(&mut program.command(case)) {
-            Ok(result) => {
-                measurement.floor_ms = case.floor_ms(&performance.ceilings, &result);
-                measurement.rounds.push(result);
-            }
-            Err(error) => {
-                measurement.error = Some(error);
-                continue;
-            }
-        }
-        let Some(torch) = torch.filter(|_| case.peer) else { continue };
-        for (form, flags) in torch.forms() {
-            let place = measurement.peers.iter().position(|peer| peer.form == *form);
-            let place = place.unwrap_or_else(|| {
-                let form = (*form).to_owned();
-                measurement.peers.push(Peer { form, rounds: vec![], error: None });
-                measurement.peers.len() - 1
-            });
-            let peer = &mut measurement.peers[place];
-            if peer.error.is_none() {
-                match process::time(&mut torch.command(case, flags, program.device)) {
-                    Ok(result) => peer.rounds.push(result),
-                    Err(error) => peer.error = Some(error),
-                }
-            }
-        }
-    }
 }
 
 /// A case that no round has timed yet.

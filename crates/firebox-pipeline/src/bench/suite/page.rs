@@ -41,6 +41,7 @@ pub(super) fn page(all: &Performance, regressions: Option<&[Regression]>) -> She
         advice(all),
         checks(all),
         failures(all),
+        left_out(all),
         commands(all),
     ];
     Sheet { title: "Performance of Firebox".to_owned(), lead: lead(all), facts, sections }
@@ -192,6 +193,31 @@ fn failures(all: &Performance) -> SheetSection {
     }
 }
 
+/// What there was no time for.
+fn left_out(all: &Performance) -> SheetSection {
+    let minutes = all.whole_round_minutes.map_or(String::new(), |minutes| {
+        format!(
+            " A round of everything takes about {minutes:.0} minutes here, so `--minutes {:.0}` leaves nothing out.",
+            (1.2 * minutes).ceil()
+        )
+    });
+    SheetSection {
+        id: "left-out",
+        title: "Left out",
+        lead: format!(
+            "What matters most is timed first; for the rest the time was too short.{minutes}"
+        ),
+        tables: match &all.left_out[..] {
+            [] => vec![],
+            some => {
+                let rows = some.iter().map(|name| vec![name.clone()]).collect();
+                vec![table("Left out", &["case"], rows)]
+            }
+        },
+        charts: vec![],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::cases::Axis;
@@ -209,7 +235,12 @@ mod tests {
         }
         let mut single = measurement(SuitePart::Matrix, "mlp, f32, batch 64", &[10.0, 12.0]);
         let rounds = vec![round(20.0), round(30.0)];
-        single.peers = vec![Peer { form: "installed".to_owned(), rounds, error: None }];
+        single.peers = vec![Peer {
+            form: "installed".to_owned(),
+            command: "python3 torch_steps.py".to_owned(),
+            rounds,
+            error: None,
+        }];
         let half = measurement(SuitePart::Matrix, "mlp, bf16, batch 64", &[10.0, 11.0]);
         let mut failed = measurement(SuitePart::Matrix, "mlp, f16, batch 64", &[]);
         failed.error = Some("no such type".to_owned());
@@ -235,7 +266,13 @@ mod tests {
             seconds: 1.0,
             said: "20 passed".to_owned(),
         }];
-        Performance { peers: vec!["torch 2".to_owned()], checks, ..performance(cases) }
+        Performance {
+            peers: vec!["torch 2".to_owned()],
+            checks,
+            left_out: vec!["PyTorch beside mlp, bf16, batch 64".to_owned()],
+            whole_round_minutes: Some(12.4),
+            ..performance(cases)
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::Command;
 use firebox_core::Precision;
 
 use super::cases::{Case, peer_steps, peer_warmup};
+use super::process::text;
 use crate::error::PipelineError;
 
 /// The forms that PyTorch is timed in: as installed, and with glibc's allocator tuned. On a GPU memory
@@ -82,6 +83,13 @@ impl Torch {
         }
         command
     }
+
+    /// How a form is typed for a case, without the folders of this machine.
+    pub(super) fn typed(&self, case: &Case, form: &[&str], device: &str) -> String {
+        let name = |path: &Path| path.file_name().map(PathBuf::from).unwrap_or_default();
+        let (python, script) = (name(&self.python), name(&self.script));
+        text(&Self { python, script, on_gpu: self.on_gpu }.command(case, form, device))
+    }
 }
 
 fn arguments(case: &Case) -> Vec<String> {
@@ -156,6 +164,8 @@ fn make(folder: &Path, on_gpu: bool, say: &dyn Fn(&str)) -> Result<(), PipelineE
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::config::{BenchConfig, Workload};
+    use super::super::cases::{SuitePart, case};
     use super::*;
 
     #[test]
@@ -174,5 +184,15 @@ mod tests {
         let (python, script) = (Some("no-such-python".into()), file.path().to_path_buf());
         let python = found(TorchConfig { python, script, environment: "unused".into() });
         assert!(python.contains("no-such-python has no PyTorch") && python.contains("--python"));
+    }
+
+    #[test]
+    fn a_peer_is_typed_without_the_folders_of_this_machine() {
+        let config = BenchConfig { evaluate: true, ..BenchConfig::new(Workload::Mlp) };
+        let case = case(SuitePart::Matrix, "mlp", config);
+        let (python, script) = ("/home/a/bin/python3".into(), "../peers/torch_steps.py".into());
+        let typed = Torch { python, script, on_gpu: false }.typed(&case, &["--tuned"], "cpu");
+        let expected = "python3 torch_steps.py --workload mlp --precision fp32 --batch 512 --steps 3 --warmup 3 --eval --tuned --device cpu";
+        assert_eq!(typed, expected);
     }
 }

@@ -27,6 +27,12 @@ pub struct Performance {
     /// Programs that were run to check the build, where some were named.
     #[serde(default)]
     pub checks: Vec<Check>,
+    /// What there was no time for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// Minutes of a round in which nothing is left out, where something was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_round_minutes: Option<f64>,
     /// What was timed.
     pub cases: Vec<Measurement>,
 }
@@ -73,6 +79,9 @@ pub struct Measurement {
 pub struct Peer {
     /// `installed`, or `tuned`.
     pub form: String,
+    /// What to type to time it again, where the script is.
+    #[serde(default)]
+    pub command: String,
     /// Each round.
     pub rounds: Vec<BenchResult>,
     /// Why it could not be timed.
@@ -245,6 +254,8 @@ pub(super) mod tests {
             },
             peers: vec![],
             checks: vec![],
+            left_out: vec![],
+            whole_round_minutes: None,
             cases,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use firebox_eval::{Estimate, SheetChart, SheetSection, Table};
 
 use super::cases::{Axis, R1_EPOCHS, R1_WINDOWS, SuitePart};
-use super::result::{Measurement, Performance, Spread, exponent, step};
+use super::result::{Measurement, Peer, Performance, Spread, exponent, step};
 
 /// Three digits, and no more than anybody measures.
 pub(super) fn digits(value: f64) -> String {
@@ -210,8 +210,18 @@ fn beside(cases: &[&Measurement]) -> Table {
         "over tuned",
         "peak MiB, ours / theirs",
     ];
-    let note = "In turn: each round starts Firebox, then PyTorch as installed, then PyTorch with glibc's allocator tuned. A ratio is the median of the rounds' ratios.";
-    table("Beside PyTorch", note, &columns, rows.collect())
+    let fewer = |case: &&Measurement| {
+        let missing = |peer: &Peer| peer.error.is_none() && peer.rounds.len() < case.rounds.len();
+        case.peers.iter().any(missing)
+    };
+    let note = format!(
+        "In turn: each round starts Firebox, then PyTorch as installed, then PyTorch with glibc's allocator tuned. A ratio is the median of the rounds' ratios.{}",
+        match cases.iter().any(fewer) {
+            true => " Cases that matter less have fewer rounds with it, for want of time.",
+            false => "",
+        }
+    );
+    table("Beside PyTorch", &note, &columns, rows.collect())
 }
 
 /// Curves over one size each, with their exponents.
@@ -271,11 +281,19 @@ pub(super) fn machine(all: &Performance) -> SheetSection {
 
 /// What is to be typed for each figure.
 pub(super) fn commands(all: &Performance) -> SheetSection {
-    let rows = all.cases.iter().map(|case| vec![case.name.clone(), format!("`{}`", case.command)]);
+    let row = |name: String, command: &str| vec![name, format!("`{command}`")];
+    let rows = all.cases.iter().flat_map(|case| {
+        let peers = case.peers.iter().filter(|peer| !peer.command.is_empty());
+        let peer =
+            |peer: &Peer| row(format!("{}, PyTorch {}", case.name, peer.form), &peer.command);
+        [row(case.name.clone(), &case.command)].into_iter().chain(peers.map(peer))
+    });
     SheetSection {
         id: "commands",
         title: "Each figure again",
-        lead: "Each line prints one round of its case as JSON.".to_owned(),
+        lead:
+            "Each line prints one round of its case as JSON; PyTorch's script is `torch_steps.py`."
+                .to_owned(),
         charts: vec![],
         tables: vec![table("Commands", "", &["case", "command"], rows.collect())],
     }

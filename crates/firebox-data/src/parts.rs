@@ -1,0 +1,179 @@
+//! Tables in parts of consecutive rows, for whoever wants no more than one of them in memory: groups of
+//! rows of a Parquet file, and blocks of lines of a CSV file. An Arrow file is one part.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::fast::Stop;
+use crate::frame::{self, Table};
+use crate::input::Input;
+use crate::mapping::Mapping;
+use crate::{DataConfig, Format, csv};
+
+/// Bytes of a block of lines.
+const BLOCK: usize = 8 << 20;
+
+/// Calls `each` with every part, and with the rows of the whole file where they are known beforehand. Parts
+/// of a Parquet file have about `rows` rows; a larger group of rows is one part.
+/// Whatever is wrong with a part is found again on the long way, and told from there.
+pub(crate) fn each(
+    input: &Input,
+    config: &DataConfig,
+    rows: usize,
+    each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    match input.format {
+        Format::Parquet => groups(input, config, rows, each),
+        Format::Csv => blocks(input, config, BLOCK, each),
+        _ => whole(input, config, each),
+    }
+}
+
+fn whole(
+    input: &Input,
+    config: &DataConfig,
+    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let table = frame::load(input, config).map_err(|_| Stop::Odd)?;
+    let rows = table.rows();
+    each(&table, rows)
+}
+
+fn groups(
+    input: &Input,
+    config: &DataConfig,
+    at_once: usize,
+    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let rows = frame::row_groups(input).ok_or(Stop::Odd)?;
+    let total = rows.iter().sum();
+    let mut groups = rows.into_iter().peekable();
+    let mut start = 0;
+    while groups.peek().is_some() {
+        let mut count = 0;
+        while count < at_once
+            && let Some(group) = groups.next()
+        {
+            count += group;
+        }
+        let part = frame::load_part(input, config, start..start + count).map_err(|_| Stop::Odd)?;
+        each(&part, total)?;
+        start += count;
+    }
+    Ok(())
+}
+
+fn blocks(
+    input: &Input,
+    config: &DataConfig,
+    size: usize,
+    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let path = &input.path;
+    let names = csv::header(path, &config.csv).map_err(|_| Stop::Odd)?;
+    let mapping = Mapping::new(path, &names, &config.columns).map_err(|_| Stop::Odd)?;
+    let mut file = File::open(path).map_err(|_| Stop::Odd)?;
+    let mut block = Vec::new();
+    let mut first = true;
+    loop {
+        let wanted = (size - block.len().min(size)) as u64;
+        let read = file.by_ref().take(wanted).read_to_end(&mut block).map_err(|_| Stop::Odd)?;
+        let end = match read as u64 == wanted {
+            true => last_line(&block).ok_or(Stop::Odd)?,
+            false => block.len(),
+        };
+        let begin = if first { first_line(&block[..end]).unwrap_or(end) } else { 0 };
+        if begin < end {
+            let frame = csv::read_lines(path, &block[begin..end], &config.csv, &names, &mapping);
+            let frame = frame.map_err(|_| Stop::Odd)?;
+            if !holds_all(&block[begin..end], frame.height()) {
+                return Err(Stop::Odd);
+            }
+            each(&Table::of(input, config, frame, mapping.clone()), 0)?;
+        }
+        if (read as u64) < wanted {
+            return Ok(());
+        }
+        first = false;
+        block.drain(..end);
+    }
+}
+
+/// Whether so many rows may be all of these lines: polars drops those behind a quote that is never
+/// closed without a word.
+fn holds_all(lines: &[u8], rows: usize) -> bool {
+    let count = |wanted: u8| lines.iter().filter(|byte| **byte == wanted).count();
+    match count(b'"') {
+        0 => rows == count(b'\n') + usize::from(lines.last() != Some(&b'\n')),
+        quotes => quotes.is_multiple_of(2),
+    }
+}
+
+/// Where the second line begins.
+fn first_line(block: &[u8]) -> Option<usize> {
+    block.iter().position(|byte| *byte == b'\n').map(|end| end + 1)
+}
+
+/// Where the last line that has an end ends: one that is not within quotes, which hold lines of their
+/// own. The block begins outside of any.
+fn last_line(block: &[u8]) -> Option<usize> {
+    let mut quotes = block.iter().filter(|byte| **byte == b'"').count();
+    for (place, byte) in block.iter().enumerate().rev() {
+        match byte {
+            b'"' => quotes -= 1,
+            b'\n' if quotes.is_multiple_of(2) => return Some(place + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::inputs;
+    use polars::prelude::*;
+
+    #[test]
+    fn a_block_ends_with_a_line_that_is_not_within_quotes() {
+        let ends = |text: &str| last_line(text.as_bytes());
+        assert_eq!(ends("a,b\n1,2\n3"), Some(8));
+        assert_eq!(ends("a,\"b\nc\"\nd,\"e\n"), Some(8));
+        assert_eq!(ends("a,\"b\nc"), None);
+    }
+
+    #[test]
+    fn blocks_of_any_size_hold_the_rows_that_the_whole_file_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let rows = (0..500).map(|row| match row % 7 {
+            3 => format!("2024-01-01T00:{row:02}:00,\"{row}.5\",\"a\n\"\"{row}\"\"\"\r\n"),
+            5 => format!("2024,,{row}\n"),
+            _ => format!("x{row},{row}.25,b\n"),
+        });
+        let text = format!("\u{feff}time,value,label\n{}", rows.collect::<String>());
+        std::fs::write(&file, text.trim_end()).unwrap();
+        let mut config = DataConfig::new(&file);
+        config.columns.label = Some("label".to_owned());
+        let input = inputs(&config).unwrap().remove(0);
+        let whole = frame::load(&input, &config).unwrap().into_frame();
+        assert_eq!(whole.height(), 500);
+        for size in [64, 100, 1000, 4096, 1 << 20] {
+            let mut all = None::<DataFrame>;
+            let mut parts = 0;
+            let stopped = blocks(&input, &config, size, |table, _| {
+                parts += 1;
+                match &mut all {
+                    Some(all) => {
+                        all.vstack_mut(table.frame()).unwrap();
+                    }
+                    None => all = Some(table.frame().clone()),
+                }
+                Ok(())
+            });
+            assert!(stopped.is_ok(), "{size}");
+            assert!(all.unwrap().equals_missing(&whole), "blocks of {size}");
+            assert_eq!(parts == 1, size == 1 << 20, "{parts} parts");
+        }
+    }
+}

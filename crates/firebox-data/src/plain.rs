@@ -1,0 +1,204 @@
+//! Arrays of the store: plain `.npy` files, written from their beginning to their end and mapped.
+//!
+//! Files that users bring are read by [`npy`](crate::npy), which accepts far more.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use firebox_cache::{FileRecord, MappedFile};
+use firebox_core::Backing;
+
+use crate::DataError;
+
+/// Bytes before the numbers: a multiple of 64, as NumPy aligns them.
+const HEADER: usize = 128;
+/// Writes below this size are gathered.
+const BUFFER: usize = 1 << 18;
+
+/// Numbers that the store holds.
+pub(crate) trait Kind: Pod + Send + Sync {
+    /// NumPy's letter and size.
+    const NAME: &'static str;
+}
+
+impl Kind for f64 {
+    const NAME: &'static str = "f8";
+}
+
+impl Kind for i64 {
+    const NAME: &'static str = "i8";
+}
+
+impl Kind for u32 {
+    const NAME: &'static str = "u4";
+}
+
+/// The header of version 1 of the format, in as many bytes for every shape.
+fn header<T: Kind>(rows: usize, width: Option<usize>) -> [u8; HEADER] {
+    let order = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let shape = width.map_or(format!("({rows},)"), |width| format!("({rows}, {width})"));
+    let text =
+        format!("{{'descr': '{order}{}', 'fortran_order': False, 'shape': {shape}, }}", T::NAME);
+    let mut bytes = [b' '; HEADER];
+    bytes[..8].copy_from_slice(b"\x93NUMPY\x01\x00");
+    bytes[8..10].copy_from_slice(&((HEADER - 10) as u16).to_le_bytes());
+    // Two numbers of 20 digits each leave room.
+    bytes[10..10 + text.len()].copy_from_slice(text.as_bytes());
+    bytes[HEADER - 1] = b'\n';
+    bytes
+}
+
+/// An array that is being written.
+pub(crate) struct Writer<T> {
+    folder: PathBuf,
+    name: &'static str,
+    /// Numbers of a row; none for an array of one axis.
+    width: Option<usize>,
+    out: BufWriter<File>,
+    numbers: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T: Kind> Writer<T> {
+    pub(crate) fn create(
+        folder: &Path,
+        name: &'static str,
+        width: Option<usize>,
+    ) -> Result<Self, DataError> {
+        let path = folder.join(name);
+        let file = File::create_new(&path).map_err(DataError::io("write", &path))?;
+        let out = BufWriter::with_capacity(BUFFER, file);
+        let folder = folder.to_owned();
+        let mut writer = Self { folder, name, width, out, numbers: 0, kind: PhantomData };
+        writer.write(&[b' '; HEADER])?;
+        Ok(writer)
+    }
+
+    pub(crate) fn push(&mut self, numbers: &[T]) -> Result<(), DataError> {
+        self.numbers += numbers.len();
+        self.write(bytemuck::cast_slice(numbers))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        self.out.write_all(bytes).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: std::io::Error) -> DataError {
+        DataError::io("write", &self.folder.join(self.name))(error)
+    }
+
+    /// What was written until now.
+    pub(crate) fn so_far(&mut self) -> Result<Arc<Mapped<T>>, DataError> {
+        self.out.flush().map_err(|error| self.failed(error))?;
+        let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
+        let record = FileRecord { name: self.name.to_owned(), bytes, blake3: String::new() };
+        let file = MappedFile::open(&self.folder, &record, false);
+        let file = file.map_err(|damage| self.failed(std::io::Error::other(damage)))?;
+        Ok(Arc::new(Mapped { file, kind: PhantomData }))
+    }
+
+    /// Completes the file and waits until it is on the disk.
+    pub(crate) fn finish(mut self) -> Result<FileRecord, DataError> {
+        let width = self.width.unwrap_or(1).max(1);
+        let header = header::<T>(self.numbers / width, self.width);
+        let mut complete = || {
+            self.out.flush()?;
+            let file = self.out.get_mut();
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header)?;
+            file.sync_all()
+        };
+        complete().map_err(|error| self.failed(error))?;
+        let written = self.so_far()?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_rayon(written.file.bytes());
+        let bytes = written.file.bytes().len() as u64;
+        let blake3 = hasher.finalize().to_hex().to_string();
+        Ok(FileRecord { name: self.name.to_owned(), bytes, blake3 })
+    }
+}
+
+/// A mapped array.
+#[derive(Debug)]
+pub(crate) struct Mapped<T> {
+    file: MappedFile,
+    kind: PhantomData<T>,
+}
+
+impl<T: Kind> Mapped<T> {
+    /// Maps an array of this shape; `verify` says whether to compare its checksum.
+    ///
+    /// # Errors
+    ///
+    /// Says what is damaged.
+    pub(crate) fn open(
+        folder: &Path,
+        record: &FileRecord,
+        rows: usize,
+        width: Option<usize>,
+        verify: bool,
+    ) -> Result<Arc<Self>, String> {
+        let name = &record.name;
+        let file = MappedFile::open(folder, record, verify)
+            .map_err(|damage| format!("{name}: {damage}"))?;
+        let numbers = rows * width.unwrap_or(1);
+        let found = file.bytes();
+        if !found.starts_with(&header::<T>(rows, width))
+            || found.len() != HEADER + numbers * size_of::<T>()
+        {
+            return Err(format!("{name} does not have the shape of its manifest"));
+        }
+        Ok(Arc::new(Self { file, kind: PhantomData }))
+    }
+}
+
+impl<T: Kind> Backing<T> for Mapped<T> {
+    fn all(&self) -> &[T] {
+        let bytes = self.file.bytes().get(HEADER..).unwrap_or_default();
+        // Maps begin with a page, and the numbers 128 bytes behind it.
+        bytemuck::try_cast_slice(bytes).unwrap_or_default()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        use std::error::Error as _;
+        self.file.check().map_err(|error| match error.source() {
+            Some(source) => format!("{error} ({source})"),
+            None => error.to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_npy_files_and_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::<f64>::create(folder.path(), "a.npy", Some(3)).unwrap();
+        let numbers: Vec<f64> = (0..60_000).map(f64::from).collect();
+        numbers.chunks(7_001).for_each(|part| writer.push(part).unwrap());
+        assert_eq!(writer.so_far().unwrap().all(), numbers);
+        let record = writer.finish().unwrap();
+        let bytes = std::fs::read(folder.path().join("a.npy")).unwrap();
+        assert_eq!(crate::npy::header(&bytes).unwrap().shape, [20_000, 3]);
+        let open = |record: &FileRecord, rows, width| {
+            Mapped::<f64>::open(folder.path(), record, rows, width, true)
+        };
+        let mapped = open(&record, 20_000, Some(3)).unwrap();
+        assert_eq!(mapped.all(), numbers);
+        assert!(open(&record, 60_000, None).unwrap_err().contains("shape"));
+        let wrong = FileRecord { blake3: "0".repeat(64), ..record };
+        assert!(open(&wrong, 20_000, Some(3)).unwrap_err().contains("checksum"));
+        // Most of it is gone: zeros instead of a signal, and an error.
+        let file = File::options().write(true).open(folder.path().join("a.npy")).unwrap();
+        file.set_len(4096).unwrap();
+        assert_eq!(mapped.all()[59_999], 0.0);
+        let said = mapped.check().unwrap_err();
+        assert!(said.contains("changed while it was being read"), "{said}");
+    }
+}

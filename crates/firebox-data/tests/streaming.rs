@@ -1,0 +1,156 @@
+//! Tables larger than the memory that the process may have: read, checked, stored and read back.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use firebox_core::Silent;
+use firebox_data::{DataConfig, GapPolicy, ingest, read};
+use polars::prelude::*;
+
+const ROWS: usize = 2_500_000;
+/// Rows between two gaps.
+const RUN: usize = 300_000;
+/// KiB that the series take, values and times.
+const SERIES: usize = ROWS * 5 * 8 / 1024;
+/// KiB of private memory that the process may have, with the stacks of its threads.
+const LIMIT: usize = 160 << 10;
+/// KiB of anonymous memory that may be resident beyond that of the program itself.
+const RESIDENT: usize = 48 << 10;
+
+fn time(row: usize) -> i64 {
+    1_700_000_000 + ((row + row / RUN * 1000) * 60) as i64
+}
+
+/// Open, high, low and close.
+fn bar(row: usize) -> [f64; 4] {
+    let close = 100.0 + (row % 977) as f64 / 8.0;
+    [close - 0.25, close + 0.5, close - 0.5, close]
+}
+
+fn write(folder: &Path) {
+    let csv = std::fs::File::create(folder.join("bars.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,open,high,low,close").unwrap();
+    for row in 0..ROWS {
+        let [open, high, low, close] = bar(row);
+        writeln!(csv, "{},{open},{high},{low},{close}", time(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let times: Vec<i64> = (0..ROWS).map(time).collect();
+    let mut columns = vec![Column::new("time".into(), times)];
+    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
+        let values: Vec<f64> = (0..ROWS).map(|row| bar(row)[at]).collect();
+        columns.push(Column::new(name.into(), values));
+    }
+    let mut frame = DataFrame::new(ROWS, columns).unwrap();
+    let file = std::fs::File::create(folder.join("bars.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn config(folder: &Path, name: &str) -> DataConfig {
+    let mut config = DataConfig::new(folder.join(name));
+    config.columns.time_unit = firebox_data::TimeUnit::S;
+    config.checks.gaps = GapPolicy::Split;
+    config
+}
+
+/// KiB of anonymous memory, as proc(5) has it.
+fn anonymous() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The most anonymous memory beyond that before.
+fn peak(work: impl FnOnce()) -> usize {
+    let (done, before) = (AtomicBool::new(false), anonymous());
+    let most = AtomicUsize::new(before);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                most.fetch_max(anonymous(), Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        work();
+        done.store(true, Ordering::Relaxed);
+    });
+    most.load(Ordering::Relaxed) - before
+}
+
+fn ingest_both(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["bars.csv", "bars.parquet"] {
+        for reused in [false, true] {
+            let most = peak(|| {
+                let data = ingest(&config(folder, name), &cache, &Silent).unwrap();
+                assert_eq!((data.reused, data.set.steps()), (reused, ROWS));
+                let series = &data.set.series()[0];
+                assert!(series.values.is_elsewhere());
+                for row in (0..ROWS).step_by(997) {
+                    assert_eq!(series.values[row * 4..][..4], bar(row));
+                    assert_eq!(series.time[row], time(row) * 1_000_000);
+                }
+                assert_eq!(series.segments.len(), ROWS.div_ceil(RUN));
+            });
+            println!("{name}, reused {reused}: {most} KiB of anonymous memory");
+            assert!(most < RESIDENT, "{name}: {most} KiB of anonymous memory for {SERIES}");
+        }
+    }
+}
+
+#[test]
+fn a_table_larger_than_memory_is_ingested() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_both(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", &format!("ulimit -d {LIMIT} && exec \"$0\" --nocapture larger")])
+        .arg(&program)
+        .env("FIREBOX_TEST_STREAMING", folder.path())
+        .envs([("RAYON_NUM_THREADS", "2"), ("POLARS_MAX_THREADS", "2")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(said.matches("KiB of anonymous memory").count(), 4, "{said}");
+    println!("{said}");
+    // In memory it is the same: series, segments, and what is said of the gaps.
+    let config = config(folder.path(), "bars.parquet");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    assert!(!set.series()[0].values.is_elsewhere());
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+#[test]
+fn a_stored_file_that_shrinks_under_a_run_is_told_of_and_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let cache = folder.path().join("cache");
+    let config = config(folder.path(), "bars.parquet");
+    let data = ingest(&config, &cache, &Silent).unwrap();
+    data.set.check_read().unwrap();
+    let file = firebox_data::stored_at(&cache, data.key).join("values.npy");
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 20).unwrap();
+    // Zeros instead of a signal, and an error for whoever asks before using them.
+    assert_eq!(data.set.series()[0].values[ROWS * 4 - 1], 0.0);
+    let said = data.set.check_read().unwrap_err();
+    assert!(said.contains("values.npy` changed while it was being read"), "{said}");
+    let again = ingest(&config, &cache, &Silent).unwrap();
+    assert!(!again.reused);
+    assert_eq!(again.set.series()[0].values[ROWS * 4 - 1], bar(ROWS - 1)[3]);
+    // A file that is deleted stays readable.
+    std::fs::remove_dir_all(&cache).unwrap();
+    assert_eq!(again.set.series()[0].values[0], bar(0)[0]);
+    again.set.check_read().unwrap();
+}

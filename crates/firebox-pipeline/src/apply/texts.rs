@@ -1,0 +1,337 @@
+//! A trained model of texts on tables of new ones.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use firebox_core::{Event, Listener};
+use firebox_data::{TableColumn, TableWriter, read_plain_texts};
+use firebox_export::{Model, SavedModel, TextInput};
+use firebox_models::TextScores;
+use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise};
+use rayon::prelude::*;
+
+use super::run::Columns;
+use super::{Applied, ApplyRequest, Wanted, replaceable};
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+
+/// Texts that are tokenised, sorted by length, and written at once.
+const GROUP: usize = 8192;
+/// Batches are as long as their longest text, rounded up to this: few shapes, little padding.
+const STEP: usize = 16;
+/// Files that a folder of texts may hold.
+const TABLES: [&str; 10] =
+    ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson", "json"];
+
+/// Applies a model of texts to tables and writes a row for each text, in the order of the tables.
+pub(super) fn apply(
+    saved: SavedModel,
+    request: &ApplyRequest,
+    device: &ChosenDevice,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<Option<Applied>, PipelineError> {
+    let (Some(input), Some(source)) = (saved.card.texts.clone(), &saved.tokenizer) else {
+        return Err(refused("the model has no tokenizer: its folder was changed".to_owned()));
+    };
+    if request.stride.is_some() {
+        return Err(refused(
+            "a model of texts reads each text once, which has no stride\n  leave --stride out"
+                .to_owned(),
+        ));
+    }
+    let column = column(&input, &request.settings)?;
+    let tokenizer = Tokenizer::from_text(source)?;
+    let files = files(&request.inputs)?;
+    let output = replaceable(&request.output, request.force, &files)?;
+    let mut model = saved.build(&device.device)?;
+    if let Some(precision) = request.precision {
+        model = model.in_precision(precision);
+    }
+    let started = Instant::now();
+    let mut table = TableWriter::create(&output)?;
+    let work = Work { request, stop, listener, tokenizer, input, labels: &saved.card.classes };
+    let done = device.run(|| work.all(&model, &files, &column, &device.device, &mut table))?;
+    let Some(mut done) = done else { return Ok(None) };
+    table.finish()?;
+    (done.output, done.seconds) = (output, started.elapsed().as_secs_f64());
+    Ok(Some(done))
+}
+
+fn refused(message: String) -> PipelineError {
+    PipelineError::Setting(message)
+}
+
+/// The column of texts: the model's own, or the one that was set.
+fn column(input: &TextInput, settings: &[String]) -> Result<String, PipelineError> {
+    let mut column = input.column.clone();
+    for setting in settings {
+        match setting.split_once('=') {
+            Some((key, value)) if key.trim() == "text.columns.text" => {
+                column = value.trim().trim_matches('"').to_owned();
+            }
+            _ => {
+                return Err(refused(format!(
+                    "--set {setting}: a trained model is applied as it is, so only the column of new texts can be set: text.columns.text"
+                )));
+            }
+        }
+    }
+    Ok(column)
+}
+
+/// The tables, those of folders by name.
+fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, PipelineError> {
+    let mut files = vec![];
+    for input in inputs {
+        if !input.is_dir() {
+            files.push(input.clone());
+            continue;
+        }
+        let mut own = vec![];
+        for entry in std::fs::read_dir(input).map_err(at(input))? {
+            own.push(entry.map_err(at(input))?.path());
+        }
+        own.retain(|path| {
+            let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+            path.is_file() && TABLES.contains(&extension.as_str())
+        });
+        if own.is_empty() {
+            return Err(refused(format!("the folder {} has no table of texts", input.display())));
+        }
+        own.sort();
+        files.extend(own);
+    }
+    Ok(files)
+}
+
+struct Work<'a> {
+    request: &'a ApplyRequest,
+    stop: &'a Arc<AtomicBool>,
+    listener: &'a dyn Listener,
+    tokenizer: Tokenizer,
+    input: TextInput,
+    labels: &'a [String],
+}
+
+/// What the model says of some texts, in their order.
+struct Answers {
+    /// `[text, width]`: vectors, or probabilities of the labels.
+    numbers: Vec<f32>,
+    /// First and last token of the evidence, of a model that looks for it.
+    spans: Option<Vec<Option<[usize; 2]>>>,
+}
+
+impl Work<'_> {
+    /// Every table. `None` if it was stopped.
+    fn all(
+        &self,
+        model: &Model,
+        files: &[PathBuf],
+        column: &str,
+        device: &Device,
+        table: &mut TableWriter,
+    ) -> Result<Option<Applied>, PipelineError> {
+        let mut applied = Applied {
+            output: PathBuf::new(),
+            windows: 0,
+            series: 0,
+            files: files.len(),
+            width: self.labels.len(),
+            what: format!("predictions of {} labels", self.labels.len()),
+            seconds: 0.0,
+        };
+        let mut cut = 0;
+        for file in files {
+            let texts = read_plain_texts(file, column)?;
+            let before = applied.windows;
+            for (group, texts) in texts.chunks(GROUP).enumerate() {
+                let tokens = self.tokens(file, group * GROUP, texts)?;
+                cut += tokens.iter().filter(|text| text.cut > 0).count();
+                let progress = |done: usize| {
+                    self.listener.on(&Event::Progress {
+                        stage: "apply".to_owned(),
+                        done: applied.windows + done as u64,
+                        total: before + texts.len() as u64,
+                        unit: "texts".to_owned(),
+                    });
+                };
+                let Some(answers) = self.answers(model, &tokens, device, progress) else {
+                    return Ok(None);
+                };
+                if matches!(self.request.wanted, Wanted::Embedding { .. }) {
+                    applied.width = answers.numbers.len() / tokens.len().max(1);
+                    applied.what = format!("vectors of {}", applied.width);
+                }
+                applied.windows += texts.len() as u64;
+                table.write(self.columns(file, group * GROUP, texts, &tokens, answers))?;
+            }
+        }
+        if cut > 0 {
+            let message = format!(
+                "{cut} of {} texts have more than the {} tokens that the model reads: what comes after them was not seen",
+                applied.windows, self.input.longest
+            );
+            self.listener.on(&Event::Warning { message });
+        }
+        Ok(Some(applied))
+    }
+
+    fn tokens(
+        &self,
+        file: &Path,
+        first: usize,
+        texts: &[String],
+    ) -> Result<Vec<TokenisedText>, PipelineError> {
+        let one = |(row, text): (usize, &String)| {
+            tokenise(&self.tokenizer, text, None, self.input.longest).map_err(|error| {
+                refused(format!("row {} of {}: {error}", first + row + 1, file.display()))
+            })
+        };
+        texts.par_iter().enumerate().map(one).collect()
+    }
+
+    /// What the model says, batch by batch of texts of like length. `None` if it was stopped.
+    fn answers(
+        &self,
+        model: &Model,
+        texts: &[TokenisedText],
+        device: &Device,
+        progress: impl Fn(usize),
+    ) -> Option<Answers> {
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by_key(|text| texts[*text].tokens.len());
+        let mut rows: Vec<Vec<f32>> = vec![vec![]; texts.len()];
+        let mut spans: Vec<Option<[usize; 2]>> = vec![None; texts.len()];
+        let (mut done, mut found) = (0, false);
+        for batch in order.chunks(self.request.batch) {
+            if self.stop.load(Ordering::SeqCst) {
+                return None;
+            }
+            let lengths: Vec<usize> = batch.iter().map(|text| texts[*text].tokens.len()).collect();
+            let tokens = padded(batch, texts, self.input.longest, device);
+            let numbers = match self.request.wanted {
+                Wanted::Embedding { .. } => model.embed_texts(tokens, &lengths).map(read),
+                Wanted::Prediction => model.scores(tokens, &lengths).map(|scores| {
+                    let TextScores { labels, span } = scores;
+                    if let Some(span) = span {
+                        found = true;
+                        self.place(batch, &lengths, span, &mut spans);
+                    }
+                    read(labels).into_iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+                }),
+            };
+            let numbers = numbers.unwrap_or_default();
+            let width = (numbers.len() / batch.len().max(1)).max(1);
+            for (text, numbers) in batch.iter().zip(numbers.chunks_exact(width)) {
+                rows[*text] = numbers.to_vec();
+            }
+            done += batch.len();
+            progress(done);
+        }
+        Some(Answers { numbers: rows.concat(), spans: found.then_some(spans) })
+    }
+
+    /// The likeliest evidence of each text of a batch, among its own tokens.
+    fn place(
+        &self,
+        batch: &[usize],
+        lengths: &[usize],
+        span: [Tensor<2>; 2],
+        spans: &mut [Option<[usize; 2]>],
+    ) {
+        let [_, time] = span[0].dims();
+        let [first, last] = span.map(read);
+        let [before, after] = self.tokenizer.around();
+        for (row, (text, length)) in batch.iter().zip(lengths).enumerate() {
+            let of = |scores: &[f32]| scores[row * time..][..time].to_vec();
+            spans[*text] = best_span(&of(&first), &of(&last), before..length - after);
+        }
+    }
+
+    /// File and row of each text, and what the model says of it.
+    fn columns(
+        &self,
+        file: &Path,
+        first: usize,
+        texts: &[String],
+        tokens: &[TokenisedText],
+        answers: Answers,
+    ) -> Columns {
+        let name = file.display().to_string();
+        let rows = (0..texts.len()).map(|row| (first + row + 1) as i64).collect();
+        let mut columns = vec![
+            ("file".to_owned(), TableColumn::Text(vec![name; texts.len()])),
+            ("row".to_owned(), TableColumn::Whole(rows)),
+        ];
+        let Answers { numbers, spans } = answers;
+        let width = (numbers.len() / texts.len().max(1)).max(1);
+        let numbers_of = |place: usize| numbers.iter().skip(place).step_by(width).copied();
+        match self.request.wanted {
+            Wanted::Embedding { wide: false } => {
+                let vectors = TableColumn::Vectors { values: numbers, width };
+                columns.push(("embedding".to_owned(), vectors));
+            }
+            Wanted::Embedding { wide: true } => columns.extend((0..width).map(|place| {
+                let column = TableColumn::Number(numbers_of(place).collect());
+                (format!("embedding_{place}"), column)
+            })),
+            Wanted::Prediction => {
+                let labelled = self.labels.iter().zip(&self.input.thresholds).enumerate();
+                for (place, (label, threshold)) in labelled.clone() {
+                    let holds = numbers_of(place).map(|p| i64::from(p >= *threshold));
+                    columns.push((label.clone(), TableColumn::Whole(holds.collect())));
+                }
+                for (place, (label, _)) in labelled {
+                    let column = TableColumn::Number(numbers_of(place).collect());
+                    columns.push((format!("probability_{label}"), column));
+                }
+                columns.extend(spans.into_iter().flat_map(|spans| evidence(texts, tokens, &spans)));
+            }
+        }
+        columns
+    }
+}
+
+/// The evidence, as characters from its first to the one after its last, and as it stands in the text.
+fn evidence(texts: &[String], tokens: &[TokenisedText], spans: &[Option<[usize; 2]>]) -> Columns {
+    let (mut from, mut to, mut said) = (vec![], vec![], vec![]);
+    for ((text, tokens), span) in texts.iter().zip(tokens).zip(spans) {
+        let bytes =
+            span.map_or([0, 0], |[first, last]| [tokens.places[first][0], tokens.places[last][1]]);
+        let counted = bytes.map(|byte| text.get(..byte).map_or(0, |part| part.chars().count()));
+        from.push(counted[0] as i64);
+        to.push(counted[1] as i64);
+        said.push(text.get(bytes[0]..bytes[1]).unwrap_or_default().to_owned());
+    }
+    vec![
+        ("evidence_start".to_owned(), TableColumn::Whole(from)),
+        ("evidence_end".to_owned(), TableColumn::Whole(to)),
+        ("evidence".to_owned(), TableColumn::Text(said)),
+    ]
+}
+
+/// Tokens of a batch, `[batch, time]`.
+fn padded(
+    batch: &[usize],
+    texts: &[TokenisedText],
+    longest: usize,
+    device: &Device,
+) -> Tensor<2, Int> {
+    let time = batch.iter().map(|text| texts[*text].tokens.len()).max().unwrap_or(0);
+    // Not beyond the positions of the model, which has at least `longest`.
+    let time = time.next_multiple_of(STEP).min(longest.max(time));
+    let mut values = vec![0i64; batch.len() * time];
+    for (out, text) in values.chunks_exact_mut(time).zip(batch) {
+        let tokens = texts[*text].tokens.iter();
+        out.iter_mut().zip(tokens).for_each(|(out, token)| *out = i64::from(*token));
+    }
+    Tensor::from_data(TensorData::new(values, [batch.len(), time]), device)
+}
+
+fn read(values: Tensor<2>) -> Vec<f32> {
+    values.into_data().convert::<f32>().iter::<f32>().collect()
+}
