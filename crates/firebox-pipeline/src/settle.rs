@@ -250,7 +250,7 @@ mod tests {
             false,
         ),
         (
-            "pipeline = 'text'\n[text]\npath = 'a.csv'\nlongest = 12\n[text.columns]\nspan = 'evidence'\n[model.bert]\nwidth = 8\nfeedforward = 8",
+            "pipeline = 'text'\n[text]\npath = 'a.csv'\nlongest = 12\n[text.columns]\nspan = ['begin', 'end']\n[model.bert]\nwidth = 8\nfeedforward = 8",
             true,
         ),
     ];
