@@ -95,7 +95,11 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     let runs = format!("run.directory={}", again.path().display());
     let output = firebox(folder, &["run", path.to_str().unwrap(), "--set", &runs]);
     assert_done(&output);
-    assert!(errors(&output).contains(&format!("best loss {best:.5}")), "{}", errors(&output));
+    assert!(
+        errors(&output).contains(&format!("best validation loss {best:.5}")),
+        "{}",
+        errors(&output)
+    );
     // The checkpoints of three are kept, and every trial has its log.
     let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
     let runs: Vec<_> =

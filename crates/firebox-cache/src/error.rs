@@ -57,7 +57,7 @@ pub enum CacheError {
     },
     /// One key for two different things.
     #[error(
-        "`{}` was made from {what} that differ from those asked for: its key does not cover them; pass a key that does (`augmented_key`), or remove the folder",
+        "`{}` was made from {what} that differ from those asked for\n  name another folder, or remove this one",
         path.display()
     )]
     OtherInputs {

@@ -136,6 +136,20 @@ impl ArrayFile {
     }
 }
 
+fn is_array(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("npy"))
+}
+
+/// Whether a folder has an array, however deep.
+fn holds_array(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    // Links are not followed, which may lead round in circles.
+    entries.flatten().any(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds_array(&entry.path()),
+        _ => is_array(&entry.path()),
+    })
+}
+
 /// The `.npy` files of a folder in the order of their names, and those of the folders in it, each with
 /// the name of its folder; hidden ones are left out.
 ///
@@ -154,19 +168,22 @@ pub fn array_paths(folder: &Path) -> Result<Vec<(PathBuf, Option<String>)>, Data
         paths.sort();
         Ok(paths)
     };
-    let is_array = |path: &PathBuf| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("npy"));
     let mut found = Vec::new();
     for path in list(folder)? {
         if path.is_dir() {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let arrays = list(&path)?.into_iter().filter(is_array);
+            let inside = list(&path)?;
+            if let Some(nested) = inside.iter().find(|path| holds_array(path)) {
+                return Err(DataError::NestedFolder { path: nested.clone() });
+            }
+            let arrays = inside.into_iter().filter(|path| is_array(path));
             found.extend(arrays.map(|array| (array, name.clone())));
         } else if is_array(&path) {
             found.push((path, None));
         }
     }
     match found.is_empty() {
-        true => Err(DataError::EmptyFolder { path: folder.to_owned(), wanted: ".npy" }),
+        true => Err(DataError::NoArray { path: folder.to_owned() }),
         false => Ok(found),
     }
 }

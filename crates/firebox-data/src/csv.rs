@@ -212,7 +212,7 @@ fn not_a_number(
     mapping: &Mapping,
 ) -> DataError {
     let way_out = if mapping.by_default {
-        "name the columns to learn from in `data.columns.channels`"
+        crate::mapping::NOT_CHANNELS
     } else if role_of(column).is_price() || value.chars().any(|c| c.is_ascii_digit()) {
         "correct it, or list it in `data.csv.missing` if it stands for a missing value"
     } else {

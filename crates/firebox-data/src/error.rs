@@ -21,7 +21,7 @@ pub enum DataError {
         nearest: Option<String>,
     },
     /// A file or folder that cannot be read or written.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}{}", path.display(), Room(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -38,6 +38,21 @@ pub enum DataError {
         path: PathBuf,
         /// Extensions looked for.
         wanted: &'static str,
+    },
+    /// A folder without an array, nor one in the folders right inside it.
+    #[error("the folder {} has no .npy file, nor have the folders right inside it", path.display())]
+    NoArray {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Arrays deeper than folders of classes.
+    #[error(
+        "{} lies in a folder of a class, and would be left out: arrays lie in the folder that is named, or right inside its folders, which are the classes\n  move them up, or name the folder of the class",
+        path.display()
+    )]
+    NestedFolder {
+        /// The folder.
+        path: PathBuf,
     },
     /// Files of two formats.
     #[error(
@@ -414,12 +429,6 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the disk is full, for which neither files nor settings are at fault.
-    pub fn is_full_disk(&self) -> bool {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
-    }
-
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
@@ -430,6 +439,40 @@ impl DataError {
 
     pub(crate) fn malformed(path: &Path, format: Format, problem: impl Into<String>) -> Self {
         Self::Malformed { path: path.to_owned(), format, problem: problem.into() }
+    }
+
+    /// Whether the user can mend it in settings or data; else the disk refused while running.
+    pub fn is_bad_input(&self) -> bool {
+        use std::io::ErrorKind;
+        let Self::Io { action, source, .. } = self else { return true };
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
+                false
+            }
+            ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory => true,
+            _ => {
+                !["write", "encode", "replace", "make"].iter().any(|made| action.starts_with(made))
+            }
+        }
+    }
+}
+
+/// The way out where a disk takes nothing more.
+struct Room<'a>(&'a std::io::Error);
+
+impl fmt::Display for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::io::ErrorKind;
+        f.write_str(match self.0.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "\n  free some space, or name a place on another disk"
+            }
+            ErrorKind::ReadOnlyFilesystem => "\n  name a place that can be written to",
+            _ => "",
+        })
     }
 }
 

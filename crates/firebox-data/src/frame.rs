@@ -169,11 +169,7 @@ fn check_numeric(
         ),
         Some(Ok(_)) | None => return Ok(()),
     };
-    let wanted = if mapping.by_default {
-        "name the columns to learn from in `data.columns.channels`"
-    } else {
-        wanted
-    };
+    let wanted = if mapping.by_default { crate::mapping::NOT_CHANNELS } else { wanted };
     let (column, wanted) = (channel.name.clone(), wanted.to_owned());
     Err(DataError::ColumnType { path: path.to_owned(), column, found, wanted })
 }

@@ -12,6 +12,9 @@ const TIMES: [&str; 5] = ["time", "timestamp", "datetime", "date", "ts"];
 const LABELS: [&str; 6] = ["label", "labels", "class", "target", "regime", "y"];
 const SERIES: [&str; 4] = ["series", "symbol", "ticker", "instrument"];
 
+/// The way out where a column that was not named is no channel.
+pub(crate) const NOT_CHANNELS: &str = "name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`";
+
 /// Which column of a file is what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {

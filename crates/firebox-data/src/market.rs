@@ -426,7 +426,12 @@ pub(crate) fn whole_file(
         .prefix(".generated-")
         .tempfile_in(folder)
         .map_err(DataError::io("write to the folder", folder))?;
-    write(file.as_file_mut())?;
+    write(file.as_file_mut()).map_err(|error| match error {
+        DataError::Io { action, source, .. } => {
+            DataError::Io { action, path: path.to_owned(), source }
+        }
+        other => other,
+    })?;
     file.as_file().sync_all().map_err(DataError::io("write", path))?;
     file.persist(path).map_err(|error| DataError::io("write", path)(error.error))?;
     Ok(())

@@ -1,7 +1,9 @@
 //! Tables of results as Parquet files, written batch by batch. Nothing is read here.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use polars::io::parquet::write::BatchedWriter;
 use polars::prelude::*;
@@ -59,8 +61,38 @@ pub struct TableWriter {
     path: PathBuf,
     file: NamedTempFile,
     /// Made with the first batch, whose columns are those of the file.
-    writer: Option<(BatchedWriter<File>, SchemaRef)>,
+    writer: Option<(BatchedWriter<Noting>, SchemaRef)>,
+    /// What the disk said last, which the format's own errors hide.
+    refused: Arc<Mutex<Option<std::io::Error>>>,
     rows: u64,
+}
+
+/// A file that notes why it could not be written.
+struct Noting {
+    file: File,
+    refused: Arc<Mutex<Option<std::io::Error>>>,
+}
+
+impl Noting {
+    fn note<T>(&self, result: std::io::Result<T>) -> std::io::Result<T> {
+        result.map_err(|error| {
+            let kind = error.kind();
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            kind.into()
+        })
+    }
+}
+
+impl Write for Noting {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes);
+        self.note(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let flushed = self.file.flush();
+        self.note(flushed)
+    }
 }
 
 impl TableWriter {
@@ -73,7 +105,8 @@ impl TableWriter {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let file = temporary().tempfile_in(folder.unwrap_or(Path::new(".")));
         let file = file.map_err(DataError::io("write", path))?;
-        Ok(Self { path: path.to_path_buf(), file, writer: None, rows: 0 })
+        let refused = Arc::new(Mutex::new(None));
+        Ok(Self { path: path.to_path_buf(), file, writer: None, refused, rows: 0 })
     }
 
     /// Adds rows, as a row group of their own. The columns are the same in every batch.
@@ -86,6 +119,7 @@ impl TableWriter {
         if self.writer.is_none() {
             let file = self.file.reopen().map_err(DataError::io("write", &self.path))?;
             // Numbers of an encoder do not compress; what repeats is stored by a dictionary.
+            let file = Noting { file, refused: Arc::clone(&self.refused) };
             let writer = ParquetWriter::new(file)
                 .with_compression(ParquetCompression::Uncompressed)
                 .batched(frame.schema())
@@ -119,7 +153,9 @@ impl TableWriter {
     }
 
     fn failed(&self, error: PolarsError) -> DataError {
-        DataError::io("write", &self.path)(std::io::Error::other(error.to_string()))
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let said = refused.unwrap_or_else(|| std::io::Error::other(error.to_string()));
+        DataError::io("write", &self.path)(said)
     }
 }
 
@@ -222,6 +258,26 @@ mod tests {
         assert_eq!(TableWriter::create(&path).unwrap().finish().unwrap(), 0);
         assert!(!path.exists(), "a table without a batch is no file");
         assert!(TableWriter::create(&folder.path().join("no/t.parquet")).is_err());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_told_as_such_and_is_no_bad_input() {
+        let refused = Arc::new(Mutex::new(None));
+        let file = File::options().write(true).open("/dev/full").unwrap();
+        let mut noting = Noting { file, refused: Arc::clone(&refused) };
+        assert!(noting.write(&[0; 64]).is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let table = TableWriter { refused, ..TableWriter::create(&path).unwrap() };
+        let error = table.failed(polars_err!(ComputeError: "out of specification"));
+        assert!(!error.is_bad_input());
+        assert!(
+            error
+                .to_string()
+                .ends_with("t.parquet\n  free some space, or name a place on another disk"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -95,9 +95,27 @@ fn read_table(path: &Path) -> Result<Table, DataError> {
             return Err(DataError::Texts { path: path.to_owned(), problem: problem.to_owned() });
         }
     };
-    let malformed =
-        |error: PolarsError| DataError::malformed(path, Format::Auto, error.to_string());
+    let malformed = |error: PolarsError| {
+        let format = Format::of(path).unwrap_or(Format::Csv);
+        let utf8 = match format == Format::Csv && error.to_string().contains("utf") {
+            true => ": save the file as UTF-8",
+            false => "",
+        };
+        DataError::malformed(path, format, format!("{error}{utf8}"))
+    };
     let frame = frame.map_err(malformed)?;
+    // A second column of a name is renamed by the reader, and would be another label.
+    let names = || frame.get_column_names().into_iter().map(|name| name.as_str());
+    let twice = names().find_map(|name| {
+        let (column, number) = name.rsplit_once("_duplicated_")?;
+        (number.parse::<u32>().is_ok() && names().any(|other| other == column)).then_some(column)
+    });
+    if let Some(column) = twice {
+        return Err(DataError::DuplicateHeader {
+            path: path.to_owned(),
+            column: column.to_owned(),
+        });
+    }
     let column = |column: &Column| -> PolarsResult<Vec<Option<String>>> {
         let column = column.cast(&DataType::String)?;
         Ok(column.str()?.iter().map(|value| value.map(str::to_owned)).collect())
@@ -306,6 +324,12 @@ mod tests {
         assert_eq!(again.texts, texts.texts);
         assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
         assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn two_columns_of_one_name_are_refused() {
+        let said = read("a.csv", &CSV.replacen("lost", "late", 1)).unwrap_err();
+        assert!(said.ends_with("has two columns named `late`: rename one of them"), "{said}");
     }
 
     #[test]

@@ -180,9 +180,6 @@ impl Timeframes {
     }
 
     fn check(&self, source: Option<Interval>) -> Result<i64, DataError> {
-        let wrong = |key: &'static str, found: String, wanted: String| {
-            Err(DataError::Timeframe { key, found, wanted })
-        };
         let Some(source) = source else {
             let wanted = "it needs data with times: name their column in `data.columns.time`";
             return wrong("base", self.base.to_string(), wanted.to_owned());
@@ -193,6 +190,16 @@ impl Timeframes {
             );
             return wrong("base", self.base.to_string(), wanted);
         }
+        self.validate()?;
+        Ok(source.microseconds())
+    }
+
+    /// Checks what is known before any data is read.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), DataError> {
         let mut before = self.base;
         for (frame, key) in
             [(self.base, "base")].into_iter().chain(self.higher.iter().map(|f| (*f, "higher")))
@@ -220,8 +227,12 @@ impl Timeframes {
             let found = format!("{:?} and {:?}", self.periods, self.higher_periods);
             return wrong("periods", found, "each looks back 1 to 100,000 bars".to_owned());
         }
-        Ok(source.microseconds())
+        Ok(())
     }
+}
+
+fn wrong<T>(key: &'static str, found: String, wanted: String) -> Result<T, DataError> {
+    Err(DataError::Timeframe { key, found, wanted })
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ fn values(part: &[u8], channel: usize, header: &Header) -> Result<Vec<f64>, Stri
         if field == b"?" {
             if header.missing_denied {
                 return Err(format!(
-                    "channel {channel}, step {index}: a missing value, but the header says `@missing false`"
+                    "channel {channel}, step {index}: a missing value, but the header says `@missing false`: correct the value, or write `@missing true`"
                 ));
             }
             values.push(f64::NAN);
@@ -341,7 +341,7 @@ mod tests {
         insta::assert_snapshot!(rows("1,2:3,4x:a"), @"x.ts, line 8: channel 1, step 1: `4x` is not a number; missing values are written `?`");
         insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1, step 0: `` is not a number; missing values are written `?`");
         insta::assert_snapshot!(rows("1,2"), @"x.ts, line 8: one part only: a sample is its channels and, after a `:`, its class");
-        insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`");
+        insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`: correct the value, or write `@missing true`");
         insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3");
         insta::assert_snapshot!(problem("@data\n1:2\n3"), @"x.ts, line 3: 1 channels, but the sample of line 2 has 2");
         insta::assert_snapshot!(problem("@data\n(0,1),(1,2)"), @"x.ts, line 2: channel 0: `(0` has a time stamp; only plain values are read");

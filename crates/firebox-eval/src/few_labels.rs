@@ -98,6 +98,15 @@ pub struct ShareScores {
     pub differences: Vec<ArmDifference>,
 }
 
+impl ShareScores {
+    /// Whether every fine-tuned encoder answers one class for every test window: whatever its score, it
+    /// tells nothing apart.
+    pub fn is_constant(&self) -> bool {
+        let own = self.arms.iter().find(|score| score.arm == Arm::FineTuned);
+        own.is_some_and(|own| own.constant == own.seeds)
+    }
+}
+
 /// The scores of all arms at all shares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FewLabels {
@@ -183,7 +192,9 @@ impl FewLabels {
             return Verdict { outcome: Outcome::TooFewWindows, sentence };
         }
         let wins = |share: &&ShareScores| {
-            rivals(share).count() > 0 && rivals(share).all(|other| other.difference.is_above_zero())
+            !share.is_constant()
+                && rivals(share).count() > 0
+                && rivals(share).all(|other| other.difference.is_above_zero())
         };
         let name = |share: &ShareScores| percent(share.share);
         let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
@@ -197,6 +208,11 @@ impl FewLabels {
                     self.majority_class,
                     percent(self.majority.value)
                 ),
+            ),
+            0 if self.shares.iter().all(ShareScores::is_constant) => (
+                Outcome::DoesNotBeat,
+                "Fine-tuning answers one class for every test window, so nothing was learnt"
+                    .to_owned(),
             ),
             0 => (Outcome::DoesNotBeat, "Pre-training does not help".to_owned()),
             count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
@@ -230,6 +246,9 @@ impl FewLabels {
             percent(value.low),
             percent(value.high)
         );
+        if share.is_constant() {
+            return Some(line + ", answering one class for every test window");
+        }
         let hardest =
             rivals(share).min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
         if let Some(ArmDifference { baseline, difference }) = hardest {
@@ -409,6 +428,23 @@ mod tests {
             verdict.sentence
         );
         assert_eq!(scores.shares[0].arms[0].constant, 3);
+    }
+
+    #[test]
+    fn a_constant_answer_wins_over_nothing_although_its_class_is_the_most_frequent_of_the_test() {
+        // The majority of training, class 0, is rare among the test windows of these.
+        let truth: Vec<u32> = (0..300).map(|at| u32::from(at % 5 != 0)).collect();
+        let of = |class: u32| Predictions { runs: vec![vec![class; 300]; 3] };
+        let arms = Arm::ALL.into_iter().zip([of(1), of(0), of(0), of(0)]).collect();
+        let share = SharePredictions { share: 0.1, windows: 20.0, arms };
+        let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+        let scores = FewLabels::of(&config, &names(), &truth, 0, 1, vec![share]);
+        assert!(scores.shares[0].differences.iter().all(|d| d.difference.is_above_zero()));
+        let verdict = scores.verdict();
+        assert_eq!(verdict.outcome, Outcome::DoesNotBeat, "{}", verdict.sentence);
+        assert!(
+            verdict.sentence.starts_with("Fine-tuning answers one class for every test window")
+        );
     }
 
     #[test]

@@ -55,6 +55,7 @@ mod evaluate;
 mod features;
 mod few_labels;
 mod forecast;
+mod halves;
 mod k_means;
 mod logistic;
 mod masked;

@@ -15,8 +15,10 @@ use zoo::{saved, weights, zoo};
 const PARTS: [Part; 2] = [Part::Encoder, Part::Head];
 
 /// Operators of the standard set in version 17 that graphs may consist of.
-const STANDARD: [&str; 37] = [
+const STANDARD: [&str; 43] = [
+    "Abs",
     "Add",
+    "And",
     "BatchNormalization",
     "Cast",
     "Concat",
@@ -24,18 +26,22 @@ const STANDARD: [&str; 37] = [
     "Div",
     "Equal",
     "Erf",
+    "Expand",
     "GRU",
     "Gather",
+    "GatherElements",
     "Greater",
     "LSTM",
     "LayerNormalization",
     "Less",
+    "LessOrEqual",
     "MatMul",
     "Max",
     "MaxPool",
     "Min",
     "Mod",
     "Mul",
+    "Or",
     "Pad",
     "Range",
     "ReduceMax",

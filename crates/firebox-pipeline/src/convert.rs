@@ -101,6 +101,36 @@ pub enum ConvertError {
         /// How many others there are.
         more: usize,
     },
+    /// The input and the output are one folder, or one lies in the other.
+    #[error(
+        "the folder to write, {}, is that of the arrays, or one lies within the other\n  name a folder of its own",
+        output.display()
+    )]
+    Nested {
+        /// The folder to write.
+        output: PathBuf,
+    },
+    /// A value that the type of the samples does not hold.
+    #[error(
+        "{}, sample {sample}, step {step}, channel {channel}: {value} cannot be stored as {storage}\n  {way_out}",
+        path.display()
+    )]
+    Value {
+        /// The array.
+        path: PathBuf,
+        /// Sample within the array.
+        sample: usize,
+        /// Step of the sample.
+        step: usize,
+        /// Channel.
+        channel: usize,
+        /// The value.
+        value: f32,
+        /// Name of the storage type.
+        storage: &'static str,
+        /// What to do.
+        way_out: &'static str,
+    },
     /// Nothing is left.
     #[error("no array of {} can be used: {reason}", path.display())]
     Nothing {
@@ -109,6 +139,36 @@ pub enum ConvertError {
         /// Why the first was left out.
         reason: String,
     },
+}
+
+impl ConvertError {
+    /// Whether the user can mend it in flags or arrays; else it failed while running.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Self::Data(error) => error.is_bad_input(),
+            Self::Cache(error) => !matches!(
+                error,
+                CacheError::Io { .. } | CacheError::ReadBack { .. } | CacheError::Encode { .. }
+            ),
+            Self::Odd { .. } | Self::Nothing { .. } | Self::Nested { .. } | Self::Value { .. } => {
+                true
+            }
+        }
+    }
+}
+
+/// Refuses to write where arrays are read, which would then be arrays and shards at once.
+fn apart(folder: &Path, output: &Path) -> Result<(), ConvertError> {
+    let Ok(folder) = folder.canonicalize() else { return Ok(()) };
+    // A folder to be made is where its parent is.
+    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let parent = || Some(parent.canonicalize().ok()?.join(output.file_name()?));
+    let Some(found) = output.canonicalize().ok().or_else(parent) else { return Ok(()) };
+    match found.starts_with(&folder) || folder.starts_with(&found) {
+        true => Err(ConvertError::Nested { output: output.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 /// Converts the arrays of a folder, and those of the folders in it, whose names become classes.
@@ -123,6 +183,7 @@ pub fn convert(
     config: &ConvertConfig,
     listener: &dyn Listener,
 ) -> Result<Converted, ConvertError> {
+    apart(folder, output)?;
     let paths = array_paths(folder)?;
     let opened = paths.par_iter().map(|(path, _)| ArrayFile::open(path));
     let arrays = opened.collect::<Result<Vec<_>, _>>()?;
@@ -161,6 +222,18 @@ pub fn convert(
         let (array, place) = places[sample];
         let steps = spec.samples[sample].0 as usize;
         arrays[array].read(place, steps, out).map_err(ConvertError::from)
+    });
+    let written = written.map_err(|error| match error {
+        ConvertError::Cache(CacheError::Value { sample, step, channel, value, storage }) => {
+            let (array, sample) = places[sample];
+            let path = arrays[array].path.clone();
+            let way_out = match value.is_finite() {
+                true => "correct the array, or store the samples in a wider type (--storage f32)",
+                false => "correct the array: samples hold finite numbers",
+            };
+            ConvertError::Value { path, sample, step, channel, value, storage, way_out }
+        }
+        other => other,
     })?;
     let (bytes, shape) = (written.bytes(), written.shape());
     Ok(Converted { samples: places.len(), shape, cut, skipped, bytes, classes })
@@ -345,12 +418,19 @@ mod tests {
             let to = root.path().join(name);
             convert(&arrays, &to, &ConvertConfig::default(), &Silent).unwrap_err().to_string()
         };
-        assert!(go("nan").starts_with("sample 0, step 0, channel 0: NaN cannot be stored as f32"));
+        let said = go("nan");
+        let expected = "a.npy, sample 0, step 0, channel 0: NaN cannot be stored as f32\n  correct";
+        assert!(said.contains(expected), "{said}");
+        assert!(go("arrays").contains("lies within the other"), "{}", go("arrays"));
+        assert!(go("arrays/shards").contains("lies within the other"));
         let path = arrays.join("a.npy");
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         assert!(go("cut").contains("it is cut off: 159 of 160 bytes"), "{}", go("cut"));
         fs::remove_file(path).unwrap();
+        array(&arrays.join("a/b/c.npy"), &[4, 2], false, |_| 1.0);
+        assert!(go("nested").contains("lies in a folder of a class"), "{}", go("nested"));
+        fs::remove_dir_all(arrays.join("a")).unwrap();
         assert!(go("empty").contains("has no .npy file"));
     }
 }

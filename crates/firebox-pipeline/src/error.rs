@@ -154,8 +154,8 @@ impl PipelineError {
                 StudyError::Storage(_) | StudyError::Ended { .. } => false,
                 _ => true,
             },
-            Self::Data(error) => !error.is_full_disk(),
             Self::Export(error) => error.is_bad_input(),
+            Self::Data(error) => error.is_bad_input(),
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
             Self::Train(error) => {

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use firebox_cache::CacheError;
 use firebox_core::{Channel, ForecastScaler, Normaliser, WindowRule};
 use firebox_data::Ingested;
 use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task, TextInput};
@@ -66,20 +67,33 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// Windows of all channels.
-    pub(crate) fn windows(run: &Run<'_>, windows: &Windows) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// As [`series`](Self::series).
+    pub(crate) fn windows(run: &Run<'_>, windows: &Windows) -> Result<Self, PipelineError> {
         Self::series(run, &windows.ingested, windows.normaliser.clone())
     }
 
     /// Windows of series, by this normalisation.
-    pub(crate) fn series(run: &Run<'_>, ingested: &Ingested, normaliser: Normaliser) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// If the series were lost while they were read: what was trained and measured is not believed.
+    pub(crate) fn series(
+        run: &Run<'_>,
+        ingested: &Ingested,
+        normaliser: Normaliser,
+    ) -> Result<Self, PipelineError> {
+        ingested.set.check_read().map_err(CacheError::Lost)?;
+        Ok(Self {
             channels: ingested.set.channels().to_vec(),
             interval: ingested.checks.interval.map(|interval| interval.microseconds()),
             normaliser,
             window: run.config.window.rule(),
             forecast: None,
             texts: None,
-        }
+        })
     }
 
     /// Texts.

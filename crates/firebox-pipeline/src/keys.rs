@@ -5,8 +5,8 @@ use firebox_core::Key;
 use firebox_loader::Shuffle;
 use serde::Serialize;
 
-use crate::PipelineConfig;
 use crate::feed::effective;
+use crate::{PipelineConfig, WindowConfig};
 
 /// Keys of every result, each containing those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Keys {
         let seed = config.run.seed;
         let windows = Key::builder("windows", 1)
             .upstream("series", series)
-            .field("window", json(&config.window))
+            .field("window", json(&cut(config.window)))
             .field("labels", json(&config.labels))
             .field("split", json(&config.split))
             .finish();
@@ -71,6 +71,14 @@ impl Keys {
     }
 }
 
+/// What of `[window]` decides anything: whole series have no strides between windows.
+fn cut(window: WindowConfig) -> WindowConfig {
+    match window.whole {
+        true => WindowConfig { stride: WindowConfig::default().stride, ..window },
+        false => window,
+    }
+}
+
 /// A component's settings as text in which every value reads back as it was.
 pub(crate) fn json(settings: &impl Serialize) -> String {
     // Plain structs of numbers, texts and lists: there is no map with other keys to fail on.
@@ -96,6 +104,9 @@ mod tests {
         let augmentation = keys(|c| c.augment.jitter.sigma *= 2.0);
         assert_eq!(augmentation.windows, base.windows);
         assert!(augmentation.augmented != base.augmented && augmentation.training != base.training);
+        let whole = |stride| keys(|c| (c.window.whole, c.window.stride) = (true, stride));
+        assert_eq!(whole(3), whole(1), "a whole series has no stride");
+        assert_ne!(keys(|c| c.window.stride = 3).windows, base.windows);
         let evaluation = keys(|c| c.evaluate.seeds += 1);
         assert_eq!(evaluation.training, base.training);
         assert_ne!(evaluation.evaluation, base.evaluation);

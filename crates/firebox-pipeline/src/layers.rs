@@ -124,9 +124,10 @@ pub(crate) fn parse(
     // The first layer after which a key is missing: it chose a table and left it incomplete.
     let mut incomplete = None;
     for (layer, path, value) in layers {
-        let nested = path
-            .rsplit('.')
-            .fold(typed(&value), |value, key| Value::from(Dict::from([(key.to_owned(), value)])));
+        let nested = keys(&path)
+            .into_iter()
+            .rev()
+            .fold(typed(&value), |value, key| Value::from(Dict::from([(key, value)])));
         for choice in CHOICES {
             figment = chosen(figment, choice, &nested, &layer)?;
         }
@@ -147,6 +148,21 @@ pub(crate) fn parse(
     }
     let of_file = |error| in_layer(&file.display().to_string(), "", &error);
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
+}
+
+/// The keys of a path such as `search.space."model.bert.width"`: a dot within quotes divides nothing.
+fn keys(path: &str) -> Vec<String> {
+    let (mut keys, mut key, mut quote) = (vec![], String::new(), None);
+    for character in path.chars() {
+        match (quote, character) {
+            (None, '.') => keys.push(std::mem::take(&mut key)),
+            (None, '"' | '\'') => quote = Some(character),
+            (Some(open), close) if open == close => quote = None,
+            _ => key.push(character),
+        }
+    }
+    keys.push(key);
+    keys
 }
 
 /// The table that a layer reaches into: down to where there is more than one key, or a value.
@@ -522,6 +538,14 @@ mod tests {
             assert!(said.contains("`train.layer_decay` also needs `layers`"), "{said}");
             assert!(said.contains("--set train.layer_decay.layers=VALUE"), "{said}");
         }
+    }
+
+    #[test]
+    fn quoted_keys_keep_their_dots() {
+        assert_eq!(keys("train.epochs"), ["train", "epochs"]);
+        let path = r#"search.space."model.stacked-lstm.hidden_1""#;
+        assert_eq!(keys(path), ["search", "space", "model.stacked-lstm.hidden_1"]);
+        assert_eq!(keys("a.'b.c'.d"), ["a", "b.c", "d"]);
     }
 
     #[test]

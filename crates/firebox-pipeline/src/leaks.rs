@@ -47,6 +47,13 @@ struct Checking<'a> {
 
 impl<'a> Checking<'a> {
     fn new(config: &'a PipelineConfig, listener: &'a dyn Listener) -> Result<Self, PipelineError> {
+        if config.pipeline == Kind::Text {
+            return Err(PipelineError::Setting(
+                "texts have no order in time, so nothing can look ahead: there is no such check of the pipeline `text`\n  \
+                 what its split holds apart is what belongs together: equal texts, and those of one `text.columns.group`"
+                    .to_owned(),
+            ));
+        }
         let (set, checks) = changed(&config.data, &Change::None, listener)?;
         let (set, clock) = (Arc::new(set), checks.span.is_some());
         let splits = splits(config, &set, clock)?;

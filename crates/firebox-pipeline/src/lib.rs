@@ -79,6 +79,7 @@ mod stages;
 mod sub;
 mod text;
 mod ucr;
+mod unread;
 mod zoo;
 
 use std::path::Path;

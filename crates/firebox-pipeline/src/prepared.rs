@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
-use firebox_loader::LoadError;
+use firebox_loader::{LoadError, LoaderConfig};
 use firebox_monitor::{MonitorConfig, ProfileConfig};
 use firebox_train::LossScale;
 
@@ -260,12 +260,22 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "`labels.return` has horizon {horizon} and threshold {threshold}; it looks at least 1 step ahead, for a finite threshold that is not negative (0.006 is 0.6 %)"
         ));
     }
-    match config.loader.resolve(0).validate() {
+    // A batch of `auto` has its size later.
+    let batch_size = config.loader.batch_size.max(1);
+    match (LoaderConfig { batch_size, ..config.loader.resolve(0) }).validate() {
         Err(LoadError::TooMany { key, found, most }) => {
             return setting(format!("`loader.{key}` is {found}; it must be at most {most}"));
         }
         Err(error) => return setting(format!("[loader]: {error}")),
         Ok(()) => {}
+    }
+    if let Some(timeframes) = &config.data.timeframes {
+        timeframes.validate()?;
+    }
+    for (key, steps) in [("length", config.window.length), ("stride", config.window.stride)] {
+        if steps == 0 {
+            return setting(format!("`window.{key}` is 0; it must be at least 1"));
+        }
     }
     for (key, path) in [("cache", &config.run.cache), ("directory", &config.run.directory)] {
         let name = path.display();

@@ -141,7 +141,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         classes: &[],
         trained: &summary,
         scores: named(&scores),
-        shown: Shown::windows(run, &windows),
+        shown: Shown::windows(run, &windows)?,
     };
     run.keep_model(work, kept)?;
     work.remade += evaluated;

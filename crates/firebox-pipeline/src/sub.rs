@@ -56,11 +56,13 @@ impl Run<'_> {
             listener: self.listener,
         };
         let config = training(self.config);
+        // Without validation samples, the epoch is chosen by what it was trained on.
+        let of = if data.validation.is_some() { "validation" } else { "training" };
         let train = || firebox_train::train(model, objective, data, &config, &run);
         let trained = self.device.run(train)?;
         let summary = &trained.summary;
         let best = summary.best.map_or(String::new(), |best| {
-            format!(", best loss {:.5} after epoch {}", best.loss, best.epoch)
+            format!(", best {of} loss {:.5} after epoch {}", best.loss, best.epoch)
         });
         let said = format!(
             "{} in {}, {} parameters, {}{best}",

@@ -84,7 +84,7 @@ struct ApplyFlags {
     log: LogFormat,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("it must be a whole number of at least 1".to_owned()),
         Ok(number) => Ok(number),

@@ -149,7 +149,10 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let BenchResult { workload, mode, precision, batch, kernels, device, .. } = &result;
-    say(format_args!("{workload} {mode} {precision}, batch {batch}, {device} ({kernels})"))?;
+    let sizes = [("length", flags.length), ("hidden", flags.hidden), ("samples", flags.samples)];
+    let sizes = sizes.into_iter().filter_map(|(name, size)| Some(format!(", {name} {}", size?)));
+    let sizes: String = sizes.collect();
+    say(format_args!("{workload} {mode} {precision}, batch {batch}{sizes}, {device} ({kernels})"))?;
     say(format_args!(
         "step {:.1} ms (median; {:.1} to {:.1}), {:.0} samples/s, {:.2} ms waiting for data",
         result.step_ms, result.min_ms, result.max_ms, result.samples_per_s, result.data_ms

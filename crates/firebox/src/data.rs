@@ -12,8 +12,8 @@ use crate::terminal::{LogFormat, Terminal};
 
 #[derive(Args)]
 pub(crate) struct ConvertFlags {
-    /// The folder of .npy arrays of float16 or float32: `[time]`, `[time, channel]` or `[sample, time,
-    /// channel]`. Folders in it become classes.
+    /// The folder of .npy arrays of float16, float32 or float64 (rounded to float32): `[time]`, `[time,
+    /// channel]` or `[sample, time, channel]`. Folders in it become classes.
     arrays: PathBuf,
     /// The folder to write.
     output: PathBuf,
@@ -21,8 +21,8 @@ pub(crate) struct ConvertFlags {
     #[arg(long, value_enum, value_name = "TYPE")]
     storage: Option<StorageName>,
     /// Cut longer samples to this many steps.
-    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "STEPS")]
-    length: usize,
+    #[arg(long, value_parser = crate::apply::at_least_one, value_name = "STEPS")]
+    length: Option<usize>,
     /// What to do about arrays of another type or width than the first, or without a step.
     #[arg(long, value_enum, default_value = "refuse")]
     odd: OddName,
@@ -54,7 +54,7 @@ pub(crate) fn convert(flags: &ConvertFlags) -> anyhow::Result<ExitCode> {
             StorageName::F16 => Storage::F16,
             StorageName::Bf16 => Storage::Bf16,
         }),
-        length: flags.length,
+        length: flags.length.unwrap_or(0),
         odd: match flags.odd {
             OddName::Refuse => Odd::Refuse,
             OddName::Skip => Odd::Skip,

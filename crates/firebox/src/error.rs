@@ -1,6 +1,6 @@
 //! Errors as a person reads them, or as one JSON object: what happened, why, and the way out.
 
-use firebox_pipeline::PipelineError;
+use firebox_pipeline::{ConvertError, PipelineError};
 
 use crate::output::OutputError;
 use crate::terminal::{LogFormat, write_line};
@@ -53,6 +53,7 @@ fn causes(error: &anyhow::Error) -> Vec<String> {
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<PipelineError>() {
         Some(error) if !error.is_bad_input() => 1,
+        _ if error.downcast_ref::<ConvertError>().is_some_and(|error| !error.is_bad_input()) => 1,
         _ if error.is::<OutputError>() => 1,
         _ => 2,
     }

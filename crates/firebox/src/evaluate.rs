@@ -54,5 +54,6 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
         say("interrupted; the same command goes on where it stopped")?;
         return Ok(ExitCode::from(130));
     }
-    Ok(ExitCode::SUCCESS)
+    // Each was told with its reason.
+    Ok(if finished.failed > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

@@ -86,9 +86,12 @@ struct CompareFlags {
     /// The runs: their folders, or their names within the runs folder.
     #[arg(required = true, num_args = 2.., value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write.
-    #[arg(long, default_value = "comparison.html", value_name = "FILE")]
-    output: PathBuf,
+    /// The page to write; by default comparison.html, which replaces an earlier comparison.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the page if it is there.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Args)]
@@ -327,8 +330,16 @@ fn generate(settings: &Path, output: &Path, force: bool) -> anyhow::Result<ExitC
 }
 
 fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
-    firebox_pipeline::compare(&flags.runs, &flags.output)?;
-    say(format_args!("comparison {}", flags.output.display()))?;
+    let output = match &flags.output {
+        Some(output) if output.exists() && !flags.force => anyhow::bail!(
+            "{} is not written: it is there already\n  replace it with --force, or name another file",
+            output.display()
+        ),
+        Some(output) => output.as_path(),
+        None => Path::new("comparison.html"),
+    };
+    firebox_pipeline::compare(&flags.runs, output)?;
+    say(format_args!("comparison {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -77,7 +77,7 @@ fn headers_and_columns() {
     assert_snapshot!(csv("1.5,2.5\n1,2\n", ""), @"a.csv, line 1: `1.5,2.5` is no header: the first line must name the columns");
     assert_snapshot!(csv("time;x\n2024-01-02;1\n", ""), @"a.csv, line 1: the header is one column, `time;x`: set `data.csv.separator` to ';' if that is what separates them");
     assert_snapshot!(csv("time\n2024-01-02\n2024-01-03\n", ""), @"a.csv has no column to learn from besides its time, series and label: it has `time`");
-    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn parquet_and_arrow() {
     ParquetWriter::new(&mut parquet).finish(&mut table()).unwrap();
     let mut arrow = Vec::new();
     IpcWriter::new(&mut arrow).finish(&mut table()).unwrap();
-    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; name the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
     assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"a.parquet: the column `note` holds str; a channel holds numbers");
     assert_snapshot!(message("a.arrow", &arrow, "columns = { channels = ['z'] }"), @"a.arrow has no column `z`, which `data.columns.channels` names; it has `x`, `note`");
     for (name, bytes) in [("a.parquet", parquet), ("a.arrow", arrow)] {

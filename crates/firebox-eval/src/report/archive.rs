@@ -109,6 +109,8 @@ pub struct ArchiveReport {
     pub seconds: f64,
     /// The one configuration, as TOML.
     pub configuration: String,
+    /// The file that it came from, if it is not the built-in one.
+    pub file: Option<String>,
     /// The sets, in the order of their names.
     pub sets: Vec<ArchiveSet>,
     /// Sets that could not be measured, with the reason.
@@ -148,7 +150,15 @@ impl ArchiveReport {
         };
         match parts.is_empty() {
             true => format!("No set was measured{failed}."),
-            false => format!("One untuned configuration: {}{failed}.", parts.join("; ")),
+            false => format!("{}: {}{failed}.", self.what(), parts.join("; ")),
+        }
+    }
+
+    /// The configuration, as a sentence begins.
+    fn what(&self) -> String {
+        match &self.file {
+            None => "One untuned configuration".to_owned(),
+            Some(file) => format!("One configuration, from {file}"),
         }
     }
 
@@ -388,6 +398,7 @@ mod tests {
 
     fn report(sets: Vec<ArchiveSet>) -> ArchiveReport {
         ArchiveReport {
+            file: None,
             created: "2026-01-01".to_owned(),
             device: "cpu".to_owned(),
             seeds: 3,

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Table, tables};
-use crate::text::{duration, significant};
+use super::tables::with_interval;
+use super::{Card, Chart, Interval, Report, Table, tables};
+use crate::text::{duration, percent, significant};
 
 impl Report {
     /// The summary, as `summary.md` holds it. Its first line is the verdict.
@@ -11,6 +12,7 @@ impl Report {
         let mut out =
             format!("**{}**\n\n# {}\n\n", inline(&self.verdict.sentence), inline(&self.title));
         self.facts_list(&mut out);
+        self.cards_list(&mut out);
         section(&mut out, "Warnings", |out| {
             self.all_warnings().iter().for_each(|warning| {
                 let _ = writeln!(out, "- {}", inline(warning));
@@ -21,6 +23,7 @@ impl Report {
                 if !part.lead.is_empty() {
                     let _ = write!(out, "{}\n\n", inline(&part.lead));
                 }
+                part.charts.iter().for_each(|chart| write_intervals(out, chart));
                 let heading = part.tables.len() > 1;
                 part.tables.iter().for_each(|table| write_table(out, table, heading));
             });
@@ -89,6 +92,19 @@ impl Report {
         out.push('\n');
     }
 
+    /// The numbers to see at once.
+    fn cards_list(&self, out: &mut String) {
+        for Card { title, value, notes, .. } in &self.cards {
+            let notes: Vec<String> = notes.iter().map(|note| inline(note)).collect();
+            let notes = Some(notes.join("; ")).filter(|notes| !notes.is_empty());
+            let notes = notes.map_or(String::new(), |notes| format!(" ({notes})"));
+            let _ = writeln!(out, "- **{}**: {}{notes}", inline(title), inline(value));
+        }
+        if !self.cards.is_empty() {
+            out.push('\n');
+        }
+    }
+
     fn training_line(&self, out: &mut String) {
         if let Some((epoch, loss)) = self.best_epoch() {
             let _ = write!(
@@ -119,6 +135,20 @@ fn section(out: &mut String, title: &str, write: impl FnOnce(&mut String)) {
     if !body.is_empty() {
         let _ = write!(out, "## {title}\n\n{}\n\n", body.trim_end());
     }
+}
+
+/// A chart of values with intervals as a table; there are no pictures here.
+fn write_intervals(out: &mut String, chart: &Chart) {
+    let Chart::Intervals { title, rows, share, .. } = chart else { return };
+    let format = if *share { percent } else { significant };
+    let row = |row: &Interval| vec![row.name.clone(), with_interval(row.estimate, format)];
+    let table = Table {
+        title: title.clone(),
+        note: String::new(),
+        columns: ["", "value (interval)"].map(str::to_owned).to_vec(),
+        rows: rows.iter().map(row).collect(),
+    };
+    write_table(out, &table, true);
 }
 
 pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
@@ -177,6 +207,28 @@ fn fence(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cards_and_intervals_are_told_without_pictures() {
+        let sentence = "It beats all.".to_owned();
+        let verdict = crate::Verdict { outcome: crate::Outcome::Beats, sentence };
+        let mut report = Report::new("text", "", verdict);
+        let notes = vec!["0.700 to 0.900".to_owned(), "+0.100 to words".to_owned()];
+        let (title, value) = ("micro F1".to_owned(), "0.800".to_owned());
+        report.cards = vec![Card { title, value, notes, ..Card::default() }];
+        let estimate = crate::Estimate { value: 0.5, low: 0.25, high: 0.75 };
+        let rows = vec![Interval { name: "words".to_owned(), estimate, own: false }];
+        let title = "Micro F1".to_owned();
+        let chart = Chart::Intervals { title, rows, share: false, from_zero: true };
+        let part = super::super::Part { title: "Labels".to_owned(), ..Default::default() };
+        report.parts = vec![super::super::Part { charts: vec![chart], ..part }];
+        let text = report.markdown();
+        assert!(text.contains("- **micro F1**: 0.800 (0.700 to 0.900; +0.100 to words)"), "{text}");
+        assert!(
+            text.contains("### Micro F1") && text.contains("| words | 0.500 (0.250 to 0.750) |"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn cells_cannot_break_their_table_and_code_cannot_end_its_fence() {

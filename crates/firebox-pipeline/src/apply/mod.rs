@@ -85,6 +85,22 @@ fn window_rule(own: WindowRule, stride: Option<usize>) -> Result<WindowRule, Pip
     }
 }
 
+/// Refuses a name that says another format than Parquet, in which results are written.
+fn parquet_named(output: &Path) -> Result<(), PipelineError> {
+    const OTHERS: [&str; 12] = [
+        "csv", "tsv", "arrow", "feather", "ipc", "npy", "ts", "json", "jsonl", "txt", "html",
+        "xlsx",
+    ];
+    let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    if !OTHERS.contains(&ending.as_str()) {
+        return Ok(());
+    }
+    Err(PipelineError::Setting(format!(
+        "{} is not written: the file is Parquet, and its name says otherwise\n  name it with .parquet",
+        output.display()
+    )))
+}
+
 /// Where a result may be written: a new path, or with `force` a file, through its links; never one of
 /// `sources`.
 pub(crate) fn replaceable(

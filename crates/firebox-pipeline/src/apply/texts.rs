@@ -47,6 +47,7 @@ pub(super) fn apply(
     let tokenizer = Tokenizer::from_text(source)?;
     let files = files(&request.inputs)?;
     let output = replaceable(&request.output, request.force, &files)?;
+    super::parquet_named(&request.output)?;
     let mut model = saved.build(&device.device)?;
     if let Some(precision) = request.precision {
         model = model.in_precision(precision);

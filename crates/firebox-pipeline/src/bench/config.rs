@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use firebox_core::Precision;
+use firebox_loader::{LoadError, LoaderConfig};
 
 use crate::error::PipelineError;
 
@@ -148,8 +149,19 @@ impl BenchConfig {
         let length = self.length.unwrap_or(workload.default_length());
         let hidden = self.hidden.or(workload.default_hidden());
         let samples = self.samples.unwrap_or(batch);
-        if batch == 0 || self.steps == 0 || length == 0 || hidden == Some(0) || samples == 0 {
-            return refuse("a benchmark needs at least one sample and one step".to_owned());
+        let counts = [
+            ("batch", Some(batch as u64)),
+            ("steps", Some(self.steps)),
+            ("length", Some(length as u64)),
+            ("hidden", hidden.map(|hidden| hidden as u64)),
+            ("samples", Some(samples as u64)),
+        ];
+        if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
+            return refuse(format!("--{flag} is 0; it must be at least 1"));
+        }
+        let loader = LoaderConfig { workers: self.workers, ..LoaderConfig::default() };
+        if let Err(LoadError::TooMany { found, most, .. }) = loader.validate() {
+            return refuse(format!("--workers is {found}; it must be at most {most}"));
         }
         let fixed_length = workload == Workload::LstmForecast;
         if self.length.is_some() && fixed_length {
@@ -199,8 +211,11 @@ mod tests {
             let error = config.sizes().unwrap_err();
             assert!(error.is_bad_input() && error.to_string().contains(expected), "{error}");
         };
-        check(BenchConfig { batch: Some(0), ..config }, "at least one sample");
-        check(BenchConfig { steps: 0, ..config }, "at least one sample and one step");
+        check(BenchConfig { batch: Some(0), ..config }, "--batch is 0");
+        check(BenchConfig { steps: 0, ..config }, "--steps is 0");
+        check(BenchConfig { length: Some(0), ..config }, "--length is 0");
+        check(BenchConfig { hidden: Some(0), ..config }, "--hidden is 0");
+        check(BenchConfig { workers: 100_000, ..config }, "--workers is 100000");
         let forecast = BenchConfig::new(Workload::LstmForecast);
         check(BenchConfig { length: Some(9), ..forecast }, "24 steps");
         check(BenchConfig { hidden: Some(9), ..forecast }, "no `hidden` to set");

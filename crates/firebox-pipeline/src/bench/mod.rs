@@ -21,7 +21,7 @@ mod transformer;
 mod watch;
 mod work;
 
-use firebox_core::{Listener, Precision, Silent};
+use firebox_core::{Listener, Precision, PrecisionRule, Silent};
 use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
@@ -32,6 +32,7 @@ pub(crate) use self::timing::Measured;
 pub use self::watch::Watching;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::precision::{Abilities, PolicyError, resolve};
 
 /// The result: one line of JSON, with the keys of `torch_steps.py` and more of our own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -107,6 +108,7 @@ pub fn bench_shown(
     progress: &dyn Listener,
 ) -> Result<BenchResult, PipelineError> {
     let sizes = config.sizes()?;
+    check_precision(config.precision, device)?;
     let kernels = device.arithmetic()?;
     let measured = measure(config, device, progress)?;
     let Measured { times, first, waits, losses, peak_mib, parameters, utilisation, watching } =
@@ -139,6 +141,18 @@ pub fn bench_shown(
         gflop: work::operations(config.workload, sizes, config.evaluate) / 1e9,
         watching,
     })
+}
+
+/// Refuses a type that the device does not have: none is timed as another.
+fn check_precision(precision: Precision, device: &ChosenDevice) -> Result<(), PipelineError> {
+    match resolve(PrecisionRule::Fixed(precision), None, &Abilities::of(device)?) {
+        Err(PolicyError::Missing { asked, why, alternatives }) => {
+            Err(PipelineError::Setting(format!(
+                "--precision is {asked}, and this device does not compute in it: {why}\n  use one of {alternatives}"
+            )))
+        }
+        other => Ok(other.map(|_| ())?),
+    }
 }
 
 /// Takes the steps of a workload.
@@ -225,6 +239,13 @@ mod tests {
             }
             assert_eq!(line["mode"], if evaluate { "eval" } else { "train" });
         }
+    }
+
+    #[test]
+    fn a_type_that_the_device_lacks_is_not_timed_as_another() {
+        let config = BenchConfig { precision: Precision::Tf32, ..small(Workload::Mlp) };
+        let error = bench(&config, &cpu()).unwrap_err();
+        assert!(error.is_bad_input() && error.to_string().contains("TF32"), "{error}");
     }
 
     #[test]

@@ -66,6 +66,32 @@ impl Fitted {
         format!("{trainings} trained in {}{matched}", count(steps, "step"))
     }
 
+    /// Whose weights are kept, and their own scores on the test windows: not the mean over the seeds.
+    pub(super) fn kept_score(
+        &self,
+        run: &Run<'_>,
+        classes: usize,
+    ) -> (String, Vec<(&'static str, f64)>) {
+        let seed = run.config.run.seed;
+        let kept = self.shares.last().and_then(|share| {
+            let (arm, predictions) = share.arms.first_key_value()?;
+            Some((share.share, *arm, predictions.runs.first()?))
+        });
+        let Some((share, arm, own)) = kept else { return (String::new(), vec![]) };
+        let metrics = &Predictions::single(own.clone()).metrics(classes, &self.truth)[0];
+        let whose = format!(
+            "`{}` with {} % of the labels and seed {seed}",
+            arm.name(),
+            (1000.0 * share).round() / 10.0
+        );
+        let scores = vec![
+            ("test/accuracy", metrics.accuracy),
+            ("test/balanced_accuracy", metrics.balanced_accuracy),
+            ("test/macro_f1", metrics.macro_f1),
+        ];
+        (whose, scores)
+    }
+
     /// The comparison of the arms.
     pub(super) fn scores(&self, run: &Run<'_>, windows: &Windows) -> FewLabels {
         let classes = windows.parts.train.classes();

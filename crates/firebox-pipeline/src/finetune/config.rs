@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use firebox_eval::Arm;
 use firebox_models::ClassifierConfig;
 use firebox_train::{
-    AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, EarlyStopping, Keep, Mix, Optimizer,
-    ParameterGroup, TrainConfig,
+    AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, ConfigError, EarlyStopping, Keep, Mix,
+    Optimizer, ParameterGroup, TrainConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -133,9 +133,20 @@ impl FinetuneConfig {
             let allowed = "it must be above 0 and finite";
             return refuse("encoder_rate", self.encoder_rate.to_string(), allowed);
         }
+        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
+            let allowed = "it must be above 0 and finite";
+            return refuse("learning_rate", self.learning_rate.to_string(), allowed);
+        }
+        if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
+            let allowed = "it must be 0 or more and finite";
+            return refuse("weight_decay", self.weight_decay.to_string(), allowed);
+        }
         self.head.validate()?;
-        self.loss.validate()?;
-        self.mix.validate()?;
+        for checked in [self.loss.validate(), self.mix.validate()] {
+            if let Err(ConfigError { key, found, allowed }) = checked {
+                return refuse(key, found, &format!("it must be {allowed}"));
+            }
+        }
         Arm::ALL.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
     }
 
@@ -200,9 +211,11 @@ mod tests {
         check("arms = []", "random-frozen");
         check("seeds = 0", "`finetune.seeds` is 0");
         check("epochs = 5", "`finetune.frozen_epochs` is 10; it must be below");
-        check("learning_rate = -1", "learning_rate");
+        check("learning_rate = -1", "`finetune.learning_rate` is -1");
+        check("weight_decay = -1", "`finetune.weight_decay` is -1");
+        check("[loss.focal]\ngamma = -1", "`finetune.loss.focal.gamma` is -1");
         check("encoder_rate = 0", "`finetune.encoder_rate` is 0");
-        check("[mix.mixup]\nalpha = 0", "mix.mixup.alpha");
+        check("[mix.mixup]\nalpha = 0", "`finetune.mix.mixup.alpha` is 0");
         assert!(toml::from_str::<FinetuneConfig>("epoch = 3").is_err());
     }
 

@@ -27,6 +27,7 @@ use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
+use crate::unread::only_evaluates_by;
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 use crate::{PipelineConfig, find_run};
 
@@ -49,7 +50,8 @@ impl Chain for Finetune {
                     .to_owned(),
             ));
         }
-        Ok(())
+        let read = ["seed", "metric", "confidence", "resamples", "block", "batch_size"];
+        only_evaluates_by(config, &read)
     }
 
     fn check_model(
@@ -284,18 +286,17 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Ok((scores, false, detail))
     })?;
     work.remade += evaluated;
-    let mut told = vec![];
     if let Some(own) = scores
         .shares
         .last()
         .and_then(|share| share.arms.iter().find(|score| score.arm == Arm::FineTuned))
         && let Some(value) = own.metrics.get(&scores.metric)
     {
-        told.push(("test/fine_tuned", value.value));
         run.listener.on(&Event::Scored { name: "test/fine_tuned".to_owned(), value: value.value });
     }
-    let trained = fitted.detail();
     let classes = windows.parts.train.classes();
+    let (whose, told) = fitted.kept_score(run, classes.len());
+    let trained = format!("{}; kept: {whose}", fitted.detail());
     let shape = run.shape(&windows);
     let kept = Kept {
         task: Task::Classification,
@@ -304,7 +305,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         classes,
         trained: &trained,
         scores: named(&told),
-        shown: Shown::windows(run, &windows),
+        shown: Shown::windows(run, &windows)?,
     };
     run.keep_model(work, kept)?;
     let report = page::report(run, work.prepared.name(), &windows, &fitted, scores, begin.as_ref());

@@ -172,6 +172,7 @@ fn differences(scores: &FewLabels) -> Part {
             let name = other.baseline.map_or("majority class", Arm::name);
             let d = other.difference;
             let said = match () {
+                () if share.is_constant() => "not said: it answers one class alone",
                 () if d.is_above_zero() => "better",
                 () if d.is_below_zero() => "worse",
                 () => "no difference shown",

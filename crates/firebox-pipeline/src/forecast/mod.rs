@@ -28,6 +28,7 @@ use crate::keys::{Keys, json};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
+use crate::unread::only_evaluates_by;
 
 pub use config::ForecastConfig;
 use sequences::Sequences;
@@ -73,7 +74,7 @@ impl Chain for Forecast {
                 "what a window turns into would no longer be what follows it",
             );
         }
-        Ok(())
+        only_evaluates_by(config, &["seed", "confidence", "resamples", "block", "batch_size"])
     }
 
     fn check_model(
@@ -233,7 +234,7 @@ fn kept<'a>(
     scores: Vec<(String, f64)>,
 ) -> Result<Kept<'a>, PipelineError> {
     let (rule, windows) = (sequences.rule(), &sequences.windows);
-    let shown = Shown::windows(run, windows);
+    let shown = Shown::windows(run, windows)?;
     Ok(Kept {
         task: Task::Forecasting,
         architecture: Architecture::StackedLstm {

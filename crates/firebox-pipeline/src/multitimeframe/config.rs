@@ -119,6 +119,13 @@ impl MultitimeframeConfig {
             let found = format!("{:?}", self.models);
             return refuse("models", found, "a list of `lstm`, `transformer` and `mlp`, each once");
         }
+        let WalkForward { folds, validation, .. } = self.folds;
+        if !(1..=1000).contains(&folds) {
+            return refuse("folds.folds", folds.to_string(), "from 1 to 1000");
+        }
+        if !(validation > 0.0 && validation < 1.0) {
+            return refuse("folds.validation", validation.to_string(), "above 0 and below 1");
+        }
         if !(0.0..1.0).contains(&self.label_smoothing) {
             let found = self.label_smoothing.to_string();
             return refuse("label_smoothing", found, "at least 0 and below 1");
@@ -137,6 +144,22 @@ impl MultitimeframeConfig {
         self.transformer.settings.validate()?;
         self.mlp.settings.validate()?;
         Ok(())
+    }
+
+    /// The same with defaults for the models that are not trained, whose settings decide nothing.
+    pub(super) fn trained_only(mut self) -> Self {
+        let lacks = |model| !self.models.contains(&model);
+        let [lstm, transformer, mlp] = ModelName::ALL.map(lacks);
+        if lstm {
+            self.lstm = LstmTable::default();
+        }
+        if transformer {
+            self.transformer = TransformerTable::default();
+        }
+        if mlp {
+            self.mlp = MlpTable::default();
+        }
+        self
     }
 
     fn learning_rate(&self, model: ModelName) -> f64 {
@@ -225,6 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_models_that_are_not_trained_decide_nothing() {
+        let two = parse("models = ['lstm', 'mlp']\nmlp = { batch_size = 8 }").unwrap();
+        let more = parse(
+            "models = ['lstm', 'mlp']\nmlp = { batch_size = 8 }\ntransformer = { batch_size = 7 }",
+        );
+        assert_eq!(two.clone().trained_only(), two);
+        assert_eq!(more.unwrap().trained_only(), two);
+    }
+
+    #[test]
     fn what_cannot_be_is_named() {
         let refused = |text: &str, expected: &str| {
             let error = parse(text).unwrap_err();
@@ -238,5 +271,7 @@ mod tests {
         refused("mlp = { batch_size = 0 }", "`multitimeframe.mlp.batch_size` is 0");
         refused("mlp = { settings = { dropout = 2.0 } }", "`dropout` is 2");
         refused("folds = { fold = 3 }", "fold");
+        refused("folds = { folds = 0 }", "`multitimeframe.folds.folds` is 0");
+        refused("folds = { validation = 1.0 }", "`multitimeframe.folds.validation` is 1");
     }
 }

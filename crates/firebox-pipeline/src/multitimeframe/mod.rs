@@ -15,16 +15,17 @@ use firebox_core::{Event, Fold, Key, Labels, walk_forward};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, contest};
 use firebox_export::Task;
-use firebox_train::Summary;
+use firebox_train::{AdamWConfig, Optimizer, SgdConfig, Summary};
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
+use crate::config::{LoaderTable, ModelConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json};
 use crate::stages::{Run, count};
+use crate::unread::only_evaluates_by;
 use crate::{PipelineConfig, WindowConfig};
 
 pub use config::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
@@ -51,6 +52,26 @@ impl Chain for Multitimeframe {
             let what = "`train.groups` and `train.layer_decay` name parameters of one model, and `multitimeframe` trains several";
             return refuse(what, "remove them");
         }
+        let optimizer = &config.train.optimizer;
+        let usual = match optimizer {
+            Optimizer::AdamW(_) => Optimizer::AdamW(AdamWConfig::default()),
+            Optimizer::Sgd(_) => Optimizer::Sgd(SgdConfig::default()),
+        };
+        if optimizer.learning_rate() != usual.learning_rate() {
+            let what = "`train.optimizer` has a learning rate, and `multitimeframe` has one for each model";
+            return refuse(
+                what,
+                "leave it out, and set multitimeframe.lstm.learning_rate, or that of `transformer` or `mlp`",
+            );
+        }
+        let loader = LoaderTable::default();
+        if config.loader.batch_size != loader.batch_size || config.loader.tokens != loader.tokens {
+            let what = "`loader.batch_size` or `loader.tokens` is set, and `multitimeframe` has batches of a size for each model";
+            return refuse(
+                what,
+                "leave them out, and set multitimeframe.lstm.batch_size, or that of `transformer` or `mlp`",
+            );
+        }
         if config.labels == Labels::None {
             let what = "`multitimeframe` learns classes, and `labels` is none";
             return refuse(what, "set [labels.return] with `horizon` and `threshold`");
@@ -59,6 +80,8 @@ impl Chain for Multitimeframe {
             let what = "`window.whole` makes one window of each series, which no moment divides";
             return refuse(what, "set window.whole = false");
         }
+        let read = ["seed", "metric", "confidence", "resamples", "block", "train_limit", "probe"];
+        only_evaluates_by(config, &read)?;
         settings(config).validate()
     }
 
@@ -72,7 +95,7 @@ impl Chain for Multitimeframe {
         let keys = Keys::new(config, series, &arithmetic);
         let training = Key::builder("multitimeframe", 1)
             .upstream("windows", keys.windows)
-            .field("multitimeframe", json(&settings(config)))
+            .field("multitimeframe", json(&settings(config).trained_only()))
             .field("train", json(&config.train))
             .field("precision", config.run.precision.to_string())
             .field("seed", config.run.seed.to_le_bytes())
@@ -206,7 +229,7 @@ impl Run<'_> {
                     classes,
                     trained: &said,
                     scores: own.map(scores).unwrap_or_default(),
-                    shown: Shown::series(self, last.ingested, parts.normaliser.clone()),
+                    shown: Shown::series(self, last.ingested, parts.normaliser.clone())?,
                 };
                 self.keep_model_in(work, kept, folder)
             };

@@ -47,6 +47,18 @@ impl ClusterParts {
             test: Arc::new(NormalisedWindows::new(parts.test.clone(), normaliser.clone())),
         })
     }
+
+    /// What to know of hidden runs that no window is long enough for: half of a window stays.
+    pub(super) fn mask_warning(&self, time_mask: usize) -> Option<String> {
+        let windows = self.train.windows().windows();
+        let longest = windows.iter().map(|window| window.length as usize).max()?;
+        let most = longest / 2 + 1;
+        (time_mask > most).then(|| {
+            format!(
+                "`pseudolabel.time_mask` is {time_mask}, and the longest training window has {longest} steps, of which at least half stay: it is as if it were {most}"
+            )
+        })
+    }
 }
 
 /// One iteration.

@@ -27,6 +27,8 @@ pub(super) struct Judged {
     pub(super) subjects: Vec<Judgement>,
     /// What the last encoder has more than each of the others, in the order of `subjects`.
     pub(super) leads: Vec<Estimate>,
+    /// Confidence of the intervals.
+    pub(super) confidence: f64,
     /// The probe on the last encoder beside its baselines.
     #[serde(skip)]
     pub(super) evaluation: Option<Evaluation>,
@@ -113,6 +115,7 @@ pub(super) fn judge(
             by_iteration: vec![],
             subjects: vec![],
             leads: none,
+            confidence: run.config.evaluate.confidence,
             evaluation: None,
         });
     }
@@ -132,17 +135,18 @@ pub(super) fn judge(
     ];
     let evaluate = &run.config.evaluate;
     let resampling = Resampling {
-        stream: Stream::new(evaluate.seed, "bootstrap"),
+        stream: Stream::new(evaluate.seed, "halves"),
         resamples: evaluate.resamples,
         block: evaluate.block.unwrap_or(overlap(run.config)).max(1),
         confidence: evaluate.confidence,
     };
     let (subjects, leads) = with_intervals(&resampling, &truth, &subjects);
     let evaluation = probe(run, settings, windows, parts, iterated)?;
-    Ok(Judged { windows: truth.len(), by_iteration, subjects, leads, evaluation })
+    let (windows, confidence) = (truth.len(), evaluate.confidence);
+    Ok(Judged { windows, by_iteration, subjects, leads, confidence, evaluation })
 }
 
-/// Agreements and leads of the first subject, on the same resamples.
+/// Agreements and leads of the first subject, on the same halves of the windows.
 fn with_intervals(
     resampling: &Resampling,
     truth: &[u32],
@@ -155,19 +159,22 @@ fn with_intervals(
     };
     let every: Vec<u32> = (0..truth.len() as u32).collect();
     let values = all(&every);
-    let drawn = resampling.map(truth.len(), |indices, _| all(indices));
-    let estimate = |of: &dyn Fn(&[Agreement]) -> f64| {
-        let resampled: Vec<f64> = drawn.iter().map(|one| of(one)).collect();
-        Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
+    let drawn = resampling.map_halves(truth.len(), all);
+    let estimate = |bounds: [f64; 2], of: &dyn Fn(&[Agreement]) -> f64| {
+        let halves: Vec<f64> = drawn.iter().map(|one| of(one)).collect();
+        Estimate::from_halves(of(&values), &halves, resampling.confidence, bounds)
     };
     let judgement = |(at, (name, _)): (usize, &(&'static str, &Vec<u32>))| Judgement {
         name,
-        purity: estimate(&|all| all[at].purity),
-        normalised_information: estimate(&|all| all[at].normalised_information),
-        adjusted_rand: estimate(&|all| all[at].adjusted_rand),
+        purity: estimate([0.0, 1.0], &|all| all[at].purity),
+        normalised_information: estimate([0.0, 1.0], &|all| all[at].normalised_information),
+        // Chance gives 0, and the least agreement -0.5.
+        adjusted_rand: estimate([-0.5, 1.0], &|all| all[at].adjusted_rand),
     };
     let lead = |other: usize| {
-        estimate(&|all| all[0].normalised_information - all[other].normalised_information)
+        estimate([-1.0, 1.0], &|all| {
+            all[0].normalised_information - all[other].normalised_information
+        })
     };
     let leads = (1..subjects.len()).map(lead).collect();
     (subjects.iter().enumerate().map(judgement).collect(), leads)

@@ -15,7 +15,7 @@ mod page;
 
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key, Stream};
+use firebox_core::{Event, Key, Labels, Stream};
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
 use firebox_train::Summary;
@@ -30,6 +30,7 @@ use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons};
+use crate::unread::only_evaluates_by;
 
 pub use config::PseudolabelConfig;
 use objective::Clusters;
@@ -56,6 +57,10 @@ impl Chain for Pseudolabel {
         if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
             let what = "`train.groups` and `train.layer_decay` are not read by `pseudolabel`";
             return refuse(what, "remove them");
+        }
+        if config.labels == Labels::None {
+            // Without true classes nothing is judged.
+            only_evaluates_by(config, &["seed", "batch_size"])?;
         }
         settings(config).validate()
     }
@@ -110,6 +115,9 @@ impl Chain for Pseudolabel {
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         work.resolved()?;
         let parts = iterate::ClusterParts::new(&windows, &settings)?;
+        if let Some(message) = parts.mask_warning(settings.time_mask) {
+            run.listener.on(&Event::Warning { message });
+        }
         let iterated = match run.iterate(work, &settings, &parts)? {
             Ok(iterated) => iterated,
             Err(step) => return Ok(Making::Interrupted { step }),
@@ -146,7 +154,7 @@ impl Chain for Pseudolabel {
             classes: &classes,
             trained: &said,
             scores: named(&judged.scores()),
-            shown: Shown::windows(run, &windows),
+            shown: Shown::windows(run, &windows)?,
         };
         run.keep_model(work, kept)?;
         let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();

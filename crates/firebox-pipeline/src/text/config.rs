@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::unused;
 use crate::error::PipelineError;
 use crate::keys::json;
+use crate::unread::only_evaluates_by;
 use crate::{ModelConfig, PipelineConfig};
 
 /// What the file of a generated sample ends with.
@@ -90,6 +91,13 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "no texts are named: set `text.path` to a table, or to ../data/sample.texts.toml",
         );
     }
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    if text.test.as_ref().is_some_and(|test| real(test) == real(&text.path)) {
+        return setting(
+            "`text.test` is the file of `text.path`: every test text would be trained on\n  leave \
+             text.test out, and text.split.test draws the test texts, or name another table",
+        );
+    }
     if text.is_sample() && (text.columns != TextColumns::default() || text.test.is_some()) {
         return setting(
             "`text.path` names generated texts, which know their columns and have no table of test \
@@ -98,6 +106,19 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     }
     let TextConfig { split, longest, tokenizer, encoder, heads, loss, .. } = text;
     check_settings(*longest, split, loss, heads, encoder, tokenizer)?;
+    let evidence = text.is_sample() || text.columns.span.is_some();
+    if !evidence && loss.criteria == 0.0 {
+        return setting(
+            "`text.loss.criteria` is 0, and without `text.columns.span` there is no evidence either: \
+             nothing would be learnt\n  leave text.loss.criteria out, or name the columns of evidence",
+        );
+    }
+    if !evidence && loss.span != TextLossConfig::default().span {
+        return setting(
+            "`text.loss.span` is set, and without `text.columns.span` there is no evidence to weigh\n  \
+             leave text.loss.span out, or name the columns of evidence",
+        );
+    }
     nothing_unused(config)?;
     match (&config.model, &encoder.folder) {
         (ModelConfig::Bert(_), Some(_)) => setting(
@@ -120,17 +141,7 @@ pub(super) fn table(config: &PipelineConfig) -> Result<&TextConfig, PipelineErro
 
 fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
     let default = PipelineConfig::default();
-    let mut evaluate = config.evaluate.clone();
-    let read = &default.evaluate;
-    (evaluate.seed, evaluate.confidence) = (read.seed, read.confidence);
-    (evaluate.resamples, evaluate.batch_size) = (read.resamples, read.batch_size);
-    if evaluate != *read {
-        return Err(PipelineError::Setting(
-            "of [evaluate], the pipeline `text` reads seed, confidence, resamples and batch_size, and \
-             another key is set\n  take it out: labels are scored by F1, beside fixed baselines"
-                .to_owned(),
-        ));
-    }
+    only_evaluates_by(config, &["seed", "confidence", "resamples", "batch_size"])?;
     let pairs = [
         ("data", json(&config.data), json(&default.data)),
         ("window", json(&config.window), json(&default.window)),

@@ -102,7 +102,11 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
         ],
         tables: vec![Table {
             title: "Each label".to_owned(),
-            note: "Thresholds are chosen on validation texts, for the words alike.".to_owned(),
+            note: match corpus.parts.validation.is_empty() {
+                true => "Thresholds are 0.5, for the words alike: there are no validation texts to choose them by.",
+                false => "Thresholds are chosen on validation texts, for the words alike.",
+            }
+            .to_owned(),
             columns: ["label", "holds in", "precision", "recall", "F1", "F1 by words", "threshold"]
                 .map(str::to_owned)
                 .to_vec(),

@@ -59,6 +59,9 @@ pub struct UcrConfig {
     pub loss: ClassLoss,
     /// How its training windows are mixed.
     pub mix: Mix,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 /// A training of a fixed number of steps.
@@ -95,6 +98,7 @@ impl Default for UcrConfig {
             },
             loss: ClassLoss::CrossEntropy { label_smoothing: 0.1 },
             mix: Mix::Mixup { alpha: 0.4 },
+            file: None,
         }
     }
 }
@@ -107,9 +111,10 @@ impl UcrConfig {
     /// A file that cannot be read, an unknown key, or a value of another type.
     pub fn read(file: &Path) -> Result<Self, PipelineError> {
         let text = std::fs::read_to_string(file).map_err(at(file))?;
-        toml::from_str(&text).map_err(|error| {
+        let config: Self = toml::from_str(&text).map_err(|error| {
             PipelineError::Setting(format!("{} cannot be read: {error}", file.display()))
-        })
+        })?;
+        Ok(Self { file: Some(file.to_owned()), ..config })
     }
 
     /// Checks the settings.
@@ -175,6 +180,8 @@ pub struct UcrFinished {
     pub summary: String,
     /// Whether it was asked to stop before the last set.
     pub interrupted: bool,
+    /// Sets that could not be measured.
+    pub failed: usize,
 }
 
 /// Measures one configuration on every set of `folder` and writes the report into `output`. Trainings
@@ -207,6 +214,7 @@ pub fn evaluate_ucr(
         seeds: config.seeds as usize,
         seconds: 0.0,
         configuration,
+        file: config.file.as_ref().map(|file| file.display().to_string()),
         sets: vec![],
         failed: vec![],
     };
@@ -252,7 +260,8 @@ pub fn evaluate_ucr(
     }
     let (page, verdict, summary) =
         (output.join("report.html"), report.verdict(), report.markdown());
-    Ok(UcrFinished { page, verdict, summary, interrupted })
+    let failed = report.failed.len();
+    Ok(UcrFinished { page, verdict, summary, interrupted, failed })
 }
 
 /// Names of the two trainings.

@@ -36,6 +36,12 @@ pub(super) fn pairs(folder: &Path) -> Result<Vec<Pair>, PipelineError> {
         paths.sort();
         Ok(paths)
     };
+    if !folder.is_dir() {
+        return Err(PipelineError::Setting(format!(
+            "there is no folder {}\n  name a folder with NAME_TRAIN.ts and NAME_TEST.ts, in it or in folders of their own below it",
+            folder.display()
+        )));
+    }
     let mut files = vec![];
     for path in list(folder)? {
         match path.is_dir() {

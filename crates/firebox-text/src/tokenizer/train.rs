@@ -40,14 +40,13 @@ impl WordPieceTraining {
     /// # Errors
     /// If one is out of its range.
     pub fn check(&self) -> Result<(), TextError> {
-        if self.vocabulary < 64 || self.least == 0 {
-            return Err(TextError::Tokenizer(format!(
-                "a vocabulary of {} tokens from pairs that occur {} times cannot be made; it must \
-                 have at least 64, of at least 1",
-                self.vocabulary, self.least
-            )));
+        let wrong = [("vocabulary", self.vocabulary, 64), ("least", self.least, 1)];
+        match wrong.into_iter().find(|(_, found, least)| found < least) {
+            Some((key, found, least)) => Err(TextError::Texts(format!(
+                "`text.tokenizer.{key}` is {found}; it must be at least {least}"
+            ))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Makes a tokenizer of BERT's form: pairs of pieces are joined, the most frequent first (of

@@ -138,7 +138,7 @@ impl Choice<'_> {
     /// Precisions that are worth timing here.
     fn precisions(&self) -> Vec<Precision> {
         match self.on_gpu {
-            true => vec![Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16],
+            true => vec![Precision::F32, Precision::Bf16, Precision::F16],
             false => vec![Precision::F32, Precision::Bf16],
         }
     }
@@ -360,7 +360,7 @@ mod tests {
             }
             let of = |part| cases.iter().filter(|case| case.part == part).count();
             assert_eq!((of(SuitePart::Table), of(SuitePart::Watching)), (5, 2));
-            let precisions = if on_gpu { 4 } else { 2 };
+            let precisions = if on_gpu { 3 } else { 2 };
             let batches = if quick { 1 } else { 3 };
             assert_eq!(of(SuitePart::Matrix), 6 * precisions * batches);
         }
