@@ -89,10 +89,16 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
         run.join("memory.json").exists().then(|| (run, errors(&output)))
     });
     let (run, said) = divided.expect("a limit under which a step fails");
+    tells_and_repeats(&run, &said);
+}
+
+/// A run that was divided says so, leaves no note, and ends as one that was told so from the start.
+fn tells_and_repeats(run: &Path, said: &str) {
     assert!(said.contains("had too little memory (it asked for"), "{said}");
+    assert!(!run.join("out-of-memory").exists(), "the note stays");
     let report = std::fs::read_to_string(run.join("report.html")).unwrap();
     assert!(report.contains("had too little memory"), "the report is silent");
-    let (name, found) = (run.file_name().unwrap().to_owned(), weights(&run));
+    let (name, found) = (run.file_name().unwrap().to_owned(), weights(run));
     let divisions = std::fs::read(run.join("memory.json")).unwrap();
     // The same decision from the start, with memory enough.
     let other = project();
@@ -102,4 +108,52 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
     let output = firebox(other.path(), &["run", "small.toml"]);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(weights(&run) == found, "the weights differ");
+}
+
+/// A control group of this process's memory, which ends with the test.
+struct Group(PathBuf);
+
+impl Group {
+    /// One below that of this process with a limit in bytes, or a line that counts the test as skipped.
+    fn limited_to(bytes: u64) -> Option<Self> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let made = groups.lines().find_map(|line| {
+            let (root, own, file) = match line.split_once("::/") {
+                Some((_, own)) => ("/sys/fs/cgroup", own, "memory.max"),
+                None => {
+                    let (_, own) = line.split_once(":memory:/")?;
+                    ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes")
+                }
+            };
+            let path = Path::new(root).join(own).join(format!("firebox-{}", std::process::id()));
+            std::fs::create_dir(&path).ok()?;
+            let group = Self(path);
+            std::fs::write(group.0.join(file), bytes.to_string()).ok()?;
+            Some(group)
+        });
+        if made.is_none() {
+            println!("skipped: no control group of memory can be made here; run the tests as root");
+        }
+        made
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_step_near_the_limit_of_its_control_group_goes_on_in_smaller_parts() {
+    let Some(group) = Group::limited_to(480_000_000) else { return };
+    let folder = project();
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg("echo $$ > \"$1\" && exec \"$0\" run small.toml").arg(program());
+    shell.arg(group.0.join("cgroup.procs")).current_dir(folder.path());
+    let output = shell.env("RAYON_NUM_THREADS", "2").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let run = only_run(folder.path());
+    assert!(run.join("memory.json").exists(), "nothing was divided: {}", errors(&output));
+    tells_and_repeats(&run, &errors(&output));
 }

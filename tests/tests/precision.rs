@@ -5,31 +5,38 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use firebox_tests::{errors, firebox};
+use firebox_tests::{command, errors, firebox};
 use serde_json::Value;
 use tempfile::TempDir;
 
 fn project() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let mut bars = "open,high,low,close\n".to_owned();
+    let mut bars = "open,high,low,close,trend\n".to_owned();
     let (mut price, mut seed) = (1000.0f64, 11u64);
-    for step in 0..900 {
+    for step in 0..2400 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let noise = (seed >> 33) as f64 / f64::from(1u32 << 31) - 0.5;
-        let close = price + noise + (f64::from(step) / 9.0).sin();
+        let drift = (f64::from(step) / 9.0).sin();
+        let close = price + 1.5 * noise + drift;
+        let trend = if drift > 0.0 { "up" } else { "down" };
         let (high, low) = (price.max(close) + 0.1, price.min(close) - 0.1);
-        writeln!(bars, "{price:.4},{high:.4},{low:.4},{close:.4}").unwrap();
+        writeln!(bars, "{price:.4},{high:.4},{low:.4},{close:.4},{trend}").unwrap();
         price = close;
     }
     std::fs::write(folder.path().join("bars.csv"), bars).unwrap();
     let pipeline = r#"
         pipeline = "pretrain"
-        labels = "none"
+        labels = "last"
         [data]
         path = "bars.csv"
+        [data.columns]
+        label = "trend"
         [window]
         length = 20
         stride = 2
+        [split.time]
+        validation = 0.15
+        test = 0.3
         [augment]
         versions = 1
         [loader]
@@ -38,7 +45,7 @@ fn project() -> TempDir {
         hidden = 8
         decoder_hidden = 8
         [train]
-        epochs = 12
+        epochs = 8
         early_stopping = false
         [evaluate]
         seeds = 1
@@ -50,8 +57,16 @@ fn project() -> TempDir {
     folder
 }
 
-/// The losses of a run, and its folder's settings.
-fn train(folder: &Path, precision: &str) -> (f64, f64, String) {
+/// What a run ended with.
+struct Run {
+    /// Validation losses after the first and the last epoch.
+    losses: [f64; 2],
+    /// Of a linear probe on the frozen encoder, on the test windows.
+    accuracy: f64,
+    settings: String,
+}
+
+fn train(folder: &Path, precision: &str) -> Run {
     let set = format!("run.precision={precision}");
     let directory = format!("run.directory=runs-{precision}");
     let output = firebox(folder, &["run", "small.toml", "--set", &set, "--set", &directory]);
@@ -66,19 +81,30 @@ fn train(folder: &Path, precision: &str) -> (f64, f64, String) {
             line["epoch"]["validation_loss"].as_f64()
         })
         .collect();
+    let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let accuracy = events.lines().find_map(|line| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        (event["name"] == "test/accuracy").then(|| event["value"].as_f64().unwrap())
+    });
     let settings = std::fs::read_to_string(run.join("pipeline.toml")).unwrap();
-    (epochs[0], epochs[epochs.len() - 1], settings)
+    let losses = [epochs[0], epochs[epochs.len() - 1]];
+    Run { losses, accuracy: accuracy.unwrap(), settings }
 }
 
 #[test]
 fn every_precision_ends_where_f32_does() {
     let folder = project();
-    let (first, base, _) = train(folder.path(), "f32");
+    let Run { losses: [first, base], accuracy, .. } = train(folder.path(), "f32");
     assert!(base < 0.9 * first, "nothing was learnt: {first} to {base}");
+    // Half of the windows are of either class.
+    assert!(accuracy > 0.8, "nothing can be told apart: {accuracy}");
     for precision in ["bf16", "f16"] {
-        let (_, last, settings) = train(folder.path(), precision);
+        let Run { losses: [_, last], accuracy: own, settings } = train(folder.path(), precision);
         // What is asked of the main job.
         assert!((last - base).abs() < 0.005 * base, "{precision}: {last} beside {base}");
+        assert!((own - accuracy).abs() < 0.005 * accuracy, "{precision}: {own}, {accuracy}");
+        // It was another arithmetic.
+        assert_ne!(last, base, "{precision}");
         assert!(settings.contains(&format!("# run.precision = {precision}: as written")));
         let emulated = settings.contains("storage and rounding, its arithmetic is f32");
         assert_eq!(emulated, precision == "f16", "{settings}");
@@ -88,7 +114,7 @@ fn every_precision_ends_where_f32_does() {
 #[test]
 fn auto_is_measured_once_and_written_with_its_reason() {
     let folder = project();
-    let (_, _, settings) = train(folder.path(), "auto");
+    let settings = train(folder.path(), "auto").settings;
     let reason = settings.lines().find(|line| line.starts_with("# run.precision = ")).unwrap();
     assert!(reason.contains("measured"), "{reason}");
     assert!(!settings.contains("precision = \"auto\""), "{settings}");
@@ -99,4 +125,38 @@ fn auto_is_measured_once_and_written_with_its_reason() {
     let output = firebox(folder.path(), &again);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("nothing to do"), "{said}{}", errors(&output));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn auto_does_not_choose_bf16_where_it_is_slower() {
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        println!("skipped: this processor has no AVX2, whose kernels round to bf16 in software");
+        return;
+    }
+    let folder = project();
+    let settings = ["run", "small.toml", "--set", "run.precision=auto", "--set"];
+    let output = command(folder.path(), &[&settings[..], &["train.max_steps=2"]].concat())
+        .env("FIREBOX_KERNELS", "avx2")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let run = std::fs::read_dir(folder.path().join("runs")).unwrap().flatten().next().unwrap();
+    let settings = std::fs::read_to_string(run.path().join("pipeline.toml")).unwrap();
+    let reason = settings.lines().find(|line| line.starts_with("# run.precision = ")).unwrap();
+    assert!(reason.starts_with("# run.precision = f32: measured"), "{reason}");
+    assert!(reason.contains("nothing is faster by 5 %: bf16 0."), "{reason}");
+    // Evaluated anew, it keeps the reason that was measured.
+    std::fs::remove_file(run.path().join("manifest.json")).unwrap();
+    std::fs::remove_file(run.path().join("report.html")).unwrap();
+    let name = run.file_name().into_string().unwrap();
+    let output = command(folder.path(), &["run", "--resume", &name])
+        .env("FIREBOX_KERNELS", "avx2")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let report = std::fs::read_to_string(run.path().join("report.html")).unwrap();
+    assert!(report.contains("nothing is faster by 5"), "the report is silent");
+    let resumed = std::fs::read_to_string(run.path().join("pipeline.toml")).unwrap();
+    assert_eq!(resumed, settings);
 }

@@ -55,7 +55,7 @@ pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
-pub use machine::{GpuSample, MachineSample};
+pub use machine::{GpuSample, MachineSample, MemoryPool};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
 pub use precision::{
     MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,

@@ -36,6 +36,25 @@ pub struct MachineSample {
     /// The GPUs that the driver shows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
+    /// Where the run's memory is taken from, as far as each of them tells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<MemoryPool>,
+}
+
+/// A place that memory is taken from, such as the heap of the process or an allocator on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryPool {
+    /// Its name.
+    pub name: String,
+    /// Bytes in use.
+    pub allocated_bytes: u64,
+    /// Bytes that it holds, those in use among them; `None` if it does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_bytes: Option<u64>,
+    /// The most bytes in use at any time of the run; `None` if nobody counts between samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
 }
 
 /// What a GPU did. What its driver does not tell is `None`.

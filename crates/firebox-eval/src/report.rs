@@ -218,6 +218,9 @@ pub struct Machine {
     pub notes: Vec<String>,
     /// Figures, averaged over time.
     pub measures: Vec<Measure>,
+    /// Memory over time, drawn; the samples themselves are in the run's log.
+    #[serde(skip)]
+    pub memory: Option<Chart>,
 }
 
 /// A figure of the machine.

@@ -60,7 +60,7 @@
 //!
 //! [`recomputed`] makes a segment of a model keep its input alone and compute itself again for its
 //! gradient, bit for bit. On a processor, buffers that a step gave back are kept for the next one;
-//! [`release_buffers`] gives them up.
+//! [`release_buffers`] gives them up, and [`buffer_bytes`] counts them.
 //!
 //! Nothing here reads files, knows a model or chooses a device.
 //!
@@ -110,7 +110,7 @@ mod recompute;
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
-pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, release_buffers};
+pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
 pub use device::rounded;

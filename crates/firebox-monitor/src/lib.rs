@@ -57,8 +57,8 @@ pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,
 };
-pub use sampler::sampled;
+pub use sampler::{sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
-pub use usage::{Measure, Usage, Utilisation};
+pub use usage::{Measure, MemoryCurve, Usage, Utilisation};
 #[cfg(unix)]
 pub use watch::{WatchError, request, watch, watch_once};

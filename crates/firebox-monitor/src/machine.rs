@@ -76,6 +76,8 @@ impl Machine {
             disk_written: rate(now.disk_written, self.before.disk_written),
             cache_read: by_calls.map(|all| (all - disk_read).max(0.0)),
             gpus: self.gpus.sample(),
+            // Whoever runs the work knows them.
+            pools: vec![],
         };
         self.before = now;
         sample

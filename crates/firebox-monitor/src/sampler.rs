@@ -4,7 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, MachineSample, MemoryPool};
 
 use crate::gpu::Gpus;
 use crate::machine::Machine;
@@ -18,6 +18,17 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// With `gpu`, the run uses a GPU that NVIDIA's library or the kernel could tell of: their silence is
 /// then said once, as a warning. Nothing else that goes wrong here is seen by the work.
 pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl FnOnce() -> T) -> T {
+    sampled_with(period, gpu, &Vec::new, listener, work)
+}
+
+/// The same, with what `pools` says of the memory at each sample.
+pub fn sampled_with<T>(
+    period: f64,
+    gpu: bool,
+    pools: &(dyn Fn() -> Vec<MemoryPool> + Sync),
+    listener: &dyn Listener,
+    work: impl FnOnce() -> T,
+) -> T {
     if period <= 0.0 {
         return work();
     }
@@ -34,12 +45,15 @@ pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl Fn
             }
             let mut machine = Machine::new(gpus);
             let mut before = Instant::now();
+            let mut sample = || {
+                listener.on(&Event::Machine(MachineSample { pools: pools(), ..machine.sample() }));
+            };
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                listener.on(&Event::Machine(machine.sample()));
+                sample();
                 before = Instant::now();
             }
             if before.elapsed() >= SHORTEST {
-                listener.on(&Event::Machine(machine.sample()));
+                sample();
             }
         });
         if let Err(error) = thread {
@@ -83,6 +97,29 @@ mod tests {
             })
             .sum();
         assert!((0.3..2.0).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn samples_hold_what_is_said_of_the_memory() {
+        let pool = |bytes| MemoryPool {
+            name: "heap".to_owned(),
+            allocated_bytes: bytes,
+            reserved_bytes: Some(2 * bytes),
+            peak_bytes: None,
+        };
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        let pools = || vec![pool(asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1)];
+        let found = Mutex::new(vec![]);
+        let listener = |event: &Event| {
+            if let Event::Machine(sample) = event {
+                found.lock().unwrap().extend(sample.pools.clone());
+            }
+        };
+        let work = || std::thread::sleep(Duration::from_millis(350));
+        sampled_with(0.1, false, &pools, &listener, work);
+        let found = found.into_inner().unwrap();
+        let expected: Vec<_> = (1..=found.len() as u64).map(pool).collect();
+        assert!(found.len() >= 2 && found == expected, "{found:?}");
     }
 
     #[test]

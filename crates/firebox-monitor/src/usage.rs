@@ -2,6 +2,7 @@
 //! the device was busy.
 
 mod gauges;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,8 @@ use firebox_core::{Event, MachineSample, Request};
 
 use self::gauges::{CPU, CPU_SHARE, Gauge, Gauges, OTHERS};
 pub(crate) use self::gauges::{MAJOR_FAULTS, MEMORY_IN_USE};
+use self::memory::Memory;
+pub use self::memory::MemoryCurve;
 use crate::text::{percent, significant};
 use crate::times::StepTimes;
 
@@ -17,6 +20,18 @@ use crate::times::StepTimes;
 const GOOD: f64 = 0.85;
 /// Share of the time from which something counts as a cause.
 const NOTABLE: f64 = 0.05;
+
+/// What the first step of an attempt takes that the others do not: on a GPU kernels are compiled and
+/// tuned in it, on a processor memory is touched for the first time.
+const WARM_UP: &str =
+    "warm-up (first steps beyond the median: compiling, tuning, first use of memory)";
+
+/// The middle one of some times, the upper of two.
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
 
 /// Collects from the events of a run, over all its attempts.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +52,7 @@ pub struct Usage {
     pub(crate) memory: u64,
     /// Peak shares of GPU memory in use.
     pub(crate) gpu_memory: f64,
+    over_time: Memory,
 }
 
 /// A checkpoint.
@@ -182,6 +198,12 @@ impl Usage {
             self.in_training.see(sample);
         }
         self.in_all.see(sample);
+        self.over_time.see(sample);
+    }
+
+    /// Memory over the seconds that were sampled: of the process, and of each pool.
+    pub fn memory_over_time(&self) -> Vec<MemoryCurve> {
+        self.over_time.curves()
     }
 
     /// Every figure that was measured.
@@ -205,17 +227,23 @@ impl Usage {
         if self.steps.is_empty() {
             return vec![];
         }
-        let steps = self.steps.len() as f64;
-        let mean = self.steps.iter().map(|step| step.milliseconds).sum::<f64>() / steps;
-        let mut times: Vec<f64> = self.steps.iter().map(|step| step.milliseconds).collect();
-        times.sort_by(f64::total_cmp);
+        let (first, later) = self.first_and_later();
+        // A run of one step has no other.
+        let times = if later.is_empty() { &first } else { &later };
+        let (median, mean) = (median(times), times.iter().sum::<f64>() / times.len() as f64);
+        let beyond: f64 = first.iter().map(|first| (first - median).max(0.0)).sum();
         let mut timings = vec![
-            ("step, median", format!("{} ms", significant(times[times.len() / 2]))),
+            ("step, median", format!("{} ms", significant(median))),
             ("step, mean", format!("{} ms", significant(mean))),
+        ];
+        if !later.is_empty() {
+            timings.push((WARM_UP, format!("{} ms", significant(beyond))));
+        }
+        timings.extend([
             ("waiting for data", percent(shares.data)),
             ("standing still for checkpoints", percent(shares.saves)),
             ("validation", percent(shares.validation)),
-        ];
+        ]);
         if let Some(times) = StepTimes::sum(&self.times) {
             timings.extend(times.shares().map(|(name, share)| (name, percent(share))));
             timings.push(("limited by", times.limit()));
@@ -223,6 +251,18 @@ impl Usage {
         let busy = self.training_mean(CPU_SHARE).map(percent);
         timings.extend(busy.map(|busy| ("processor busy while training", busy)));
         timings.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    }
+
+    /// Milliseconds of the first step of each attempt, and of all others.
+    fn first_and_later(&self) -> (Vec<f64>, Vec<f64>) {
+        let mut before = None;
+        let (first, later): (Vec<_>, Vec<_>) = self.steps.iter().partition(|step| {
+            let is_first = before != Some(step.attempt);
+            before = Some(step.attempt);
+            is_first
+        });
+        let times = |steps: Vec<&StepTime>| steps.iter().map(|step| step.milliseconds).collect();
+        (times(first), times(later))
     }
 
     /// How busy the device was while training: the busiest GPU, or the processor.

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::PipelineConfig;
 use crate::bench::Probe;
+use crate::cached::cached;
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::PipelineError;
 use crate::precision::device_class;
 use crate::settle::model_text;
 
@@ -124,6 +125,12 @@ pub(crate) fn choose_cached(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<Chosen, PipelineError> {
+    if let Some(own) = config.pipeline.chain().own_batches(config) {
+        return Err(PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and it sizes no training batch of this pipeline: {own} does\n  \
+             leave loader.batch_size out"
+        )));
+    }
     let class = device_class(&device.description);
     let known = if device.backend == "cpu" { memory::held().zip(room()) } else { None };
     let Some((_, room)) = known else {
@@ -142,19 +149,49 @@ pub(crate) fn choose_cached(
         // Free memory changes by the second; what matters is its order.
         .field("room", room.next_power_of_two().to_le_bytes())
         .finish();
-    let folder = config.run.cache.join(BUCKET);
-    let path = folder.join(format!("{key}.json"));
-    let known = std::fs::read(&path).ok();
-    if let Some(chosen) = known.and_then(|bytes| serde_json::from_slice::<Chosen>(&bytes).ok()) {
-        return Ok(chosen);
+    cached(&config.run.cache.join(BUCKET), &key, || {
+        choose(room, (&class.name, class.batch_size), |size| take(config, size, device))
+    })
+}
+
+/// What it costs and saves that layers are computed again, in one line: measured with and without.
+pub(crate) fn recompute_trade(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<String, PipelineError> {
+    let key = Key::builder("recompute", 1)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, config.loader.batch_size))
+        .finish();
+    cached(&config.run.cache.join("recompute-v1"), &key, || {
+        let mut kept = config.clone();
+        kept.run.recompute = false;
+        let both = [&kept, config].map(|config| take(config, config.loader.batch_size, device));
+        let [kept, again] = both;
+        Ok(trade(kept?, again?))
+    })
+}
+
+fn trade(kept: Taken, again: Taken) -> String {
+    let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
+    let mib = |taken: Taken| taken.bytes as f64 / f64::from(1 << 20);
+    let time = format!(
+        "{:.1} to {:.1} ms a step ({:+.0} %)",
+        kept.milliseconds,
+        again.milliseconds,
+        change(kept.milliseconds, again.milliseconds)
+    );
+    // Nobody counts memory in every program.
+    if kept.bytes == 0 || again.bytes == 0 {
+        return format!("as written; measured: {time}");
     }
-    let chosen = choose(room, (&class.name, class.batch_size), |size| take(config, size, device))?;
-    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let file = tempfile::NamedTempFile::new_in(&folder).map_err(at(&folder))?;
-    serde_json::to_writer_pretty(&file, &chosen)
-        .map_err(|error| at(&path)(std::io::Error::other(error)))?;
-    file.persist(&path).map_err(|error| at(&path)(error.error))?;
-    Ok(chosen)
+    let (before, after) = (mib(kept), mib(again));
+    let saved = change(before, after);
+    format!("as written; measured: {before:.0} to {after:.0} MiB ({saved:+.0} %), {time}")
 }
 
 /// Takes steps of a size.
@@ -168,13 +205,7 @@ fn take(
     let before = memory::held().unwrap_or(0);
     memory::reset_peak();
     let probe = Probe { precision: config.run.precision, batch: size, steps: STEPS };
-    let Some(measured) = config.pipeline.chain().probe(config, probe, device)? else {
-        return Err(PipelineError::Setting(
-            "`loader.batch_size` is auto, and this kind of pipeline cannot be measured beforehand\n  \
-             set loader.batch_size to a number"
-                .to_owned(),
-        ));
-    };
+    let measured = config.pipeline.chain().probe(config, probe, device)?;
     let bytes = memory::peak().unwrap_or(0).saturating_sub(before);
     let mut times = measured.times;
     times.sort_by(f64::total_cmp);
@@ -197,7 +228,7 @@ fn room() -> Option<u64> {
 }
 
 /// A field of a file of `/proc` in KiB, as bytes.
-fn field(path: &Path, name: &str) -> Option<u64> {
+pub(crate) fn field(path: &Path, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -241,6 +272,19 @@ mod tests {
             chosen.reason.contains("256 would take 266 MiB of the 200 free"),
             "{}",
             chosen.reason
+        );
+    }
+
+    #[test]
+    fn a_trade_is_told_in_bytes_and_milliseconds() {
+        let taken = |milliseconds, bytes| Taken { size: 4, milliseconds, bytes };
+        let said = trade(taken(10.0, 400 * MIB), taken(13.0, 100 * MIB));
+        let expected =
+            "as written; measured: 400 to 100 MiB (-75 %), 10.0 to 13.0 ms a step (+30 %)";
+        assert_eq!(said, expected);
+        assert!(
+            trade(taken(10.0, 0), taken(9.0, 0))
+                .ends_with("measured: 10.0 to 9.0 ms a step (-10 %)")
         );
     }
 

@@ -45,15 +45,18 @@ pub(crate) trait Chain: Sync {
         Ok(Keys::new(config, series, &device.arithmetic()?))
     }
 
-    /// A few training steps of its model on noise, for what is measured before a run. `None`: this
-    /// kind has none, and refuses `auto`.
+    /// A few training steps of its model on noise, for what is measured before a run. A kind with
+    /// several models takes each in turn, and adds up their times.
     fn probe(
         &self,
-        _config: &PipelineConfig,
-        _probe: Probe,
-        _device: &ChosenDevice,
-    ) -> Result<Option<Measured>, PipelineError> {
-        Ok(None)
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError>;
+
+    /// The setting that sizes its training batches, where that is not `loader.batch_size`.
+    fn own_batches(&self, _config: &PipelineConfig) -> Option<&'static str> {
+        None
     }
 
     /// Whether its model takes `run.recompute`.

@@ -45,6 +45,7 @@
 mod apply;
 mod batch_size;
 mod bench;
+mod cached;
 mod chain;
 mod compare;
 mod config;
@@ -65,6 +66,7 @@ mod measure;
 mod multitimeframe;
 mod page;
 mod plan;
+mod pools;
 mod precision;
 mod prepared;
 mod pretrain;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_eval::{Advice, Fact, Machine, Measure, Report, Table};
+use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
 use firebox_monitor::{Scaling, Usage};
 use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, LossScale, Optimizer};
 
@@ -86,7 +86,29 @@ fn machine(usage: &Usage, backend: &str) -> Machine {
     let timings: Vec<String> = timings.collect();
     let went = format!("Where the time of training went: {}.", timings.join("; "));
     let went = Some(went).filter(|_| !timings.is_empty());
-    Machine { notes: note.into_iter().chain(went).collect(), measures: measures.collect() }
+    Machine {
+        notes: note.into_iter().chain(went).collect(),
+        measures: measures.collect(),
+        memory: memory(usage),
+    }
+}
+
+/// Memory over time, by what it was taken from.
+fn memory(usage: &Usage) -> Option<Chart> {
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let curves = usage.memory_over_time().into_iter();
+    let lines: Vec<Line> = curves
+        .map(|curve| Line {
+            name: curve.name,
+            points: curve.points.into_iter().map(|(at, bytes)| (at, mib(bytes))).collect(),
+        })
+        .collect();
+    (!lines.is_empty()).then(|| Chart::Lines {
+        title: "Memory in MiB, in use and reserved".to_owned(),
+        axis: "seconds".to_owned(),
+        value: "MiB".to_owned(),
+        lines,
+    })
 }
 
 /// What stood out, and the settings that would change it.

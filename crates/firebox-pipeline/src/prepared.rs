@@ -15,7 +15,7 @@ use crate::error::PipelineError;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
-use crate::settle::settle;
+use crate::settle::{as_before, settle};
 use crate::text::TextConfig;
 use crate::{Finished, PipelineConfig, layers, stages};
 
@@ -107,7 +107,11 @@ impl Prepared {
     ///
     /// When the device cannot do what was asked for, or a measurement fails.
     pub(crate) fn settled(&self, device: &ChosenDevice) -> Result<Self, PipelineError> {
-        let (config, settled) = settle(&self.config, device)?;
+        let (config, mut settled) = settle(&self.config, device)?;
+        let before = self.resumed.as_ref().map(|run| run.join(folder::PIPELINE));
+        if let Some(before) = before.and_then(|path| std::fs::read_to_string(path).ok()) {
+            settled = as_before(&before, &config, settled);
+        }
         Ok(Self { config, settled, ..self.clone() })
     }
 

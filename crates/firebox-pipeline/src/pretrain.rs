@@ -44,7 +44,7 @@ impl Chain for Pretrain {
         config: &PipelineConfig,
         probe: Probe,
         device: &ChosenDevice,
-    ) -> Result<Option<Measured>, PipelineError> {
+    ) -> Result<Measured, PipelineError> {
         let shape = probe_shape(config)?;
         let at = Place {
             stream: Stream::new(config.run.seed, "weights"),
@@ -56,12 +56,12 @@ impl Chain for Pretrain {
         };
         with_pretrainable!(&config.model, M => {
             let model = M::build(&config.model, &at)?;
-            probe.run(model, &Pretraining, shape, device).map(Some)
+            probe.run(model, &Pretraining, shape, device)
         })
     }
 
     fn recomputes(&self, config: &PipelineConfig) -> bool {
-        matches!(config.model, ModelConfig::BilstmMae(_))
+        matches!(config.model, ModelConfig::BilstmMae(_) | ModelConfig::PatchTransformer(_))
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

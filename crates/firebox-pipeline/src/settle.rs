@@ -15,7 +15,9 @@ use crate::bench::Probe;
 use crate::config::Autotune;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::keys::json;
 use crate::precision::{Abilities, Policy, Resolution, choose_cached, device_class, resolve};
+use crate::pretrain::probe_shape;
 
 /// Steps of the model that one measurement takes in one type.
 const STEPS: u64 = 4;
@@ -50,7 +52,39 @@ pub(crate) fn settle(
         let why = "not adjusted to the batch: it is as written, or R1's for a batch of 512";
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
     }
+    if config.run.recompute {
+        let why = batch_size::recompute_trade(&config, device)?;
+        reasons.push(reason("run.recompute", "true".to_owned(), why));
+    }
     Ok((config, reasons))
+}
+
+/// The reasons that the settings beside a run give, where the values are still theirs: what was measured
+/// then is as written now, and its reason is what was measured.
+pub(crate) fn as_before(
+    settings: &str,
+    config: &PipelineConfig,
+    mut now: Vec<Reason>,
+) -> Vec<Reason> {
+    let own = [
+        ("run.precision", config.run.precision.to_string()),
+        ("loader.batch_size", config.loader.batch_size.to_string()),
+        ("learning rate", config.train.learning_rate().to_string()),
+    ];
+    for line in settings.lines().map_while(|line| line.strip_prefix("# ")) {
+        let Some((key, rest)) = line.split_once(" = ") else { continue };
+        let Some((value, reason)) = rest.split_once(": ") else { continue };
+        if !own.iter().any(|(own, found)| *own == key && found == value) {
+            continue;
+        }
+        let [key, value, reason] = [key, value, reason].map(str::to_owned);
+        let before = Reason { key, value, reason };
+        match now.iter_mut().find(|reason| reason.key == before.key) {
+            Some(reason) => *reason = before,
+            None => now.push(before),
+        }
+    }
+    now
 }
 
 /// `run.precision = "auto"`.
@@ -68,18 +102,14 @@ fn measure(
         size => size,
     };
     let model = model_text(config, batch);
-    let what = format!("this model with batches of {batch}");
     let chain = config.pipeline.chain();
+    let what = match chain.own_batches(config) {
+        None => format!("this model with batches of {batch}"),
+        Some(_) => "what this pipeline trains, in its own batches".to_owned(),
+    };
     let time = |precision| {
         let probe = Probe { precision, batch, steps: STEPS };
-        let measured = chain.probe(config, probe, device)?;
-        measured.map(|measured| measured.times).ok_or_else(|| {
-            PipelineError::Setting(
-                "`run.precision` is auto, and this kind of pipeline cannot be measured beforehand\n  \
-                 set run.precision = \"f32\" or \"bf16\"; `firebox doctor` says which is the faster"
-                    .to_owned(),
-            )
-        })
+        chain.probe(config, probe, device).map(|measured| measured.times)
     };
     let choice = choose_cached(&config.run.cache, &model, &candidates, device, &what, time)?;
     Ok(Policy { precision: choice.precision, reason: choice.reason })
@@ -87,14 +117,14 @@ fn measure(
 
 /// All that decides what a step of this model takes.
 pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
-    let json = |value: serde_json::Result<String>| value.unwrap_or_default();
-    format!(
-        "{:?} {} {} {} {batch}",
-        config.pipeline,
-        json(serde_json::to_string(&config.model)),
-        json(serde_json::to_string(&config.train.optimizer)),
-        config.window.length
-    )
+    let tables = (
+        (&config.pipeline, &config.model, &config.train.optimizer, config.run.recompute),
+        (&config.finetune, &config.forecast, &config.multitimeframe, &config.pseudolabel),
+        &config.text,
+    );
+    // Data that cannot be read is said by whoever reads it.
+    let shape = probe_shape(config).unwrap_or([config.window.length, 0]);
+    format!("{} {shape:?} {batch}", json(&tables))
 }
 
 /// Layers are computed again where that is built.
@@ -120,7 +150,7 @@ fn refuse_capture(config: &PipelineConfig) -> Result<(), PipelineError> {
         return Ok(());
     }
     Err(PipelineError::Setting(
-        "`run.capture` is true, and replayed steps were shown to equal the steps themselves, bit for bit, on no device yet (they have to over 1,000 steps of changing learning rate, loss scale and dropout)\n  \
+        "`run.capture` is true, and Burn 0.22 records no step that has gradients; replayed steps were shown to equal the steps themselves, bit for bit, on no device yet (they have to over 1,000 steps of changing learning rate, loss scale and dropout)\n  \
          leave `run.capture` out"
             .to_owned(),
     ))
@@ -195,6 +225,118 @@ mod tests {
         assert!(only.reason.contains("measured"), "{}", only.reason);
         // Kept in the cache: the same answer, to the last digit.
         assert_eq!(settle(&config, &device("cpu")).unwrap().1, reasons);
+    }
+
+    /// Each kind of pipeline with models that a step of takes milliseconds, beside what `recompute` says.
+    const KINDS: [(&str, bool); 6] = [
+        (
+            "pipeline = 'pretrain'\n[model.patch-transformer]\nwidth = 8\nheads = 2\nfeedforward = 8",
+            true,
+        ),
+        (
+            "pipeline = 'finetune'\n[finetune]\nencoder = 'weights'\nbatch_size = 4\n[model.bilstm-mae]\nhidden = 8",
+            false,
+        ),
+        (
+            "pipeline = 'forecast'\n[forecast]\ntargets = ['close']\nstatics = ['open']\ncalendar = ['hour']\n[model.stacked-lstm]\nhidden_1 = 8\nhidden_2 = 4",
+            false,
+        ),
+        (
+            "pipeline = 'multitimeframe'\n[multitimeframe]\nmlp = { batch_size = 4, settings = { hidden = [8] } }\nlstm = { batch_size = 4, settings = { hidden = 8, attention = 4, head_hidden = 4 } }\ntransformer = { batch_size = 4, settings = { width = 8, heads = 2, feedforward = 8, head_hidden = 4 } }",
+            true,
+        ),
+        (
+            "pipeline = 'pseudolabel'\n[pseudolabel]\nclusters = 3\n[pseudolabel.model]\nconvolutions = [8]\nhidden = 8\nhead = 8\nembedding = 8\nclassifier = [8]",
+            false,
+        ),
+        (
+            "pipeline = 'text'\n[text]\npath = 'a.csv'\nlongest = 12\n[text.columns]\nspan = ['begin', 'end']\n[model.bert]\nwidth = 8\nfeedforward = 8",
+            true,
+        ),
+    ];
+
+    #[test]
+    fn every_kind_is_measured_and_says_whether_it_computes_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("bars.csv");
+        std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        for (text, recomputes) in KINDS {
+            let mut config: PipelineConfig = toml::from_str(text).unwrap();
+            (config.run.cache, config.run.auto) = (folder.path().join("cache"), true);
+            (config.window.length, config.loader.batch_size) = (10, 4);
+            if config.text.is_none() {
+                config.data.path = firebox_data::Paths(vec![data.clone()]);
+            }
+            let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+            assert!(!settled.run.auto && reasons[0].reason.contains("ms a step"), "{reasons:?}");
+            config.run.recompute = true;
+            match settle(&config, &device("cpu")) {
+                Ok((_, reasons)) if recomputes => {
+                    let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
+                    assert!(own.reason.contains("ms a step"), "{text}: {}", own.reason);
+                }
+                Err(error) if !recomputes => {
+                    let said = error.to_string();
+                    assert!(said.contains("does not compute its layers again"), "{said}");
+                }
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_sized_elsewhere_is_not_measured() {
+        for (text, own) in
+            [(KINDS[1].0, "finetune.batch_size"), (KINDS[3].0, "multitimeframe.lstm")]
+        {
+            let mut config: PipelineConfig = toml::from_str(text).unwrap();
+            config.loader.batch_size = 0;
+            let said = settle(&config, &device("cpu")).unwrap_err().to_string();
+            assert!(said.contains(own) && said.contains("leave loader.batch_size out"), "{said}");
+        }
+    }
+
+    #[test]
+    fn layers_that_are_computed_again_say_what_it_costs() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("bars.csv");
+        std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        let mut config = small();
+        config.data.path = firebox_data::Paths(vec![data]);
+        config.run.cache = folder.path().join("cache");
+        config.run.recompute = true;
+        let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+        let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
+        assert!(settled.run.recompute && own.reason.contains("ms a step"), "{}", own.reason);
+        assert_eq!(settle(&config, &device("cpu")).unwrap().1, reasons);
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_the_reasons_of_what_was_measured() {
+        let now = vec![Reason {
+            key: "run.precision".to_owned(),
+            value: "f32".to_owned(),
+            reason: "as written".to_owned(),
+        }];
+        let mut config = small();
+        config.loader.batch_size = 64;
+        let before = "# The settings of this run\n# run.precision = f32: measured: 2 ms\n\
+                      # loader.batch_size = 64: 128 brings +1 %\n# split = time: as of then\n\n\
+                      # loader.batch_size = 64: not a reason any more";
+        let said = |config: &PipelineConfig| -> Vec<String> {
+            let reasons = as_before(before, config, now.clone()).into_iter();
+            reasons
+                .map(|reason| format!("{} = {}: {}", reason.key, reason.value, reason.reason))
+                .collect()
+        };
+        let both =
+            ["run.precision = f32: measured: 2 ms", "loader.batch_size = 64: 128 brings +1 %"];
+        assert_eq!(said(&config), both);
+        // Another value is not what was measured.
+        config.loader.batch_size = 32;
+        assert_eq!(said(&config), both[..1]);
+        config.run.precision = Precision::Bf16;
+        assert_eq!(said(&config), ["run.precision = f32: as written"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use firebox_core::{
 use firebox_data::Ingested;
 use firebox_eval::{Raster, Reason};
 use firebox_loader::LoaderConfig;
-use firebox_monitor::{Picture, TrackedRun, Trackers, obeying, sampled};
+use firebox_monitor::{Picture, TrackedRun, Trackers, obeying, sampled_with};
 use firebox_train::{LossScale, TrainConfig};
 
 use crate::chain::{Made, Making, Work};
@@ -25,6 +25,7 @@ use crate::feed::{effective, local};
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::kept::is_kept;
 use crate::keys::Keys;
+use crate::pools::pools;
 use crate::profile::Profiling;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, page};
@@ -168,7 +169,8 @@ pub(crate) fn run(
     );
     let trained_before = trained_before(path);
     let profiling = Profiling::start(prepared.profile(), &all);
-    let made = sampled(period, gpu, &all, || {
+    firebox_train::memory::reset_peak();
+    let made = sampled_with(period, gpu, &|| pools(device), &all, || {
         obeying(path, &requests, &all, || chain.make(&run, &mut work))
     })
     .inspect_err(|error| finish(&failed(error)))?;

@@ -115,7 +115,8 @@ impl Pretrainable for PatchTransformer {
         let ModelConfig::PatchTransformer(config) = model else {
             return Err(model.is_not("patch-transformer"));
         };
-        Ok(config.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
+        let model = config.init(at.stream, at.channels, at.device)?;
+        Ok(model.in_precision(at.precision).recomputed(at.recompute))
     }
 
     fn architecture(

@@ -137,6 +137,7 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         samples: flags.samples,
         workers: flags.workers,
         watched: flags.watched,
+        ..BenchConfig::new(flags.workload)
     };
     let device = device::choose(&flags.device)?;
     let terminal = Terminal::new(LogFormat::Text);

@@ -131,7 +131,7 @@ impl Part {
 }
 
 impl Chart {
-    fn html(&self) -> String {
+    pub(super) fn html(&self) -> String {
         match self {
             Self::Lines { title, axis, value, lines } => {
                 let curves = lines.iter().enumerate().map(|(place, line)| Curve {

@@ -215,7 +215,9 @@ fn training(report: &Report) -> String {
 
 fn machine(report: &Report) -> String {
     let notes = report.machine.notes.iter().map(|note| format!("<p>{}</p>\n", prose(note)));
-    notes.collect::<String>() + &table(&tables::machine(report), false)
+    let memory = report.machine.memory.iter();
+    let memory = memory.map(|chart| format!("<div class=\"grid\">{}</div>\n", chart.html()));
+    notes.chain(memory).collect::<String>() + &table(&tables::machine(report), false)
 }
 
 fn stages(report: &Report) -> String {

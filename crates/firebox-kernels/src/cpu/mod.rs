@@ -63,7 +63,7 @@ pub(crate) use max_pool::MaxPool;
 pub(crate) use noise::{Noise, add_noise};
 pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
 pub(crate) use plan::{Plan, Sizes};
-pub use pool::release_buffers;
+pub use pool::{buffer_bytes, release_buffers};
 pub(crate) use product::Products;
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 

@@ -32,6 +32,14 @@ pub fn release_buffers() {
     drop(idle);
 }
 
+/// Bytes of the memory that the processor's kernels keep from one step for the next: those in use, and
+/// all of them.
+pub fn buffer_bytes() -> [u64; 2] {
+    let pool = pool();
+    let idle: usize = pool.idle.iter().map(Buffer::capacity).sum();
+    [pool.lent, pool.lent + idle].map(|numbers| (numbers * size_of::<f32>()) as u64)
+}
+
 /// A buffer that goes back to the pool when it is dropped.
 pub(super) struct Lent(Buffer);
 

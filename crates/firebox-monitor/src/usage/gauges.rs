@@ -1,6 +1,6 @@
 //! Figures of the machine, averaged over time, with their peaks.
 
-use firebox_core::MachineSample;
+use firebox_core::{MachineSample, MemoryPool};
 
 pub(super) const CPU: &str = "processor, this process";
 pub(super) const CPU_SHARE: &str = "share of the processor";
@@ -54,6 +54,12 @@ impl Gauges {
         for (name, unit, value) in all {
             self.add(name, unit, value, sample.seconds);
         }
+        for MemoryPool { name, allocated_bytes, reserved_bytes, peak_bytes } in &sample.pools {
+            let in_use = format!("{name}, in use");
+            self.add(&in_use, "bytes", Some(*allocated_bytes as f64), sample.seconds);
+            self.raise(&in_use, whole(*peak_bytes));
+            self.add(&format!("{name}, reserved"), "bytes", whole(*reserved_bytes), sample.seconds);
+        }
         for gpu in &sample.gpus {
             let all = [
                 ("utilisation", "share", gpu.utilisation),
@@ -65,6 +71,14 @@ impl Gauges {
             for (name, unit, value) in all {
                 self.add(&format!("GPU {} {name}", gpu.index), unit, value, sample.seconds);
             }
+        }
+    }
+
+    /// The peak of a figure that somebody counted between two samples.
+    fn raise(&mut self, name: &str, peak: Option<f64>) {
+        let gauge = self.0.iter_mut().find(|gauge| gauge.name == name);
+        if let Some((gauge, peak)) = gauge.zip(peak) {
+            gauge.peak = gauge.peak.max(peak);
         }
     }
 

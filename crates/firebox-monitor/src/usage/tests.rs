@@ -150,3 +150,30 @@ fn steps_that_are_told_again_replace_those_before() {
     let usage = usage(&[step(1, 1.0, 0.0), step(2, 1.0, 0.0), resumed, step(2, 5.0, 0.0)]);
     assert_eq!(usage.steps.iter().map(|s| s.milliseconds).collect::<Vec<_>>(), [1.0, 5.0]);
 }
+
+#[test]
+fn what_the_first_steps_of_attempts_take_is_told_apart_from_the_others() {
+    let resumed = Event::RunStarted {
+        run: "r".to_owned(),
+        device: "cpu".to_owned(),
+        resumed_at_step: Some(3),
+    };
+    let told = |events: &[Event], name: &str| {
+        let timings = usage(events).timings();
+        timings.into_iter().find(|(own, _)| own.starts_with(name)).map(|(_, text)| text)
+    };
+    let events = [
+        step(1, 500.0, 0.0),
+        step(2, 10.0, 0.0),
+        step(3, 12.0, 0.0),
+        resumed,
+        step(4, 210.0, 0.0),
+        step(5, 11.0, 0.0),
+    ];
+    assert_eq!(told(&events, "step, median").unwrap(), "11.0 ms");
+    assert_eq!(told(&events, "step, mean").unwrap(), "11.0 ms");
+    // 489 and 199.
+    assert_eq!(told(&events, "warm-up").unwrap(), "688 ms");
+    assert_eq!(told(&events[..1], "warm-up"), None);
+    assert_eq!(told(&events[..1], "step, median").unwrap(), "500 ms");
+}

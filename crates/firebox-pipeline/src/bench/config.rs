@@ -112,6 +112,8 @@ pub struct BenchConfig {
     pub samples: Option<usize>,
     /// Threads that make batches; with 0, each is made when it is asked for.
     pub workers: usize,
+    /// Seed of dropout and masks.
+    pub seed: u64,
     /// Whether sampler, trackers and progress go on beside it, as in a run that is watched.
     pub watched: bool,
 }
@@ -130,6 +132,7 @@ impl BenchConfig {
             hidden: None,
             samples: None,
             workers: 1,
+            seed: 1337,
             watched: false,
         }
     }

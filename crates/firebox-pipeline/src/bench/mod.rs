@@ -55,6 +55,10 @@ pub struct BenchResult {
     pub min_ms: f64,
     /// The longest step.
     pub max_ms: f64,
+    /// The first step of all, which is not among the timed ones where there are others before them:
+    /// kernels are compiled and tuned in it, milliseconds.
+    #[serde(default)]
+    pub first_ms: f64,
     /// Samples a second at the median.
     pub samples_per_s: f64,
     /// Largest resident memory of this process up to the last step, MiB; `None` where it is not known.
@@ -107,7 +111,8 @@ pub fn bench_shown(
     check_precision(config.precision, device)?;
     let kernels = device.arithmetic()?;
     let measured = measure(config, device, progress)?;
-    let Measured { times, waits, losses, peak_mib, parameters, utilisation, watching } = measured;
+    let Measured { times, first, waits, losses, peak_mib, parameters, utilisation, watching } =
+        measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let (median, count) = (sorted[sorted.len() / 2], times.len() as f64);
@@ -123,6 +128,7 @@ pub fn bench_shown(
         step_ms: median,
         min_ms: sorted[0],
         max_ms: sorted[sorted.len() - 1],
+        first_ms: first,
         samples_per_s: 1e3 * sizes.batch as f64 / median,
         peak_mib,
         first_loss: losses.first().copied().unwrap_or(f64::NAN),
@@ -222,6 +228,7 @@ mod tests {
         for (workload, evaluate) in both {
             let result = bench(&BenchConfig { evaluate, ..small(workload) }, &cpu()).unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
+            assert!(result.first_ms > 0.0, "{result:?}");
             // Noise has the variance 1, and an untrained model predicts next to nothing; the
             // cross-entropy of chance is ln 3 or ln 5.
             assert!((0.2..3.5).contains(&result.first_loss), "{result:?}");

@@ -36,6 +36,9 @@ pub(super) struct Beside<'a> {
 pub(crate) struct Measured {
     /// Times in milliseconds, in the end of the timed steps alone.
     pub(crate) times: Vec<f64>,
+    /// Milliseconds of the first step of all, in which kernels are compiled and tuned and memory is
+    /// taken for the first time.
+    pub(crate) first: f64,
     /// Milliseconds of each that went by waiting for data.
     pub(crate) waits: Vec<f64>,
     /// Losses of all steps.
@@ -107,6 +110,7 @@ impl Steps {
     /// The timed steps.
     fn end(mut self, gpu: bool) -> Measured {
         let warmup = (self.warmup as usize).min(self.measured.times.len());
+        self.measured.first = self.measured.times.first().copied().unwrap_or(f64::NAN);
         self.measured.times.drain(..warmup);
         self.measured.waits.drain(..warmup);
         if gpu {
@@ -133,7 +137,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         prefetch: 2 * config.workers,
         ..LoaderConfig::default()
     };
-    let (gpu, precision) = (device.backend != "cpu", config.precision);
+    let (gpu, arithmetic) = (device.backend != "cpu", (config.precision, config.seed));
     let parameters = model.num_params();
     let steps = Mutex::new(Steps::new(config));
     let listener = |event: &Event| {
@@ -158,10 +162,10 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         if !config.watched {
-            return train(model, objective, &loader, precision, folder.path(), &listener);
+            return train(model, objective, &loader, arithmetic, folder.path(), &listener);
         }
         let (done, found) = watched(folder.path(), beside.progress, &listener, |everyone| {
-            train(model, objective, &loader, precision, folder.path(), everyone)
+            train(model, objective, &loader, arithmetic, folder.path(), everyone)
         })?;
         watching = Some(found);
         done
@@ -175,7 +179,7 @@ fn train<M: Module, O: Objective<M>>(
     model: M,
     objective: &O,
     loader: &TrainLoader,
-    precision: Precision,
+    (precision, seed): (Precision, u64),
     folder: &Path,
     listener: &dyn Listener,
 ) -> Result<(), PipelineError> {
@@ -191,7 +195,7 @@ fn train<M: Module, O: Objective<M>>(
     let run = Run {
         folder,
         key: Key::builder("bench", 1).finish(),
-        seed: 1337,
+        seed,
         resume: false,
         stop: &AtomicBool::new(false),
         requests: &Requests::new(),

@@ -170,6 +170,11 @@ impl Checks {
         ticks.push(accuracy(learnt, precision));
         let main = chosen.iter().find(|one| one.workload == Workload::LstmMae.name());
         ticks.push(match main {
+            // A part cannot take longer than the whole: something else did.
+            Some(main) if self.forward >= main.median_ms => not_here(
+                "the profile shows where time goes",
+                "other work held the steps up; `firebox run FILE --profile` has the details",
+            ),
             Some(main) => tick(
                 "the profile shows where time goes",
                 true,

@@ -132,7 +132,7 @@ pub fn doctor(
     device: &ChosenDevice,
     tell: &dyn Fn(&str),
 ) -> Result<Examination, PipelineError> {
-    let started = Instant::now();
+    let (started, load) = (Instant::now(), load());
     let abilities = Abilities::of(device)?;
     let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
@@ -157,7 +157,10 @@ pub fn doctor(
     let checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
     let class = device_class(&device.description).clone();
-    let advice = advice(&checks, &devices, &abilities, precision, &class);
+    let mut advice = advice(&checks, &devices, &abilities, precision, &class);
+    if let Some(load) = load.filter(|load| *load > 0.5) {
+        advice.insert(0, format!("a quiet machine: {load:.1} threads of other work ran when this began, and times are what they left"));
+    }
     let block = block(&timed, precision, &reason);
     Ok(Examination {
         engine: format!("firebox {}", env!("CARGO_PKG_VERSION")),
@@ -264,6 +267,11 @@ fn advice(
         ));
     }
     said
+}
+
+/// Threads that ran or waited to run over the last minute, all processes together; Linux alone says it.
+fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
 fn available_threads() -> usize {

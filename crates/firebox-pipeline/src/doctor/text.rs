@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Examination, Mark};
+use super::{Examination, Mark, Timed};
 
 /// Columns of a line.
 const WIDTH: usize = 80;
@@ -100,6 +100,17 @@ fn times(out: &mut String, examination: &Examination) {
     if examination.timed.iter().any(|timed| timed.emulated) {
         out.push_str("* emulated: right, and without units of the device for it\n");
     }
+    let beyond = |timed: &Timed| timed.first_ms - timed.median_ms;
+    let coldest = examination.timed.iter().filter(|timed| beyond(timed) > 0.0);
+    if let Some(coldest) = coldest.max_by(|a, b| beyond(a).total_cmp(&beyond(b))) {
+        let said = format!(
+            "The first step is not among them: kernels are compiled and tuned in it, and memory is first used. It took up to {} ms more ({} in {}).",
+            milliseconds(beyond(coldest)),
+            coldest.workload,
+            coldest.precision
+        );
+        item(out, "", &said);
+    }
 }
 
 fn milliseconds(value: f64) -> String {
@@ -133,7 +144,7 @@ fn losses(out: &mut String, examination: &Examination) {
     item(
         out,
         "",
-        "Difference of the mean loss of the last third of the steps as a share of the first loss, and its standard error. `!` is above 0.5 % and two errors.",
+        "Difference of the mean loss of the last third of the steps as a share of the first loss, and its standard error. `!` is above 0.5 % and two errors, and above what other dropout makes of f32.",
     );
 }
 

@@ -30,6 +30,9 @@ pub struct Timed {
     pub batch: usize,
     /// Steps timed.
     pub steps: usize,
+    /// The first step of all, which is not among the timed ones where there are more: kernels are
+    /// compiled and tuned in it, and memory is first used; milliseconds.
+    pub first_ms: f64,
     /// Median time of a step, milliseconds.
     pub median_ms: f64,
     /// The first and the third quartile.
@@ -51,6 +54,7 @@ impl Default for Timed {
             emulated: false,
             batch: 0,
             steps: 0,
+            first_ms: f64::NAN,
             median_ms: f64::NAN,
             quartiles_ms: [f64::NAN; 2],
             wait: 0.0,
@@ -117,6 +121,7 @@ fn one(
         precision,
         batch,
         steps: sorted.len(),
+        first_ms: first.as_secs_f64() * 1e3,
         median_ms: sorted[sorted.len() / 2],
         quartiles_ms: [at(0.25), at(0.75)],
         wait: waited / all,

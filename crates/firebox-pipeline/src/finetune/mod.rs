@@ -15,21 +15,27 @@ use firebox_core::{Event, Key, Labels, Stream};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
-use firebox_train::{LoadEncoder, Summary, read_weights};
+use firebox_train::{Classification, LoadEncoder, Summary, read_weights};
 
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder::PIPELINE;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
-use crate::pretrain::{Training, check_names};
+use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
 use crate::unread::only_evaluates_by;
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 use crate::{PipelineConfig, find_run};
 
 pub use config::FinetuneConfig;
+
+/// Classes of a head that is timed: how many there are is not known before the data is read, and they
+/// are the least of its work.
+const CLASSES: usize = 2;
 
 /// Fine-tuning of a pre-trained encoder, by how many labels there are.
 pub(crate) struct Finetune;
@@ -89,6 +95,48 @@ impl Chain for Finetune {
             .field("evaluate", json(&config.evaluate))
             .finish();
         Ok(Keys { training, evaluation, ..base })
+    }
+
+    /// The pre-training where there is one, which takes the most time, and else an arm.
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        let settings = settings(config);
+        if settings.encoder.is_none() {
+            return Pretrain.probe(config, probe, device);
+        }
+        let shape = probe_shape(config)?;
+        let at = Place {
+            stream: Stream::new(config.run.seed, "weights"),
+            channels: shape[1],
+            time: shape[0],
+            precision: probe.precision,
+            recompute: config.run.recompute,
+            device: &device.device,
+        };
+        let probe = Probe { batch: settings.batch_size, ..probe };
+        let objective = Classification::new(settings.loss, vec![1.0; CLASSES], settings.mix);
+        with_pretrainable!(&config.model, M => {
+            let encoder = <M as Pretrainable>::encoder(&config.model, &at)?;
+            let model = settings.head.init(at.stream, encoder, CLASSES, at.device)?;
+            let model = model.in_precision(at.precision);
+            probe.run_labelled(model, &objective, shape, CLASSES, device)
+        })
+    }
+
+    fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
+        settings(config).encoder.is_some().then_some("finetune.batch_size")
+    }
+
+    /// Arms on R1's encoder keep what they compute: their batches are small.
+    fn recomputes(&self, config: &PipelineConfig) -> bool {
+        match config.model {
+            ModelConfig::PatchTransformer(_) => true,
+            _ => settings(config).encoder.is_none() && Pretrain.recomputes(config),
+        }
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

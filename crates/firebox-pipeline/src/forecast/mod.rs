@@ -9,19 +9,23 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Augmentation, Event, Key, Labels, Stream};
+use firebox_core::{Augmentation, Calendar, Event, Key, Labels, Stream};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
-use firebox_train::{Data, Forecasting, Outcome, Summary, TrainError, Trained, check_groups};
+use firebox_train::{
+    Data, ForecastSamples, Forecasting, Outcome, Summary, TrainError, Trained, check_groups,
+};
 
 use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
+use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
 use crate::unread::only_evaluates_by;
@@ -109,6 +113,32 @@ impl Chain for Forecast {
             .field("measured", json(&measured))
             .finish();
         Ok(Keys { windows, training, evaluation, ..base })
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        let forecast = table(config)?;
+        let [length, all] = probe_shape(config)?;
+        let channels = match &forecast.inputs {
+            Some(inputs) => inputs.len(),
+            None => all.saturating_sub(forecast.statics.len()).max(1),
+        };
+        let statics = forecast.statics.len() + Calendar::WIDTH * forecast.calendar.len();
+        let outputs = forecast.targets.len() * forecast.horizons.len();
+        let samples = Arc::new(ForecastSamples {
+            statics: vec![0.0; probe.samples() * statics],
+            targets: vec![0.0; probe.samples() * outputs],
+        });
+        let samples = [Arc::clone(&samples), samples];
+        let objective = Forecasting::new(samples, statics, outputs, forecast.loss)?;
+        let stream = Stream::new(config.run.seed, "weights");
+        let model = model(config)?.init(stream, channels, statics, outputs, &device.device)?;
+        let model = model.in_precision(probe.precision);
+        probe.run(model, &objective, [length, channels], device)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

@@ -17,6 +17,7 @@ use firebox_eval::{Contender, Contest, Metric, Standing, contest};
 use firebox_export::Task;
 use firebox_train::{AdamWConfig, Optimizer, SgdConfig, Summary};
 
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::{LoaderTable, ModelConfig};
 use crate::device::ChosenDevice;
@@ -101,6 +102,23 @@ impl Chain for Multitimeframe {
             .field("arithmetic", arithmetic)
             .finish();
         Ok(keys.trained(training, config))
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        train::probe(config, probe, device)
+    }
+
+    fn own_batches(&self, _: &PipelineConfig) -> Option<&'static str> {
+        Some("multitimeframe.lstm.batch_size, and that of each other model,")
+    }
+
+    fn recomputes(&self, config: &PipelineConfig) -> bool {
+        settings(config).models.contains(&ModelName::Transformer)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

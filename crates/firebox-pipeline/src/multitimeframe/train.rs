@@ -11,9 +11,13 @@ use firebox_models::{Classify, Parameter, read_parameters};
 use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
 
 use super::{ModelName, MultitimeframeConfig};
+use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::Work;
+use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
+use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, training};
 use crate::sub::{Sub, sub_trained_before};
 
@@ -179,7 +183,8 @@ impl Run<'_> {
             ModelName::Transformer => {
                 let config = &settings.transformer.settings;
                 let model = config.init(stream, channels, time, classes, device)?;
-                self.trained(work, task, model.in_precision(precision), fold)
+                let model = model.in_precision(precision).recomputed(self.config.run.recompute);
+                self.trained(work, task, model, fold)
             }
             ModelName::Mlp => {
                 let model =
@@ -231,6 +236,52 @@ impl Run<'_> {
         };
         Ok((line, predicted, read_parameters(&model)))
     }
+}
+
+/// Steps of each model in turn, with its own batch: their times are added up.
+pub(super) fn probe(
+    config: &PipelineConfig,
+    probe: Probe,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    const CLASSES: usize = 2;
+    let (settings, shape) = (super::settings(config), probe_shape(config)?);
+    let [time, channels] = shape;
+    let stream = Stream::new(config.run.seed, "weights");
+    let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
+    let objective = Classification::new(loss, vec![1.0; CLASSES], Mix::None);
+    let (precision, on) = (probe.precision, &device.device);
+    let mut sum: Option<Measured> = None;
+    for name in &settings.models {
+        let probe = Probe { batch: settings.batch(*name), ..probe };
+        let measured = match name {
+            ModelName::Lstm => {
+                let model = settings.lstm.settings.init(stream, channels, CLASSES, on)?;
+                let model = model.in_precision(precision);
+                probe.run_labelled(model, &objective, shape, CLASSES, device)
+            }
+            ModelName::Transformer => {
+                let model = &settings.transformer.settings;
+                let model = model.init(stream, channels, time, CLASSES, on)?;
+                let model = model.in_precision(precision).recomputed(config.run.recompute);
+                probe.run_labelled(model, &objective, shape, CLASSES, device)
+            }
+            ModelName::Mlp => {
+                let model = settings.mlp.settings.init(stream, shape, CLASSES, on)?;
+                let model = model.in_precision(precision);
+                probe.run_labelled(model, &objective, shape, CLASSES, device)
+            }
+        }?;
+        match &mut sum {
+            None => sum = Some(measured),
+            Some(sum) => {
+                sum.times.iter_mut().zip(measured.times).for_each(|(all, own)| *all += own);
+            }
+        }
+    }
+    sum.ok_or_else(|| {
+        PipelineError::Setting("`multitimeframe.models` is empty\n  name a model".to_owned())
+    })
 }
 
 /// The class of the highest score of each window, the first of equal ones.

@@ -7,8 +7,9 @@ use firebox_core::{Key, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::{Abilities, device_class};
+use crate::cached::cached;
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::PipelineError;
 
 /// How much faster than f32 a type has to be before it is chosen: what the spread of a short
 /// measurement can make of nothing (Firebox's own).
@@ -76,28 +77,28 @@ pub(crate) fn choose(
     Ok(decide(timings, &abilities, (&guess.name, guess.precision), what))
 }
 
-/// The decision, from what was measured.
+/// The decision, from the shortest step of each: other processes make steps longer, and none shorter.
 fn decide(
     timings: Vec<Timing>,
     abilities: &Abilities,
     (class, guess): (&str, Precision),
     what: &str,
 ) -> Choice {
-    let median = |precision| {
+    let shortest = |precision| {
         let found = timings.iter().find(|timing| timing.precision == precision);
-        found.map_or(f64::NAN, |timing| timing.median)
+        found.map_or(f64::NAN, |timing| timing.range[0])
     };
-    let base = median(Precision::F32);
-    let fastest = timings.iter().min_by(|a, b| a.median.total_cmp(&b.median));
+    let base = shortest(Precision::F32);
+    let fastest = timings.iter().min_by(|a, b| a.range[0].total_cmp(&b.range[0]));
     let fastest = fastest.map_or(Precision::F32, |timing| timing.precision);
-    let gain = base / median(fastest);
+    let gain = base / shortest(fastest);
     let gains: Vec<String> = timings
         .iter()
         .filter(|timing| timing.precision != Precision::F32)
-        .map(|timing| format!("{} {:.2}×", timing.precision, base / timing.median))
+        .map(|timing| format!("{} {:.2}×", timing.precision, base / timing.range[0]))
         .collect();
     let (precision, mut reason) = if fastest != Precision::F32 && gain >= MARGIN {
-        let milliseconds = median(fastest);
+        let milliseconds = shortest(fastest);
         let how = abilities.support(fastest).how();
         let said = format!(
             "{how}; measured {gain:.2}× f32 on {what} ({milliseconds:.1} ms a step, f32 {base:.1} ms)"
@@ -140,19 +141,7 @@ pub(crate) fn choose_cached(
         .field("candidates", names.join(" "))
         .field("model", model)
         .finish();
-    let folder = cache.join(BUCKET);
-    let path = folder.join(format!("{key}.json"));
-    let known = std::fs::read(&path).ok();
-    if let Some(choice) = known.and_then(|bytes| serde_json::from_slice::<Choice>(&bytes).ok()) {
-        return Ok(choice);
-    }
-    let choice = choose(candidates, device, what, time)?;
-    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let file = tempfile::NamedTempFile::new_in(&folder).map_err(at(&folder))?;
-    serde_json::to_writer_pretty(&file, &choice)
-        .map_err(|error| at(&path)(std::io::Error::other(error)))?;
-    file.persist(&path).map_err(|error| at(&path)(error.error))?;
-    Ok(choice)
+    cached(&cache.join(BUCKET), &key, || choose(candidates, device, what, time))
 }
 
 #[cfg(test)]
@@ -192,6 +181,24 @@ mod tests {
         );
         // Within what a short measurement can make of nothing.
         assert_eq!(chosen([10.3, 10.0]).precision, Precision::F32);
+    }
+
+    #[test]
+    fn what_other_processes_took_decides_nothing() {
+        // Most steps in f32 were held up.
+        let mut call = 0;
+        let time = |precision| {
+            call += 1;
+            Ok(match precision {
+                Precision::Bf16 => vec![10.5, 11.0, 10.6],
+                _ if call > 2 => vec![90.0, 80.0, 70.0],
+                _ => vec![90.0, 10.0, 95.0],
+            })
+        };
+        let chosen = choose(&BOTH, &device(), "this model", time).unwrap();
+        assert_eq!(chosen.precision, Precision::F32, "{}", chosen.reason);
+        assert!(chosen.reason.contains("bf16 0.95×"), "{}", chosen.reason);
+        assert_eq!(chosen.timings[0].median, 90.0);
     }
 
     #[test]

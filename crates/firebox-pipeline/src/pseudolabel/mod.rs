@@ -15,22 +15,25 @@ mod page;
 
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key, Labels};
+use firebox_core::{Event, Key, Labels, Stream};
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
 use firebox_train::Summary;
 
 use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
+use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons};
 use crate::unread::only_evaluates_by;
 
 pub use config::PseudolabelConfig;
+use objective::Clusters;
 
 /// An encoder that learns from its own clusters.
 pub(crate) struct Pseudolabel;
@@ -80,6 +83,22 @@ impl Chain for Pseudolabel {
             .field("arithmetic", arithmetic)
             .finish();
         Ok(keys.trained(training, config))
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        let (settings, shape) = (settings(config), probe_shape(config)?);
+        let stream = Stream::new(config.run.seed, "weights");
+        let clusters = settings.clusters;
+        let model = settings.model.init(stream, shape[1], clusters, &device.device)?;
+        let all: Vec<u32> = (0..clusters as u32).collect();
+        let objective = Clusters::new(&all, clusters, settings.noise, settings.time_mask);
+        let model = model.in_precision(probe.precision);
+        probe.run_labelled(model, &objective, shape, clusters, device)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

@@ -11,6 +11,9 @@ use firebox_train::{Objective, Streams};
 
 use super::config::{TextConfig, table};
 use super::corpus::{Corpus, Tokens};
+use crate::bench::{Measured, Probe};
+use crate::config::RunConfig;
+use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::stages::Run;
 use crate::{ModelConfig, PipelineConfig};
@@ -206,7 +209,8 @@ impl Run<'_> {
         let evidence = corpus.texts.spans.iter().any(Option::is_some);
         let heads = heads(text, corpus.texts.labels.len(), evidence);
         let model = heads.init(encoder, Stream::new(seed, "heads"), device)?;
-        Ok((model.in_precision(self.config.run.precision), from))
+        let RunConfig { precision, recompute, .. } = self.config.run;
+        Ok((model.in_precision(precision).recomputed(recompute), from))
     }
 }
 
@@ -232,16 +236,67 @@ fn scratch(config: &PipelineConfig) -> firebox_text::BertFromScratch {
     }
 }
 
+/// Steps on texts of the longest kind, whose labels all fail and whose evidence is their first token.
+pub(super) fn probe(
+    config: &PipelineConfig,
+    probe: Probe,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    let text = table(config)?;
+    let vocabulary = match &text.encoder.folder {
+        Some(folder) => firebox_text::read_config(folder)?.1.vocabulary,
+        None => text.tokenizer.vocabulary,
+    };
+    let model = of_form(config, vocabulary, &device.device)?;
+    let model = model.in_precision(probe.precision).recomputed(config.run.recompute);
+    let objective = Anything { labels: model.config().labels, loss: text.loss };
+    probe.run_tokens(model, &objective, [text.longest, vocabulary], device)
+}
+
+/// Both losses, whatever the texts say.
+struct Anything {
+    labels: usize,
+    loss: TextLossConfig,
+}
+
+impl Objective<TextModel> for Anything {
+    fn loss(&self, model: &TextModel, batch: &Batch, streams: Streams) -> Loss {
+        let labels = vec![0.0; batch.len() * self.labels];
+        let spans = vec![model.config().span.then_some([0, 0]); batch.len()];
+        let settings = TextLoss {
+            criteria_weight: self.loss.criteria,
+            span_weight: self.loss.span,
+            positive_weights: None,
+        };
+        let targets = TextTargets { labels: &labels, spans: &spans };
+        let lengths = Some(batch.lengths.as_slice());
+        match model.loss(tokens_of(batch), lengths, targets, settings, streams.dropout) {
+            Ok(loss) => loss,
+            Err(error) => unreachable!("each text has its targets, within its tokens: {error}"),
+        }
+    }
+}
+
 /// A model with the names of the parameters that the run's will have; its values mean nothing.
 pub(super) fn named(
     config: &PipelineConfig,
+    device: &burn::tensor::Device,
+) -> Result<TextModel, PipelineError> {
+    of_form(config, 64, device)
+}
+
+/// A model as the run's will be but for its values, the number of its labels, and the vocabulary of an
+/// encoder from scratch.
+fn of_form(
+    config: &PipelineConfig,
+    vocabulary: usize,
     device: &burn::tensor::Device,
 ) -> Result<TextModel, PipelineError> {
     let text = table(config)?;
     let stream = Stream::new(0, "names");
     let encoder = match &text.encoder.folder {
         Some(folder) => firebox_text::read_config(folder)?.1,
-        None => scratch(config).encoder(64, text.longest),
+        None => scratch(config).encoder(vocabulary, text.longest),
     };
     let evidence = text.is_sample() || text.columns.span.is_some();
     Ok(heads(text, 1, evidence).init(encoder.init(stream, device)?, stream, device)?)

@@ -17,10 +17,11 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, Key};
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::{HeldOutLoader, TrainLoader};
-use firebox_models::{TextModel, read_parameters};
+use firebox_models::{TextAttention, TextModel, read_parameters};
 use firebox_train::{Data, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
+use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -63,6 +64,22 @@ impl Chain for Text {
         let learning = corpus::learning_key(config, tokens)?;
         let keys = Keys::new(config, learning, &device.arithmetic()?);
         Ok(Keys { series: texts, windows: tokens, ..keys })
+    }
+
+    fn probe(
+        &self,
+        config: &PipelineConfig,
+        probe: Probe,
+        device: &ChosenDevice,
+    ) -> Result<Measured, PipelineError> {
+        learn::probe(config, probe, device)
+    }
+
+    /// Encoders with full attention do. A folder that cannot be read is said by whoever reads it.
+    fn recomputes(&self, config: &PipelineConfig) -> bool {
+        let folder = config.text.as_ref().and_then(|text| text.encoder.folder.as_ref());
+        let found = folder.and_then(|folder| firebox_text::read_config(folder).ok());
+        found.is_none_or(|(_, encoder)| encoder.attention == TextAttention::Full)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

@@ -210,6 +210,7 @@ pub(super) mod tests {
             step_ms,
             min_ms: step_ms * 0.9,
             max_ms: step_ms * 1.2,
+            first_ms: step_ms * 2.0,
             samples_per_s: 64e3 / step_ms,
             peak_mib: Some(100.0),
             first_loss: 1.0,

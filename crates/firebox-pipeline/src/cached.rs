@@ -1,0 +1,49 @@
+//! Answers that were measured, kept in the cache so that the next run of the same model on the same
+//! device asks nothing.
+
+use std::path::Path;
+
+use firebox_core::Key;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{PipelineError, at};
+
+/// The answer under a key in a bucket of the cache, or the one that is measured now and kept. What cannot
+/// be read back is measured anew.
+///
+/// # Errors
+/// The first of `measure`, and if the folder of the cache cannot be written.
+pub(crate) fn cached<T: Serialize + DeserializeOwned>(
+    bucket: &Path,
+    key: &Key,
+    measure: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<T, PipelineError> {
+    let path = bucket.join(format!("{key}.json"));
+    let known = std::fs::read(&path).ok();
+    if let Some(answer) = known.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+        return Ok(answer);
+    }
+    let answer = measure()?;
+    std::fs::create_dir_all(bucket).map_err(at(bucket))?;
+    let file = tempfile::NamedTempFile::new_in(bucket).map_err(at(bucket))?;
+    serde_json::to_writer_pretty(&file, &answer)
+        .map_err(|error| at(&path)(std::io::Error::other(error)))?;
+    file.persist(&path).map_err(|error| at(&path)(error.error))?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_measured_once_and_a_broken_one_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bucket, key) = (folder.path().join("bucket-v1"), Key::builder("test", 1).finish());
+        let ask = |answer: u64| cached(&bucket, &key, || Ok(answer)).unwrap();
+        assert_eq!((ask(1), ask(2)), (1, 1));
+        std::fs::write(bucket.join(format!("{key}.json")), "half an ans").unwrap();
+        assert_eq!((ask(3), ask(4)), (3, 3));
+    }
+}
