@@ -1,5 +1,7 @@
 //! The device of a run, as the binary chose it. Which backends exist is not known here.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use burn::tensor::Device;
 use firebox_kernels::{CpuKernels, CpuKernelsError};
 use sysinfo::System;
@@ -33,11 +35,14 @@ impl ChosenDevice {
 
     /// Runs work on a thread of rayon's pool if this is a processor: what it spreads over the pool then
     /// starts without waking a thread first, which takes a fifth of a step of two milliseconds.
+    ///
+    /// One thread of the pool is left to others: the work may wait for one that needs it, such as a
+    /// thread that reads data. What finds no other thread free runs where it is.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        // A pool of one thread must be left to others: the work may wait for one that needs it.
-        match self.backend.as_str() {
-            "cpu" if rayon::current_num_threads() > 1 => rayon::scope(|_| work()),
-            _ => work(),
+        let place = (self.backend == "cpu").then(|| Place::take(rayon::current_num_threads() - 1));
+        match place.flatten() {
+            Some(_held) => rayon::scope(|_| work()),
+            None => work(),
         }
     }
 
@@ -51,6 +56,25 @@ impl ChosenDevice {
             return Ok(None);
         }
         Ok(Some(format!("{:?}", CpuKernels::current()?).to_lowercase()))
+    }
+}
+
+/// Threads of the pool that run such work.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// One of these threads, given back when it is dropped.
+struct Place;
+
+impl Place {
+    fn take(most: usize) -> Option<Self> {
+        let more = |taken| (taken < most).then_some(taken + 1);
+        TAKEN.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -83,4 +107,41 @@ fn vector_extensions() -> String {
 #[cfg(not(target_arch = "x86_64"))]
 fn vector_extensions() -> String {
     std::env::consts::ARCH.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rayon::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn works_that_wait_for_threads_that_need_the_pool_do_not_stop_each_other() {
+        let device = ChosenDevice {
+            device: Device::flex(),
+            backend: "cpu".to_owned(),
+            description: String::new(),
+            reason: String::new(),
+        };
+        // As many works as the pool has threads, and one more, all of them begun before any waits.
+        let works = rayon::current_num_threads() + 1;
+        let begun = Barrier::new(works);
+        let wait = || {
+            begun.wait();
+            let (told, heard) = channel();
+            std::thread::spawn(move || told.send((0..1000_u64).into_par_iter().sum::<u64>()));
+            heard.recv_timeout(Duration::from_secs(20))
+        };
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..works).map(|_| scope.spawn(|| device.run(wait))).collect();
+            for one in all {
+                assert_eq!(one.join().unwrap(), Ok(499_500));
+            }
+        });
+        assert_eq!(TAKEN.load(Ordering::SeqCst), 0);
+    }
 }
