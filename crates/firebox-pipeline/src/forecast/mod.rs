@@ -323,6 +323,15 @@ impl Run<'_> {
     }
 }
 
+/// Steps of a batch of validation windows. A choice: as many as a training of usual size has in a batch.
+const VALIDATION_STEPS: usize = 1 << 14;
+
+/// Windows of a batch of validation windows: not fewer than in training, and more where these are few and
+/// short. Nothing is kept for gradients, and few large batches take less time than many small ones.
+fn validation_batch(training: usize, length: usize) -> usize {
+    training.max((VALIDATION_STEPS / length.max(1)).min(512))
+}
+
 /// What a training reads.
 struct Parts {
     train: TrainLoader,
@@ -345,6 +354,8 @@ impl Parts {
             true => None,
             false => {
                 let windows = NormalisedWindows::new(validation.clone(), normaliser());
+                let batch_size = validation_batch(loader.batch_size, run.config.window.length);
+                let loader = LoaderConfig { batch_size, ..loader };
                 Some(HeldOutLoader::new(Arc::new(windows), loader, device.clone())?)
             }
         };

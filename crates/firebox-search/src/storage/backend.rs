@@ -29,9 +29,10 @@ pub(super) trait Backend: Send {
     /// Counts entries as applied, and their bytes with the ends of their lines.
     fn advance(&mut self, entries: u64, bytes: u64);
 
-    /// Stores lines after the last that was read, all or none; they are safe when this returns.
-    /// `false` if another process was quicker, and nothing was stored.
-    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError>;
+    /// Stores lines after the last that was read, all or none. Whatever becomes of this process, they
+    /// are there when this returns; if they are to `last`, they and all before them also outlive the
+    /// machine. `false` if another process was quicker, and nothing was stored.
+    fn commit(&mut self, lines: &[String], last: bool) -> Result<bool, StorageError>;
 
     /// Ends a change, whatever came of it.
     fn end(&mut self);

@@ -115,14 +115,15 @@ impl Backend for FileBackend {
         self.bytes += bytes;
     }
 
-    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError> {
+    fn commit(&mut self, lines: &[String], last: bool) -> Result<bool, StorageError> {
         let mut text = lines.join("\n");
         text.push('\n');
-        let mut journal =
+        let journal =
             OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
         // One write, so that a process that is killed leaves all of it or nothing, and without the
         // times of the file, which nobody reads.
-        let stored = journal.write_all(text.as_bytes()).and_then(|()| journal.sync_data());
+        let flush = |()| if last { journal.sync_data() } else { Ok(()) };
+        let stored = (&journal).write_all(text.as_bytes()).and_then(flush);
         if stored.is_err() {
             // What a full disk took of it must not be read as the beginning of the next entry.
             let _ = journal.set_len(self.bytes);

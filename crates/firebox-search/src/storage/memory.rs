@@ -32,7 +32,7 @@ impl Backend for MemoryBackend {
         self.new.drain(..(bytes as usize).min(self.new.len()));
     }
 
-    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError> {
+    fn commit(&mut self, lines: &[String], _: bool) -> Result<bool, StorageError> {
         for line in lines {
             self.new.push_str(line);
             self.new.push('\n');

@@ -169,7 +169,8 @@ impl Journal {
             if lines.is_empty() {
                 return Ok(Some(result));
             }
-            let stored = self.backend.commit(&lines)?;
+            let last = operations.iter().any(Operation::must_last);
+            let stored = self.backend.commit(&lines, last)?;
             if stored {
                 self.read()?;
             }

@@ -74,6 +74,24 @@ impl Operation {
         format!("{head},{}}}", self.fields())
     }
 
+    /// Whether it must outlive the machine as soon as it is made, and with it all that was written before.
+    /// What a trial reports while it runs is lost with the trial, which is then tried again and reports
+    /// it anew.
+    pub(super) fn must_last(&self) -> bool {
+        match self {
+            Self::CreateStudy { .. }
+            | Self::StudyUserAttribute { .. }
+            | Self::StudySystemAttribute { .. }
+            | Self::CreateTrial { .. }
+            | Self::Enqueue { .. }
+            | Self::State { .. } => true,
+            Self::Parameter { .. }
+            | Self::Intermediate { .. }
+            | Self::UserAttribute { .. }
+            | Self::SystemAttribute { .. } => false,
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
             Self::CreateStudy { .. } => 0,

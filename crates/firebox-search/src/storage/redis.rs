@@ -156,7 +156,7 @@ impl Backend for RedisBackend {
         self.applied += entries;
     }
 
-    fn commit(&mut self, lines: &[String]) -> Result<bool, StorageError> {
+    fn commit(&mut self, lines: &[String], _: bool) -> Result<bool, StorageError> {
         if !self.watching {
             return Ok(false);
         }

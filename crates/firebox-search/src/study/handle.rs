@@ -25,7 +25,9 @@ pub enum Ended {
 
 /// A running trial.
 ///
-/// Whatever it is told is in the journal when the call returns. Dropped without an end, it fails.
+/// Whatever it is told is in the journal when the call returns, for everybody to read and whatever becomes
+/// of this process; a failure of the machine's power may take what it was told since it began. Dropped
+/// without an end, it fails.
 pub struct TrialHandle<'study> {
     pub(super) study: &'study Study,
     pub(super) id: u64,
