@@ -67,13 +67,8 @@ pub(crate) trait Chain: Sync {
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
 
-    /// Whether it leaves a trained model by [`Run::keep_model`], without which no run of this kind is
-    /// whole.
-    fn keeps_model(&self) -> bool {
-        false
-    }
-
-    /// Everything up to the report.
+    /// Everything up to the report. It leaves a trained model by [`Run::keep_model`], without which no
+    /// run is whole.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
 
     /// Everything up to the end of training, for a search: what the training says of itself, or

@@ -137,8 +137,7 @@ pub(crate) fn run(
     let started = Instant::now();
     let chain = prepared.config().pipeline.chain();
     // A run of an earlier version left no model; it is made from what is there.
-    let kept = !chain.keeps_model() || is_kept(path);
-    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| kept) {
+    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| is_kept(path)) {
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });

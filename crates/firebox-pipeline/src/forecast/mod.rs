@@ -145,10 +145,6 @@ impl Chain for Forecast {
         keys.stages()
     }
 
-    fn keeps_model(&self) -> bool {
-        true
-    }
-
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let config = table(run.config)?;
         let sequences = begin(run, work, config)?;
