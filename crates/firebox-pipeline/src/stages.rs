@@ -159,7 +159,7 @@ pub(crate) fn run(
         requests: &requests,
         shared: &shared,
     };
-    let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
+    let mut work = Work::new(prepared, &folder, path, reasons);
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (
