@@ -314,15 +314,15 @@ macro_rules! mapped_source {
             }
 
             fn length(&self, index: usize) -> usize {
-                self.record(index).length as usize
+                self.sample(index).0 as usize
             }
 
             fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-                let record = self.record(index);
-                let count = record.length as usize * self.$shape()[1];
+                let (length, label) = self.sample(index);
+                let count = length as usize * self.$shape()[1];
                 self.values(index).part(..count).write(&mut out[..count]);
                 self.check_read(&[index]).map_err(|source| unreadable(index, source))?;
-                Ok(Sample { length: record.length, label: record.label })
+                Ok(Sample { length, label })
             }
 
             fn gather(
@@ -333,13 +333,14 @@ macro_rules! mapped_source {
                 out: &mut Vec<f32>,
             ) -> Result<Vec<Sample>, LoadError> {
                 <$type>::gather(self, indices, steps, out);
+                let sample = |index: &usize| {
+                    let (length, label) = self.sample(*index);
+                    Sample { length, label }
+                };
+                let samples = indices.iter().map(sample).collect();
                 let first = indices.first().copied().unwrap_or(0);
                 self.check_read(indices).map_err(|source| unreadable(first, source))?;
-                let sample = |index: &usize| {
-                    let record = self.record(*index);
-                    Sample { length: record.length, label: record.label }
-                };
-                Ok(indices.iter().map(sample).collect())
+                Ok(samples)
             }
 
             fn at_once(&self) -> usize {
@@ -364,9 +365,10 @@ macro_rules! mapped_source {
 mapped_source!(Shards, window_shape);
 mapped_source!(Samples, shape);
 
-/// Records that are copied in one go: about 256 KiB of values, so that a stop is heeded soon.
-fn at_once([time, channel]: [usize; 2]) -> usize {
-    ((64 << 10) / (time * channel).max(1)).clamp(1, 64)
+/// Records that are copied in one go: about 2 MiB of values, so that a stop is heeded soon and what is
+/// done once for a group, such as asking whether a file is still whole, costs little.
+pub(crate) fn at_once([time, channel]: [usize; 2]) -> usize {
+    ((512 << 10) / (time * channel).max(1)).clamp(1, 1024)
 }
 
 fn unreadable(index: usize, source: firebox_cache::CacheError) -> LoadError {
