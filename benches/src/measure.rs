@@ -32,12 +32,18 @@ pub(crate) fn case<T>(
     }
     seconds.sort_unstable_by(f64::total_cmp);
     let (median, best) = (seconds[RUNS / 2], seconds[0]);
-    if let Some(Work { rows, bytes, check }) = work {
-        let line = serde_json::json!({
-            "case": name, "seconds": median, "best": best,
-            "rows": rows, "bytes": bytes, "check": check,
-        });
-        println!("{line}");
+    if let Some(work) = work {
+        print(name, [median, best], work);
     }
     Ok(())
+}
+
+/// The line of a case, with its median and its best time in seconds.
+pub(crate) fn print(name: &str, [seconds, best]: [f64; 2], work: Work) {
+    let Work { rows, bytes, check } = work;
+    let line = serde_json::json!({
+        "case": name, "seconds": seconds, "best": best,
+        "rows": rows, "bytes": bytes, "check": check,
+    });
+    println!("{line}");
 }

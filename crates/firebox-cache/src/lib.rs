@@ -58,6 +58,7 @@
 //! ```
 
 mod augment;
+mod copy;
 mod element;
 mod error;
 mod files;
