@@ -11,13 +11,14 @@ Usage: torch_loader.py SUITE CASE FOLDER [ROWS], with SUITE and CASE one of
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
-RUNS, SEED = 7, 1337
+RUNS, SEED = int(os.environ.get("RUNS", 7)), 1337
 
 
 def case(name, run):

@@ -47,3 +47,21 @@ pub fn large_pages<T>(memory: &mut Vec<T>) {
     #[cfg(not(target_os = "linux"))]
     let _ = memory;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_change_nothing() {
+        assert_eq!([0, 1, 1680, 8192, 1 << 30].map(ahead), [16, 16, 4, 1, 1]);
+        for numbers in [0, 1, 1000, 3_000_000] {
+            let mut values = vec![1.5f32; numbers];
+            large_pages(&mut values);
+            fetch(&values);
+            values.reserve(numbers);
+            large_pages(&mut values);
+            assert!(values.len() == numbers && values.iter().all(|value| *value == 1.5));
+        }
+    }
+}

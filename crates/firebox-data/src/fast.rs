@@ -27,6 +27,8 @@ use crate::{Checks, DataConfig, DataError, GapPolicy, Interval};
 
 /// Rows that one thread checks before it looks for more work: 512 KiB of four channels.
 const ROWS: usize = 1 << 14;
+/// Rows whose values the nearest cache holds while they are laid out column by column and looked at.
+const NEAR: usize = 512;
 /// Channels beyond which nobody counts: their differences are kept as the bits of a number.
 const MOST_CHANNELS: usize = 64;
 
@@ -381,9 +383,8 @@ fn interleave(
     values: &mut [f64],
 ) -> Option<u64> {
     let width = columns.len();
-    let blocks = values.par_chunks_mut(ROWS * width).enumerate();
-    let varies = blocks.map(|(block, out)| {
-        let rows = block * ROWS..(block * ROWS + out.len() / width);
+    let near = |start: usize, out: &mut [f64]| {
+        let rows = start..start + out.len() / width;
         let (mut fits, mut varies) = (true, 0u64);
         for (channel, (column, first)) in columns.iter().zip(firsts).enumerate() {
             column.within(rows.clone(), |place, part| {
@@ -399,6 +400,12 @@ fn interleave(
             });
         }
         (fits && bars.in_order(out, width)).then_some(varies)
+    };
+    let blocks = values.par_chunks_mut(ROWS * width).enumerate();
+    let varies = blocks.map(|(block, out)| {
+        let parts = out.chunks_mut(NEAR * width).enumerate();
+        let parts = parts.map(|(part, out)| near(block * ROWS + part * NEAR, out));
+        parts.reduce(|a, b| Some(a? | b?)).unwrap_or(Some(0))
     });
     blocks_agree(varies)
 }

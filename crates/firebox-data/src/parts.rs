@@ -54,8 +54,12 @@ fn groups(
         // Without room in between: two parts are in memory, and no more.
         let (decoded, ready) = sync_channel(0);
         scope.spawn(move || {
-            // Nobody listens once anything was odd.
-            let _ = parts.iter().try_for_each(|rows| decoded.send(groups.part(rows)));
+            for rows in &parts {
+                if decoded.send(groups.part(rows)).is_err() {
+                    // Nobody listens once anything was odd.
+                    return;
+                }
+            }
         });
         ready.iter().try_for_each(|part| each(&part.ok_or(Stop::Odd)?, total))
     })
