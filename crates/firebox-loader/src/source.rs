@@ -117,9 +117,19 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     indices.iter().map(read).collect()
 }
 
-/// An error if values of this set that were just read, up to this sample, were not there.
-pub(crate) fn was_there(set: &SeriesSet, index: usize) -> Result<(), LoadError> {
-    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })
+/// [`one_by_one`] of windows of `set`: an error if values of theirs were not there.
+pub(crate) fn from_set<S: Source>(
+    source: &S,
+    set: &SeriesSet,
+    epoch: u64,
+    indices: &[usize],
+    steps: usize,
+    out: &mut Vec<f32>,
+) -> Result<Vec<Sample>, LoadError> {
+    let samples = one_by_one(source, epoch, indices, steps, out)?;
+    let index = indices.first().copied().unwrap_or(0);
+    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
+    Ok(samples)
 }
 
 /// A source that may be trained on, and so be shuffled. Held-out windows are none:
@@ -195,9 +205,7 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        let samples = one_by_one(self, epoch, indices, steps, out)?;
-        was_there(self.windows.set(), indices.first().copied().unwrap_or(0))?;
-        Ok(samples)
+        from_set(self, self.windows.set(), epoch, indices, steps, out)
     }
 
     fn at_once(&self) -> usize {

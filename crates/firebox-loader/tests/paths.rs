@@ -336,6 +336,7 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     );
 }
 
+/// A random walk, split.
 fn parts() -> Split {
     let mut draws = Stream::new(1, "walk").draws();
     let mut price = 100.0;
