@@ -33,7 +33,8 @@ pub(super) fn call(
         dropout: mask.map(|mask| (mask.threshold, mask.scale)),
     };
     let client = GpuKernels::takes(&device, dtype).ok()?;
-    (keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client)).then_some(call)
+    (keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
+        .then_some(call)
 }
 
 /// Attention of inputs that have a [`call`].

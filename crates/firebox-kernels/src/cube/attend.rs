@@ -245,7 +245,7 @@ pub(super) fn attend<F: Float>(
                     total *= shrink;
                     #[unroll]
                     for vector in 0..vectors {
-                        sum[vector] = sum[vector] * Columns::<f32>::new(shrink);
+                        sum[vector] *= Columns::<f32>::new(shrink);
                     }
                     largest = score;
                 }

@@ -8,7 +8,7 @@ use super::cell::Columns;
 use super::dropout::philox;
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient.
-/// Shapes as in [`attend`]; deltas: `[batch · heads, queries]`; gradients as the inputs.
+/// Shapes as in [`attend`]; deltas: `[batch · heads, queries]`; gradient as the queries, or as all in one.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn attend_back_queries<F: Float>(
@@ -19,7 +19,7 @@ pub(super) fn attend_back_queries<F: Float>(
     d_out: &[F],
     moments: &[f32],
     deltas: &mut [f32],
-    gradients: &mut Sequence<Box<[F]>>,
+    gradient: &mut [F],
     sizes: Sizes,
     batch: u32,
     #[comptime] plan: Plan,
@@ -119,12 +119,13 @@ pub(super) fn attend_back_queries<F: Float>(
         deltas[row as usize] = delta;
         #[unroll]
         for vector in 0..vectors {
-            put(&mut gradients[0], own, vector, sum[vector], plan.size);
+            put(gradient, own, vector, sum[vector], plan.size);
         }
     }
 }
 
-/// The gradients of keys and values. Shapes as in [`attend_back_queries`].
+/// The gradients of keys and values, in two tensors or as parts of all in one. Shapes as in
+/// [`attend_back_queries`].
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn attend_back_keys<F: Float>(
@@ -240,15 +241,9 @@ pub(super) fn attend_back_keys<F: Float>(
     if key < keys {
         #[unroll]
         for vector in 0..vectors {
+            put(&mut gradients[0], own_k, vector, dk[vector], plan.size);
             put(
                 &mut gradients[comptime!(if plan.packed { 0usize } else { 1usize })],
-                own_k,
-                vector,
-                dk[vector],
-                plan.size,
-            );
-            put(
-                &mut gradients[comptime!(if plan.packed { 0usize } else { 2usize })],
                 own_v,
                 vector,
                 dv[vector],

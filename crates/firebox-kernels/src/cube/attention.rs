@@ -31,8 +31,9 @@ const TILE: usize = 32;
 /// Numbers of a head that a thread can have in registers several times.
 const LARGEST: usize = 128;
 
-/// Buffers of the backward kernel with most of them, and one for the sizes.
-const BUFFERS: usize = 12;
+/// Buffers of the backward kernel with most of them, and one for the sizes: for three inputs, and for all
+/// in one.
+const BUFFERS: [usize; 2] = [11, 9];
 
 /// One call of the operation.
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +66,12 @@ impl AttentionCall {
     }
 
     /// Whether the kernels can be had on a device.
-    pub(crate) fn fits(&self, client: &Client) -> bool {
+    pub(crate) fn fits(&self, client: &Client, packed: bool) -> bool {
         let bindings = client.properties().hardware.max_bindings as usize;
         let numbers = self.batch * self.queries.max(self.keys) * self.heads * self.size * 3;
-        bindings >= BUFFERS && numbers <= u32::MAX as usize && self.plan(client, false).is_some()
+        bindings >= BUFFERS[usize::from(packed)]
+            && numbers <= u32::MAX as usize
+            && self.plan(client, packed).is_some()
     }
 
     /// Cubes for so many rows of each head.
@@ -271,7 +274,7 @@ impl AttentionOps for CubeBackend {
                 d.clone().into_buffer_arg(),
                 moments.clone().into_buffer_arg(),
                 deltas.clone().into_buffer_arg(),
-                arguments(&gradients),
+                gradients[0].clone().into_buffer_arg(),
                 call.sizes(),
                 batch as u32,
                 plan,
@@ -291,7 +294,7 @@ impl AttentionOps for CubeBackend {
                 d.into_buffer_arg(),
                 moments.into_buffer_arg(),
                 deltas.into_buffer_arg(),
-                arguments(&gradients),
+                arguments(&gradients[usize::from(!plan.packed)..]),
                 call.sizes(),
                 batch as u32,
                 plan,

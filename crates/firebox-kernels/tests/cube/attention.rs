@@ -1,8 +1,8 @@
 //! Attention against float64, and what it must not read.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use firebox_core::Stream;
-use firebox_kernels::{Attention, CpuKernels, LaunchWatch, attention, self_attention};
+use firebox_kernels::{Attention, CpuKernels, GpuKernels, LaunchWatch, attention, self_attention};
 
 use super::alone;
 use super::exact::Problem;
@@ -218,7 +218,8 @@ fn padding_may_hold_anything_and_gives_zeros() {
         }
         for (a, b) in run_packed(&clean, &device).iter().zip(&run(&dirty, &device)) {
             assert!(b[4 * width..40 * width].iter().all(|v| *v == 0.0));
-            assert_eq!(a, b);
+            // Three tensors may have been composed where all in one were not.
+            assert!(relative_error(b, a) < 1e-5);
         }
     });
 }
@@ -259,6 +260,11 @@ fn it_is_the_composed_one_in_three_launches() {
         let expected =
             ["attention", "attention, gradients of queries", "attention, gradients of keys"];
         assert_eq!(names, expected);
+        // Three tensors need more buffers than all in one, which a small device may not bind.
+        let apart = run(&problem, &device);
+        for (apart, ours) in apart.iter().zip(&ours) {
+            assert!(relative_error(apart, ours) < 1e-5);
+        }
         let theirs = CpuKernels::Composed.force(|| run_packed(&problem, &device));
         for (ours, theirs) in ours.iter().zip(&theirs) {
             assert!(relative_error(ours, theirs) < 1e-5);
@@ -267,5 +273,35 @@ fn it_is_the_composed_one_in_three_launches() {
         let q = Tensor::<3>::ones([2, 3, 8], &device);
         let out = attention(q, none.clone(), none, None, None, None, &Attention::new(2));
         assert_eq!(values(out), vec![0.0; 48]);
+    });
+}
+
+#[test]
+fn halves_are_summed_in_f32() {
+    alone(|device| {
+        let takes = |dtype| GpuKernels::of_layer(&device, dtype, 1, 1, 1).is_ok();
+        let bounds = [(DType::F16, 3e-3), (DType::BF16, 2.4e-2)];
+        if !bounds.iter().any(|(dtype, _)| takes(*dtype)) {
+            println!("skipped: this device stores neither F16 nor BF16");
+        }
+        for (dtype, bound) in bounds.into_iter().filter(|(dtype, _)| takes(*dtype)) {
+            let problem = Problem { causal: true, ..problem(120, [2, 40, 40, 2, 16]) };
+            let device = device.clone().autodiff();
+            let half = |index: usize| {
+                float::<3>(&problem.values[index], [2, 40, 32], &device).cast(dtype).detach()
+            };
+            let [q, k, v] = [0, 1, 2].map(|index| half(index).require_grad());
+            let out =
+                attention(q.clone(), k.clone(), v.clone(), None, None, None, &settings(&problem));
+            assert_eq!(out.dtype(), dtype);
+            let grads = (out.clone() * half(3)).sum().backward();
+            let plain = |tensor: Tensor<3>| values(tensor.cast(DType::F32));
+            let [dq, dk, dv] = [q, k, v].map(|x| plain(x.grad(&grads).expect("a gradient")));
+            let found = [plain(out), dq, dk, dv];
+            for ((name, found), exact) in NAMES.iter().zip(&found).zip(&problem.solve()) {
+                let error = relative_error(found, exact);
+                assert!(error < bound, "{dtype:?}: {name} is off by {error:.2e}");
+            }
+        }
     });
 }

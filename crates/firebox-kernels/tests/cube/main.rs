@@ -7,9 +7,13 @@
 //!
 //! ```text
 //! export VK_DRIVER_FILES=/usr/lib/chromium/vk_swiftshader_icd.json XDG_RUNTIME_DIR=/tmp
+//! export __EGL_VENDOR_LIBRARY_DIRS=/none
 //! cargo test -p firebox-kernels --features cube,burn/wgpu --test cube
 //! cargo test -p firebox-kernels --features cube,fusion,burn/wgpu --test cube
 //! ```
+//!
+//! It needs the loader (`libvulkan1`), too. Where that is missing, `wgpu` takes OpenGL without a word, if
+//! Mesa's is there; the last variable hides it, so that all tests are skipped instead.
 //!
 //! In half precision, Mesa's software driver (lavapipe, `mesa-vulkan-drivers`) does f16 the same way.
 //!

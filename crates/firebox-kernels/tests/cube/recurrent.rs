@@ -26,6 +26,9 @@ fn chosen(case: &Case, device: &Device) -> Result<GpuKernels, NoGpuKernels> {
 #[track_caller]
 fn check(device: &Device, case: &Case, bound: f64) {
     let device = device.clone().autodiff();
+    if let Err(error @ NoGpuKernels::Buffers { .. }) = chosen(case, &device) {
+        return println!("skipped: {error}");
+    }
     let mut checked = vec![];
     for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
         kernels.force(|| {
@@ -455,6 +458,9 @@ fn reports_can_ask_which_variant_runs_and_why_no_other() {
     alone(|device| {
         let ask = |dtype, hidden| GpuKernels::of_layer(&device, dtype, 2, 8, hidden);
         let small = ask(DType::F32, 4);
+        if let Err(error @ NoGpuKernels::Buffers { .. }) = small {
+            return println!("skipped: {error}");
+        }
         assert!(matches!(small, Ok(GpuKernels::Resident)), "{small:?}");
         GpuKernels::Streamed.force(|| assert_eq!(ask(DType::F32, 4), Ok(GpuKernels::Streamed)));
         let large = ask(DType::F32, 1 << 20).expect_err("terabytes of state").to_string();

@@ -1,11 +1,12 @@
 //! The watch of launches: what ran, and when.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{DType, Gradients, Tensor};
 use firebox_core::Stream;
 use firebox_kernels::{
-    Clip, CpuKernels, DeviceStep, LaunchWatch, LaunchedWork, Lstm, LstmConfig, ParameterUpdate,
-    StepState, UpdateRule, squared_error, squared_norm, update_on_device,
+    Clip, CpuKernels, DeviceStep, GpuKernels, LaunchWatch, LaunchedWork, Lstm, LstmConfig,
+    NoGpuKernels, ParameterUpdate, StepState, UpdateRule, squared_error, squared_norm,
+    update_on_device,
 };
 
 use super::alone;
@@ -17,6 +18,9 @@ fn launches_are_watched_with_what_they_do_and_when_they_ran() {
     alone(|device| {
         let case = Case::new(LstmConfig::new(3, 9), &[5, 4, 5], 5, 21);
         let device = device.autodiff();
+        if let Err(error) = GpuKernels::of_layer(&device, DType::F32, 1, 3, 9) {
+            return println!("skipped: {error}");
+        }
         // What is compiled now is not compiled under the watch.
         case.run(&device);
         let watch = LaunchWatch::start();
@@ -128,11 +132,14 @@ fn a_whole_training_step_is_seen() {
             let works = launched.iter().filter_map(|one| one.work.as_ref());
             works.filter(|work| work.name == name).count()
         };
-        assert_eq!(count("recurrent layer"), 2);
-        assert_eq!(count("recurrent layer, gradients"), 2);
-        // Eight parameters, in one launch or, on a device that binds few buffers, in a few.
-        assert!((1..=4).contains(&count("optimizer step")), "{}", count("optimizer step"));
-        assert!((1..=4).contains(&count("norm of the gradients")));
+        // A device that binds few buffers to a kernel composes the layers.
+        let layers = GpuKernels::of_layer(&device, DType::F32, 1, 4, 9);
+        let few = matches!(layers, Err(NoGpuKernels::Buffers { .. }));
+        assert_eq!(count("recurrent layer"), if few { 0 } else { 2 });
+        assert_eq!(count("recurrent layer, gradients"), if few { 0 } else { 2 });
+        // Eight parameters, in one launch or, on such a device, in a few.
+        assert!((1..=8).contains(&count("optimizer step")), "{}", count("optimizer step"));
+        assert!((1..=2).contains(&count("norm of the gradients")));
         assert_eq!((count("numbers of the step"), count("sum")), (1, 1));
         // All were measured, by the device, and none began before the one before it.
         let mut begins = vec![];
@@ -146,6 +153,7 @@ fn a_whole_training_step_is_seen() {
         let error = relative_error(&losses, &same);
         assert!(error < 1e-5, "the composed step's losses are off by {error:.2e}");
         println!("{} launches, composed {}", launched.len(), composed.len());
-        assert!(4 * launched.len() < composed.len(), "{} {}", launched.len(), composed.len());
+        let factor = if few { 1 } else { 4 };
+        assert!(factor * launched.len() < composed.len(), "{launched:?}");
     });
 }
