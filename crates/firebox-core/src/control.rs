@@ -39,6 +39,7 @@ pub struct Requests {
     paused: AtomicBool,
     save: AtomicBool,
     stop_after_epoch: AtomicBool,
+    given_up: AtomicBool,
 }
 
 impl Requests {
@@ -48,6 +49,7 @@ impl Requests {
             paused: AtomicBool::new(false),
             save: AtomicBool::new(false),
             stop_after_epoch: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
         }
     }
 
@@ -76,6 +78,16 @@ impl Requests {
     pub fn take_stop_after_epoch(&self) -> bool {
         let asked = self.stop_after_epoch.load(Ordering::Relaxed);
         asked && self.stop_after_epoch.swap(false, Ordering::SeqCst)
+    }
+
+    /// Says that nobody will go on with the run, so that it saves nothing when it is stopped.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nobody will go on with the run.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::SeqCst)
     }
 }
 

@@ -48,10 +48,18 @@ impl ChosenDevice {
     /// starts without waking a thread first, which takes a fifth of a step of two milliseconds.
     ///
     /// One thread of the pool is left to others: the work may wait for one that needs it, such as a
-    /// thread that reads data. What finds no other thread free runs where it is.
+    /// thread that reads data. What finds no other thread free runs where it is. A pool of one thread
+    /// is left to others whole, and the work has another one of its own.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let place = (self.backend == "cpu").then(|| Place::take(rayon::current_num_threads() - 1));
-        match place.flatten() {
+        if self.backend != "cpu" {
+            return work();
+        }
+        if rayon::current_num_threads() == 1
+            && let Ok(own) = rayon::ThreadPoolBuilder::new().num_threads(1).build()
+        {
+            return own.install(work);
+        }
+        match Place::take(rayon::current_num_threads() - 1) {
             Some(_held) => rayon::scope(|_| work()),
             None => work(),
         }

@@ -139,11 +139,27 @@ pub struct CheckpointConfig {
     /// Whether files are written by a background thread, from a copy of the state, while training
     /// goes on.
     pub asynchronous: bool,
+    /// With `keep = "best-only"`: least seconds between two saves of epochs. An epoch that ends sooner
+    /// is held in memory if it is the best so far, and written with the next save, or at the end; so a
+    /// killed run does that much again, or an epoch if that is longer. 0: every epoch is saved, as it
+    /// is with `non_finite = "rollback"`. None: [`CHECKPOINT_INTERVAL`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<u64>,
 }
+
+/// Seconds between two saves of epochs, where nothing else is asked for. A choice: little to do again,
+/// and next to no time for saves, of which one takes some hundredths of a second.
+pub const CHECKPOINT_INTERVAL: u64 = 10;
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { keep: Keep::BestOnly, resume_every: None, size_budget: None, asynchronous: true }
+        Self {
+            keep: Keep::BestOnly,
+            resume_every: None,
+            size_budget: None,
+            asynchronous: true,
+            interval: None,
+        }
     }
 }
 
@@ -152,7 +168,8 @@ impl Default for CheckpointConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Keep {
-    /// Saved after every epoch; the best one remains.
+    /// Saved after epochs, not more often than [`CheckpointConfig::interval`] says; the best one
+    /// remains.
     #[serde(alias = "best_only")]
     BestOnly,
     /// Saved after every epoch; the best `n` remain.

@@ -101,8 +101,8 @@ pub use checkpoint::{
 };
 pub use classify::{ClassLoss, ClassWeights, Classification};
 pub use config::{
-    AdamWConfig, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep, NonFinite, Optimizer,
-    SgdConfig, TrainConfig,
+    AdamWConfig, CHECKPOINT_INTERVAL, CheckpointConfig, ConfigError, Decay, EarlyStopping, Keep,
+    NonFinite, Optimizer, SgdConfig, TrainConfig,
 };
 pub use contrast::Contrasting;
 pub use division::{DIVISIONS_FILE, Division};

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use crate::checkpoint::{
     Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
     newest_whole, recover,
 };
-use crate::config::{Keep, NonFinite, TrainConfig};
+use crate::config::{NonFinite, TrainConfig};
 use crate::division::{Divisions, is_out_of_memory};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
@@ -38,7 +37,6 @@ use crate::rollback::{RollbackSteps, Safe};
 use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, Summary, Trained};
 use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
-use crate::snapshot::Snapshot;
 use crate::state::{Best, Mean, State};
 use crate::times::Times;
 
@@ -116,6 +114,8 @@ where
     read_back(model, summary, run.folder, config)
 }
 
+mod saving;
+
 /// Time between two looks whether a pause is over.
 const PAUSED: Duration = Duration::from_millis(20);
 
@@ -132,6 +132,10 @@ struct Session<'a, M> {
     safe: Safe,
     /// Step and closed step of the last save.
     saved: Option<(u64, u64)>,
+    /// When that was, or this process began.
+    saved_at: Instant,
+    /// The best epoch, if it is not saved yet.
+    held: Option<Job>,
     data_time: Duration,
     times: Times,
     /// In how many parts each batch is computed, for want of memory.
@@ -236,9 +240,7 @@ impl<M: Module> Session<'_, M> {
             let rate = self.learning_rate(self.state.updates().saturating_sub(1), total, per_epoch);
             self.close_epoch(validation, watched, rate, epoch_start.elapsed())?;
             let finished = self.state.step >= total || self.stops_early();
-            if config.checkpoint.keep.saves_epochs() || self.save_is_due() || finished {
-                self.save(saver, Kind::Epoch, watched)?;
-            }
+            self.save_epoch(saver, watched, finished)?;
             if self.ends_with_epoch && !finished {
                 return self.interrupt(saver);
             }
@@ -506,19 +508,6 @@ impl<M: Module> Session<'_, M> {
         early.is_some_and(|settings| self.state.early.waited >= settings.patience)
     }
 
-    /// Whether this step is one that the configuration saves by its number.
-    fn save_is_due(&self) -> bool {
-        let every = match self.config.checkpoint.keep {
-            Keep::EverySteps(steps) => Some(steps),
-            _ => None,
-        };
-        let step = self.state.step;
-        [every, self.config.checkpoint.resume_every]
-            .into_iter()
-            .flatten()
-            .any(|n| step.is_multiple_of(n))
-    }
-
     /// Does what a person asked, between two steps, and returns the time that it stood still.
     fn answer(&mut self, saver: &mut Saver<'_>) -> Result<Duration, TrainError> {
         let (requests, step) = (self.run.requests, self.state.step);
@@ -552,38 +541,6 @@ impl<M: Module> Session<'_, M> {
             tell(Request::GoOn);
         }
         Ok(since.elapsed())
-    }
-
-    /// Saves after an interruption, and waits until it is on disk.
-    fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
-        saver.wait()?;
-        if self.saved != Some((self.state.step, self.state.closed_at)) {
-            self.save(saver, Kind::Interrupt, None)?;
-        }
-        saver.wait()?;
-        Ok(Outcome::Interrupted)
-    }
-
-    fn save(
-        &mut self,
-        saver: &mut Saver<'_>,
-        kind: Kind,
-        score: Option<f64>,
-    ) -> Result<(), TrainError> {
-        let since = Instant::now();
-        let _checkpoint = info_span!("checkpoint").entered();
-        saver.wait()?;
-        let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
-        if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
-            self.safe.take(&mut self.state.rollback, self.state.step, &snapshot);
-        }
-        self.state.history_bytes = self.log.bytes();
-        self.state.averaged = self.average.count;
-        let (state, history) = (self.state.clone(), self.log.handle()?);
-        let blocked = Duration::ZERO;
-        saver.save(Job { snapshot, state, kind, score, history, since, blocked })?;
-        self.saved = Some((self.state.step, self.state.closed_at));
-        Ok(())
     }
 }
 
@@ -667,6 +624,8 @@ impl<'a, M: Module> Session<'a, M> {
             optimizer,
             average,
             saved: checkpoint.as_ref().map(|_| (state.step, state.closed_at)),
+            saved_at: Instant::now(),
+            held: None,
             state,
             log,
             safe: Safe::default(),

@@ -6,14 +6,14 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use firebox_core::{Event, Key, Requests, Silent};
 use firebox_train::{
-    CheckpointConfig, CheckpointError, Data, Keep, Outcome, Pretraining, Run, TrainConfig,
-    TrainError, checkpoints, load_weights, train,
+    AdamWConfig, CheckpointConfig, CheckpointError, Data, Keep, Optimizer, Outcome, Pretraining,
+    Run, TrainConfig, TrainError, checkpoints, load_weights, train,
 };
-use support::{Plan, SEED, ToMean, Warnings, autoencoder, loader, point, steps, weights};
+use support::{Plan, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights};
 
 fn config(keep: Keep) -> TrainConfig {
     TrainConfig {
@@ -271,4 +271,102 @@ fn the_first_version_is_read_and_a_later_one_refused() {
     load("\"version\": 1").unwrap();
     let message = load("\"version\": 3").unwrap_err().to_string();
     assert!(message.contains("it is of version 3, this reads 1 to 2"), "{message}");
+}
+
+/// Epochs that are shorter than the pause between two saves.
+fn short_epochs(interval: Option<u64>) -> TrainConfig {
+    let base = config(Keep::BestOnly);
+    let checkpoint = CheckpointConfig { interval, ..base.checkpoint };
+    // So large a rate that some epochs are worse than the best.
+    let adamw = AdamWConfig { learning_rate: 0.1, ..AdamWConfig::default() };
+    TrainConfig { epochs: 8, checkpoint, optimizer: Optimizer::AdamW(adamw), ..base }
+}
+
+/// Steps and hashes of the checkpoints that are there.
+fn hashes(folder: &Path) -> Vec<(u64, Vec<String>)> {
+    let all = checkpoints(&folder.join("checkpoints")).unwrap();
+    let of = |checkpoint: &firebox_train::Checkpoint| {
+        checkpoint.verify().unwrap();
+        let manifest = checkpoint.manifest();
+        let files = manifest.files.iter().filter(|(name, _)| name.ends_with("safetensors"));
+        (manifest.step, files.map(|(_, file)| file.sha256.clone()).collect())
+    };
+    all.iter().map(of).collect()
+}
+
+#[test]
+fn short_epochs_share_a_save_and_the_best_one_remains() {
+    let (loader, validation) = (loader(24, 4), held_out(10));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let run = |interval: Option<u64>| {
+        let folder = tempfile::tempdir().unwrap();
+        let saves = AtomicUsize::new(0);
+        let watch = |event: &Event| {
+            saves.fetch_add(
+                usize::from(matches!(event, Event::Checkpoint { .. })),
+                Ordering::SeqCst,
+            );
+        };
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let trained =
+            plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &short_epochs(interval));
+        let trained = trained.unwrap();
+        let best = trained.summary.best.unwrap().step;
+        (saves.into_inner(), best, weights(&trained.model), hashes(folder.path()))
+    };
+    let (every, shared) = (run(Some(0)), run(None));
+    assert!(every.0 >= 7, "{} saves of eight epochs", every.0);
+    assert_eq!(shared.0, 1, "saves");
+    assert!(every.1 < 48, "the best epoch is not the last one");
+    assert_eq!((every.1, every.2, every.3), (shared.1, shared.2, shared.3));
+}
+
+#[test]
+fn an_interruption_saves_the_best_epoch_that_was_held() {
+    let (loader, validation) = (loader(24, 4), held_out(10));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let config = short_epochs(None);
+    let model = || autoencoder(0.2, 0.1);
+    let whole = tempfile::tempdir().unwrap();
+    let plain = Plan::new(whole.path()).train(model(), &Pretraining, data, &config).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // Within an epoch and at the end of one, with six steps each.
+    for stop_at in [9, 18, 33, 41, 42] {
+        let plan = Plan { stop_at: Some(stop_at), ..Plan::resumed(folder.path()) };
+        let stopped = plan.train(model(), &Pretraining, data, &config).unwrap();
+        assert_eq!(stopped.summary.outcome, Outcome::Interrupted, "at {stop_at}");
+        let there: Vec<u64> = hashes(folder.path()).iter().map(|(step, _)| *step).collect();
+        let best = stopped.summary.best.unwrap().step;
+        assert!(there.contains(&best) && there.contains(&stopped.summary.steps), "{there:?}");
+    }
+    let resumed = Plan::resumed(folder.path()).train(model(), &Pretraining, data, &config).unwrap();
+    assert_eq!(resumed.summary.best, plain.summary.best);
+    assert_eq!(weights(&resumed.model), weights(&plain.model));
+    assert_eq!(steps(folder.path()), steps(whole.path()));
+    assert_eq!(hashes(folder.path()), hashes(whole.path()));
+}
+
+#[test]
+fn a_run_that_was_given_up_saves_nothing() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let folder = tempfile::tempdir().unwrap();
+    let requests = Requests::new();
+    let watch = |event: &Event| {
+        if matches!(event, Event::Step { step: 9, .. }) {
+            requests.give_up();
+        }
+    };
+    let plan =
+        Plan { stop_at: Some(9), requests: &requests, watch: &watch, ..Plan::new(folder.path()) };
+    let config = short_epochs(None);
+    let stopped = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config).unwrap();
+    assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
+    assert_eq!(hashes(folder.path()), []);
+    // Whoever takes it up in spite of that begins it again.
+    let config = TrainConfig { epochs: 2, ..config };
+    let again =
+        Plan::resumed(folder.path()).train(autoencoder(0.2, 0.1), &Pretraining, data, &config);
+    assert_eq!(again.unwrap().summary.steps, 12);
+    assert_eq!(steps(folder.path()).len(), 12);
 }

@@ -24,7 +24,7 @@ use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
 use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, each_task, zeros};
-use weights::{collect_operands, strip_size, update_weights};
+use weights::{Waiting, note_operands, strip_size, update_weights};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -52,8 +52,8 @@ pub(crate) struct Wanted {
     pub(crate) states: bool,
 }
 
-/// Rows, one per sample and step, that are collected before the gradient of the weights is brought
-/// up to date: as many as a first-level cache holds beside the rest.
+/// Words of rows, one row per sample and step, that are collected before the gradient of the weights is
+/// brought up to date: as many as a first-level cache holds beside the rest.
 const ROWS: usize = 128;
 
 /// The gradients of a layer from its inputs, its `output` and what the forward pass saved.
@@ -214,19 +214,21 @@ struct State {
     d_cell: Buffer,
     /// `[block, row, 16]`: the initial cell state.
     cell: Buffer,
-    /// `[block, ROWS + rows, gate, 16]`: gradients of the gates that wait for their part in the
-    /// gradient of the weights.
-    d_gates: Buffer,
-    /// `[strip, ROWS + rows, 6]`: inputs and hidden states of the same rows.
-    operands: Buffer,
+    /// `[block, room, gate, 16]`: gradients of the gates that wait for their part in the gradient of the
+    /// weights.
+    d_gates: Lent,
+    /// `[strip, word, 6]`: words of inputs and hidden states of the same rows.
+    operands: Lent,
+    /// Words of one row of them.
+    row: Lent,
     /// Words of this step's gradients of the gates, `[block, row, pair of gates, 16]`, for the product
-    /// with the weights; and of the waiting rows, two and two, of a block of `d_gates` and of
-    /// `operands`. Empty where the numbers themselves are the words.
-    words: [Buffer; 3],
+    /// with the weights; and of the waiting rows of a block of `d_gates`, two and two. Empty where the
+    /// numbers themselves are the words.
+    words: [Lent; 2],
     /// Rows that `d_gates` and `operands` have room for.
     room: usize,
     /// Rows that wait.
-    waiting: usize,
+    waiting: Vec<Waiting>,
     /// Whether nothing was yet put into the gradient of the weights, which is any numbers before.
     fresh: bool,
 }
@@ -241,11 +243,13 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let (hidden, rows) = (sizes.hidden, tile.rows());
     let mut state = start::<C>(run);
     let steps = tile.steps();
-    let at_rest = at_rest(&sizes, tile, direction, run.inputs.hidden);
+    // A part of its own for the first step saves a product with its state, and reads and writes the
+    // gradient of the weights of the input once more: worth it where these are few.
+    let at_rest = at_rest(&sizes, tile, direction, run.inputs.hidden) && 2 * sizes.input < hidden;
     for index in 0..steps {
         let t = if direction == 1 { index } else { steps - 1 - index };
         let first = index + 1 == steps;
-        if (first && at_rest) || state.waiting + tile.active(t) > state.room {
+        if (first && at_rest) || state.waiting.len() + tile.active(t) > state.room {
             // SAFETY: the features are those that the caller vouches for.
             unsafe { update_weights::<S, C>(run, &mut state, false) };
         }
@@ -255,8 +259,7 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
             product::<S, C>(run, t, &mut state, !first || run.wanted.states);
         }
         // SAFETY: as above.
-        unsafe { collect_operands::<S>(run, t, &mut state) };
-        state.waiting += tile.active(t);
+        unsafe { note_operands::<S>(run, t, &mut state) };
         if run.wanted.input {
             input_gradient(run, t, &state);
         }
@@ -281,23 +284,20 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
     let columns = backward_columns(&sizes, run.wanted.input);
-    let room = ROWS.max(rows);
+    let room = (C::PAIR * ROWS).max(rows);
     let strips = Strips::new(&sizes).count();
     let mut state = State {
         back: Buffer::zeros(rows * columns),
         columns,
         d_cell: Buffer::zeros(rows * padded),
         cell: Buffer::zeros(rows * padded),
-        d_gates: Buffer::zeros(sizes.blocks() * room * GATES),
-        operands: Buffer::zeros(strips * strip_size(room)),
-        words: [
-            sizes.blocks() * rows * GATES / 2,
-            room.div_ceil(2) * GATES,
-            strips * strip_size(room.div_ceil(2)),
-        ]
-        .map(|count| Buffer::zeros((C::PAIR - 1) * count)),
+        d_gates: Lent::take(sizes.blocks() * room * GATES),
+        operands: Lent::take(strips * strip_size(room.div_ceil(C::PAIR))),
+        row: Lent::take(sizes.input.max(hidden)),
+        words: [sizes.blocks() * rows * GATES / 2, room.div_ceil(2) * GATES]
+            .map(|count| Lent::take((C::PAIR - 1) * count)),
         room,
-        waiting: 0,
+        waiting: Vec::with_capacity(room),
         fresh: true,
     };
     for (row, sample) in tile.samples.iter().enumerate() {
@@ -348,7 +348,7 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
     // Samples that were already running at the step before; the others start at this one.
     let continued = previous.map_or(0, |t| tile.active(t)).min(running);
     let (d_cell, d_gates) = (state.d_cell.get_mut(), state.d_gates.get_mut());
-    let words = state.words[0].get_mut();
+    let (words, waiting) = (state.words[0].get_mut(), state.waiting.len());
     let kept = GATES / C::PAIR;
     for block in 0..sizes.blocks() {
         let row_of = |t: usize| tile.start(t) * sizes.blocks() + block * tile.active(t);
@@ -366,8 +366,7 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
                 before,
                 d_hidden: &back[row * columns + block * BLOCK..][..BLOCK],
                 d_cell: &mut d_cell[(block * tile.rows() + row) * BLOCK..][..BLOCK],
-                d_gates: &mut d_gates[(block * state.room + state.waiting + row) * GATES..]
-                    [..GATES],
+                d_gates: &mut d_gates[(block * state.room + waiting + row) * GATES..][..GATES],
                 words: match C::PAIR {
                     1 => &mut [],
                     _ => &mut words[(block * tile.rows() + row) * kept..][..kept],
@@ -446,7 +445,7 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
     let row_words = GATES / C::PAIR;
     let gate_rows = blocks * row_words;
     let (d_gates, block_rows) = match C::PAIR {
-        1 => (&state.d_gates.get()[state.waiting * GATES..], state.room),
+        1 => (&state.d_gates.get()[state.waiting.len() * GATES..], state.room),
         _ => (state.words[0].get(), tile.rows()),
     };
     let back = state.back.get_mut();
@@ -474,6 +473,8 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
             unsafe {
                 match width {
                     4 => product_tile::<S, C, M, 4>(operands),
+                    3 => product_tile::<S, C, M, 3>(operands),
+                    2 => product_tile::<S, C, M, 2>(operands),
                     _ => product_tile::<S, C, M, 1>(operands),
                 }
             }

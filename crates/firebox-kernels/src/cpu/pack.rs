@@ -76,13 +76,16 @@ pub(super) fn backward_columns(sizes: &Sizes, input: bool) -> usize {
     sizes.padded() + if input { sizes.input.next_multiple_of(BLOCK) } else { 0 }
 }
 
-/// Where the panel that starts with block `block` of columns begins, and how many blocks wide it
-/// is: four, or one where fewer than four are left.
+/// How many blocks wide the next panel is: four, or what is left, but for five, which are three and two.
+/// Of one block alone there are too few sums to keep a core busy.
 pub(super) fn panel_width(blocks_left: usize) -> usize {
-    if blocks_left >= 4 { 4 } else { 1 }
+    match blocks_left {
+        5 => 3,
+        _ => blocks_left.min(4),
+    }
 }
 
-/// For the backward pass: panels of four blocks of columns (then of one), in each a row for every
+/// For the backward pass: panels of up to four blocks of columns, in each a row for every
 /// gate of every unit in the order `[block, gate, 16]`; with pairs, a row of words for the first two
 /// gates of every unit of a block, then for the other two.
 pub(super) fn backward<C: Compute>(

@@ -15,6 +15,14 @@ use crate::keys::Keys;
 use crate::shared::Shared;
 use crate::stages::{Everyone, Run, begin, failed, started_event, summary_of, trackers};
 
+/// What ends a trial's training before its time.
+#[derive(Default)]
+pub(super) struct Halt {
+    pub(super) stop: Arc<AtomicBool>,
+    /// Whether anybody will go on with it.
+    pub(super) requests: Requests,
+}
+
 /// Everything up to the end of training, for a search: what the training says of itself, or `None` if
 /// it was stopped. A run that was trained before is not trained again.
 pub(super) fn train_only(
@@ -22,7 +30,7 @@ pub(super) fn train_only(
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
-    stop: &Arc<AtomicBool>,
+    halt: &Halt,
     shared: &Shared,
     listener: &dyn Listener,
 ) -> Result<Option<firebox_train::Summary>, PipelineError> {
@@ -34,9 +42,16 @@ pub(super) fn train_only(
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
-    let requests = Requests::new();
     let config = prepared.config();
-    let run = Run { config, device, keys, listener: &all, stop, requests: &requests, shared };
+    let run = Run {
+        config,
+        device,
+        keys,
+        listener: &all,
+        stop: &halt.stop,
+        requests: &halt.requests,
+        shared,
+    };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     let mut work = Work::new(prepared, &folder, path, reasons);
     let chain = prepared.config().pipeline.chain();

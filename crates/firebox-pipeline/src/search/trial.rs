@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener};
 use firebox_search::{StudyError, TrialHandle};
 
-use super::training::train_only;
+use super::training::{Halt, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::shared::Shared;
@@ -29,7 +29,7 @@ struct Watcher<'a, 'study> {
     /// Of the worker.
     stop: &'a AtomicBool,
     /// Of this training.
-    halt: &'a AtomicBool,
+    halt: &'a Halt,
     pruned: AtomicBool,
     /// What kept the study from taking a value.
     failed: Mutex<Option<StudyError>>,
@@ -51,7 +51,7 @@ impl Watcher<'_, '_> {
 impl Listener for Watcher<'_, '_> {
     fn on(&self, event: &Event) {
         if self.stop.load(Ordering::SeqCst) {
-            self.halt.store(true, Ordering::SeqCst);
+            self.halt.stop.store(true, Ordering::SeqCst);
         }
         if let Event::Epoch { epoch, .. } = event {
             self.listener.on(&Event::Progress {
@@ -67,12 +67,14 @@ impl Listener for Watcher<'_, '_> {
                     Ok(false) => {}
                     Ok(true) => {
                         self.pruned.store(true, Ordering::SeqCst);
-                        self.halt.store(true, Ordering::SeqCst);
+                        // Its checkpoints would be removed as soon as they are written.
+                        self.halt.requests.give_up();
+                        self.halt.stop.store(true, Ordering::SeqCst);
                     }
                     Err(error) => {
                         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
                         *failed = Some(error);
-                        self.halt.store(true, Ordering::SeqCst);
+                        self.halt.stop.store(true, Ordering::SeqCst);
                     }
                 }
             }
@@ -106,7 +108,7 @@ pub(super) fn run(
     let prepared = Prepared::of(name, config).settled(device)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
-    let halt = Arc::new(AtomicBool::new(false));
+    let halt = Halt::default();
     let (trained, pruned, failed) = {
         let watcher = Watcher {
             trial: Mutex::new(trial),

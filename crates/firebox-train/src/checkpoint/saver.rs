@@ -25,9 +25,7 @@ pub(crate) struct Job {
     pub(crate) score: Option<f64>,
     /// The history, whose lines must be on disk before the checkpoint that counts on them.
     pub(crate) history: File,
-    /// When training stopped for this save.
-    pub(crate) since: Instant,
-    /// Time that training stood still before the job was handed over.
+    /// Time that training has stood still for it.
     pub(crate) blocked: Duration,
 }
 
@@ -75,7 +73,7 @@ impl<'a> Writer<'a> {
         let saved = write(&self.folder, &job.snapshot, &job.state, job.kind, job.score)?;
         self.tidy(job.state.rollback, false)?;
         let write_time = start.elapsed();
-        let blocked = if self.asynchronous { job.blocked } else { job.since.elapsed() };
+        let blocked = if self.asynchronous { job.blocked } else { job.blocked + write_time };
         self.listener.on(&Event::Checkpoint {
             step: job.state.step,
             path: saved.path().display().to_string(),
@@ -183,7 +181,7 @@ impl<'a> Saver<'a> {
     }
 
     /// Writes a checkpoint or hands it over. [`Saver::wait`] must have been called.
-    pub(crate) fn save(&mut self, mut job: Job) -> Result<(), CheckpointError> {
+    pub(crate) fn save(&mut self, job: Job) -> Result<(), CheckpointError> {
         match &mut self.route {
             Route::Inline(writer) => {
                 let times = writer.save(&job)?;
@@ -191,7 +189,6 @@ impl<'a> Saver<'a> {
                 Ok(())
             }
             Route::Background { jobs, busy, .. } => {
-                job.blocked = job.since.elapsed();
                 *busy = true;
                 jobs.send(job).map_err(|_| CheckpointError::Thread)
             }

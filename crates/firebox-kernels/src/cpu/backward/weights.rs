@@ -10,40 +10,106 @@ use crate::cpu::forward::prefetch;
 use crate::cpu::pack::{STRIP, Strips};
 use crate::cpu::simd::{Simd, pair};
 
-/// Puts the inputs and the hidden states before step `t` beside the gradients of its gates.
+/// Where the operands of a row that waits are: its input, and the hidden state before its step.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    /// Where its input begins.
+    input: usize,
+    /// Whether its state is an initial one, and not an output of the step before.
+    initial: bool,
+    /// Where its state begins among those.
+    state: usize,
+}
+
+/// Notes where the inputs and the hidden states before step `t` are, of the same rows as the gradients of
+/// its gates.
 ///
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn collect_operands<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
+pub(super) unsafe fn note_operands<S: Simd>(run: &Run<'_>, t: usize, state: &mut State) {
     let Run { sizes, tile, direction, inputs, output, .. } = *run;
-    let hidden = sizes.hidden;
-    let strips = Strips::new(&sizes);
     let previous = before(run, t);
-    let next = previous.and_then(|t| before(run, t));
     let continued = previous.map_or(0, |t| tile.active(t));
-    let (room, waiting) = (state.room, state.waiting);
-    let operands = state.operands.get_mut();
     for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
-        let at = |strip: usize| strip * strip_size(room) + (waiting + row) * STRIP;
-        let x = &inputs.input[sizes.input(*sample, t)..][..sizes.input];
-        copy_strips(x, &mut operands[at(0)..], room);
-        let h = match previous {
-            Some(t) if row < continued => &output[sizes.output(*sample, t, direction)..][..hidden],
-            _ => &inputs.hidden[sizes.state(*sample, direction)..][..hidden],
+        let input = sizes.input(*sample, t);
+        let (initial, at) = match previous {
+            Some(t) if row < continued => (false, sizes.output(*sample, t, direction)),
+            _ => (true, sizes.state(*sample, direction)),
         };
-        let first = strips.first_hidden();
-        copy_strips(h, &mut operands[at(first)..], room);
-        operands[at(first + hidden / STRIP) + hidden % STRIP] = 1.0;
+        state.waiting.push(Waiting { input, initial, state: at });
         // SAFETY: the features are those that the caller vouches for.
         unsafe {
-            if let Some(t) = previous {
-                prefetch::<S>(inputs.input, sizes.input(*sample, t), sizes.input);
-            }
-            if let Some(t) = next {
-                prefetch::<S>(output, sizes.output(*sample, t, direction), hidden);
+            prefetch::<S>(inputs.input, input, sizes.input);
+            prefetch::<S>(if initial { inputs.hidden } else { output }, at, sizes.hidden);
+        }
+    }
+}
+
+/// Words of the operands of the waiting rows, the first half of them packed with the second half if
+/// operands are pairs, strip by strip.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
+    let Run { sizes, inputs, output, .. } = *run;
+    let (input, hidden) = (sizes.input, sizes.hidden);
+    let first = Strips::new(&sizes).first_hidden();
+    let words = state.waiting.len().div_ceil(C::PAIR);
+    let room = state.room.div_ceil(C::PAIR);
+    let to = state.operands.get_mut();
+    let row = state.row.get_mut();
+    let of = |row: &Waiting| {
+        let states = if row.initial { inputs.hidden } else { output };
+        (&inputs.input[row.input..][..input], &states[row.state..][..hidden])
+    };
+    for word in 0..words {
+        let (x, h) = of(&state.waiting[word]);
+        let second = state.waiting.get(word + words).filter(|_| C::PAIR > 1).map(of);
+        let [to_x, to_h] = [0, first].map(|strip| strip * strip_size(room) + word * STRIP);
+        if C::PAIR == 1 {
+            copy_strips(x, &mut to[to_x..], room);
+            copy_strips(h, &mut to[to_h..], room);
+        } else {
+            // SAFETY: the features are those that the caller vouches for.
+            unsafe {
+                pair_numbers::<S>(x, second.map(|(x, _)| x), &mut row[..input]);
+                copy_strips(&row[..input], &mut to[to_x..], room);
+                pair_numbers::<S>(h, second.map(|(_, h)| h), &mut row[..hidden]);
+                copy_strips(&row[..hidden], &mut to[to_h..], room);
             }
         }
+        let ones = match C::PAIR {
+            1 => 1.0,
+            _ => pair(1.0, if second.is_some() { 1.0 } else { 0.0 }),
+        };
+        to[(first + hidden / STRIP) * strip_size(room) + word * STRIP + hidden % STRIP] = ones;
+    }
+}
+
+/// Words of the numbers of two rows, or of one row and zeros.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pair_numbers<S: Simd>(low: &[f32], high: Option<&[f32]>, to: &mut [f32]) {
+    let low = &low[..to.len()];
+    let Some(high) = high else {
+        return low.iter().zip(to).for_each(|(low, to)| *to = pair(*low, 0.0));
+    };
+    let high = &high[..to.len()];
+    let mut at = 0;
+    while at + S::LANES <= to.len() {
+        // SAFETY: `at + LANES` is within all three.
+        unsafe {
+            let word = S::pair(S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            S::store(to.as_mut_ptr().add(at), word);
+        }
+        at += S::LANES;
+    }
+    for (index, to) in to.iter_mut().enumerate().skip(at) {
+        *to = pair(low[index], high[index]);
     }
 }
 
@@ -86,23 +152,18 @@ pub(super) unsafe fn update_weights<S: Simd, C: Compute>(
     let (strips, fresh) = (layout.count(), std::mem::take(&mut state.fresh));
     // The bias lies in the last strip.
     let skipped = layout.first_hidden()..if at_rest && !fresh { strips - 1 } else { 0 };
-    let (room, count) = (state.room, std::mem::take(&mut state.waiting));
-    let [_, gate_words, operand_words] = &mut state.words;
-    if C::PAIR > 1 {
-        for strip in 0..strips {
-            let from = &state.operands.get()[strip * strip_size(room)..][..count * STRIP];
-            let to = &mut operand_words.get_mut()[strip * strip_size(room.div_ceil(2))..];
-            // SAFETY: the features are those that the caller vouches for.
-            unsafe { pair_rows::<S>(from, STRIP, to) };
-        }
-    }
+    // SAFETY: the features are those that the caller vouches for.
+    unsafe { fill_operands::<S, C>(run, state) };
+    let (room, count) = (state.room, state.waiting.len());
+    state.waiting.clear();
+    let [_, gate_words] = &mut state.words;
     for block in 0..run.sizes.blocks() {
         let mut d_gates = &state.d_gates.get()[block * state.room * GATES..][..count * GATES];
-        let mut operands = state.operands.get();
+        let operands = state.operands.get();
         if C::PAIR > 1 {
             // SAFETY: as above.
             unsafe { pair_rows::<S>(d_gates, GATES, gate_words.get_mut()) };
-            (d_gates, operands) = (gate_words.get(), operand_words.get());
+            d_gates = gate_words.get();
         }
         let (room, count) = (room.div_ceil(C::PAIR), count.div_ceil(C::PAIR));
         let d_weights = &mut run.d_weights[block * strips * STRIP * GATES..];

@@ -1,0 +1,126 @@
+//! When a training is saved, and what is held in memory until then. Files are written in
+//! `checkpoint/`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use tracing::info_span;
+
+use super::Session;
+use crate::TrainError;
+use crate::checkpoint::{Job, Kind, Saver, folder_name};
+use crate::config::{CHECKPOINT_INTERVAL, CheckpointConfig, Keep, NonFinite};
+use crate::run::{CHECKPOINT_FOLDER, Outcome};
+use crate::snapshot::Snapshot;
+
+impl<M: Module> Session<'_, M> {
+    /// Whether this step is one that the configuration saves by its number.
+    pub(super) fn save_is_due(&self) -> bool {
+        let every = match self.config.checkpoint.keep {
+            Keep::EverySteps(steps) => Some(steps),
+            _ => None,
+        };
+        let step = self.state.step;
+        [every, self.config.checkpoint.resume_every]
+            .into_iter()
+            .flatten()
+            .any(|n| step.is_multiple_of(n))
+    }
+
+    /// Saves after an interruption, and waits until it is on disk.
+    pub(super) fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
+        saver.wait()?;
+        let saved = self.saved == Some((self.state.step, self.state.closed_at));
+        if !saved && !self.run.requests.is_given_up() {
+            self.save(saver, Kind::Interrupt, None)?;
+        }
+        saver.wait()?;
+        Ok(Outcome::Interrupted)
+    }
+
+    /// Saves the epoch that was just closed, or holds it until the next save.
+    pub(super) fn save_epoch(
+        &mut self,
+        saver: &mut Saver<'_>,
+        score: Option<f64>,
+        finished: bool,
+    ) -> Result<(), TrainError> {
+        let CheckpointConfig { keep, interval, .. } = self.config.checkpoint;
+        let due = self.save_is_due();
+        if keep != Keep::BestOnly || self.config.non_finite == NonFinite::Rollback {
+            let wanted = keep.saves_epochs() || due || finished;
+            return if wanted { self.save(saver, Kind::Epoch, score) } else { Ok(()) };
+        }
+        let best = self.state.best.is_some_and(|best| best.step == self.state.step);
+        if finished {
+            saver.wait()?;
+        }
+        if finished && !best && (self.held.is_some() || self.best_is_saved()) {
+            let held = self.held.take();
+            return held.map_or(Ok(()), |held| self.hand_over(saver, held));
+        }
+        let pause = Duration::from_secs(interval.unwrap_or(CHECKPOINT_INTERVAL));
+        if finished || due || self.saved_at.elapsed() >= pause {
+            return self.save(saver, Kind::Epoch, score);
+        }
+        if best {
+            let _checkpoint = info_span!("checkpoint").entered();
+            self.held = Some(self.copy(Kind::Epoch, score, Instant::now())?);
+        }
+        Ok(())
+    }
+
+    /// Whether the checkpoint of the best epoch is there.
+    fn best_is_saved(&self) -> bool {
+        let folder = self.run.folder.join(CHECKPOINT_FOLDER);
+        self.state.best.is_some_and(|best| folder.join(folder_name(best.step)).is_dir())
+    }
+
+    /// Saves what there is now, and before it what is held, unless this takes its place.
+    pub(super) fn save(
+        &mut self,
+        saver: &mut Saver<'_>,
+        kind: Kind,
+        score: Option<f64>,
+    ) -> Result<(), TrainError> {
+        let since = Instant::now();
+        let _checkpoint = info_span!("checkpoint").entered();
+        let now = (self.state.step, self.state.closed_at);
+        if let Some(held) = self.held.take() {
+            let best = self.state.best.is_some_and(|best| best.step == self.state.step);
+            let same = (held.state.step, held.state.closed_at) == now;
+            if same || !(best && kind == Kind::Epoch) {
+                self.hand_over(saver, held)?;
+            }
+            if same {
+                return Ok(());
+            }
+        }
+        // There is never more than one copy besides the one that is held.
+        saver.wait()?;
+        let job = self.copy(kind, score, since)?;
+        self.hand_over(saver, job)
+    }
+
+    /// A copy of what there is now, for which training stands still `since` then.
+    fn copy(&mut self, kind: Kind, score: Option<f64>, since: Instant) -> Result<Job, TrainError> {
+        let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
+        if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
+            self.safe.take(&mut self.state.rollback, self.state.step, &snapshot);
+        }
+        self.state.history_bytes = self.log.bytes();
+        self.state.averaged = self.average.count;
+        let (state, history) = (self.state.clone(), self.log.handle()?);
+        Ok(Job { snapshot, state, kind, score, history, blocked: since.elapsed() })
+    }
+
+    fn hand_over(&mut self, saver: &mut Saver<'_>, mut job: Job) -> Result<(), TrainError> {
+        let since = Instant::now();
+        saver.wait()?;
+        job.blocked += since.elapsed();
+        self.saved = Some((job.state.step, job.state.closed_at));
+        self.saved_at = Instant::now();
+        Ok(saver.save(job)?)
+    }
+}
