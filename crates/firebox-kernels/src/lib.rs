@@ -141,7 +141,7 @@ pub use max_pool::max_pool1d;
 pub use noise::GaussianNoise;
 pub use norm::layer_norm;
 pub use optimizer::{
-    Clip, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach,
-    squared_norm, update_on_device, update_parameters,
+    Clip, DeviceConstants, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
+    add_scaled, approach, squared_norm, update_on_device, update_parameters,
 };
 pub use recompute::{recomputed, recomputes_on};

@@ -27,7 +27,7 @@ use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, is_flex, own};
 use crate::profile::kernel_span;
 
-pub use device::{DeviceStep, update_on_device};
+pub use device::{DeviceConstants, DeviceStep, update_on_device};
 
 type Primitive = FloatTensor<Flex>;
 

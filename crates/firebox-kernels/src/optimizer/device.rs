@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
 
-/// [`StepState`] in the memory of a device; each is `[1]`, in f32 and in no graph.
+/// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
 #[derive(Clone, Debug)]
 pub struct DeviceStep {
     /// As [`StepState::learning_rate`].
@@ -16,7 +16,15 @@ pub struct DeviceStep {
     pub squared_norm: Tensor<1>,
     /// As [`StepState::updates`]; exact up to 2²⁴.
     pub updates: Tensor<1>,
+    /// What stays the same from step to step.
+    pub constants: DeviceConstants,
 }
+
+/// The parameters' rates, weight decays and missed updates in the memory of a device: put there by the
+/// first step, and again by one that finds others. A step that finds the same writes nothing to the
+/// device, as a captured graph of launches demands.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceConstants(#[cfg(feature = "cube")] Option<(Vec<f32>, Tensor<2>)>);
 
 impl DeviceStep {
     /// The same state on a device.
@@ -29,6 +37,7 @@ impl DeviceStep {
             loss_scale: one(state.loss_scale),
             squared_norm: one(state.squared_norm),
             updates: one(state.updates as f64),
+            constants: DeviceConstants::default(),
         }
     }
 
@@ -75,12 +84,12 @@ pub fn update_on_device(
     updates.iter().for_each(|update| check(rule, update));
     #[cfg(feature = "cube")]
     if let UpdateRule::AdamW { betas, eps } = *rule
-        && let Some(constants) = super::gpu::constants(&updates)
+        && !updates.is_empty()
         && super::gpu::takes(
             updates.iter().flat_map(ParameterUpdate::tensors).chain(step.tensors()),
         )
     {
-        return on_gpu(betas, eps, clip, step, constants, updates);
+        return on_gpu(betas, eps, clip, step, updates);
     }
     let state = step.read();
     let updates = super::update_parameters(rule, clip, &state, updates);
@@ -96,12 +105,31 @@ impl DeviceStep {
 }
 
 #[cfg(feature = "cube")]
+impl DeviceConstants {
+    /// Those of the updates, `[parameters, 3]`: as they are there, if they are.
+    fn of(&mut self, updates: &[ParameterUpdate], device: &Device) -> Tensor<2> {
+        let rows = updates.iter().flat_map(|update| {
+            [update.rate as f32, update.weight_decay as f32, update.missed as f32]
+        });
+        let rows: Vec<f32> = rows.collect();
+        match &self.0 {
+            Some((known, tensor)) if *known == rows => tensor.clone(),
+            _ => {
+                let data = TensorData::new(rows.clone(), [updates.len(), 3]);
+                let tensor = Tensor::from_data(data, (device, DType::F32));
+                self.0 = Some((rows, tensor.clone()));
+                tensor
+            }
+        }
+    }
+}
+
+#[cfg(feature = "cube")]
 fn on_gpu(
     betas: [f64; 2],
     eps: f64,
     clip: Clip,
-    step: DeviceStep,
-    constants: Tensor<2>,
+    mut step: DeviceStep,
     mut updates: Vec<ParameterUpdate>,
 ) -> (DeviceStep, Vec<ParameterUpdate>) {
     use crate::cube::{AdamWSettings, OptimizerOps, StepNumbers};
@@ -111,6 +139,7 @@ fn on_gpu(
         Clip::Norm(norm) => (norm as f32, f32::MAX),
         Clip::Value(limit) => (f32::MAX, limit as f32),
     };
+    let constants = step.constants.of(&updates, &step.updates.device());
     let counted = <burn::backend::Dispatch as OptimizerOps>::firebox_step_numbers(
         step.learning_rate.clone().into_dispatch(),
         step.loss_scale.clone().into_dispatch(),

@@ -86,14 +86,3 @@ pub(super) fn by_numbers(numbers: Tensor<2>, updates: &mut [ParameterUpdate]) {
         update.moments = changed.by_ref().take(2).collect();
     }
 }
-
-/// The constants of each parameter for the numbers of a step, `[parameters, 3]`: rate, weight decay
-/// and missed updates.
-pub(super) fn constants(updates: &[ParameterUpdate]) -> Option<Tensor<2>> {
-    let device = updates.first()?.parameter.device();
-    let rows: Vec<f32> = updates
-        .iter()
-        .flat_map(|update| [update.rate as f32, update.weight_decay as f32, update.missed as f32])
-        .collect();
-    Some(Tensor::from_data(TensorData::new(rows, [updates.len(), 3]), &device))
-}

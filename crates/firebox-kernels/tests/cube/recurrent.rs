@@ -496,6 +496,9 @@ fn mismatches_are_refused_with_shapes_before_anything_runs() {
             module.forward(Tensor::zeros([2, 5, 4], &device), None, None, None);
         });
         assert!(wrong.contains("[2, 5, 4]"), "{wrong}");
+        if let Err(error) = GpuKernels::of_layer(&device, DType::F32, 1, 2, 4) {
+            return println!("skipped: {error}");
+        }
         let wrong = message(&|| {
             let state = LstmState {
                 hidden: Tensor::zeros([1, 2, 4], &Device::flex()),
