@@ -23,11 +23,12 @@ import numpy as np
 import compare
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("data", "gather", "stream", "ingest", "larger", "start")
+SUITES = ("data", "gather", "stream", "ingest", "larger", "start", "wait")
 
 
 def measured(command, environment=None):
-    """The cases that a program prints, and its peak resident memory, that of its workers included."""
+    """The cases that a program prints, and its peak resident memory in MiB, that of its largest worker
+    included where it has any."""
     print("$", " ".join(map(str, command)), file=sys.stderr, flush=True)
     child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True,
                              env={**os.environ, **(environment or {})})
@@ -36,6 +37,13 @@ def measured(command, environment=None):
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, f"{command[0]} ended with {child.returncode}"
     return {line["case"]: line for line in lines}, usage.ru_maxrss / 1024
+
+
+def alone(command, runs=7):
+    """The one case of a process of its own, with the peak of its resident memory."""
+    lines, peak = measured(command, {"RUNS": str(runs)})
+    [line] = lines.values()
+    return {**line, "peak": peak}
 
 
 def make_clips(folder, count):
@@ -112,6 +120,7 @@ def main():
             f"≥ {aim}", ratio >= aim)
 
     def memory(what, ours, theirs):
+        ours, theirs = ours["peak"], theirs["peak"]
         say(f"peak resident memory, {what}", f"{ours:.0f} MiB", f"{theirs:.0f} MiB",
             f"{ours / theirs:.2f}", "< 1", ours < theirs)
 
@@ -120,9 +129,9 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         program = given.program or compare.build()
         torch = [sys.executable, HERE / "peers" / "torch_loader.py"]
-        if "data" in given.only or "gather" in given.only:
+        if "data" in given.only:
             compare.make_bars(folder, given.bars)
-            ours, resident = measured([program, "data", folder])
+            ours, _ = measured([program, "data", folder])
             copy, read = ours["memory/copy-to-batch"], ours["cache/read-f32"]
             share = rate(read) / rate(copy)
             say("cache read in order, f32, beside a copy of memory",
@@ -133,45 +142,55 @@ def main():
             seconds = augment["seconds"] * 59_365 / windows
             say("augmentation of 59,365 × 105 × 4, four versions", f"{seconds:.3f} s", "", "", "< 1 s",
                 seconds < 1)
-            stream = max((ours[f"load/epoch-{workers}-workers"] for workers in (0, 1, 2)), key=rate)
-            for place in ("memory", "device"):
-                ratio = rate(ours[f"load/epoch-{place}"]) / rate(ours["load/epoch-0-workers"])
-                print(f"epoch from {place} beside streaming without workers: {ratio:.2f}")
-            if "gather" in given.only:
-                theirs, peer = measured([*torch, "gather", folder])
-                faster("batches of R1's shape beside one NumPy index each", stream,
-                       theirs["gather/numpy-index"], 3)
-                faster("batches of R1's shape beside a loader of samples", stream,
-                       max((theirs[f"gather/per-sample-{w}-workers"] for w in (0, 2)), key=rate), 20)
-                memory("R1", resident, peer)
+        if "gather" in given.only:
+            compare.make_bars(folder, given.bars)
+            measured([program, "gather", "make", folder])
+            ours = {name: alone([program, "gather", name, folder])
+                    for name in ("auto", "stream-0", "stream-1", "stream-2", "memory", "device")}
+            # The same number of windows, in one array in memory.
+            peer = {name: alone([*torch, "gather", name, folder, ours["auto"]["rows"]])
+                    for name in ("numpy-index", "torch-index", "per-sample-0", "per-sample-2")}
+            streamed = max((ours[f"stream-{workers}"] for workers in (0, 1, 2)), key=rate)
+            loader = max((peer[f"per-sample-{workers}"] for workers in (0, 2)), key=rate)
+            for how, line in (("as `auto` has them", ours["auto"]), ("streamed", streamed)):
+                what = f"batches of R1's shape, {how} ({line['case'].partition('/')[2]})"
+                faster(f"{what}, beside one NumPy index each", line, peer["numpy-index"], 3)
+                faster(f"{what}, beside a loader of samples", line, loader, 20)
+            for name in ("stream-0", "stream-1", "stream-2", "memory", "device"):
+                faster(f"the same, {name}, beside one PyTorch index each", ours[name],
+                       peer["torch-index"], 3)
+            memory("R1's shape, as `auto` has it, beside the array", ours["auto"], peer["numpy-index"])
+            memory("R1's shape, as `auto` has it, beside the loader", ours["auto"], loader)
         if "stream" in given.only:
             make_clips(folder, given.clips)
-            ours, resident = measured([program, "stream", folder])
-            theirs, peer = measured([*torch, "stream", folder])
-            best = max((theirs[f"stream/f32-{workers}-workers"] for workers in (0, 2)), key=rate)
-            faster("clips of 2 MB, f32, 2 workers, beside a tuned DataLoader",
-                   ours["stream/f32-2-workers"], best, 5)
-            for name in ("f16", "bf16"):
-                faster(f"the same stored as {name}", ours[f"stream/{name}-2-workers"], best, 5)
-            line = ours["convert/f32"]
+            made, _ = measured([program, "stream", "make", folder])
+            peer = max((alone([*torch, "stream", workers, folder]) for workers in (0, 2)), key=rate)
+            for name in ("f32", "f16", "bf16"):
+                ours = alone([program, "stream", f"{name}-2", folder])
+                faster(f"clips of 2 MB, {name}, 2 workers, beside a tuned DataLoader", ours, peer, 5)
+                memory(f"clips, {name}", ours, peer)
+            line = made["convert/f32"]
             print(f"conversion: {line['bytes'] / line['seconds'] / 1e6:.0f} MB/s")
-            memory("clips", resident, peer)
         if "ingest" in given.only:
             make_many(folder, given.many)
-            ours, resident = measured([program, "ingest", folder])
-            theirs, peer = measured([*torch, "ingest", folder])
             for name in ("csv", "parquet"):
-                read, hashed = ours[f"many/read-{name}"], ours[f"many/hash-{name}"]
-                alone = theirs[f"many/read-{name}"]
-                assert abs(read["check"] - alone["check"]) < 1e-6 * abs(alone["check"]), name
+                ours = {what: alone([program, "ingest", f"{what}-{name}", folder])
+                        for what in ("hash", "read", "all", "again")}
+                peer = alone([*torch, "ingest", name, folder])
+                read, hashed = ours["read"], ours["hash"]
+                assert abs(read["check"] - peer["check"]) < 1e-6 * abs(peer["check"]), name
                 for what, seconds in (("checks", read["seconds"]),
                                       ("checks and key", read["seconds"] + hashed["seconds"])):
-                    ratio = seconds / alone["seconds"]
+                    ratio = seconds / peer["seconds"]
                     say(f"ingestion of {read['rows']:,} bars, {name}, {what}", f"{seconds:.2f} s",
-                        f"{alone['seconds']:.2f} s", f"{ratio:.2f}", "≤ 1.3", ratio <= 1.3)
-                print(f"{name}: with the cache written {ours[f'many/all-{name}']['seconds']:.2f} s, "
-                      f"from the cache {ours[f'many/again-{name}']['seconds']:.2f} s")
-            memory("ingestion", resident, peer)
+                        f"{peer['seconds']:.2f} s", f"{ratio:.2f}", "≤ 1.3", ratio <= 1.3)
+                # A command reads its files once: what an allocator keeps for the next time is left out.
+                once = alone([*torch, "ingest", name, folder], 1)
+                for what, where in (("read", "memory"), ("all", "the store")):
+                    memory(f"ingestion into {where}, {name}",
+                           alone([program, "ingest", f"{what}-{name}", folder], 1), once)
+                print(f"{name}: with the cache written {ours['all']['seconds']:.2f} s, "
+                      f"from the cache {ours['again']['seconds']:.2f} s")
         if "larger" in given.only:
             ours, _ = measured([program, "larger", given.larger, folder])
             for name, line in ours.items():
@@ -179,6 +198,16 @@ def main():
                 say(f"{name}: {line['bytes'] / 1e9:.0f} GB, {line['bytes'] / line['seconds'] / 1e6:.0f} MB/s",
                     f"{line['anonymous_bytes'] / 1e6:.0f} MB anonymous", "", f"{share:.2f}", "≤ 0.1",
                     share <= 0.1)
+        if "wait" in given.only:
+            compare.make_bars(folder, given.bars)
+            line = alone([program, "wait", folder])
+            step, without = line["step_milliseconds"], line["without_loader_milliseconds"]
+            share = 100 * line["waiting"]
+            say("main job on the CPU: waiting for data", f"{share:.2f} % of {step:.0f} ms", "", "",
+                "< 1 %", share < 1)
+            more = 100 * (step / without - 1)
+            say("main job on the CPU: the step beside one with the same batch each time",
+                f"{step:.1f} ms", f"{without:.1f} ms", f"{more:+.2f} %", "within 1 %", abs(more) < 1)
         if "start" in given.only:
             firebox = given.firebox or compare.build("firebox")
             seconds = start_up(folder, firebox)

@@ -1,21 +1,24 @@
-"""The loading work of `firebox-benches` with PyTorch and NumPy: one JSON line for each case.
+"""The loading work of `firebox-benches` with PyTorch and NumPy: one JSON line for the case, which has a
+process of its own so that its memory can be told.
 
-Usage: torch_loader.py SUITE FOLDER, with SUITE one of
-- stream: the arrays of clips/, `np.load(mmap_mode="r")` in a Dataset, through a DataLoader as tuned as
-  its documentation has it (2 persistent workers, prefetch 4, pinned where there is a device to pin for);
-- gather: batches of R1's shape out of one array in memory, by one index per batch, and by a Dataset of
-  samples through a DataLoader;
-- ingest: polars reading many.csv and many.parquet, and nothing else.
+Usage: torch_loader.py SUITE CASE FOLDER [ROWS], with SUITE and CASE one of
+- stream 0 or 2: the arrays of clips/, `np.load(mmap_mode="r")` in a Dataset, through a DataLoader as
+  tuned as its documentation has it (so many persistent workers, prefetch 4, pinned where there is a
+  device to pin for);
+- gather: batches of R1's shape out of one array of ROWS windows in memory, by one index per batch
+  (numpy-index, torch-index), and by a Dataset of samples through a DataLoader (per-sample-0 or -2);
+- ingest csv or parquet: polars reading many.csv or many.parquet, and nothing else.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
-RUNS, SEED = 7, 1337
+RUNS, SEED = int(os.environ.get("RUNS", 7)), 1337
 
 
 def case(name, run):
@@ -30,7 +33,7 @@ def case(name, run):
                       "rows": rows, "bytes": size, "check": float(check)}), flush=True)
 
 
-def stream(folder):
+def stream(workers, folder):
     import torch
 
     class Clips(torch.utils.data.Dataset):
@@ -47,29 +50,30 @@ def stream(folder):
 
     clips = Clips()
     pinned = torch.cuda.is_available()
-    for workers in (0, 2):
-        options = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
-        loader = torch.utils.data.DataLoader(
-            clips, batch_size=16, shuffle=True, num_workers=workers, pin_memory=pinned, **options)
+    workers = int(workers)
+    options = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
+    loader = torch.utils.data.DataLoader(
+        clips, batch_size=16, shuffle=True, num_workers=workers, pin_memory=pinned, **options)
 
-        def epoch():
-            rows = size = check = 0
-            for batch, indices in loader:
-                rows += len(batch)
-                size += batch.numel() * 4
-                check += int(indices.sum())
-            return rows, size, check
+    def epoch():
+        rows = size = check = 0
+        for batch, indices in loader:
+            rows += len(batch)
+            size += batch.numel() * 4
+            check += int(indices.sum())
+        return rows, size, check
 
-        epoch()  # starts the workers
-        case(f"stream/f32-{workers}-workers", epoch)
+    epoch()  # starts the workers
+    case(f"stream/f32-{workers}-workers", epoch)
 
 
-def gather(_):
+def gather(name, count):
     import torch
 
-    count, batch = 59_365, 512
+    batch = 512
     data = np.random.default_rng(SEED).standard_normal((count, 105, 4), dtype=np.float32)
     generator = np.random.default_rng(SEED)
+    tensor = torch.from_numpy(data)
 
     def numpy_index():
         order = generator.permutation(count)
@@ -77,16 +81,11 @@ def gather(_):
             torch.from_numpy(data[order[start:start + batch]])
         return count, data.nbytes, count
 
-    case("gather/numpy-index", numpy_index)
-    tensor = torch.from_numpy(data)
-
     def torch_index():
         order = torch.randperm(count)
         for start in range(0, count, batch):
             tensor[order[start:start + batch]]
         return count, data.nbytes, count
-
-    case("gather/torch-index", torch_index)
 
     class Windows(torch.utils.data.Dataset):
         def __len__(self):
@@ -95,7 +94,7 @@ def gather(_):
         def __getitem__(self, index):
             return torch.from_numpy(data[index])
 
-    for workers in (0, 2):
+    def per_sample(workers):
         options = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
         loader = torch.utils.data.DataLoader(
             Windows(), batch_size=batch, shuffle=True, num_workers=workers, **options)
@@ -104,23 +103,31 @@ def gather(_):
             rows = sum(len(batch) for batch in loader)
             return rows, data.nbytes, rows
 
-        epoch()
-        case(f"gather/per-sample-{workers}-workers", epoch)
+        epoch()  # starts the workers
+        return epoch
+
+    if name.startswith("per-sample-"):
+        case(f"gather/{name}", per_sample(int(name.rsplit("-")[-1])))
+    else:
+        case(f"gather/{name}", {"numpy-index": numpy_index, "torch-index": torch_index}[name])
 
 
-def ingest(folder):
+def ingest(name, folder):
     import polars as pl
 
-    readers = {"csv": lambda p: pl.read_csv(p, try_parse_dates=True), "parquet": pl.read_parquet}
-    for name, read in readers.items():
-        path = folder / f"many.{name}"
+    read = {"csv": lambda p: pl.read_csv(p, try_parse_dates=True), "parquet": pl.read_parquet}[name]
+    path = folder / f"many.{name}"
 
-        def once():
-            frame = read(path)
-            return len(frame), path.stat().st_size, frame["close"].sum()
+    def once():
+        frame = read(path)
+        return len(frame), path.stat().st_size, frame["close"].sum()
 
-        case(f"many/read-{name}", once)
+    case(f"many/read-{name}", once)
 
 
 if __name__ == "__main__":
-    {"stream": stream, "gather": gather, "ingest": ingest}[sys.argv[1]](Path(sys.argv[2]))
+    suite, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    if suite == "gather":
+        gather(name, int(sys.argv[4]))
+    else:
+        {"stream": stream, "ingest": ingest}[suite](name, folder)

@@ -1,27 +1,24 @@
-//! Ingestion, windows, augmentation, the cache and the loader.
+//! Ingestion, windows, augmentation and the cache. The loader is measured in `gather`.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
-use burn::tensor::Device;
+use anyhow::{Context, bail, ensure};
 use firebox_cache::{Augmenter, PriceScale, Shards, Store, augmented_key};
 use firebox_core::*;
 use firebox_data::{DataConfig, fingerprint, ingest, read};
-use firebox_loader::{
-    LoaderConfig, NormalisedWindows, Position, Source, TrainLoader, TrainResident,
-};
+use firebox_loader::{NormalisedWindows, Source};
 use rayon::prelude::*;
 
 use crate::measure::{Work, case};
 
 /// R1's window, four versions of each, and its batch.
-const RULE: WindowRule = WindowRule { length: 105, stride: 10, whole: false };
-const CHANNELS: usize = 4;
-const WIDTH: usize = RULE.length * CHANNELS;
-const VERSIONS: usize = 4;
-const BATCH: usize = 512;
-const SEED: u64 = 1337;
+pub(crate) const RULE: WindowRule = WindowRule { length: 105, stride: 10, whole: false };
+pub(crate) const CHANNELS: usize = 4;
+pub(crate) const WIDTH: usize = RULE.length * CHANNELS;
+pub(crate) const VERSIONS: usize = 4;
+pub(crate) const BATCH: usize = 512;
+pub(crate) const SEED: u64 = 1337;
 
 /// All cases, in the order in which a run goes through the stages.
 pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
@@ -33,43 +30,45 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     cache(&parts.train, &normaliser)
 }
 
-/// Reading and checking many bars. What is measured apart: the hash of the files, which names the
-/// result, and the result's way onto the disk.
-pub(crate) fn many(folder: &Path) -> anyhow::Result<()> {
-    for name in ["csv", "parquet"] {
-        let file = folder.join(format!("many.{name}"));
-        let bytes = std::fs::metadata(&file).with_context(|| file.display().to_string())?.len();
-        let config = DataConfig::new(&file);
-        let check = |set: &Arc<SeriesSet>| -> anyhow::Result<Work> {
-            let close = set.role(Role::Close).context("no close")?;
-            let check = set.series()[0].values.iter().skip(close).step_by(CHANNELS).sum();
-            Ok(Work { rows: set.steps(), bytes: bytes as usize, check })
-        };
-        let nothing = || Ok(());
-        case(&format!("many/hash-{name}"), nothing, |()| {
+/// Reading and checking many bars: the case `read-csv` or `read-parquet`. What is measured apart: the hash
+/// of the files, which names the result (`hash-`), the result's way onto the disk (`all-`), and from there
+/// (`again-`).
+pub(crate) fn many(name: &str, folder: &Path) -> anyhow::Result<()> {
+    let (what, format) = name.split_once('-').context("a case, such as read-csv")?;
+    let file = folder.join(format!("many.{format}"));
+    let bytes = std::fs::metadata(&file).with_context(|| file.display().to_string())?.len();
+    let config = DataConfig::new(&file);
+    let check = |set: &SeriesSet| -> anyhow::Result<Work> {
+        let close = set.role(Role::Close).context("no close")?;
+        let check = set.series()[0].values.iter().skip(close).step_by(CHANNELS).sum();
+        Ok(Work { rows: set.steps(), bytes: bytes as usize, check })
+    };
+    let nothing = || Ok(());
+    let case_name = format!("many/{name}");
+    match what {
+        "hash" => case(&case_name, nothing, |()| {
             fingerprint(&config)?;
             Ok(Work { rows: 1, bytes: bytes as usize, check: 1.0 })
-        })?;
-        case(&format!("many/read-{name}"), nothing, |()| {
-            check(&Arc::new(read(&config, &Silent)?.0))
-        })?;
-        let fresh = || Ok(tempfile::tempdir_in(folder)?);
-        case(&format!("many/all-{name}"), fresh, |cache| {
-            let data = ingest(&config, cache.path(), &Silent)?;
-            check(&data.set)
-        })?;
-        let cache = tempfile::tempdir_in(folder)?;
-        ingest(&config, cache.path(), &Silent)?;
-        case(&format!("many/again-{name}"), nothing, |()| {
-            let data = ingest(&config, cache.path(), &Silent)?;
-            ensure!(data.reused, "it was made again");
-            check(&data.set)
-        })?;
+        }),
+        "read" => case(&case_name, nothing, |()| check(&read(&config, &Silent)?.0)),
+        "all" => {
+            let fresh = || Ok(tempfile::tempdir_in(folder)?);
+            case(&case_name, fresh, |cache| check(&ingest(&config, cache.path(), &Silent)?.set))
+        }
+        "again" => {
+            let cache = tempfile::tempdir_in(folder)?;
+            ingest(&config, cache.path(), &Silent)?;
+            case(&case_name, nothing, |()| {
+                let data = ingest(&config, cache.path(), &Silent)?;
+                ensure!(data.reused, "it was made again");
+                check(&data.set)
+            })
+        }
+        _ => bail!("no case is called {name}"),
     }
-    Ok(())
 }
 
-fn augmentations(storage: Storage) -> Augmentation {
+pub(crate) fn augmentations(storage: Storage) -> Augmentation {
     Augmentation { versions: VERSIONS as u32, storage, ..Augmentation::default() }
 }
 
@@ -189,7 +188,6 @@ fn cache(train: &TrainWindows, normaliser: &Normaliser) -> anyhow::Result<()> {
         reading(&shards, storage, name)?;
         if storage == Storage::F32 {
             bandwidth(&shards)?;
-            loading(shards)?;
         }
     }
     Ok(())
@@ -210,16 +208,22 @@ fn reading(shards: &Shards, storage: Storage, name: &str) -> anyhow::Result<()> 
             case_name,
             || Ok(()),
             |()| {
-                let mut check = 0.0;
+                let mut records = 0;
                 for batch in order.chunks(BATCH) {
                     buffer.clear();
                     shards.gather(batch, RULE.length, &mut buffer);
                     shards.check_read(batch)?;
                     std::hint::black_box(&mut buffer);
-                    check +=
-                        batch.iter().map(|i| f64::from(shards.record(*i).version)).sum::<f64>();
+                    records += buffer.len() / WIDTH;
                 }
-                ensure!(check == (shards.len() / (VERSIONS + 1) * 10) as f64, "versions {check}");
+                ensure!(records == shards.len(), "{records} records");
+                let last = order.len() - order.len() % BATCH..;
+                let mut expected = [0.0; WIDTH];
+                for (index, found) in order[last].iter().zip(buffer.chunks_exact(WIDTH)) {
+                    shards.read(*index, &mut expected);
+                    ensure!(found == expected, "record {index} is another one");
+                }
+                let check = records as f64;
                 work(shards, storage, check)
             },
         )
@@ -261,60 +265,4 @@ fn bandwidth(shards: &Shards) -> anyhow::Result<()> {
             Ok(Work { rows, bytes, check: rows as f64 })
         },
     )
-}
-
-/// A whole epoch from memory: of the host, and of the device, which is the same here.
-fn resident(source: &Arc<Shards>) -> anyhow::Result<()> {
-    let device = Device::default();
-    let sets = [
-        ("memory", TrainResident::read(&**source)?),
-        ("device", TrainResident::upload(&**source, &device)?),
-    ];
-    for (name, set) in sets {
-        let config =
-            LoaderConfig { batch_size: BATCH, workers: 0, seed: SEED, ..LoaderConfig::default() };
-        let loader = TrainLoader::resident(set, config, device.clone())?;
-        case(
-            &format!("load/epoch-{name}"),
-            || Ok(()),
-            |()| {
-                let mut samples = 0;
-                for batch in loader.epoch(Position::START) {
-                    samples += batch?.len();
-                }
-                ensure!(samples == loader.samples(), "{samples} samples");
-                Ok(Work { rows: samples, bytes: samples * WIDTH * 4, check: samples as f64 })
-            },
-        )?;
-    }
-    Ok(())
-}
-
-/// A whole epoch through the loader, onto the CPU device.
-fn loading(shards: Shards) -> anyhow::Result<()> {
-    let source = Arc::new(shards);
-    resident(&source)?;
-    for workers in [0, 1, 2] {
-        let config = LoaderConfig {
-            batch_size: BATCH,
-            workers,
-            prefetch: 4,
-            seed: SEED,
-            ..LoaderConfig::default()
-        };
-        let loader = TrainLoader::new(source.clone(), config, Device::default())?;
-        case(
-            &format!("load/epoch-{workers}-workers"),
-            || Ok(()),
-            |()| {
-                let mut samples = 0;
-                for batch in loader.epoch(Position::START) {
-                    samples += batch?.len();
-                }
-                ensure!(samples == loader.samples(), "{samples} samples");
-                Ok(Work { rows: samples, bytes: samples * WIDTH * 4, check: samples as f64 })
-            },
-        )?;
-    }
-    Ok(())
 }

@@ -5,13 +5,16 @@
 //! ever too long.
 //!
 //! Usage: `firebox-benches [SUITE] FOLDER`. The suites are `data` (the default), of the `bars.csv` and
-//! `bars.parquet` in FOLDER; `ingest`, of `many.csv` and `many.parquet` there; `stream`, of the arrays
+//! `bars.parquet` in FOLDER; `gather CASE`, of batches made of `bars.parquet`, one case a process so that
+//! its memory can be told; `wait`, of the same batches in a training; `ingest CASE`, of `many.csv` and `many.parquet`; `stream CASE`, of the arrays
 //! in `clips/`; and `larger BYTES`, which makes and reads a set of that size in FOLDER.
 
 mod data;
+mod gather;
 mod larger;
 mod measure;
 mod stream;
+mod wait;
 
 use std::path::PathBuf;
 
@@ -22,14 +25,16 @@ use anyhow::{Context, bail};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
-    let usage = "usage: firebox-benches [data | ingest | stream | larger BYTES] FOLDER";
+    let usage = "usage: firebox-benches [data | gather CASE | wait | ingest CASE | stream CASE | larger BYTES] FOLDER";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let folder = PathBuf::from(texts.last().context(usage)?);
     match texts[..] {
         [_] | ["data", _] => data::run(&folder),
-        ["ingest", _] => data::many(&folder),
-        ["stream", _] => stream::run(&folder),
+        ["gather", case, _] => gather::run(case, &folder),
+        ["wait", _] => wait::run(&folder),
+        ["ingest", case, _] => data::many(case, &folder),
+        ["stream", case, _] => stream::run(case, &folder),
         ["larger", bytes, _] => larger::run(&folder, bytes.parse().context("BYTES is a number")?),
         _ => bail!(usage),
     }

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-/// Runs of each case; the median is printed, so that a disturbed run does not count.
+use anyhow::ensure;
+
+/// Runs of each case unless `RUNS` says another number; the median is printed, so that a disturbed run does
+/// not count.
 const RUNS: usize = 7;
 
 /// What one run of a case worked through.
@@ -22,22 +25,30 @@ pub(crate) fn case<T>(
     mut prepare: impl FnMut() -> anyhow::Result<T>,
     mut run: impl FnMut(T) -> anyhow::Result<Work>,
 ) -> anyhow::Result<()> {
-    let mut seconds = Vec::with_capacity(RUNS);
+    let runs = std::env::var("RUNS").map_or(Ok(RUNS), |runs| runs.parse())?;
+    ensure!(runs > 0, "RUNS is at least 1");
+    let mut seconds = Vec::with_capacity(runs);
     let mut work = None;
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         let input = prepare()?;
         let start = Instant::now();
         work = Some(run(input)?);
         seconds.push(start.elapsed().as_secs_f64());
     }
     seconds.sort_unstable_by(f64::total_cmp);
-    let (median, best) = (seconds[RUNS / 2], seconds[0]);
-    if let Some(Work { rows, bytes, check }) = work {
-        let line = serde_json::json!({
-            "case": name, "seconds": median, "best": best,
-            "rows": rows, "bytes": bytes, "check": check,
-        });
-        println!("{line}");
+    let (median, best) = (seconds[runs / 2], seconds[0]);
+    if let Some(work) = work {
+        print(name, [median, best], work);
     }
     Ok(())
+}
+
+/// The line of a case, with its median and its best time in seconds.
+pub(crate) fn print(name: &str, [seconds, best]: [f64; 2], work: Work) {
+    let Work { rows, bytes, check } = work;
+    let line = serde_json::json!({
+        "case": name, "seconds": seconds, "best": best,
+        "rows": rows, "bytes": bytes, "check": check,
+    });
+    println!("{line}");
 }

@@ -1,10 +1,14 @@
 //! The number types that shards are stored in.
 
+use std::ops::Range;
+
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
 use firebox_core::Storage;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+
+use crate::copy;
 
 /// Values of one record as they are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +28,10 @@ impl<'a> Values<'a> {
     ///
     /// When there are fewer.
     pub fn part(&self, range: std::ops::RangeTo<usize>) -> Values<'a> {
+        self.slice(0..range.end)
+    }
+
+    fn slice(&self, range: Range<usize>) -> Values<'a> {
         match self {
             Self::F32(values) => Values::F32(&values[range]),
             Self::F16(values) => Values::F16(&values[range]),
@@ -33,13 +41,17 @@ impl<'a> Values<'a> {
 
     /// Appends the values as f32.
     pub(crate) fn append(&self, out: &mut Vec<f32>) {
-        match self {
-            Self::F32(values) => out.extend_from_slice(values),
-            _ => {
-                let start = out.len();
-                out.resize(start + self.len(), 0.0);
-                self.write(&mut out[start..]);
-            }
+        /// Values that are converted at a time: 8 KiB, which the nearest cache holds.
+        const PART: usize = 2048;
+        let large = copy::is_large(self.len());
+        if let Self::F32(values) = self {
+            return copy::append(values, large, out);
+        }
+        let mut part = [0.0; PART];
+        for start in (0..self.len()).step_by(PART) {
+            let converted = &mut part[..PART.min(self.len() - start)];
+            self.slice(start..start + converted.len()).write(converted);
+            copy::append(converted, large, out);
         }
     }
 
@@ -65,13 +77,8 @@ impl<'a> Values<'a> {
     pub fn write(&self, out: &mut [f32]) {
         match self {
             Self::F32(values) => out.copy_from_slice(values),
-            Self::F16(values) => values.convert_to_f32_slice(out),
-            Self::Bf16(values) => {
-                assert_eq!(out.len(), values.len(), "one value for each stored value");
-                for (out, bits) in out.iter_mut().zip(values.reinterpret_cast()) {
-                    *out = f32::from_bits(u32::from(*bits) << 16);
-                }
-            }
+            Self::F16(values) => copy::widen_f16(values, out),
+            Self::Bf16(values) => copy::widen_bf16(values, out),
         }
     }
 }

@@ -58,10 +58,12 @@
 //! ```
 
 mod augment;
+mod copy;
 mod element;
 mod error;
 mod files;
 mod guard;
+mod hint;
 mod keep;
 mod lock;
 mod manifest;
@@ -80,6 +82,7 @@ pub use element::Values;
 pub use error::{CacheError, Damage};
 pub use files::FileRecord;
 pub use guard::MappedFile;
+pub use hint::{ahead, fetch, large_pages};
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
 pub use price::PriceScale;

@@ -5,10 +5,8 @@ use std::ops::Range;
 use firebox_core::Storage;
 
 use crate::error::CacheError;
+use crate::hint::ahead;
 use crate::shard::Shard;
-
-/// Bytes of a cache line, the unit that the processor fetches.
-const LINE: usize = 64;
 
 /// Records of one shape in shards of equal size, the last one smaller.
 #[derive(Clone, Debug)]
@@ -53,21 +51,30 @@ impl Mapped {
     pub(crate) fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
         let [time, channels] = self.shape;
         let kept = steps.min(time) * channels;
-        let mut rest = indices;
-        while let Some(first) = rest.first() {
-            let run = if steps == time { self.run(rest) } else { 1 };
-            let (shard, row) = self.place(*first);
-            rest = &rest[run..];
-            // The next record is on its way from memory while this one is copied.
-            if let Some(next) = rest.first() {
-                let (shard, row) = self.place(*next);
-                fetch(shard.stored(row, 1));
+        let ahead = ahead(self.record_bytes());
+        let (mut done, mut fetched) = (0, 0);
+        while done < indices.len() {
+            let run = if steps == time { self.run(&indices[done..]) } else { 1 };
+            let (shard, row) = self.place(indices[done]);
+            done += run;
+            // The next records are on their way from memory while this one is copied.
+            let next = (done + ahead).min(indices.len());
+            for index in &indices[fetched.max(done)..next] {
+                let (shard, row) = self.place(*index);
+                shard.fetch(row);
             }
+            fetched = next;
             let values = shard.values_of(row, run);
             let count = if run > 1 { run * time * channels } else { kept };
             values.part(..count).append(out);
             out.resize(out.len() + (steps * channels).saturating_sub(kept) * run, 0.0);
         }
+    }
+
+    /// Bytes of a record as it is stored.
+    fn record_bytes(&self) -> usize {
+        let [time, channels] = self.shape;
+        time * channels * if self.storage == Storage::F32 { 4 } else { 2 }
     }
 
     /// How many of these records lie one behind the other in one shard.
@@ -85,13 +92,17 @@ impl Mapped {
     ///
     /// When one was not.
     pub(crate) fn check_read(&self, indices: &[usize]) -> Result<(), CacheError> {
-        let mut seen = usize::MAX;
+        // Each shard once, for asking is a call of the system. Neighbours mostly lie in one.
+        let mut asked = vec![false; self.shards.len()];
+        let mut within = 0..0;
         for index in indices {
+            if within.contains(index) {
+                continue;
+            }
             let shard = index / self.per_shard;
-            // Neighbours mostly lie in one shard.
-            if shard != seen {
+            within = shard * self.per_shard..(shard + 1) * self.per_shard;
+            if !std::mem::replace(&mut asked[shard], true) {
                 self.shards[shard].check()?;
-                seen = shard;
             }
         }
         Ok(())
@@ -108,19 +119,4 @@ impl Mapped {
             start += rows;
         }
     }
-}
-
-/// Asks the processor for these bytes, as far as they are worth it.
-fn fetch(bytes: &[u8]) {
-    /// Beyond this, the processor's own prediction has caught on.
-    const FAR: usize = 4096;
-    let bytes = &bytes[..bytes.len().min(FAR)];
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint that reads nothing, on an address within a slice; every x86-64 has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (bytes, LINE);
 }

@@ -240,6 +240,16 @@ impl Samples {
         self.manifest.files.iter().map(|file| file.bytes).sum()
     }
 
+    /// Valid steps and class of a sample, without looking at the rest of it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such sample.
+    pub fn sample(&self, index: usize) -> (u32, Option<u32>) {
+        let (shard, row) = self.mapped.place(index);
+        shard.sample(row)
+    }
+
     /// What a sample is, without its values.
     ///
     /// # Panics

@@ -22,6 +22,7 @@ use crate::element::{self, Values};
 use crate::error::{CacheError, Damage};
 use crate::files::{FileRecord, Hashing, check_file};
 use crate::guard::Guard;
+use crate::hint::fetch;
 
 /// Values are found at multiples of this many bytes, as Arrow recommends for wide instructions.
 const ALIGNMENT: usize = 64;
@@ -213,10 +214,22 @@ impl Shard {
         self.file.will_need(offset, bytes.len());
     }
 
+    /// Asks the processor for a record and for what [`sample`](Self::sample) says of it.
+    pub(crate) fn fetch(&self, row: usize) {
+        fetch(self.stored(row, 1));
+        fetch(&self.length[row..=row]);
+        fetch(&self.label.values()[row..=row]);
+    }
+
+    /// Length and label of a record.
+    pub(crate) fn sample(&self, row: usize) -> (u32, Option<u32>) {
+        (self.length[row], self.label.is_valid(row).then(|| self.label.value(row)))
+    }
+
     /// Length, label, window and version of a record.
     pub(crate) fn about(&self, row: usize) -> (u32, Option<u32>, u32, u32) {
-        let label = self.label.is_valid(row).then(|| self.label.value(row));
-        (self.length[row], label, self.window[row], self.version[row])
+        let (length, label) = self.sample(row);
+        (length, label, self.window[row], self.version[row])
     }
 }
 

@@ -154,6 +154,16 @@ impl Shards {
         shard.values(row)
     }
 
+    /// Valid steps and class of a record, without looking at the rest of it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record.
+    pub fn sample(&self, index: usize) -> (u32, Option<u32>) {
+        let (shard, row) = self.mapped.place(index);
+        shard.sample(row)
+    }
+
     /// What a record is, without its values.
     ///
     /// # Panics

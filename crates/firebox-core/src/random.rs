@@ -144,27 +144,117 @@ impl Draws {
 
     /// A uniform integer below `bound`, without bias (Lemire's method). Zero when `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        let threshold = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
-        loop {
-            let word = u64::from(self.word()) << 32 | u64::from(self.word());
-            let product = u128::from(word) * u128::from(bound);
-            if product as u64 >= threshold {
-                return (product >> 64) as u64;
-            }
-        }
+        below(bound, || self.word())
     }
 
     /// Puts `items` in a uniformly random order (Fisher–Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        let mut words = Words::after(self);
         for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last as u64 + 1) as usize);
+            items.swap(last, below(last as u64 + 1, || words.next()) as usize);
         }
+        *self = words.draws();
+    }
+}
+
+#[inline(always)]
+fn below(bound: u64, mut word: impl FnMut() -> u32) -> u64 {
+    loop {
+        let drawn = u64::from(word()) << 32 | u64::from(word());
+        let product = u128::from(drawn) * u128::from(bound);
+        let low = product as u64;
+        // What is refused lies below 2⁶⁴ mod bound, so a division is hardly ever needed.
+        if low >= bound || low >= bound.wrapping_neg().checked_rem(bound).unwrap_or(0) {
+            return (product >> 64) as u64;
+        }
+    }
+}
+
+/// Blocks that are made at a time: one does not wait for another, so that a processor works at several.
+const BLOCKS: usize = 16;
+
+/// The words of a [`Stream`] in order, for whoever needs many.
+struct Words {
+    stream: Stream,
+    /// The first block that has not been made.
+    position: u64,
+    made: [[u32; 4]; BLOCKS],
+    used: usize,
+}
+
+impl Words {
+    /// Those that come after what was drawn.
+    fn after(draws: &Draws) -> Self {
+        let mut made = [[0; 4]; BLOCKS];
+        made[BLOCKS - 1] = draws.block;
+        let used = 4 * (BLOCKS - 1) + draws.used;
+        Self { stream: draws.stream, position: draws.position, made, used }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> u32 {
+        if self.used == 4 * BLOCKS {
+            self.made =
+                std::array::from_fn(|block| self.stream.block(self.position + block as u64));
+            self.position += BLOCKS as u64;
+            self.used = 0;
+        }
+        self.used += 1;
+        self.made.as_flattened()[self.used - 1]
+    }
+
+    /// The draws that come next.
+    fn draws(&self) -> Draws {
+        let block = self.used.div_ceil(4).max(1);
+        let position = self.position - (BLOCKS - block) as u64;
+        let used = self.used - 4 * (block - 1);
+        Draws { stream: self.stream, position, block: self.made[block - 1], used }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shuffle_draws_one_number_after_the_other() {
+        for length in [0, 1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 66, 97, 1000] {
+            for before in 0..9 {
+                let mut draws = Stream::new(3, "shuffle").draws();
+                (0..before).for_each(|_| {
+                    draws.word();
+                });
+                let mut singly = draws.clone();
+                let mut shuffled: Vec<usize> = (0..length).collect();
+                let mut expected = shuffled.clone();
+                draws.shuffle(&mut shuffled);
+                for last in (1..length).rev() {
+                    expected.swap(last, singly.below(last as u64 + 1) as usize);
+                }
+                assert_eq!(shuffled, expected);
+                assert_eq!([(); 9].map(|()| draws.word()), [(); 9].map(|()| singly.word()));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_below_a_bound_are_refused_where_they_would_be_uneven() {
+        // 2⁶⁴ mod 3 is 1: of all low halves only 0 is refused; with 2⁶³ + 1, almost half of them are.
+        let words = |bound: u64, words: &[u32]| {
+            let mut words = words.iter().copied();
+            let drawn = below(bound, || words.next().unwrap());
+            (drawn, words.len())
+        };
+        assert_eq!(words(3, &[0, 0, 0, 1, 9]), (0, 1));
+        assert_eq!(words(3, &[u32::MAX, u32::MAX, 9]), (2, 1));
+        assert_eq!(words(0, &[5, 6]), (0, 0));
+        let bound = (1 << 63) + 1;
+        // 2⁶⁴ mod bound is 2⁶³ - 1: a low half of 2⁶³ + 1 (from 1) is taken, one of 2 (from 2) is not.
+        assert_eq!(words(bound, &[0, 1]), (0, 0));
+        assert_eq!(words(bound, &[0, 2, 0, 1, 9]), (0, 1));
+        // One between the two: below the bound, and taken.
+        assert_eq!(words(bound, &[1 << 31, 0, 9]).1, 1);
+    }
 
     #[test]
     fn philox_matches_the_known_answers() {

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use firebox_cache::large_pages;
 use firebox_core::{Backing, Channel, Key, Role, Series, SeriesSet, StepLabels};
 use polars::prelude::*;
 use rayon::prelude::*;
@@ -26,11 +27,13 @@ use crate::{Checks, DataConfig, DataError, GapPolicy, Interval};
 
 /// Rows that one thread checks before it looks for more work: 512 KiB of four channels.
 const ROWS: usize = 1 << 14;
+/// Rows whose values the nearest cache holds while they are laid out column by column and looked at.
+const NEAR: usize = 512;
 /// Channels beyond which nobody counts: their differences are kept as the bits of a number.
 const MOST_CHANNELS: usize = 64;
 
-/// Rows of a part, which keep all threads busy.
-const PART: usize = 1 << 20;
+/// Rows of a part, which keep all threads busy; a second one is decoded meanwhile.
+const PART: usize = 1 << 19;
 
 /// Why the short way ends.
 pub(crate) enum Stop {
@@ -76,7 +79,7 @@ pub(crate) fn read(
     let mut read = Vec::with_capacity(inputs.len());
     let mut first = None;
     // Beside the whole series in memory, a larger part does not matter, and each has its price.
-    let at_once = if matches!(sink, Sink::Memory) { PART } else { PART / 4 };
+    let at_once = if matches!(sink, Sink::Memory) { PART } else { PART / 2 };
     for (index, input) in inputs.iter().enumerate() {
         let mut short = None::<Short>;
         parts::each(input, config, at_once, |table, rows| {
@@ -133,16 +136,22 @@ impl Short {
     fn new(reading: &Reading<'_>, rows: usize) -> Option<Self> {
         let Mapping { time, series, label, channels, .. } = reading.mapping;
         let alone = series.is_none() && label.is_none();
-        (alone && channels.len() <= MOST_CHANNELS).then(|| Self {
-            values: vec![0.0; rows * channels.len()],
-            times: Vec::with_capacity(if time.is_some() { rows } else { 0 }),
-            rows: 0,
-            firsts: vec![],
-            varies: 0,
-            all: u64::MAX >> (MOST_CHANNELS - channels.len()),
-            span: None,
-            interval: None,
-            even: true,
+        (alone && channels.len() <= MOST_CHANNELS).then(|| {
+            let mut values = vec![0.0; rows * channels.len()];
+            let mut times = Vec::with_capacity(if time.is_some() { rows } else { 0 });
+            large_pages(&mut values);
+            large_pages(&mut times);
+            Self {
+                values,
+                times,
+                rows: 0,
+                firsts: vec![],
+                varies: 0,
+                all: u64::MAX >> (MOST_CHANNELS - channels.len()),
+                span: None,
+                interval: None,
+                even: true,
+            }
         })
     }
 
@@ -172,9 +181,10 @@ impl Short {
                 self.values.resize(end.max(self.values.len()), 0.0);
                 let out = &mut self.values[self.rows * width..end];
                 self.varies |= known(interleave(&columns, &bars, &self.firsts, out))?;
-                match self.times.is_empty() {
-                    true => self.times = times,
-                    false => self.times.extend(times),
+                // The first of a file of unknown length may be all of it.
+                match self.times.capacity() {
+                    0 => self.times = times,
+                    _ => self.times.extend(times),
                 }
             }
             Sink::Store { cache, making, buffer, .. } => {
@@ -373,9 +383,8 @@ fn interleave(
     values: &mut [f64],
 ) -> Option<u64> {
     let width = columns.len();
-    let blocks = values.par_chunks_mut(ROWS * width).enumerate();
-    let varies = blocks.map(|(block, out)| {
-        let rows = block * ROWS..(block * ROWS + out.len() / width);
+    let near = |start: usize, out: &mut [f64]| {
+        let rows = start..start + out.len() / width;
         let (mut fits, mut varies) = (true, 0u64);
         for (channel, (column, first)) in columns.iter().zip(firsts).enumerate() {
             column.within(rows.clone(), |place, part| {
@@ -391,6 +400,12 @@ fn interleave(
             });
         }
         (fits && bars.in_order(out, width)).then_some(varies)
+    };
+    let blocks = values.par_chunks_mut(ROWS * width).enumerate();
+    let varies = blocks.map(|(block, out)| {
+        let parts = out.chunks_mut(NEAR * width).enumerate();
+        let parts = parts.map(|(part, out)| near(block * ROWS + part * NEAR, out));
+        parts.reduce(|a, b| Some(a? | b?)).unwrap_or(Some(0))
     });
     blocks_agree(varies)
 }

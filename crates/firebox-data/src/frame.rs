@@ -1,6 +1,5 @@
 //! Tables read by polars → series.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,56 +27,18 @@ pub(crate) struct Table<'a> {
     mapping: Mapping,
 }
 
-/// Rows of each group of rows of a Parquet file; none if it cannot be read.
-pub(crate) fn row_groups(input: &Input) -> Option<Vec<usize>> {
-    let file = std::fs::File::open(&input.path).ok()?;
-    let mut reader = ParquetReader::new(file);
-    let groups = &reader.get_metadata().ok()?.row_groups;
-    Some(groups.iter().map(|group| group.num_rows()).collect())
-}
-
 /// Reads the columns in use of one CSV, Parquet or Arrow file.
 pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
-    load_rows(input, config, None)
-}
-
-/// The same of some rows of a Parquet file.
-pub(crate) fn load_part<'a>(
-    input: &'a Input,
-    config: &'a DataConfig,
-    rows: Range<usize>,
-) -> Result<Table<'a>, DataError> {
-    load_rows(input, config, Some(rows))
-}
-
-fn load_rows<'a>(
-    input: &'a Input,
-    config: &'a DataConfig,
-    rows: Option<Range<usize>>,
-) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
     let (frame, mapping) = if *format == Format::Csv {
         let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
         (csv::read(path, &config.csv, &mapping)?, mapping)
     } else {
         let declared = Declared::read(path, *format)?;
-        let mapping = Mapping::new(path, &declared.names, &config.columns)?;
-        for channel in &mapping.channels {
-            check_numeric(path, channel, declared.kind(&channel.name), &mapping)?;
-        }
-        let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
-        others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
+        let mapping = mapped(input, config, &declared)?;
         let frame = if declared.all_can_be_read() {
             let columns: Vec<Expr> = mapping.used().map(col).collect();
-            scan(path, *format)?.and_then(|lazy| {
-                let lazy = lazy.select(columns);
-                match rows {
-                    Some(rows) => lazy.slice(rows.start as i64, rows.len() as IdxSize).collect(),
-                    None => lazy.collect(),
-                }
-            })
-        } else if rows.is_some() {
-            return Err(DataError::Empty { path: path.clone() });
+            scan(path, *format)?.and_then(|lazy| lazy.select(columns).collect())
         } else {
             used_alone(path, *format, &mapping)?
         };
@@ -88,6 +49,26 @@ fn load_rows<'a>(
         return Err(DataError::Empty { path: path.clone() });
     }
     Ok(Table { input, config, frame, mapping })
+}
+
+/// Which columns of a Parquet or Arrow file are what.
+///
+/// # Errors
+///
+/// When one is missing, or has a type that cannot be what it is to be.
+pub(crate) fn mapped(
+    input: &Input,
+    config: &DataConfig,
+    declared: &Declared,
+) -> Result<Mapping, DataError> {
+    let path = &input.path;
+    let mapping = Mapping::new(path, &declared.names, &config.columns)?;
+    for channel in &mapping.channels {
+        check_numeric(path, channel, declared.kind(&channel.name), &mapping)?;
+    }
+    let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
+    others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
+    Ok(mapping)
 }
 
 impl<'a> Table<'a> {

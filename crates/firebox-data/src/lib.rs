@@ -50,6 +50,7 @@ mod error;
 mod fast;
 mod frame;
 mod generated;
+mod groups;
 mod indicators;
 mod ingest;
 mod input;

@@ -15,9 +15,11 @@ impl Reading<'_> {
     pub(crate) fn times(&self, name: &str) -> Result<Vec<i64>, DataError> {
         let times = self.as_written(name)?;
         let unit = self.config.columns.time_unit;
+        if unit == TimeUnit::Auto {
+            return Ok(times);
+        }
         // Numbers of another unit than the declared one end up far in the future.
-        let far = times.iter().position(|time| time.abs() > FARTHEST);
-        match far.filter(|_| unit != TimeUnit::Auto) {
+        match times.iter().position(|time| time.abs() > FARTHEST) {
             Some(row) => Err(self.too_far(row, name, times[row], unit)),
             None => Ok(times),
         }

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::sync::mpsc::sync_channel;
 
 use crate::fast::Stop;
 use crate::frame::{self, Table};
+use crate::groups::Groups;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::{DataConfig, Format, csv};
@@ -39,28 +41,28 @@ fn whole(
     each(&table, rows)
 }
 
+/// Each part is decoded while the one before it is looked at.
 fn groups(
     input: &Input,
     config: &DataConfig,
     at_once: usize,
     mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let rows = frame::row_groups(input).ok_or(Stop::Odd)?;
-    let total = rows.iter().sum();
-    let mut groups = rows.into_iter().peekable();
-    let mut start = 0;
-    while groups.peek().is_some() {
-        let mut count = 0;
-        while count < at_once
-            && let Some(group) = groups.next()
-        {
-            count += group;
-        }
-        let part = frame::load_part(input, config, start..start + count).map_err(|_| Stop::Odd)?;
-        each(&part, total)?;
-        start += count;
-    }
-    Ok(())
+    let groups = Groups::open(input, config).ok_or(Stop::Odd)?;
+    let (total, parts) = (groups.rows(), groups.parts(at_once));
+    std::thread::scope(|scope| {
+        // Without room in between: two parts are in memory, and no more.
+        let (decoded, ready) = sync_channel(0);
+        scope.spawn(move || {
+            for rows in &parts {
+                if decoded.send(groups.part(rows)).is_err() {
+                    // Nobody listens once anything was odd.
+                    return;
+                }
+            }
+        });
+        ready.iter().try_for_each(|part| each(&part.ok_or(Stop::Odd)?, total))
+    })
 }
 
 fn blocks(

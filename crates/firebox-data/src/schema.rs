@@ -24,16 +24,21 @@ impl Declared {
             Format::Arrow => IpcReader::new(file).schema(),
             _ => ParquetReader::new(file).schema(),
         };
-        let schema =
-            schema.map_err(|error| DataError::malformed(path, format, error.to_string()))?;
+        schema
+            .map(|schema| Self::of(&schema))
+            .map_err(|error| DataError::malformed(path, format, error.to_string()))
+    }
+
+    /// What a schema declares.
+    pub(crate) fn of(schema: &ArrowSchema) -> Self {
         let kind = |field: &ArrowField| match can_be_read(&field.dtype) {
             true => Ok(DataType::from_arrow_field(field)),
             false => Err(name(&field.dtype)),
         };
-        Ok(Self {
+        Self {
             names: schema.iter_names().map(ToString::to_string).collect(),
             types: schema.iter_values().map(kind).collect(),
-        })
+        }
     }
 
     /// Whether polars can take every column.

@@ -4,6 +4,8 @@
 //! Projections before and after it are not part of it.
 
 mod composed;
+#[cfg(feature = "cube")]
+mod gpu;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -77,8 +79,9 @@ impl Attention {
 ///
 /// On Burn's CPU backend in f32 it is one operation with a gradient of its own, with the same result
 /// on any number of threads, that keeps its result and two numbers for each query and head. Source:
-/// Dao, "FlashAttention-2: faster attention with better parallelism and work partitioning", 2023.
-/// Elsewhere it is composed of Burn's operations.
+/// Dao, "FlashAttention-2: faster attention with better parallelism and work partitioning", 2023. So it is
+/// on GPUs with kernels of this crate, for heads of up to 128 numbers. Elsewhere it is composed of Burn's
+/// operations.
 ///
 /// # Shapes
 /// - q: `[batch, queries, heads · size]`, in any strides
@@ -124,8 +127,29 @@ pub fn attention(
             let rules = rules(kernels, &sizes, settings, mask);
             fused([q, k, v], Call { rules, sizes, lengths, packed: false })
         }
-        None => composed::attention([q, k, v], &sizes, &lengths, mask, settings),
+        None => elsewhere(vec![q, k, v], &sizes, &lengths, mask, settings),
     }
+}
+
+/// Where the CPU kernels do not run: in GPU kernels, else composed. Queries, keys and values, or all in
+/// one.
+fn elsewhere(
+    inputs: Vec<Tensor<3>>,
+    sizes: &AttentionSizes,
+    lengths: &AttentionLengths,
+    mask: Option<ProbabilityMask>,
+    settings: &Attention,
+) -> Tensor<3> {
+    #[cfg(feature = "cube")]
+    if let Some(call) = gpu::call(&inputs.iter().collect::<Vec<_>>(), sizes, mask, settings) {
+        return gpu::attention(inputs, lengths, mask, call);
+    }
+    let width = sizes.heads * sizes.size;
+    let part = |index: usize| match inputs.len() {
+        1 => inputs[0].clone().narrow(2, index * width, width),
+        _ => inputs[index].clone(),
+    };
+    composed::attention([part(0), part(1), part(2)], sizes, lengths, mask, settings)
 }
 
 /// [`attention()`] of sequences to themselves, on queries, keys and values that lie side by side, as
@@ -166,11 +190,7 @@ pub fn self_attention(
             let rules = rules(kernels, &sizes, settings, mask);
             fused([qkv], Call { rules, sizes, lengths, packed: true })
         }
-        None => {
-            let part = |index: usize| qkv.clone().narrow(2, index * width, width);
-            let parts = [part(0), part(1), part(2)];
-            composed::attention(parts, &sizes, &lengths, mask, settings)
-        }
+        None => elsewhere(vec![qkv], &sizes, &lengths, mask, settings),
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! On Burn's CPU backend a loss in training is one pass in which the gradient takes the place of the
 //! logits or predictions, if nobody else holds them (else of a copy); the backward pass has nothing
-//! left to do but to multiply it by the loss scale. Elsewhere the same formulas are composed of
+//! left to do but to multiply it by the loss scale. On a GPU with kernels of this crate, the
+//! cross-entropy is one launch, too, and one for the sum. Elsewhere the same formulas are composed of
 //! Burn's operations. All are computed in f32, whatever the type of the logits.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -21,6 +22,8 @@ use crate::cpu::{self, CpuKernels, Element};
 use crate::device::{flex, flex_in_graph, is_flex, own};
 
 mod composed;
+#[cfg(feature = "cube")]
+mod gpu;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -155,13 +158,22 @@ pub fn cross_entropy(
         focal: config.focal,
     };
     let value = match kernels(&logits) {
-        None => composed::cross_entropy(logits, &rows, settings),
+        None => elsewhere(logits, &rows, settings),
         Some(kernels) => {
             let [_, classes] = logits.dims();
             fused(logits, |logits| cpu::cross_entropy(kernels, settings, logits, classes, &rows))
         }
     };
     Ok(MeanLoss { value, weight })
+}
+
+/// Where the CPU kernels do not run: in GPU kernels, else composed.
+fn elsewhere(logits: Tensor<2>, rows: &[cpu::Row], settings: cpu::CrossEntropy<'_>) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if gpu::takes(&logits) {
+        return gpu::cross_entropy(logits, rows, settings);
+    }
+    composed::cross_entropy(logits, rows, settings)
 }
 
 /// What a sum of weights divides by.

@@ -1,5 +1,7 @@
 //! Layer normalisation as one operation, forward and backward.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -9,6 +11,8 @@ use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
+#[cfg(feature = "cube")]
+use crate::cube::{GpuKernels, NormOps, NormSettings, norm_fits};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
 
@@ -18,7 +22,8 @@ type Primitive = FloatTensor<Flex>;
 ///
 /// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta`, with the biased variance. Source: Ba,
 /// Kiros and Hinton, 2016. On Burn's CPU backend in f32 it is one pass over memory on all cores in
-/// each direction, with the same result on any number of them; elsewhere it is Burn's own.
+/// each direction, with the same result on any number of them; on GPUs with kernels of this crate it is
+/// one launch forward and two back, summed in f32 in every type; elsewhere it is Burn's own.
 ///
 /// # Shapes
 /// - x and the result: `[..., width]`
@@ -44,8 +49,46 @@ pub fn layer_norm<const D: usize>(
     let on_cpu = is_flex(&x) && is_flex(&gamma) && beta.as_ref().is_none_or(is_flex);
     match CpuKernels::fused().filter(|_| on_cpu && x.shape().num_elements() > 0) {
         Some(kernels) => fused(kernels, x, gamma, beta, epsilon as f32),
-        None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),
+        None => elsewhere(x, gamma, beta, epsilon),
     }
+}
+
+/// Where the CPU kernels do not run: in GPU kernels, else Burn's own.
+fn elsewhere<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    // Burn's own subtracts one from no rows on a GPU.
+    #[cfg(feature = "cube")]
+    if x.shape().num_elements() == 0 && GpuKernels::takes(&x.device(), x.dtype()).is_ok() {
+        return x;
+    }
+    #[cfg(feature = "cube")]
+    if on_gpu(&x, &gamma, beta.as_ref()) {
+        let settings = NormSettings { epsilon: epsilon as f32, shifted: beta.is_some() };
+        let beta = beta.unwrap_or_else(|| gamma.clone().detach());
+        return Tensor::from_dispatch(<Dispatch as NormOps>::firebox_layer_norm(
+            x.into_dispatch(),
+            gamma.into_dispatch(),
+            beta.into_dispatch(),
+            settings,
+        ));
+    }
+    burn::tensor::module::layer_norm(x, gamma, beta, epsilon)
+}
+
+/// Whether the kernels of a GPU take these tensors.
+#[cfg(feature = "cube")]
+fn on_gpu<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>, beta: Option<&Tensor<1>>) -> bool {
+    let (device, dtype) = (x.device().without_autodiff(), x.dtype());
+    let same = |one: &Tensor<1>| one.dtype() == dtype && one.device().without_autodiff() == device;
+    let ([width], count) = (gamma.dims(), x.shape().num_elements());
+    (1..=u32::MAX as usize).contains(&count)
+        && same(gamma)
+        && beta.is_none_or(same)
+        && GpuKernels::takes(&device, dtype).is_ok_and(|client| norm_fits(&client, width))
 }
 
 /// What the gradient is computed from.

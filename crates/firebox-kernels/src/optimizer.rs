@@ -4,14 +4,20 @@
 //! gradients and finds their norm ([`squared_norm`]), and one that reads gradients, moments and
 //! weights and writes moments and weights in the memory that they have ([`update_parameters`]).
 //! Unscaling, clipping and decay happen on the way. A tensor that somebody else holds as well is
-//! copied first, so that nobody sees it change. Elsewhere the same formulas are composed of Burn's
-//! operations, one parameter after another.
+//! copied first, so that nobody sees it change. On a GPU with kernels of this crate, the norm and an
+//! AdamW step are a few launches for all parameters, in the memory that they have, too. Elsewhere the
+//! same formulas are composed of Burn's operations, one parameter after another.
 //!
-//! All that changes from step to step comes in one plain struct, [`StepState`], which a variant for
-//! another device could read from that device's memory; the rule and the parameters' own numbers are
-//! constants of a run.
+//! All that changes from step to step comes in one plain struct, [`StepState`], or stays in the memory
+//! of the device as a [`DeviceStep`], so that the host waits for nothing and a captured graph of launches
+//! can be replayed; the rule and the parameters' own numbers are constants of a run.
 //!
 //! Nothing here knows a module, a schedule or a file.
+
+mod composed;
+mod device;
+#[cfg(feature = "cube")]
+mod gpu;
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -20,6 +26,8 @@ use burn::tensor::{Tensor, TensorData};
 use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, is_flex, own};
 use crate::profile::kernel_span;
+
+pub use device::{DeviceConstants, DeviceStep, update_on_device};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -125,14 +133,20 @@ pub struct ParameterUpdate {
     pub weight_decay: f64,
 }
 
+impl ParameterUpdate {
+    fn tensors(&self) -> impl Iterator<Item = &Tensor<1>> {
+        [&self.parameter, &self.gradient].into_iter().chain(&self.moments)
+    }
+}
+
 /// The squared L2 norm of gradients: known at once where the host computes it, else still on the
 /// device.
 #[derive(Clone, Debug)]
 pub enum SquaredNorm {
     /// In f64; finite exactly if every gradient is.
     Known(f64),
-    /// One `[1]` for each gradient, to be read and added up. An f32 overflows for gradients above
-    /// 1.8e19, which then count as infinite.
+    /// One `[1]` for all gradients or for each, to be read and added up. An f32 overflows for
+    /// gradients above 1.8e19, which then count as infinite.
     Pending(Vec<Tensor<1>>),
 }
 
@@ -148,6 +162,10 @@ pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
         let numbers: usize = slices.iter().map(|gradient| gradient.len()).sum();
         let _span = kernel_span!("norm of the gradients", [numbers], 0, numbers, false);
         return SquaredNorm::Known(cpu::squares(kernels, &slices));
+    }
+    #[cfg(feature = "cube")]
+    if gpu::takes(gradients.iter().copied()) {
+        return SquaredNorm::Pending(vec![gpu::squared_norm(gradients)]);
     }
     /// The CPU backend sums a tensor of more elements than this in an order that depends on its
     /// threads.
@@ -181,17 +199,31 @@ pub fn update_parameters(
     }
     updates.iter().for_each(|update| check(rule, update));
     let prepare = preparation(clip, state);
-    let all =
-        updates.iter().flat_map(|u| [&u.parameter, &u.gradient].into_iter().chain(&u.moments));
-    match kernels_for(all) {
+    match kernels_for(updates.iter().flat_map(ParameterUpdate::tensors)) {
         Some(kernels) => fused(kernels, rule, prepare, state, &mut updates),
-        None => {
-            for update in &mut updates {
-                composed(rule, prepare, state, update);
-            }
-        }
+        None => elsewhere(rule, prepare, state, &mut updates),
     }
     updates
+}
+
+/// Where the CPU kernels do not run: in GPU kernels, else composed.
+fn elsewhere(
+    rule: &UpdateRule,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    updates: &mut [ParameterUpdate],
+) {
+    #[cfg(feature = "cube")]
+    if let UpdateRule::AdamW { betas, eps } = *rule
+        && gpu::takes(updates.iter().flat_map(ParameterUpdate::tensors))
+    {
+        let numbers = |update: &_| adamw_numbers(betas, eps, prepare, state, update);
+        let numbers = updates.iter().map(numbers).collect();
+        return gpu::adamw(numbers, updates);
+    }
+    for update in updates {
+        composed::update(rule, prepare, state, update);
+    }
 }
 
 /// `sums + values · factor`, in the memory of the sums.
@@ -366,48 +398,5 @@ fn fused(
     for (update, inside) in updates.iter_mut().zip(insides) {
         update.parameter = Tensor::from_primitive::<Flex>(inside.parameter);
         update.moments = inside.moments.into_iter().map(Tensor::from_primitive::<Flex>).collect();
-    }
-}
-
-fn composed(
-    rule: &UpdateRule,
-    prepare: cpu::Prepare,
-    state: &StepState,
-    update: &mut ParameterUpdate,
-) {
-    let mut gradient = update.gradient.clone();
-    if prepare.factor != 1.0 {
-        gradient = gradient * prepare.factor;
-    }
-    if prepare.limit.is_finite() {
-        gradient = gradient.clamp(-prepare.limit, prepare.limit);
-    }
-    let parameter = update.parameter.clone();
-    match (*rule, update.moments.as_slice()) {
-        (UpdateRule::AdamW { betas, eps }, [first, second]) => {
-            let step = adamw_numbers(betas, eps, prepare, state, update);
-            let [beta, rest] = step.second;
-            let first = first.clone() + (gradient.clone() - first.clone()) * step.first;
-            let second = second.clone() * beta + gradient.square() * rest;
-            let denominator = second.clone().sqrt() / step.correction + step.eps;
-            update.parameter = parameter * step.keep - first.clone() / denominator * step.step_size;
-            update.moments = vec![first, second];
-        }
-        (UpdateRule::Sgd { momentum, dampening, nesterov }, moments) => {
-            let step = sgd_numbers([momentum, dampening], nesterov, prepare, state, update);
-            let gradient = gradient + parameter.clone() * step.decay;
-            let direction = match moments.first() {
-                None => gradient,
-                Some(before) => {
-                    let after = before.clone() * step.momentum + gradient.clone() * step.take;
-                    update.moments = vec![after.clone()];
-                    if nesterov { gradient + after * step.momentum } else { after }
-                }
-            };
-            update.parameter = parameter - direction * step.rate;
-        }
-        (UpdateRule::AdamW { .. }, moments) => {
-            unreachable!("AdamW keeps two moments, and {} were given", moments.len())
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use firebox_cache::{Augmenter, ParameterError, PriceScale};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
-use crate::source::{one_by_one, was_there};
+use crate::source::from_set;
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Training windows with fresh versions in each epoch, beside the same ones that
@@ -109,9 +109,7 @@ impl Source for AugmentedWindows {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        let samples = one_by_one(self, epoch, indices, steps, out)?;
-        was_there(self.windows.set(), indices.first().copied().unwrap_or(0))?;
-        Ok(samples)
+        from_set(self, self.windows.set(), epoch, indices, steps, out)
     }
 
     fn varies(&self) -> bool {

@@ -28,6 +28,8 @@ pub struct TrainLoader {
     device: Device,
     plan: Arc<Plan>,
     masking: Masking,
+    /// What every batch is, if they are all the same.
+    only: Option<Batch>,
     /// Threads between two epochs, with the batches that they have made of the next.
     parked: Arc<Mutex<Option<Prefetch>>>,
 }
@@ -47,7 +49,7 @@ impl TrainLoader {
         let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
         let parked = Arc::default();
         let masking = Masking::default();
-        Ok(Self { source, resident: None, config, device, plan, masking, parked })
+        Ok(Self { source, resident: None, config, device, plan, masking, only: None, parked })
     }
 
     /// A loader of samples that stay on the device, or in memory. Its batches are those that a
@@ -72,14 +74,27 @@ impl TrainLoader {
         Self { masking, ..self }
     }
 
+    /// The same loader with the first batch of the first epoch at every position, read now: for finding out
+    /// what a step takes without a loader.
+    ///
+    /// # Errors
+    ///
+    /// When that batch cannot be read.
+    pub fn repeating_the_first(self) -> Result<Self, LoadError> {
+        let first = self.epoch(Position::START).plain();
+        Ok(Self { only: Some(first.ok_or(LoadError::Empty)??), ..self })
+    }
+
     /// The batches from `position` to the end of its epoch. None if the epoch has ended there.
     pub fn epoch(&self, position: Position) -> Batches {
         let per_epoch = self.batches_per_epoch();
         let end = Position { epoch: position.epoch, batch: per_epoch };
-        let state = match &self.resident {
+        let plan = || Arc::clone(&self.plan);
+        let state = match (&self.only, &self.resident) {
             _ if position >= end => State::Failed(None),
-            Some(set) => State::Resident(set.clone(), Arc::clone(&self.plan), position),
-            None => State::running(self.threads(position)),
+            (Some(only), _) => State::Same(Box::new(only.clone()), plan(), position),
+            (None, Some(set)) => State::Resident(set.clone(), plan(), position),
+            (None, None) => State::running(self.threads(position)),
         };
         let parked = Some(Arc::clone(&self.parked));
         let [_, channel] = self.source.shape();
@@ -206,6 +221,8 @@ enum State {
     Running(Box<Prefetch>),
     /// Samples that lie on the device, and the next batch.
     Resident(TrainResident, Arc<Plan>, Position),
+    /// One batch for all, and the next position.
+    Same(Box<Batch>, Arc<Plan>, Position),
     /// Threads could not be started, or there is nothing to do.
     Failed(Option<LoadError>),
 }
@@ -224,7 +241,7 @@ impl Batches {
     fn upcoming(&self) -> Option<Position> {
         let position = match &self.state {
             State::Running(prefetch) => prefetch.position(),
-            State::Resident(_, _, position) => *position,
+            State::Resident(_, _, position) | State::Same(_, _, position) => *position,
             State::Failed(_) => return None,
         };
         (position < self.end).then_some(position)
@@ -308,6 +325,12 @@ impl Batches {
                     upload: start.elapsed(),
                     fill: Duration::ZERO,
                 }))
+            }
+            State::Same(batch, plan, position) => {
+                *position = plan.after(*position);
+                let (next, wait) = (*position, start.elapsed());
+                let (upload, fill) = (Duration::ZERO, Duration::ZERO);
+                Some(Ok(Batch { next, wait, upload, fill, ..Batch::clone(batch) }))
             }
             State::Failed(_) => None,
         }

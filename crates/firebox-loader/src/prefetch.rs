@@ -1,7 +1,8 @@
 //! Background threads that fill batches ahead of time, in order, over the ends of epochs.
 //!
 //! The consumer hands out jobs, a bounded number ahead of what it has taken; any thread takes the
-//! next one. Results come back in any order and wait in a small map for their turn.
+//! next one. Results come back in any order and wait in a small map for their turn. A consumer that
+//! would stand still takes a job, too, unless samples may take long.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,9 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Batches in order, filled here or by threads.
 pub(crate) struct Prefetch {
-    source: Arc<dyn Source>,
-    plan: Arc<Plan>,
-    buffers: Buffers,
+    filler: Filler,
     /// The next batch to be delivered.
     next: Position,
     /// The next batch that no thread has been given.
@@ -33,6 +32,14 @@ pub(crate) struct Prefetch {
     /// Where the batches end; none where epoch follows on epoch.
     end: Option<Position>,
     threads: Option<Threads>,
+}
+
+/// What it takes to fill a batch, on whichever thread.
+#[derive(Clone)]
+struct Filler {
+    source: Arc<dyn Source>,
+    plan: Arc<Plan>,
+    buffers: Buffers,
     stop: Arc<AtomicBool>,
 }
 
@@ -46,6 +53,8 @@ struct Done {
 struct Threads {
     /// Dropped to tell the threads that there are no more jobs.
     jobs: Option<Sender<Position>>,
+    /// Jobs that nobody has begun.
+    todo: Receiver<Position>,
     results: Receiver<Done>,
     waiting: BTreeMap<Position, Result<Filled, LoadError>>,
     /// The first batch that failed, and when.
@@ -72,8 +81,8 @@ impl Prefetch {
         let end = (!endless).then_some(end);
         // Those that wait, those that are being filled, and those that the caller has.
         let buffers = Buffers::new(ahead.max(workers) + 2);
-        let mut prefetch =
-            Self { source, plan, buffers, next: start, next_job: start, end, threads: None, stop };
+        let filler = Filler { source, plan, buffers, stop };
+        let mut prefetch = Self { filler, next: start, next_job: start, end, threads: None };
         if workers > 0 {
             prefetch.spawn(workers)?;
             // Each thread needs a batch to work on, whatever `ahead` says.
@@ -89,6 +98,7 @@ impl Prefetch {
         let (done, results) = unbounded();
         let threads = self.threads.insert(Threads {
             jobs: Some(jobs),
+            todo: todo.clone(),
             results,
             waiting: BTreeMap::new(),
             failed: None,
@@ -96,25 +106,11 @@ impl Prefetch {
         });
         for worker in 0..workers {
             let (todo, done) = (todo.clone(), done.clone());
-            let (source, plan) = (Arc::clone(&self.source), Arc::clone(&self.plan));
-            let buffers = self.buffers.clone();
-            let stop = Arc::clone(&self.stop);
+            let filler = self.filler.clone();
             let work = move || {
                 for position in todo {
-                    // A batch that is never delivered would be waited for without end.
-                    let filled = catch_unwind(AssertUnwindSafe(|| {
-                        fill(source.as_ref(), &plan, &buffers, position, &stop)
-                    }));
-                    let filled = match filled {
-                        Ok(Some(filled)) => filled,
-                        Ok(None) => return,
-                        Err(panic) => Err(LoadError::Worker {
-                            batch: position.batch,
-                            message: message(panic.as_ref()),
-                        }),
-                    };
-                    let at = Instant::now();
-                    if done.send(Done { position, at, filled }).is_err() {
+                    let Some(filled) = filler.fill(position) else { return };
+                    if done.send(filled).is_err() {
                         return;
                     }
                 }
@@ -132,13 +128,13 @@ impl Prefetch {
         };
         // Threads that have gone are found out about when their results are missed.
         if self.end.is_none_or(|end| self.next_job < end) && jobs.send(self.next_job).is_ok() {
-            self.next_job = self.plan.after(self.next_job);
+            self.next_job = self.filler.plan.after(self.next_job);
         }
     }
 
     /// The memory of batches.
     pub(crate) fn buffers(&self) -> Buffers {
-        self.buffers.clone()
+        self.filler.buffers.clone()
     }
 
     /// The batch that is delivered next.
@@ -153,12 +149,12 @@ impl Prefetch {
         }
         let filled = match &mut self.threads {
             None => {
-                let (source, plan) = (self.source.as_ref(), &self.plan);
-                fill(source, plan, &self.buffers, self.next, &self.stop)?
+                let Filler { source, plan, buffers, stop } = &self.filler;
+                fill(source.as_ref(), plan, buffers, self.next, stop)?
             }
-            Some(threads) => threads.take(self.next),
+            Some(threads) => threads.take(self.next, &self.filler),
         };
-        self.next = self.plan.after(self.next);
+        self.next = self.filler.plan.after(self.next);
         match &filled {
             Ok(_) => self.give_job(),
             Err(_) => self.finish(),
@@ -169,7 +165,7 @@ impl Prefetch {
     /// Stops and waits for the threads: at most as long as each needs for the samples at hand.
     fn finish(&mut self) {
         self.end = Some(Position::START);
-        self.stop.store(true, Ordering::Relaxed);
+        self.filler.stop.store(true, Ordering::Relaxed);
         if let Some(mut threads) = self.threads.take() {
             threads.jobs = None;
             for handle in threads.handles {
@@ -186,8 +182,30 @@ impl Drop for Prefetch {
     }
 }
 
+impl Filler {
+    /// The batch at a position; none if it was stopped meanwhile. A panic is its error, because a batch
+    /// that is never delivered would be waited for without end.
+    fn fill(&self, position: Position) -> Option<Done> {
+        let Self { source, plan, buffers, stop } = self;
+        let work = || fill(source.as_ref(), plan, buffers, position, stop);
+        let filled = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(filled) => filled?,
+            Err(panic) => {
+                let message = message(panic.as_ref());
+                Err(LoadError::Worker { batch: position.batch, message })
+            }
+        };
+        Some(Done { position, at: Instant::now(), filled })
+    }
+
+    /// Whether no group of samples takes long, so that whoever waits for a batch can fill one.
+    fn is_quick(&self) -> bool {
+        self.source.at_once() > 1
+    }
+}
+
 impl Threads {
-    fn take(&mut self, position: Position) -> Result<Filled, LoadError> {
+    fn take(&mut self, position: Position, filler: &Filler) -> Result<Filled, LoadError> {
         loop {
             // Whatever has come meanwhile, so that no failure lies unseen behind a batch.
             while let Ok(done) = self.results.try_recv() {
@@ -201,6 +219,14 @@ impl Threads {
             }
             if let Some(filled) = self.waiting.remove(&position) {
                 return filled;
+            }
+            if self.failed.is_none()
+                && filler.is_quick()
+                && let Ok(job) = self.todo.try_recv()
+                && let Some(done) = filler.fill(job)
+            {
+                self.keep(done);
+                continue;
             }
             let next = match self.failed {
                 None => self.results.recv().map_err(|_| RecvTimeoutError::Disconnected),

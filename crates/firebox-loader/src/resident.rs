@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use firebox_cache::{ahead, fetch, large_pages};
 use serde::{Deserialize, Serialize};
 
+use crate::source::at_once;
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Where the samples lie from which batches are made. Batches are the same, bit for bit.
@@ -201,6 +203,7 @@ impl TrainResident {
     /// When a sample cannot be read, or the source varies from epoch to epoch.
     pub fn read(source: &dyn TrainSource) -> Result<Self, LoadError> {
         let mut all = Vec::with_capacity(bytes_of(source) as usize / size_of::<f32>());
+        large_pages(&mut all);
         let about = read_all(source, |values, _, _| all.append(values))?;
         Ok(Self(Arc::new(Held { about, values: Values::Memory(all) })))
     }
@@ -323,7 +326,12 @@ impl Source for TrainResident {
         };
         let [time, channel] = self.shape();
         let (width, kept) = (time * channel, steps.min(time) * channel);
-        for index in indices {
+        let ahead = ahead(size_of::<f32>() * width);
+        for (place, index) in indices.iter().enumerate() {
+            // The next samples are on their way from memory while this one is copied.
+            if let Some(soon) = indices.get(place + ahead) {
+                fetch(&values[soon * width..][..kept]);
+            }
             out.extend_from_slice(&values[index * width..][..kept]);
             out.resize(out.len() + steps * channel - kept, 0.0);
         }
@@ -331,7 +339,7 @@ impl Source for TrainResident {
     }
 
     fn at_once(&self) -> usize {
-        64
+        at_once(self.shape())
     }
 
     fn decoded(&self) -> bool {

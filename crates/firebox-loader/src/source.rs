@@ -117,9 +117,19 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     indices.iter().map(read).collect()
 }
 
-/// An error if values of this set that were just read, up to this sample, were not there.
-pub(crate) fn was_there(set: &SeriesSet, index: usize) -> Result<(), LoadError> {
-    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })
+/// [`one_by_one`] of windows of `set`: an error if values of theirs were not there.
+pub(crate) fn from_set<S: Source>(
+    source: &S,
+    set: &SeriesSet,
+    epoch: u64,
+    indices: &[usize],
+    steps: usize,
+    out: &mut Vec<f32>,
+) -> Result<Vec<Sample>, LoadError> {
+    let samples = one_by_one(source, epoch, indices, steps, out)?;
+    let index = indices.first().copied().unwrap_or(0);
+    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
+    Ok(samples)
 }
 
 /// A source that may be trained on, and so be shuffled. Held-out windows are none:
@@ -195,9 +205,7 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        let samples = one_by_one(self, epoch, indices, steps, out)?;
-        was_there(self.windows.set(), indices.first().copied().unwrap_or(0))?;
-        Ok(samples)
+        from_set(self, self.windows.set(), epoch, indices, steps, out)
     }
 
     fn at_once(&self) -> usize {
@@ -306,15 +314,15 @@ macro_rules! mapped_source {
             }
 
             fn length(&self, index: usize) -> usize {
-                self.record(index).length as usize
+                self.sample(index).0 as usize
             }
 
             fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-                let record = self.record(index);
-                let count = record.length as usize * self.$shape()[1];
+                let (length, label) = self.sample(index);
+                let count = length as usize * self.$shape()[1];
                 self.values(index).part(..count).write(&mut out[..count]);
                 self.check_read(&[index]).map_err(|source| unreadable(index, source))?;
-                Ok(Sample { length: record.length, label: record.label })
+                Ok(Sample { length, label })
             }
 
             fn gather(
@@ -325,13 +333,14 @@ macro_rules! mapped_source {
                 out: &mut Vec<f32>,
             ) -> Result<Vec<Sample>, LoadError> {
                 <$type>::gather(self, indices, steps, out);
+                let sample = |index: &usize| {
+                    let (length, label) = self.sample(*index);
+                    Sample { length, label }
+                };
+                let samples = indices.iter().map(sample).collect();
                 let first = indices.first().copied().unwrap_or(0);
                 self.check_read(indices).map_err(|source| unreadable(first, source))?;
-                let sample = |index: &usize| {
-                    let record = self.record(*index);
-                    Sample { length: record.length, label: record.label }
-                };
-                Ok(indices.iter().map(sample).collect())
+                Ok(samples)
             }
 
             fn at_once(&self) -> usize {
@@ -356,9 +365,10 @@ macro_rules! mapped_source {
 mapped_source!(Shards, window_shape);
 mapped_source!(Samples, shape);
 
-/// Records that are copied in one go: about 256 KiB of values, so that a stop is heeded soon.
-fn at_once([time, channel]: [usize; 2]) -> usize {
-    ((64 << 10) / (time * channel).max(1)).clamp(1, 64)
+/// Records that are copied in one go: about 2 MiB of values, so that a stop is heeded soon and what is
+/// done once for a group, such as asking whether a file is still whole, costs little.
+pub(crate) fn at_once([time, channel]: [usize; 2]) -> usize {
+    ((512 << 10) / (time * channel).max(1)).clamp(1, 1024)
 }
 
 fn unreadable(index: usize, source: firebox_cache::CacheError) -> LoadError {

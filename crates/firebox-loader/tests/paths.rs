@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -290,6 +291,86 @@ fn a_failure_is_told_within_a_second_however_far_ahead_it_is() {
     assert!(batches.next().is_none());
 }
 
+/// Samples that come in groups, and the threads that read them; those of a thread of the loader take a
+/// while.
+#[derive(Default)]
+struct Groups {
+    threads: Mutex<Vec<ThreadId>>,
+    fails_at: Option<usize>,
+}
+
+impl Source for Groups {
+    fn len(&self) -> usize {
+        96
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [1, 1]
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let thread = std::thread::current();
+        if thread.name().is_some_and(|name| name.starts_with("firebox-loader")) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.threads.lock().unwrap().push(thread.id());
+        if self.fails_at == Some(index) {
+            return Err(LoadError::Sample { index, source: "the disk has gone".into() });
+        }
+        out[0] = index as f32;
+        Ok(Sample { length: 1, label: None })
+    }
+
+    fn at_once(&self) -> usize {
+        8
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Groups {}
+
+#[test]
+fn whoever_waits_for_groups_fills_batches_too_and_gets_the_same() {
+    let source = Arc::new(Groups::default());
+    let of = |workers| {
+        let config = LoaderConfig { workers, prefetch: 5, ..config() };
+        epochs(&TrainLoader::new(source.clone(), config, Device::default()).unwrap())
+    };
+    let expected = of(0);
+    source.threads.lock().unwrap().clear();
+    assert_eq!(of(1), expected);
+    let here = std::thread::current().id();
+    assert!(source.threads.lock().unwrap().contains(&here), "the caller stood still");
+    assert_eq!(of(3), expected);
+    // An error comes in its turn whoever meets it.
+    for fails_at in [0, 20, 95] {
+        let source = Arc::new(Groups { fails_at: Some(fails_at), ..Groups::default() });
+        let held_out = HeldOutLoader::new(source, config(), Device::default()).unwrap();
+        let mut batches = held_out.batches();
+        let delivered = batches.by_ref().take_while(Result::is_ok).count();
+        assert!(delivered == fails_at / 16 && batches.next().is_none(), "{delivered}");
+    }
+}
+
+#[test]
+fn one_batch_can_be_had_at_every_position() {
+    let masking = Masking { channels: 0.3, ..Masking::default() };
+    for config in orders() {
+        let loader = loader(Ragged(203), config).with_masking(masking);
+        let all = epochs(&loader);
+        let same = epochs(&loader.repeating_the_first().unwrap());
+        assert_eq!(same.len(), all.len());
+        assert_eq!(same[0], all[0]);
+        for (same, other) in same.iter().zip(&all) {
+            // Positions go on as they do in a run.
+            assert_eq!((&same.4, &same.2, same.5), (&all[0].4, &all[0].2, other.5));
+        }
+    }
+}
+
 #[test]
 fn a_thread_that_dies_outside_of_a_sample_is_an_error_too() {
     let source = Slow { reads: Arc::default(), fails_at: 1000, dies_at: 40 };
@@ -336,6 +417,7 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     );
 }
 
+/// A random walk, split.
 fn parts() -> Split {
     let mut draws = Stream::new(1, "walk").draws();
     let mut price = 100.0;

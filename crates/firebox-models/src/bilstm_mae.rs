@@ -21,6 +21,7 @@ use firebox_kernels::{
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
+use crate::pretrain::{hidden, reconstruction_loss};
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
 
 /// What LayerNorm adds to the variance; PyTorch's default.
@@ -190,44 +191,6 @@ impl BiLstmMae {
         self.lstm.num_params()
     }
 
-    /// The loss of a batch whose hidden steps are given: [`Pretrain::pretrain_loss`] with the mask
-    /// already drawn.
-    ///
-    /// `value = reconstruction + latent_weight · relu(1 − spread)`, where
-    /// - *reconstruction* is the squared error summed over all channels of all hidden steps of the
-    ///   batch, divided by their number, which is also the loss's `weight`;
-    /// - *spread* is the standard deviation (unbiased, plus 1e-8 under the root, so that a
-    ///   collapsed latent has a gradient) of each latent unit over all valid steps of all samples
-    ///   of the batch, averaged over the units.
-    pub fn masked_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        mask: &StepMask,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        let [samples, time, channels] = batch.inputs.dims();
-        let device = batch.inputs.device().without_autodiff();
-        let masked = mask.to_tensor(&device);
-        let latent = self.latent(batch, &masked, dropout.map(|stream| stream.substream(0)));
-        let output = self.decode(latent.clone(), dropout.map(|stream| stream.substream(1)));
-        // Masked before it is squared, so that no value of an unmasked step can overflow. Summed
-        // by sample first: the CPU backend's sum of a very large tensor at once depends on the
-        // number of threads.
-        let error = (output - batch.inputs.clone()) * masked;
-        let error = error.square().reshape([samples, time * channels]).sum_dim(1).sum();
-        let weight = (mask.count() * channels) as f64;
-        let reconstruction = error / weight.max(1.0);
-        let mut parts = vec![("reconstruction", reconstruction.clone().detach().inner())];
-        let mut value = reconstruction;
-        let steps: usize = batch.lengths.iter().map(|length| (*length).min(time)).sum();
-        if self.config.latent_weight > 0.0 && steps > 0 {
-            let spread = self.spread(latent, batch.lengths, steps);
-            parts.push(("latent_spread", spread.clone().detach().inner()));
-            value = value + relu(1.0 - spread) * self.config.latent_weight;
-        }
-        Loss { value, weight, parts }
-    }
-
     /// The latent of a batch whose hidden steps are replaced by the mask token.
     fn latent(
         &self,
@@ -235,9 +198,7 @@ impl BiLstmMae {
         masked: &Tensor<3>,
         dropout: Option<Stream>,
     ) -> Tensor<3> {
-        let token = self.mask_token.val().unsqueeze::<3>();
-        let shown = batch.inputs.clone() * (1.0 - masked.clone());
-        self.encode(shown + token * masked.clone(), Some(batch.lengths), dropout)
+        self.encode(hidden(&batch.inputs, masked, &self.mask_token), Some(batch.lengths), dropout)
     }
 
     /// [batch, time, 2 · hidden] → [batch, time, channel]
@@ -297,17 +258,34 @@ impl Encoder for BiLstmMae {
 }
 
 impl Pretrain for BiLstmMae {
-    fn pretrain_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        masks: Stream,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        self.masked_loss(batch, &self.draw_mask(batch, masks), dropout)
+    fn mask_rule(&self) -> &MaskRule {
+        &self.config.mask
     }
 
-    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask {
-        self.config.mask.draw(batch, masks)
+    /// `value = reconstruction + latent_weight · relu(1 − spread)`, where
+    /// - *reconstruction* is the squared error summed over all channels of all hidden steps of the
+    ///   batch, divided by their number, which is also the loss's `weight`;
+    /// - *spread* is the standard deviation (unbiased, plus 1e-8 under the root, so that a
+    ///   collapsed latent has a gradient) of each latent unit over all valid steps of all samples
+    ///   of the batch, averaged over the units.
+    fn masked_loss(
+        &self,
+        batch: &PretrainBatch<'_>,
+        mask: &StepMask,
+        dropout: Option<Stream>,
+    ) -> Loss {
+        let [_, time, _] = batch.inputs.dims();
+        let masked = mask.to_tensor(&batch.inputs.device().without_autodiff());
+        let latent = self.latent(batch, &masked, dropout.map(|stream| stream.substream(0)));
+        let output = self.decode(latent.clone(), dropout.map(|stream| stream.substream(1)));
+        let mut loss = reconstruction_loss(output, &batch.inputs, masked, mask.count());
+        let steps: usize = batch.lengths.iter().map(|length| (*length).min(time)).sum();
+        if self.config.latent_weight > 0.0 && steps > 0 {
+            let spread = self.spread(latent, batch.lengths, steps);
+            loss.parts.push(("latent_spread", spread.clone().detach().inner()));
+            loss.value = loss.value + relu(1.0 - spread) * self.config.latent_weight;
+        }
+        loss
     }
 
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3> {

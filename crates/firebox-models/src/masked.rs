@@ -17,6 +17,7 @@ use firebox_core::{Precision, Stream};
 use firebox_kernels::{init_linear, linear_in, normal};
 use serde::{Deserialize, Serialize};
 
+use crate::pretrain::{hidden, reconstruction_loss};
 use crate::transformer::at_least_one;
 use crate::{
     BiLstmAttention, BiLstmAttentionConfig, CnnBiLstm, CnnBiLstmConfig, DilatedConfig,
@@ -278,27 +279,6 @@ impl Masked {
         Self { encoder: self.encoder.in_precision(precision), precision, ..self }
     }
 
-    /// The loss of a batch whose hidden steps are given: the squared error summed over all channels of
-    /// all hidden steps that the encoder covers, divided by their number, which is the loss's weight.
-    pub fn masked_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        mask: &StepMask,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        let [samples, time, channels] = batch.inputs.dims();
-        let device = batch.inputs.device().without_autodiff();
-        let scored = self.covered(mask, batch.lengths);
-        let output = self.restore(batch, &mask.to_tensor(&device), dropout);
-        // Masked before it is squared, and summed by sample first: see `BiLstmMae::masked_loss`.
-        let error = (output - batch.inputs.clone()) * scored.to_tensor(&device);
-        let error = error.square().reshape([samples, time * channels]).sum_dim(1).sum();
-        let weight = (scored.count() * channels) as f64;
-        let value = error / weight.max(1.0);
-        let parts = vec![("reconstruction", value.clone().detach().inner())];
-        Loss { value, weight, parts }
-    }
-
     /// The hidden steps that are restored: an encoder that shortens time leaves out what does not fill
     /// a step of its own.
     fn covered(&self, mask: &StepMask, lengths: &[usize]) -> StepMask {
@@ -319,8 +299,7 @@ impl Masked {
         dropout: Option<Stream>,
     ) -> Tensor<3> {
         let [samples, time, channels] = batch.inputs.dims();
-        let token = self.mask_token.val().unsqueeze::<3>();
-        let shown = batch.inputs.clone() * (1.0 - masked.clone()) + token * masked.clone();
+        let shown = hidden(&batch.inputs, masked, &self.mask_token);
         let latent = self.encoder.encode(shown, Some(batch.lengths), dropout);
         let [_, steps, width] = latent.dims();
         let rows =
@@ -363,17 +342,22 @@ impl Encoder for Masked {
 }
 
 impl Pretrain for Masked {
-    fn pretrain_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        masks: Stream,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        self.masked_loss(batch, &self.draw_mask(batch, masks), dropout)
+    fn mask_rule(&self) -> &MaskRule {
+        &self.config.mask
     }
 
-    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask {
-        self.config.mask.draw(batch, masks)
+    /// The loss of a batch whose hidden steps are given: the squared error summed over all channels of
+    /// all hidden steps that the encoder covers, divided by their number, which is the loss's weight.
+    fn masked_loss(
+        &self,
+        batch: &PretrainBatch<'_>,
+        mask: &StepMask,
+        dropout: Option<Stream>,
+    ) -> Loss {
+        let device = batch.inputs.device().without_autodiff();
+        let scored = self.covered(mask, batch.lengths);
+        let output = self.restore(batch, &mask.to_tensor(&device), dropout);
+        reconstruction_loss(output, &batch.inputs, scored.to_tensor(&device), scored.count())
     }
 
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3> {

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
 use crate::encoder_layer::{EPSILON, Layers, norm};
+use crate::pretrain::{hidden, reconstruction_loss};
 use crate::transformer::{at_least_one, sinusoidal};
 use crate::{
     Activation, Encoder, EncoderLayerConfig, Loss, MaskRule, ModelError, Pretrain, PretrainBatch,
@@ -156,26 +157,6 @@ impl PatchTransformer {
         Self { encoder: self.encoder.recomputed(recomputed), ..self }
     }
 
-    /// The loss of a batch whose hidden steps are given: the squared error summed over all channels
-    /// of all hidden steps, divided by their number, which is also the loss's weight.
-    pub fn masked_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        mask: &StepMask,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        let [samples, time, channels] = batch.inputs.dims();
-        let masked = mask.to_tensor(&batch.inputs.device().without_autodiff());
-        let output = self.restore(batch, &masked, dropout);
-        // Masked before it is squared, and summed by sample first: see `BiLstmMae::masked_loss`.
-        let error = (output - batch.inputs.clone()) * masked;
-        let error = error.square().reshape([samples, time * channels]).sum_dim(1).sum();
-        let weight = (mask.count() * channels) as f64;
-        let value = error / weight.max(1.0);
-        let parts = vec![("reconstruction", value.clone().detach().inner())];
-        Loss { value, weight, parts }
-    }
-
     /// Encodes a batch whose hidden steps are replaced by the token, and decodes it.
     fn restore(
         &self,
@@ -184,8 +165,7 @@ impl PatchTransformer {
         dropout: Option<Stream>,
     ) -> Tensor<3> {
         let [samples, time, channels] = batch.inputs.dims();
-        let token = self.mask_token.val().unsqueeze::<3>();
-        let shown = batch.inputs.clone() * (1.0 - masked.clone()) + token * masked.clone();
+        let shown = hidden(&batch.inputs, masked, &self.mask_token);
         let latent = self.encode(shown, Some(batch.lengths), dropout);
         let [_, patches, width] = latent.dims();
         let rows = latent.reshape([samples * patches, width]);
@@ -247,17 +227,21 @@ impl Encoder for PatchTransformer {
 }
 
 impl Pretrain for PatchTransformer {
-    fn pretrain_loss(
-        &self,
-        batch: &PretrainBatch<'_>,
-        masks: Stream,
-        dropout: Option<Stream>,
-    ) -> Loss {
-        self.masked_loss(batch, &self.draw_mask(batch, masks), dropout)
+    fn mask_rule(&self) -> &MaskRule {
+        &self.config.mask
     }
 
-    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask {
-        self.config.mask.draw(batch, masks)
+    /// The loss of a batch whose hidden steps are given: the squared error summed over all channels
+    /// of all hidden steps, divided by their number, which is also the loss's weight.
+    fn masked_loss(
+        &self,
+        batch: &PretrainBatch<'_>,
+        mask: &StepMask,
+        dropout: Option<Stream>,
+    ) -> Loss {
+        let masked = mask.to_tensor(&batch.inputs.device().without_autodiff());
+        let output = self.restore(batch, &masked, dropout);
+        reconstruction_loss(output, &batch.inputs, masked, mask.count())
     }
 
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3> {

@@ -1,9 +1,10 @@
 //! What a model must offer to be pre-trained without labels, and how losses are averaged.
 
+use burn::module::Param;
 use burn::tensor::Tensor;
 use firebox_core::Stream;
 
-use crate::{Encoder, StepMask};
+use crate::{Encoder, MaskRule, StepMask};
 
 /// A batch for pre-training. Models know no loader: they take tensors and lengths.
 #[derive(Clone, Debug)]
@@ -36,6 +37,17 @@ pub struct Loss {
 
 /// An encoder that can be trained to restore what was hidden from it.
 pub trait Pretrain: Encoder {
+    /// How the hidden steps of a sample are chosen.
+    fn mask_rule(&self) -> &MaskRule;
+
+    /// The loss of a batch whose hidden steps are given; `dropout` is `None` in evaluation.
+    fn masked_loss(
+        &self,
+        batch: &PretrainBatch<'_>,
+        mask: &StepMask,
+        dropout: Option<Stream>,
+    ) -> Loss;
+
     /// The loss of a batch. What is hidden from each sample is drawn from
     /// `masks.substream(index of the sample)`; `dropout` is `None` in evaluation.
     fn pretrain_loss(
@@ -43,14 +55,53 @@ pub trait Pretrain: Encoder {
         batch: &PretrainBatch<'_>,
         masks: Stream,
         dropout: Option<Stream>,
-    ) -> Loss;
+    ) -> Loss {
+        self.masked_loss(batch, &self.draw_mask(batch, masks), dropout)
+    }
 
     /// The mask that [`Pretrain::pretrain_loss`] draws from the same stream.
-    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask;
+    fn draw_mask(&self, batch: &PretrainBatch<'_>, masks: Stream) -> StepMask {
+        self.mask_rule().draw(batch, masks)
+    }
 
     /// Reconstructs a batch of which the steps of `mask` are hidden, in evaluation.
     ///
     /// # Shapes
     /// - returns `[batch, time, channel]`; values after each length mean nothing
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3>;
+}
+
+/// The inputs of a batch, `[batch, time, channel]`, with `token`, `[channel]`, in place of the masked steps,
+/// `[batch, time, 1]`.
+pub(crate) fn hidden(
+    inputs: &Tensor<3>,
+    masked: &Tensor<3>,
+    token: &Param<Tensor<1>>,
+) -> Tensor<3> {
+    let token = token.val().unsqueeze::<3>();
+    inputs.clone() * (1.0 - masked.clone()) + token * masked.clone()
+}
+
+/// The squared error of a reconstruction, summed over all channels of the scored steps and divided by their
+/// number, which is the loss's weight.
+///
+/// # Shapes
+/// - `output`, `inputs`: `[batch, time, channel]`
+/// - `scored`: `[batch, time, 1]`, one at each of the `steps` that are scored, zero elsewhere
+pub(crate) fn reconstruction_loss(
+    output: Tensor<3>,
+    inputs: &Tensor<3>,
+    scored: Tensor<3>,
+    steps: usize,
+) -> Loss {
+    let [samples, time, channels] = inputs.dims();
+    // Masked before it is squared, so that no value of an unmasked step can overflow. Summed
+    // by sample first: the CPU backend's sum of a very large tensor at once depends on the
+    // number of threads.
+    let error = (output - inputs.clone()) * scored;
+    let error = error.square().reshape([samples, time * channels]).sum_dim(1).sum();
+    let weight = (steps * channels) as f64;
+    let value = error / weight.max(1.0);
+    let parts = vec![("reconstruction", value.clone().detach().inner())];
+    Loss { value, weight, parts }
 }

@@ -108,6 +108,21 @@ fn text() {
     }
 }
 
+/// A masked model's pre-training, with its layers kept and computed again.
+fn masked_alike<M: Pretrain + Module>(model: impl Fn(Precision, bool) -> M) {
+    let lengths = [15, 15, 3, 8, 15, 1];
+    let (inputs, indices) = (noise([6, 15, 4]), &[0, 1, 2, 3, 4, 5]);
+    let batch = PretrainBatch { inputs, lengths: &lengths, indices };
+    for precision in PRECISIONS {
+        let run = |recomputed| {
+            let model = model(precision, recomputed);
+            let stream = Some(Stream::new(3, "dropout"));
+            bits(&model, model.pretrain_loss(&batch, Stream::new(4, "masks"), stream).value)
+        };
+        assert!(run(true) == run(false), "{precision}");
+    }
+}
+
 #[test]
 fn patch_transformer() {
     let config = PatchTransformerConfig {
@@ -119,20 +134,9 @@ fn patch_transformer() {
         ..PatchTransformerConfig::default()
     };
     let model = config.init(Stream::new(1, "weights"), 4, &Device::flex()).unwrap();
-    let (inputs, lengths) = (noise([6, 15, 4]), [15, 15, 3, 8, 15, 1]);
-    for precision in PRECISIONS {
-        let run = |recomputed| {
-            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
-            let batch = PretrainBatch {
-                inputs: inputs.clone(),
-                lengths: &lengths,
-                indices: &[0, 1, 2, 3, 4, 5],
-            };
-            let stream = Some(Stream::new(3, "dropout"));
-            bits(&model, model.pretrain_loss(&batch, Stream::new(4, "masks"), stream).value)
-        };
-        assert!(run(true) == run(false), "{precision}");
-    }
+    masked_alike(|precision, recomputed| {
+        model.clone().in_precision(precision).recomputed(recomputed).train()
+    });
 }
 
 #[test]
@@ -140,18 +144,7 @@ fn bilstm_mae() {
     let config =
         BiLstmMaeConfig { hidden: 6, layers: 3, decoder_hidden: 5, ..BiLstmMaeConfig::default() };
     let model = config.init(Stream::new(1, "weights"), 4, &Device::flex()).unwrap();
-    let (inputs, lengths) = (noise([6, 15, 4]), [15, 15, 3, 8, 15, 1]);
-    for precision in PRECISIONS {
-        let run = |recomputed| {
-            let model = model.clone().in_precision(precision).recomputed(recomputed).train();
-            let batch = PretrainBatch {
-                inputs: inputs.clone(),
-                lengths: &lengths,
-                indices: &[0, 1, 2, 3, 4, 5],
-            };
-            let stream = Some(Stream::new(3, "dropout"));
-            bits(&model, model.pretrain_loss(&batch, Stream::new(4, "masks"), stream).value)
-        };
-        assert!(run(true) == run(false), "{precision}");
-    }
+    masked_alike(|precision, recomputed| {
+        model.clone().in_precision(precision).recomputed(recomputed).train()
+    });
 }

@@ -4,11 +4,14 @@
 mod learning;
 #[cfg(test)]
 mod tests;
+mod trainings;
 
 use self::learning::{divergence, overflows, plateau, skipped, still_falling};
 use crate::text::{bytes, duration, percent, significant};
 use crate::times::StepTimes;
 use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Usage};
+
+pub use self::trainings::{Training, advice_on_trainings};
 
 /// Something that stood out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,34 @@ pub enum Scaling {
     },
 }
 
+/// Keys of the settings that a kind of pipeline may have in a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingKeys {
+    /// Peak learning rate.
+    pub rate: &'static str,
+    /// Epochs.
+    pub epochs: &'static str,
+    /// Epochs without progress after which training ends.
+    pub patience: &'static str,
+    /// Samples of a batch.
+    pub batch_size: &'static str,
+    /// Whether gradients can be clipped, by `train.clip` or `train.clip_value`.
+    pub clips: bool,
+}
+
+impl Default for SettingKeys {
+    /// Those of the common tables, with AdamW.
+    fn default() -> Self {
+        Self {
+            rate: "train.optimizer.adamw.learning_rate",
+            epochs: "train.epochs",
+            patience: "train.early_stopping.patience",
+            batch_size: "loader.batch_size",
+            clips: true,
+        }
+    }
+}
+
 /// The settings that advice is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -46,8 +77,8 @@ pub struct Settings {
     pub workers: usize,
     /// Batches made ahead.
     pub prefetch: usize,
-    /// Key of the peak learning rate.
-    pub rate_key: &'static str,
+    /// Where they are written.
+    pub keys: SettingKeys,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// The factor on the loss.
@@ -188,8 +219,8 @@ fn memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
 fn smaller_batch(settings: &Settings) -> String {
     let half = (settings.batch_size / 2).max(1);
     format!(
-        "`loader.batch_size` from {} to {half} with `train.accumulate` doubled",
-        settings.batch_size
+        "`{}` from {} to {half} with `train.accumulate` doubled",
+        settings.keys.batch_size, settings.batch_size
     )
 }
 
@@ -237,6 +268,11 @@ fn utilisation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             percent(shares.data),
             percent(shares.saves)
         ),
-        format!("`loader.batch_size` from {} to {}", settings.batch_size, 2 * settings.batch_size),
+        format!(
+            "`{}` from {} to {}",
+            settings.keys.batch_size,
+            settings.batch_size,
+            2 * settings.batch_size
+        ),
     )
 }

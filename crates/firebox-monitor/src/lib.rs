@@ -49,7 +49,7 @@ mod usage;
 #[cfg(unix)]
 mod watch;
 
-pub use advice::{Advice, Scaling, Settings, advice};
+pub use advice::{Advice, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
 pub use gpu::free_gpu_memory;

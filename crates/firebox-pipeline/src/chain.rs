@@ -4,6 +4,7 @@
 //! profile, requests, and the report's frame. A kind is a module with a [`Chain`].
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use firebox_core::Key;
 use firebox_eval::{Reason, Report};
@@ -21,6 +22,7 @@ use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
 use crate::pseudolabel::Pseudolabel;
 use crate::stages::Run;
+use crate::sub::Part;
 use crate::text::Text;
 use crate::{Kind, PipelineConfig, Prepared};
 
@@ -67,13 +69,8 @@ pub(crate) trait Chain: Sync {
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
 
-    /// Whether it leaves a trained model by [`Run::keep_model`], without which no run of this kind is
-    /// whole.
-    fn keeps_model(&self) -> bool {
-        false
-    }
-
-    /// Everything up to the report.
+    /// Everything up to the report. It leaves a trained model by [`Run::keep_model`], without which no
+    /// run is whole.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
 
     /// Everything up to the end of training, for a search: what the training says of itself, or
@@ -120,9 +117,21 @@ pub(crate) struct Work<'a> {
     pub(crate) reasons: Vec<Reason>,
     /// Results that were made, not reused.
     pub(crate) remade: usize,
+    /// Trainings within it that were done, or read back.
+    pub(crate) parts: Mutex<Vec<Part>>,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    /// A run of which nothing was done yet.
+    pub(crate) fn new(
+        prepared: &'a Prepared,
+        folder: &'a RunFolder,
+        path: &'a Path,
+        reasons: Vec<Reason>,
+    ) -> Self {
+        Self { prepared, folder, path, reasons, remade: 0, parts: Mutex::default() }
+    }
+
     /// Writes the resolved settings beside the run, with the reasons known so far.
     pub(crate) fn resolved(&self) -> Result<(), PipelineError> {
         let text = self.prepared.resolved(&self.reasons)?;

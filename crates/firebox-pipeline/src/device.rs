@@ -20,6 +20,17 @@ pub struct ChosenDevice {
 }
 
 impl ChosenDevice {
+    /// A processor under the name of a backend, for tests.
+    #[cfg(test)]
+    pub(crate) fn named(backend: &str) -> Self {
+        Self {
+            device: Device::flex(),
+            backend: backend.to_owned(),
+            description: format!("{backend}: test"),
+            reason: String::new(),
+        }
+    }
+
     /// What decides the last bits of every result on this device: the backend and, on a CPU, which
     /// of the kernels run.
     ///
@@ -129,12 +140,7 @@ mod tests {
 
     #[test]
     fn works_that_wait_for_threads_that_need_the_pool_do_not_stop_each_other() {
-        let device = ChosenDevice {
-            device: Device::flex(),
-            backend: "cpu".to_owned(),
-            description: String::new(),
-            reason: String::new(),
-        };
+        let device = ChosenDevice::named("cpu");
         // As many works as the pool has threads, all of them begun before any waits.
         let works = rayon::current_num_threads();
         let begun = Barrier::new(works);

@@ -13,9 +13,6 @@ use serde_json::Value;
 
 use crate::chain::Work;
 use crate::error::PipelineError;
-use crate::folder::PIPELINE;
-use crate::keys::json;
-use crate::layers;
 use crate::prepared::find_run;
 use crate::stages::{Run, Windows, name_of};
 
@@ -186,16 +183,6 @@ pub(crate) fn find_model(named: &Path) -> Result<PathBuf, PipelineError> {
     let run = find_run(named)?;
     if is_kept(&run) {
         return Ok(run.join(MODEL));
-    }
-    if let Ok(config) = layers::load(&run.join(PIPELINE), [], &[])
-        && !config.pipeline.chain().keeps_model()
-    {
-        return Err(PipelineError::Setting(format!(
-            "the run {} is of the pipeline `{}`, which keeps no model to use later in this version\n  \
-             its weights are in its checkpoints, under PyTorch's names",
-            run.display(),
-            json(&config.pipeline).trim_matches('"')
-        )));
     }
     Err(PipelineError::Setting(format!(
         "the run {0} has no trained model in {1}: it has not ended, or an earlier version of Firebox made it\n  \

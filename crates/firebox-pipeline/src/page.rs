@@ -2,15 +2,17 @@
 //! settings.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
-use firebox_monitor::{Scaling, Usage};
-use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, LossScale, Optimizer};
+use firebox_monitor::{Scaling, SettingKeys, Training, Usage, advice_on_trainings};
+use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, History, LossScale, Optimizer, TrainConfig};
 
 use crate::chain::Work;
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
 use crate::stages::{Run, training};
+use crate::{PipelineConfig, sub};
 
 /// Where the report lies and what its first line says.
 pub(crate) struct Reported {
@@ -32,7 +34,7 @@ pub(crate) fn complete(
         usage.record(event);
     })?;
     report.machine = machine(&usage, &run.device.backend);
-    report.advice = advice(&usage, run);
+    report.advice = advice(&usage, run, work);
     settle(&mut report, &attempts, path);
     let settings = path.join(PIPELINE);
     report.configuration = std::fs::read_to_string(&settings).map_err(at(&settings))?;
@@ -111,13 +113,43 @@ fn memory(usage: &Usage) -> Option<Chart> {
     })
 }
 
-/// What stood out, and the settings that would change it.
-fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
-    let (loader, train) = (&run.config.loader, training(run.config));
-    let rate_key = match &train.optimizer {
+/// What stood out in the run and in the trainings within it, and the settings that would change it.
+fn advice(usage: &Usage, run: &Run<'_>, work: &Work<'_>) -> Vec<Advice> {
+    let keys = setting_keys(run.config);
+    let own = settings(run, &training(run.config), run.config.loader.batch_size, keys);
+    let parts = work.parts.lock().unwrap_or_else(PoisonError::into_inner);
+    let trainings: Vec<Training> = parts
+        .iter()
+        .filter_map(|part| {
+            // Advice is all that a history that cannot be read costs.
+            let history = History::read(&sub::path(work, &part.name)).ok()?;
+            let mut usage = Usage::default();
+            history.tell(&mut |event| usage.record(event));
+            let settings = settings(run, &part.config, part.batch_size, part.keys);
+            Some(Training { name: part.name.clone(), usage, settings })
+        })
+        .collect();
+    let found = firebox_monitor::advice(usage, &own).into_iter();
+    let found = found.chain(advice_on_trainings(&trainings));
+    found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
+}
+
+/// Where the settings of a training are written that has none of its own.
+pub(crate) fn setting_keys(config: &PipelineConfig) -> SettingKeys {
+    let rate = match training(config).optimizer {
         Optimizer::AdamW(_) => "train.optimizer.adamw.learning_rate",
         Optimizer::Sgd(_) => "train.optimizer.sgd.learning_rate",
     };
+    SettingKeys { rate, ..SettingKeys::default() }
+}
+
+/// The settings of a training that advice is about.
+fn settings(
+    run: &Run<'_>,
+    train: &TrainConfig,
+    batch_size: usize,
+    keys: SettingKeys,
+) -> firebox_monitor::Settings {
     let scaling = match train.loss_scale {
         LossScale::Auto | LossScale::Off => Scaling::Off,
         LossScale::Static(scale) => Scaling::Static(scale),
@@ -125,12 +157,12 @@ fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
             Scaling::Dynamic { interval, floor }
         }
     };
-    let settings = firebox_monitor::Settings {
+    firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
-        batch_size: loader.batch_size,
-        workers: loader.workers,
-        prefetch: loader.prefetch,
-        rate_key,
+        batch_size,
+        workers: run.config.loader.workers,
+        prefetch: run.config.loader.prefetch,
+        keys,
         learning_rate: train.optimizer.learning_rate(),
         scaling,
         clip: train.clip,
@@ -138,9 +170,7 @@ fn advice(usage: &Usage, run: &Run<'_>) -> Vec<Advice> {
         epochs: train.epochs,
         early_stopping: train.early_stopping.is_some(),
         resume_every: train.checkpoint.resume_every,
-    };
-    let found = firebox_monitor::advice(usage, &settings).into_iter();
-    found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
+    }
 }
 
 /// What the events of several attempts do not say by themselves: the time of all of them together,

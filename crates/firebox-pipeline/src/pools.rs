@@ -54,12 +54,7 @@ mod tests {
 
     #[test]
     fn linux_tells_of_mapped_files_and_the_kernels_of_their_buffers() {
-        let device = ChosenDevice {
-            device: burn::tensor::Device::flex(),
-            backend: "cpu".to_owned(),
-            description: "cpu: test".to_owned(),
-            reason: String::new(),
-        };
+        let device = ChosenDevice::named("cpu");
         let pools = pools(&device);
         let of = |name: &str| pools.iter().find(|pool| pool.name.starts_with(name));
         let buffers = of("buffers of the kernels").unwrap();

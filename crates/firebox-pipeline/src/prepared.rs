@@ -490,12 +490,7 @@ mod tests {
 
     #[test]
     fn parameters_that_the_model_lacks_are_refused_before_any_data_is_read() {
-        let device = ChosenDevice {
-            device: burn::tensor::Device::flex(),
-            backend: "test".to_owned(),
-            description: String::new(),
-            reason: String::new(),
-        };
+        let device = ChosenDevice::named("test");
         let mut config = PipelineConfig::default();
         config.data.path = firebox_data::Paths(vec![PathBuf::from("no/such/file.csv")]);
         let plan = |config: &PipelineConfig| {

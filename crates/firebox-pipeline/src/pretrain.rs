@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key, Stream};
+use firebox_core::{Event, Key};
 use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows};
 use firebox_models::read_parameters;
@@ -46,14 +46,7 @@ impl Chain for Pretrain {
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let shape = probe_shape(config)?;
-        let at = Place {
-            stream: Stream::new(config.run.seed, "weights"),
-            channels: shape[1],
-            time: shape[0],
-            precision: probe.precision,
-            recompute: config.run.recompute,
-            device: &device.device,
-        };
+        let at = Place::probing(config, shape, &probe, device);
         with_pretrainable!(&config.model, M => {
             let model = M::build(&config.model, &at)?;
             probe.run(model, &Pretraining, shape, device)
@@ -73,10 +66,6 @@ impl Chain for Pretrain {
             ("evaluate", Some(keys.evaluation)),
             ("report", None),
         ]
-    }
-
-    fn keeps_model(&self) -> bool {
-        true
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
@@ -159,14 +148,7 @@ pub(crate) fn check_names(
         return Ok(());
     }
     // Names do not depend on the number of channels, which is not known yet.
-    let at = Place {
-        stream: Stream::new(0, "names"),
-        channels: 1,
-        time: config.window.length,
-        precision: config.run.precision,
-        recompute: false,
-        device: &device.device,
-    };
+    let at = Place::naming(config, device);
     with_pretrainable!(model, M => {
         let checked = check_groups(&M::build(model, &at)?, train);
         checked.map_err(|error| TrainError::from(error).into())
@@ -219,14 +201,7 @@ impl Run<'_> {
 
     /// What a model of a seed is built for.
     pub(crate) fn place(&self, seed: u64, channels: usize) -> Place<'_> {
-        Place {
-            stream: Stream::new(seed, "weights"),
-            channels,
-            time: self.config.window.length,
-            precision: self.config.run.precision,
-            recompute: self.config.run.recompute,
-            device: &self.device.device,
-        }
+        Place::of(self.config, seed, [self.config.window.length, channels], self.device)
     }
 
     /// Trains, or reads back what was trained.

@@ -185,18 +185,11 @@ fn autotune(
 
 #[cfg(test)]
 mod tests {
+    use firebox_data::Paths;
     use firebox_models::BiLstmMaeConfig;
+    use tempfile::TempDir;
 
     use super::*;
-
-    fn device(backend: &str) -> ChosenDevice {
-        ChosenDevice {
-            device: burn::tensor::Device::flex(),
-            backend: backend.to_owned(),
-            description: format!("{backend}: test"),
-            reason: String::new(),
-        }
-    }
 
     fn small() -> PipelineConfig {
         let mut config = PipelineConfig::default();
@@ -206,16 +199,22 @@ mod tests {
         config
     }
 
-    #[test]
-    fn auto_becomes_a_precision_with_its_reason() {
+    /// A folder with a file of one bar.
+    fn with_bars() -> (TempDir, Paths) {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("bars.csv");
         std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        (folder, Paths(vec![data]))
+    }
+
+    #[test]
+    fn auto_becomes_a_precision_with_its_reason() {
+        let (folder, data) = with_bars();
         let mut config = small();
-        config.data.path = firebox_data::Paths(vec![data]);
+        config.data.path = data;
         config.run.cache = folder.path().join("cache");
         config.run.auto = true;
-        let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+        let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
         assert!(!settled.run.auto && settled.run.precision != Precision::F16);
         let [only] = &reasons[..] else { panic!("{reasons:?}") };
         assert_eq!(
@@ -224,7 +223,7 @@ mod tests {
         );
         assert!(only.reason.contains("measured"), "{}", only.reason);
         // Kept in the cache: the same answer, to the last digit.
-        assert_eq!(settle(&config, &device("cpu")).unwrap().1, reasons);
+        assert_eq!(settle(&config, &ChosenDevice::named("cpu")).unwrap().1, reasons);
     }
 
     /// Each kind of pipeline with models that a step of takes milliseconds, beside what `recompute` says.
@@ -257,20 +256,18 @@ mod tests {
 
     #[test]
     fn every_kind_is_measured_and_says_whether_it_computes_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let data = folder.path().join("bars.csv");
-        std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        let (folder, data) = with_bars();
         for (text, recomputes) in KINDS {
             let mut config: PipelineConfig = toml::from_str(text).unwrap();
             (config.run.cache, config.run.auto) = (folder.path().join("cache"), true);
             (config.window.length, config.loader.batch_size) = (10, 4);
             if config.text.is_none() {
-                config.data.path = firebox_data::Paths(vec![data.clone()]);
+                config.data.path = data.clone();
             }
-            let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+            let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
             assert!(!settled.run.auto && reasons[0].reason.contains("ms a step"), "{reasons:?}");
             config.run.recompute = true;
-            match settle(&config, &device("cpu")) {
+            match settle(&config, &ChosenDevice::named("cpu")) {
                 Ok((_, reasons)) if recomputes => {
                     let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
                     assert!(own.reason.contains("ms a step"), "{text}: {}", own.reason);
@@ -291,24 +288,22 @@ mod tests {
         {
             let mut config: PipelineConfig = toml::from_str(text).unwrap();
             config.loader.batch_size = 0;
-            let said = settle(&config, &device("cpu")).unwrap_err().to_string();
+            let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
             assert!(said.contains(own) && said.contains("leave loader.batch_size out"), "{said}");
         }
     }
 
     #[test]
     fn layers_that_are_computed_again_say_what_it_costs() {
-        let folder = tempfile::tempdir().unwrap();
-        let data = folder.path().join("bars.csv");
-        std::fs::write(&data, "open,high,low,close\n1,2,0,1\n").unwrap();
+        let (folder, data) = with_bars();
         let mut config = small();
-        config.data.path = firebox_data::Paths(vec![data]);
+        config.data.path = data;
         config.run.cache = folder.path().join("cache");
         config.run.recompute = true;
-        let (settled, reasons) = settle(&config, &device("cpu")).unwrap();
+        let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
         let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
         assert!(settled.run.recompute && own.reason.contains("ms a step"), "{}", own.reason);
-        assert_eq!(settle(&config, &device("cpu")).unwrap().1, reasons);
+        assert_eq!(settle(&config, &ChosenDevice::named("cpu")).unwrap().1, reasons);
     }
 
     #[test]
@@ -344,7 +339,7 @@ mod tests {
         let said = |change: &dyn Fn(&mut PipelineConfig), backend: &str| {
             let mut config = small();
             change(&mut config);
-            settle(&config, &device(backend)).unwrap_err().to_string()
+            settle(&config, &ChosenDevice::named(backend)).unwrap_err().to_string()
         };
         let text = said(&|config| config.run.capture = true, "cpu");
         assert!(text.contains("bit for bit") && text.contains("leave `run.capture` out"), "{text}");

@@ -137,8 +137,7 @@ pub(crate) fn run(
     let started = Instant::now();
     let chain = prepared.config().pipeline.chain();
     // A run of an earlier version left no model; it is made from what is there.
-    let kept = !chain.keeps_model() || is_kept(path);
-    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| kept) {
+    if let Some(said) = conclusion(path, keys.evaluation).filter(|_| is_kept(path)) {
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });
@@ -160,7 +159,7 @@ pub(crate) fn run(
         requests: &requests,
         shared: &shared,
     };
-    let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
+    let mut work = Work::new(prepared, &folder, path, reasons);
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     // The sampler ends before the report, which tells of its samples.
     let (period, gpu) = (

@@ -2,10 +2,12 @@
 //! iterations). Each of these has a folder below the run's, with its own key, so that a run that was
 //! killed goes on within the training it was in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener};
+use firebox_monitor::SettingKeys;
 use firebox_train::{Data, Objective, TrainConfig, Trained};
 
 use crate::chain::Work;
@@ -15,16 +17,21 @@ use crate::stages::{Run, count, training};
 /// Folder of these trainings within the run's folder.
 pub(crate) const FOLDER: &str = "parts";
 
+/// The folder of a training.
+pub(crate) fn path(work: &Work<'_>, name: &str) -> PathBuf {
+    work.path.join(FOLDER).join(name)
+}
+
 /// The folder of a training, which is made if it is not there.
-pub(crate) fn folder(work: &Work<'_>, name: &str) -> Result<std::path::PathBuf, PipelineError> {
-    let folder = work.path.join(FOLDER).join(name);
+pub(crate) fn folder(work: &Work<'_>, name: &str) -> Result<PathBuf, PipelineError> {
+    let folder = path(work, name);
     std::fs::create_dir_all(&folder).map_err(crate::error::at(&folder))?;
     Ok(folder)
 }
 
 /// Whether a training of this name has ended before.
 pub(crate) fn sub_trained_before(work: &Work<'_>, name: &str) -> bool {
-    work.path.join(FOLDER).join(name).join(firebox_train::SUMMARY_FILE).is_file()
+    path(work, name).join(firebox_train::SUMMARY_FILE).is_file()
 }
 
 /// Which training it is.
@@ -35,6 +42,18 @@ pub(crate) struct Sub<'a> {
     pub(crate) key: Key,
     /// Seed of masks and dropout.
     pub(crate) seed: u64,
+    /// Samples of a batch.
+    pub(crate) batch_size: usize,
+    /// Where its settings are written.
+    pub(crate) keys: SettingKeys,
+}
+
+/// A training that has been done within the run.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) batch_size: usize,
+    pub(crate) keys: SettingKeys,
+    pub(crate) config: TrainConfig,
 }
 
 impl Run<'_> {
@@ -99,7 +118,11 @@ impl Run<'_> {
             listener: &Within { listener: self.listener, name: sub.name },
         };
         let train = || firebox_train::train(model, objective, data, config, &run);
-        Ok(self.device.run(train)?)
+        let trained = self.device.run(train)?;
+        let Sub { batch_size, keys, .. } = *sub;
+        let part = Part { name: sub.name.to_owned(), batch_size, keys, config: config.clone() };
+        work.parts.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+        Ok(trained)
     }
 }
 

@@ -8,7 +8,10 @@ use firebox_models::{
     RecurrentConfig, RecurrentEncoder,
 };
 
+use crate::PipelineConfig;
+use crate::bench::Probe;
 use crate::config::ModelConfig;
+use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 /// Does the same with the type of the model that is chosen, or refuses one that is not pre-trained.
@@ -67,6 +70,41 @@ pub(crate) struct Place<'a> {
     /// Whether layers are computed again for their gradients.
     pub(crate) recompute: bool,
     pub(crate) device: &'a Device,
+}
+
+impl<'a> Place<'a> {
+    /// For windows of `[time, channel]`, as the run computes.
+    pub(crate) fn of(
+        config: &PipelineConfig,
+        seed: u64,
+        [time, channels]: [usize; 2],
+        device: &'a ChosenDevice,
+    ) -> Self {
+        Self {
+            stream: Stream::new(seed, "weights"),
+            channels,
+            time,
+            precision: config.run.precision,
+            recompute: config.run.recompute,
+            device: &device.device,
+        }
+    }
+
+    /// For windows of `[time, channel]`, in the precision that is tried.
+    pub(crate) fn probing(
+        config: &PipelineConfig,
+        shape: [usize; 2],
+        probe: &Probe,
+        device: &'a ChosenDevice,
+    ) -> Self {
+        Self { precision: probe.precision, ..Self::of(config, config.run.seed, shape, device) }
+    }
+
+    /// For a look at the names of its parameters, which depend neither on the number of channels nor on
+    /// the weights.
+    pub(crate) fn naming(config: &PipelineConfig, device: &'a ChosenDevice) -> Self {
+        Self { recompute: false, ..Self::of(config, 0, [config.window.length, 1], device) }
+    }
 }
 
 impl Pretrainable for BiLstmMae {

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use firebox_core::Event;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::TrainError;
@@ -85,6 +86,37 @@ enum Line {
     Epoch(EpochRecord),
 }
 
+impl StepRecord {
+    /// What a listener is told of it.
+    pub(crate) fn event(&self) -> Event {
+        Event::Step {
+            step: self.step,
+            epoch: self.epoch,
+            loss: self.loss,
+            learning_rate: self.learning_rate,
+            gradient_norm: self.gradient_norm,
+            samples: self.samples,
+            milliseconds: self.milliseconds,
+            data_milliseconds: self.data_milliseconds,
+            skipped: self.skipped,
+        }
+    }
+}
+
+impl EpochRecord {
+    /// What a listener is told of it.
+    pub(crate) fn event(&self) -> Event {
+        Event::Epoch {
+            epoch: self.epoch,
+            step: self.step,
+            train_loss: self.train_loss,
+            validation_loss: self.validation_loss,
+            best: self.best,
+            seconds: self.seconds,
+        }
+    }
+}
+
 fn unscaled() -> f64 {
     1.0
 }
@@ -125,6 +157,25 @@ impl History {
             }
         }
         Ok(history)
+    }
+
+    /// Tells of the steps and epochs, in their order, as the training did.
+    pub fn tell(&self, listener: &mut dyn FnMut(&Event)) {
+        let mut epochs = self.epochs.iter().peekable();
+        let (mut scale, mut overflows) = (None, 0);
+        for step in &self.steps {
+            while let Some(epoch) = epochs.next_if(|epoch| epoch.step < step.step) {
+                listener(&epoch.event());
+            }
+            let before = scale.replace(step.loss_scale).unwrap_or(step.loss_scale);
+            if before != step.loss_scale {
+                let (step, scale) = (step.step - 1, step.loss_scale);
+                listener(&Event::LossScale { step, before, scale, overflows });
+            }
+            overflows += u64::from(step.skipped && step.loss.is_finite());
+            listener(&step.event());
+        }
+        epochs.for_each(|epoch| listener(&epoch.event()));
     }
 }
 

@@ -386,17 +386,7 @@ impl<M: Module> Session<'_, M> {
             milliseconds: start.elapsed().as_secs_f64() * 1e3,
             data_milliseconds: wait.as_secs_f64() * 1e3,
         };
-        self.run.listener.on(&Event::Step {
-            step: record.step,
-            epoch,
-            loss,
-            learning_rate: rate,
-            gradient_norm: norm,
-            samples,
-            milliseconds: record.milliseconds,
-            data_milliseconds: record.data_milliseconds,
-            skipped: !finite,
-        });
+        self.run.listener.on(&record.event());
         self.log.step(record)?;
         self.times.step(start.elapsed());
         // A smaller scale may avoid an overflow of the gradients, and nothing else.
@@ -501,17 +491,10 @@ impl<M: Module> Session<'_, M> {
         if let Some(times) = self.times.take(step) {
             self.run.listener.on(&times);
         }
-        self.run.listener.on(&Event::Epoch {
-            epoch,
-            step,
-            train_loss,
-            validation_loss: validation,
-            best,
-            seconds,
-        });
         let validation_loss = validation;
         let record =
             EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
+        self.run.listener.on(&record.event());
         self.log.epoch(record)
     }
 

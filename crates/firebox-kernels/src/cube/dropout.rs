@@ -35,12 +35,12 @@ impl DeviceMask {
     }
 }
 
-/// Philox4x32-10 as in `firebox_core`: block `position` of the stream with this key.
+/// Philox4x32-10 as in `firebox_core`: block `low + 2³² · high` of the stream with this key.
 #[cube]
-fn philox(position: u32, key_0: u32, key_1: u32) -> Array<u32> {
+pub(super) fn philox(low: u32, high: u32, key_0: u32, key_1: u32) -> Array<u32> {
     let mut counter = Array::<u32>::new(4usize);
-    counter[0] = position;
-    counter[1] = 0u32.runtime();
+    counter[0] = low;
+    counter[1] = high;
     counter[2] = 0u32.runtime();
     counter[3] = 0u32.runtime();
     let mut k_0 = key_0;
@@ -76,7 +76,7 @@ fn masked<F: Float>(
 ) {
     let first = ABSOLUTE_POS * 4;
     if first < count as usize {
-        let words = philox(ABSOLUTE_POS as u32, key_0, key_1);
+        let words = philox(ABSOLUTE_POS as u32, 0u32.runtime(), key_0, key_1);
         #[unroll]
         for word in 0..4usize {
             if first + word < count as usize {

@@ -13,6 +13,9 @@
 //! No tensor-core instructions are used: nothing that runs without a GPU could have tested them. Nor
 //! are tiles autotuned; [`tile`] computes them from the device's properties.
 
+mod attend;
+mod attend_back;
+mod attention;
 mod autodiff;
 mod backward;
 mod cell;
@@ -20,13 +23,28 @@ mod dropout;
 mod forward;
 mod kernels;
 mod launch;
+mod list;
+mod loss;
+mod math;
+mod norm;
 mod op;
+mod optimizer;
+mod rows;
+mod softmax;
+mod sweep;
+mod team;
 mod tile;
 mod watch;
 
+pub(crate) use attention::{AttentionCall, AttentionOps};
 pub(crate) use dropout::{DeviceMask, DropoutOps};
 pub use kernels::{GpuKernels, NoGpuKernels};
+pub(crate) use list::TensorList;
+pub(crate) use loss::{EntropyOps, EntropySettings};
+pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
+pub(crate) use optimizer::{AdamWSettings, OptimizerOps, StepNumbers, has_room};
+pub(crate) use sweep::COLUMNS;
 pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 
 /// How many parts a batch is cut into for the gradients of the weights. Those are sums over all

@@ -7,8 +7,8 @@ use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
-    Clip, CpuKernels, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled, approach,
-    squared_norm, update_parameters,
+    Clip, CpuKernels, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled,
+    approach, squared_norm, update_on_device, update_parameters,
 };
 use serde::Deserialize;
 
@@ -317,6 +317,33 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
                 assert_eq!(bits(&after), before);
             });
         }
+    }
+}
+
+#[test]
+fn a_state_in_the_memory_of_the_cpu_is_the_same_state() {
+    let device = Device::flex();
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for rule in [ADAMW, SGD] {
+                let Problem { updates, .. } = problem(rule.moments());
+                let gradients: Vec<_> = updates.iter().map(|update| &update.gradient).collect();
+                let norm = squared_norm(&gradients).on_device(&device);
+                let step =
+                    DeviceStep { squared_norm: norm, ..DeviceStep::new(&state(0.0), &device) };
+                let read = step.read();
+                let expected = StepState { updates: 7, loss_scale: 4.0, ..read };
+                assert_eq!(read, expected);
+                let expected = update_parameters(&rule, Clip::Norm(1.0), &read, updates.clone());
+                let (step, found) = update_on_device(&rule, Clip::Norm(1.0), step, updates.clone());
+                assert_eq!(bits(&found), bits(&expected));
+                assert_eq!(step.read().updates, 8);
+                let squared_norm = step.squared_norm * f64::INFINITY;
+                let step = DeviceStep { squared_norm, ..step };
+                let (step, found) = update_on_device(&rule, Clip::Never, step, updates.clone());
+                assert_eq!((bits(&found), step.read().updates), (bits(&updates), 8));
+            }
+        });
     }
 }
 

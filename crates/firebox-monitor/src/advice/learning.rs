@@ -78,7 +78,8 @@ fn calmer(settings: &Settings) -> String {
         (None, None) => "`train.clip` to 1.0 (it is off)".to_owned(),
     };
     let rate = settings.learning_rate;
-    format!("`{}` from {rate} to {}, {clip}", settings.rate_key, rate / 2.0)
+    let lower = format!("`{}` from {rate} to {}", settings.keys.rate, rate / 2.0);
+    if settings.keys.clips { format!("{lower}, {clip}") } else { lower }
 }
 
 pub(super) fn divergence(usage: &Usage, settings: &Settings) -> Option<Advice> {
@@ -119,8 +120,8 @@ pub(super) fn plateau(usage: &Usage, settings: &Settings) -> Option<Advice> {
         return None;
     }
     let stop = match settings.early_stopping {
-        true => "`train.early_stopping.patience` lower",
-        false => "`train.early_stopping.patience` to 5 (it is off)",
+        true => format!("`{}` lower", settings.keys.patience),
+        false => format!("`{}` to 5 (it is off)", settings.keys.patience),
     };
     some(
         format!(
@@ -129,10 +130,11 @@ pub(super) fn plateau(usage: &Usage, settings: &Settings) -> Option<Advice> {
             best.epoch
         ),
         format!(
-            "`train.epochs` from {} to {}, or {stop}; a lower `{}` than {} may go further",
+            "`{}` from {} to {}, or {stop}; a lower `{}` than {} may go further",
+            settings.keys.epochs,
             settings.epochs,
             best.epoch + 2,
-            settings.rate_key,
+            settings.keys.rate,
             settings.learning_rate
         ),
     )
@@ -153,6 +155,6 @@ pub(super) fn still_falling(usage: &Usage, settings: &Settings) -> Option<Advice
             significant(*before),
             significant(*loss)
         ),
-        format!("`train.epochs` from {} to {}", settings.epochs, 2 * settings.epochs),
+        format!("`{}` from {} to {}", settings.keys.epochs, settings.epochs, 2 * settings.epochs),
     )
 }

@@ -10,7 +10,7 @@ fn settings() -> Settings {
         batch_size: 64,
         workers: 1,
         prefetch: 2,
-        rate_key: "train.optimizer.adamw.learning_rate",
+        keys: SettingKeys::default(),
         learning_rate: 0.001,
         scaling: Scaling::Off,
         clip: Some(1.0),
@@ -215,4 +215,53 @@ fn epochs_that_were_too_many_or_too_few_are_told() {
     check(&run(&[1.0, 0.9]), &settings(), &["nothing stood out"]);
     let level = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.399]);
     check(&level, &settings(), &["nothing stood out"]);
+}
+
+#[test]
+fn findings_of_several_trainings_are_told_once_with_their_number() {
+    let training = |name: &str, events: &[Event]| {
+        let mut usage = Usage::default();
+        events.iter().for_each(|event| usage.record(event));
+        let keys =
+            SettingKeys { rate: "finetune.learning_rate", clips: false, ..Default::default() };
+        Training { name: name.to_owned(), usage, settings: Settings { keys, ..settings() } }
+    };
+    let told = |trainings: &[Training]| -> Vec<String> {
+        let lines = advice_on_trainings(trainings).into_iter();
+        lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()
+    };
+    let quiet = || [step(1, 100.0, 1.0, 1.0)];
+    let broken = || [step(1, 100.0, 1.0, 1.0), step(2, 100.0, 1.0, f64::NAN)];
+    assert!(told(&[training("a", &quiet()), training("b", &[])]).is_empty());
+    let [line] = &told(&[training("a", &broken())])[..] else { panic!() };
+    assert!(line.starts_with("training `a`: 1 of 2 steps were skipped"), "{line}");
+    assert!(line.ends_with("-> `finetune.learning_rate` from 0.001 to 0.0005"), "{line}");
+    let several = ["a", "b", "c"].map(|name| match name {
+        "a" => training(name, &quiet()),
+        _ => training(name, &broken()),
+    });
+    let [line] = &told(&several)[..] else { panic!() };
+    assert!(line.starts_with("2 of 3 trainings, the first is `b`: 1 of 2 steps"), "{line}");
+    // Epochs for nothing count from half of the trainings on.
+    let falling = |fall: f64| {
+        let epoch = |epoch, loss: f64| Event::Epoch {
+            epoch,
+            step: epoch,
+            train_loss: 1.0,
+            validation_loss: Some(loss),
+            best: true,
+            seconds: 1.0,
+        };
+        [step(1, 100.0, 1.0, 1.0), epoch(7, 1.0), epoch(8, 1.0 - fall)]
+    };
+    let of = |falling_ones: usize| {
+        let all = (0..4).map(|at| {
+            let fall = if at < falling_ones { 0.1 } else { 0.0 };
+            training(&at.to_string(), &falling(fall))
+        });
+        told(&all.collect::<Vec<_>>())
+    };
+    assert!(of(1).is_empty(), "{:?}", of(1));
+    let [line] = &of(2)[..] else { panic!() };
+    assert!(line.starts_with("2 of 4 trainings, the first is `0`: the validation loss"), "{line}");
 }

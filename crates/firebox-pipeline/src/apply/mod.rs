@@ -12,7 +12,9 @@ mod texts;
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Device;
 use firebox_core::{Precision, WindowRule};
+use firebox_export::{Model, SavedModel};
 
 use crate::error::PipelineError;
 
@@ -52,6 +54,24 @@ pub struct ApplyRequest {
     pub precision: Option<Precision>,
     /// Keys of `[data]` over those of the model, such as `data.checks.gaps=split`.
     pub settings: Vec<String>,
+}
+
+impl ApplyRequest {
+    /// Where the result is written, which is none of the files that are read.
+    fn target(&self, files: &[PathBuf]) -> Result<PathBuf, PipelineError> {
+        let output = replaceable(&self.output, self.force, files)?;
+        parquet_named(&self.output)?;
+        Ok(output)
+    }
+
+    /// The model, in the precision that is asked for.
+    fn build(&self, saved: &SavedModel, device: &Device) -> Result<Model, PipelineError> {
+        let model = saved.build(device)?;
+        Ok(match self.precision {
+            Some(precision) => model.in_precision(precision),
+            None => model,
+        })
+    }
 }
 
 /// What was made.

@@ -17,7 +17,7 @@ use firebox_export::{Model, ModelCard, SavedModel};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
 use super::data::{Loaded, NewData};
-use super::{Applied, ApplyRequest, Wanted, parquet_named, replaceable, texts, window_rule};
+use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
@@ -47,12 +47,8 @@ pub fn apply(
     let rule = window_rule(saved.card.window, request.stride)?;
     let heads = Heads::new(&saved.card, request)?;
     let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;
-    let output = replaceable(&request.output, request.force, &new.files)?;
-    parquet_named(&request.output)?;
-    let mut model = saved.build(&device.device)?;
-    if let Some(precision) = request.precision {
-        model = model.in_precision(precision);
-    }
+    let output = request.target(&new.files)?;
+    let model = request.build(&saved, &device.device)?;
     let started = Instant::now();
     let card = saved.card.clone();
     let table = TableWriter::create(&output)?;

@@ -139,12 +139,7 @@ impl Project {
 }
 
 fn run(request: &ApplyRequest) -> Result<Applied, PipelineError> {
-    let device = ChosenDevice {
-        device: Device::default(),
-        backend: "cpu".to_owned(),
-        description: String::new(),
-        reason: String::new(),
-    };
+    let device = ChosenDevice::named("cpu");
     let stop = Arc::new(AtomicBool::new(false));
     apply(request, &device, &stop, &Silent).map(Option::unwrap)
 }

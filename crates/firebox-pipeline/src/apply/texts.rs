@@ -14,7 +14,7 @@ use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise};
 use rayon::prelude::*;
 
 use super::run::Columns;
-use super::{Applied, ApplyRequest, Wanted, replaceable};
+use super::{Applied, ApplyRequest, Wanted};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 
@@ -46,12 +46,8 @@ pub(super) fn apply(
     let column = column(&input, &request.settings)?;
     let tokenizer = Tokenizer::from_text(source)?;
     let files = files(&request.inputs)?;
-    let output = replaceable(&request.output, request.force, &files)?;
-    super::parquet_named(&request.output)?;
-    let mut model = saved.build(&device.device)?;
-    if let Some(precision) = request.precision {
-        model = model.in_precision(precision);
-    }
+    let output = request.target(&files)?;
+    let model = request.build(&saved, &device.device)?;
     let started = Instant::now();
     let mut table = TableWriter::create(&output)?;
     let work = Work { request, stop, listener, tokenizer, input, labels: &saved.card.classes };

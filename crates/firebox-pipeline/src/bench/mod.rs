@@ -195,18 +195,7 @@ fn peer_name(precision: Precision) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
-
-    fn cpu() -> ChosenDevice {
-        ChosenDevice {
-            device: Device::flex(),
-            backend: "cpu".to_owned(),
-            description: String::new(),
-            reason: String::new(),
-        }
-    }
 
     /// Sizes at which a step of any workload takes milliseconds.
     fn small(workload: Workload) -> BenchConfig {
@@ -226,7 +215,9 @@ mod tests {
     fn a_line_has_the_peers_keys_and_trains() {
         let both = Workload::ALL.into_iter().flat_map(|(one, _)| [(one, false), (one, true)]);
         for (workload, evaluate) in both {
-            let result = bench(&BenchConfig { evaluate, ..small(workload) }, &cpu()).unwrap();
+            let result =
+                bench(&BenchConfig { evaluate, ..small(workload) }, &ChosenDevice::named("cpu"))
+                    .unwrap();
             assert!(result.min_ms > 0.0 && result.min_ms <= result.step_ms);
             assert!(result.first_ms > 0.0, "{result:?}");
             // Noise has the variance 1, and an untrained model predicts next to nothing; the
@@ -244,16 +235,18 @@ mod tests {
     #[test]
     fn a_type_that_the_device_lacks_is_not_timed_as_another() {
         let config = BenchConfig { precision: Precision::Tf32, ..small(Workload::Mlp) };
-        let error = bench(&config, &cpu()).unwrap_err();
+        let error = bench(&config, &ChosenDevice::named("cpu")).unwrap_err();
         assert!(error.is_bad_input() && error.to_string().contains("TF32"), "{error}");
     }
 
     #[test]
     fn neither_watching_nor_the_loader_changes_a_loss_and_a_cost_is_told() {
         let config = BenchConfig { samples: Some(9), ..small(Workload::LstmMae) };
-        let alone = bench(&config, &cpu()).unwrap();
-        let watched = bench(&BenchConfig { watched: true, ..config }, &cpu()).unwrap();
-        let at_once = bench(&BenchConfig { workers: 0, ..config }, &cpu()).unwrap();
+        let alone = bench(&config, &ChosenDevice::named("cpu")).unwrap();
+        let watched =
+            bench(&BenchConfig { watched: true, ..config }, &ChosenDevice::named("cpu")).unwrap();
+        let at_once =
+            bench(&BenchConfig { workers: 0, ..config }, &ChosenDevice::named("cpu")).unwrap();
         assert_eq!([alone.last_loss; 2], [watched.last_loss, at_once.last_loss]);
         assert!(alone.watching.is_none());
         let cost = watched.watching.unwrap();

@@ -403,12 +403,7 @@ mod tests {
 
     #[test]
     fn early_stopping_is_measured_and_ends_in_time() {
-        let device = ChosenDevice {
-            device: burn::tensor::Device::flex(),
-            backend: "cpu".to_owned(),
-            description: "cpu: test".to_owned(),
-            reason: String::new(),
-        };
+        let device = ChosenDevice::named("cpu");
         assert_eq!(early_stopping(&device).unwrap(), (3, 3));
         assert!(processor_seconds().is_none_or(|seconds| seconds >= 0.0));
     }

@@ -233,7 +233,8 @@ impl Fitting<'_> {
             .field("share", share.to_le_bytes())
             .field("seed", seed.to_le_bytes())
             .finish();
-        let sub = Sub { name, key, seed };
+        let (batch_size, keys) = (settings.batch_size, FinetuneConfig::keys());
+        let sub = Sub { name, key, seed, batch_size, keys };
         let data = Data { train: &train, validation: validation.as_ref() };
         let config = settings.training(arm);
         let trained = run.train_sub(work, &sub, model, &objective, data, &config)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use firebox_eval::Arm;
 use firebox_models::ClassifierConfig;
+use firebox_monitor::SettingKeys;
 use firebox_train::{
     AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, ConfigError, EarlyStopping, Keep, Mix,
     Optimizer, ParameterGroup, TrainConfig,
@@ -180,6 +181,17 @@ impl FinetuneConfig {
             early_stopping: Some(early),
             checkpoint: CheckpointConfig { keep: Keep::BestOnly, ..CheckpointConfig::default() },
             ..TrainConfig::default()
+        }
+    }
+
+    /// Where the settings of an arm's training are written.
+    pub(crate) fn keys() -> SettingKeys {
+        SettingKeys {
+            rate: "finetune.learning_rate",
+            epochs: "finetune.epochs",
+            patience: "finetune.patience",
+            batch_size: "finetune.batch_size",
+            clips: false,
         }
     }
 

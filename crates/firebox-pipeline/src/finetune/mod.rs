@@ -11,7 +11,7 @@ mod page;
 
 use std::path::{Path, PathBuf};
 
-use firebox_core::{Event, Key, Labels, Stream};
+use firebox_core::{Event, Key, Labels};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
@@ -109,14 +109,7 @@ impl Chain for Finetune {
             return Pretrain.probe(config, probe, device);
         }
         let shape = probe_shape(config)?;
-        let at = Place {
-            stream: Stream::new(config.run.seed, "weights"),
-            channels: shape[1],
-            time: shape[0],
-            precision: probe.precision,
-            recompute: config.run.recompute,
-            device: &device.device,
-        };
+        let at = Place::probing(config, shape, &probe, device);
         let probe = Probe { batch: settings.batch_size, ..probe };
         let objective = Classification::new(settings.loss, vec![1.0; CLASSES], settings.mix);
         with_pretrainable!(&config.model, M => {
@@ -149,10 +142,6 @@ impl Chain for Finetune {
         ]
     }
 
-    fn keeps_model(&self) -> bool {
-        true
-    }
-
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         with_pretrainable!(&run.config.model, M => make::<M>(run, work))
     }
@@ -171,14 +160,7 @@ fn check_head<M: Pretrainable>(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<(), PipelineError> {
-    let at = Place {
-        stream: Stream::new(0, "names"),
-        channels: 1,
-        time: config.window.length,
-        precision: config.run.precision,
-        recompute: false,
-        device: &device.device,
-    };
+    let at = Place::naming(config, device);
     let encoder = M::encoder(&config.model, &at)?;
     settings(config).head.init(at.stream, encoder, 2, &device.device)?;
     Ok(())

@@ -25,6 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
+use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
@@ -143,10 +144,6 @@ impl Chain for Forecast {
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
         keys.stages()
-    }
-
-    fn keeps_model(&self) -> bool {
-        true
     }
 
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
@@ -311,7 +308,8 @@ impl Run<'_> {
         self.stage(&stage, Some(key), &mut 0, || {
             let parts = Parts::new(self, sequences, self.config.loader.resolve(seed))?;
             let model = self.forecaster(sequences, seed)?;
-            let sub = Sub { name: &name, key, seed };
+            let (batch_size, keys) = (self.config.loader.batch_size, setting_keys(self.config));
+            let sub = Sub { name: &name, key, seed, batch_size, keys };
             let config = training(self.config);
             let trained =
                 self.train_sub(work, &sub, model, &parts.objective, parts.data(), &config)?;

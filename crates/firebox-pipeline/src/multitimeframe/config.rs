@@ -3,10 +3,13 @@
 use firebox_core::WalkForward;
 use firebox_export::Architecture;
 use firebox_models::{BiLstmAttentionConfig, MlpConfig, TransformerConfig};
+use firebox_monitor::SettingKeys;
 use firebox_train::{Optimizer, TrainConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::PipelineConfig;
 use crate::error::PipelineError;
+use crate::page::setting_keys;
 
 /// `[multitimeframe]`: several models, each trained and tested on the same folds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -187,6 +190,21 @@ impl MultitimeframeConfig {
             Optimizer::Sgd(sgd) => sgd.learning_rate = self.learning_rate(model),
         }
         own
+    }
+
+    /// Where the settings of a model's training are written.
+    pub(crate) fn keys(&self, model: ModelName, config: &PipelineConfig) -> SettingKeys {
+        let (rate, batch_size) = match model {
+            ModelName::Lstm => {
+                ("multitimeframe.lstm.learning_rate", "multitimeframe.lstm.batch_size")
+            }
+            ModelName::Transformer => (
+                "multitimeframe.transformer.learning_rate",
+                "multitimeframe.transformer.batch_size",
+            ),
+            ModelName::Mlp => ("multitimeframe.mlp.learning_rate", "multitimeframe.mlp.batch_size"),
+        };
+        SettingKeys { rate, batch_size, ..setting_keys(config) }
     }
 
     /// What a model is, with the sizes that its data gives it.

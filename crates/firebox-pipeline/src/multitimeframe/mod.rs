@@ -125,10 +125,6 @@ impl Chain for Multitimeframe {
         keys.stages()
     }
 
-    fn keeps_model(&self) -> bool {
-        true
-    }
-
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let settings = settings(run.config);
         let (ingested, _hold) = run.ingest(&mut work.remade)?;

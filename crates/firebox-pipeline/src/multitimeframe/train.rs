@@ -214,7 +214,9 @@ impl Run<'_> {
         let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
         let weights = vec![1.0; parts.train.windows().classes().len()];
         let objective = Classification::new(loss, weights, Mix::None);
-        let sub = Sub { name, key: *key, seed: self.config.run.seed };
+        let (seed, batch_size) = (self.config.run.seed, loader.batch_size);
+        let keys = settings.keys(*which, self.config);
+        let sub = Sub { name, key: *key, seed, batch_size, keys };
         let firebox_train::Trained { model, summary } =
             self.train_sub(work, &sub, model, &objective, data, &config)?;
         let predicted = match summary.outcome {

@@ -149,12 +149,8 @@ mod tests {
     use super::*;
 
     fn device() -> ChosenDevice {
-        ChosenDevice {
-            device: burn::tensor::Device::flex(),
-            backend: "cpu".to_owned(),
-            description: "cpu: a processor of 1999".to_owned(),
-            reason: String::new(),
-        }
+        let description = "cpu: a processor of 1999".to_owned();
+        ChosenDevice { description, ..ChosenDevice::named("cpu") }
     }
 
     fn steps(milliseconds: [f64; 2]) -> impl FnMut(Precision) -> Result<Vec<f64>, PipelineError> {

@@ -12,6 +12,7 @@ use super::PseudolabelConfig;
 use super::objective::Clusters;
 use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::page::setting_keys;
 use crate::stages::{Run, Windows, count, training};
 use crate::sub::{Sub, sub_trained_before};
 
@@ -135,7 +136,13 @@ impl Run<'_> {
                     seconds: 0.0,
                 };
                 self.keep_clusters(work, &name, &clustered.found)?;
-                let sub = Sub { name: &name, key, seed: self.config.run.seed };
+                let sub = Sub {
+                    name: &name,
+                    key,
+                    seed: self.config.run.seed,
+                    batch_size: self.config.loader.batch_size,
+                    keys: setting_keys(self.config),
+                };
                 let (next, round, outcome) =
                     self.train_on(work, settings, parts, &sub, model, &assigned, round)?;
                 rounds.push(round);

@@ -105,10 +105,6 @@ impl Chain for Pseudolabel {
         keys.stages()
     }
 
-    fn keeps_model(&self) -> bool {
-        true
-    }
-
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let settings = settings(run.config);
         let windows = run.windows(&mut work.remade)?;

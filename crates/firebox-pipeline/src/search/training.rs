@@ -53,7 +53,7 @@ pub(super) fn train_only(
         shared,
     };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
-    let mut work = Work { prepared, folder: &folder, path, reasons, remade: 0 };
+    let mut work = Work::new(prepared, &folder, path, reasons);
     let chain = prepared.config().pipeline.chain();
     let summary = chain.train_only(&run, &mut work).inspect_err(|error| finish(&failed(error)))?;
     let outcome = summary.as_ref().map(|summary| summary.outcome.to_string());

@@ -92,10 +92,6 @@ impl Chain for Text {
         ]
     }
 
-    fn keeps_model(&self) -> bool {
-        true
-    }
-
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let corpus = run.corpus()?;
         let tokens = run.tokens(&corpus, &mut work.remade)?;

@@ -1,0 +1,94 @@
+//! Epochs of batches of R1's shape through the loader, onto the CPU device, one after the other as a
+//! training reads them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use burn::tensor::Device;
+use firebox_cache::{Shards, Store, augmented_key};
+use firebox_core::*;
+use firebox_data::{DataConfig, ingest};
+use firebox_loader::{
+    LoaderConfig, Place, Position, Resident, Room, TrainLoader, TrainResident, default_workers,
+    place,
+};
+
+use crate::data::{BATCH, RULE, SEED, WIDTH, augmentations};
+use crate::measure::{Work, case};
+
+/// One case: `make` fills the cache; `stream-N` streams with N threads, `memory` and `device` gather
+/// there, and `auto` takes the place and the threads that a run without settings has on a CPU.
+pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
+    let shards = shards(folder)?;
+    if name == "make" {
+        return Ok(());
+    }
+    let (place, workers) = match name.split_once('-') {
+        Some(("stream", workers)) => (Place::Stream, workers.parse().context("stream-N")?),
+        None if name == "memory" => (Place::Memory, 0),
+        None if name == "device" => (Place::Device, 0),
+        None if name == "auto" => {
+            let room = Room { device: None, shared: true, host: free() };
+            let (place, why) = place(Resident::Auto, &shards, room)?;
+            eprintln!("{place} with {} workers: {why}", default_workers());
+            (place, default_workers())
+        }
+        _ => bail!("no case is called {name}"),
+    };
+    let loader = loader(shards, place, workers)?;
+    let mut position = Position::START;
+    case(
+        &format!("gather/{name}"),
+        || Ok(()),
+        |()| {
+            let (mut samples, mut sum) = (0, 0);
+            for batch in loader.epoch(position) {
+                let batch = batch?;
+                samples += batch.len();
+                sum += batch.indices.iter().sum::<usize>();
+            }
+            position = Position { epoch: position.epoch + 1, batch: 0 };
+            let all = loader.samples();
+            ensure!(samples == all && sum == all * (all - 1) / 2, "{samples} samples, {sum}");
+            Ok(Work { rows: samples, bytes: samples * WIDTH * 4, check: samples as f64 })
+        },
+    )
+}
+
+/// Batches of R1's size from this place.
+pub(crate) fn loader(shards: Shards, place: Place, workers: usize) -> anyhow::Result<TrainLoader> {
+    let device = Device::default();
+    let config = LoaderConfig {
+        batch_size: BATCH,
+        workers,
+        prefetch: 4,
+        seed: SEED,
+        ..LoaderConfig::default()
+    };
+    let set = match place {
+        Place::Stream => return Ok(TrainLoader::new(Arc::new(shards), config, device)?),
+        Place::Memory => TrainResident::read(&shards)?,
+        Place::Device => TrainResident::upload(&shards, &device)?,
+    };
+    Ok(TrainLoader::resident(set, config, device)?)
+}
+
+/// Free memory of the host in bytes, as proc(5) has it.
+fn free() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Every window with its versions, made by whoever comes first.
+pub(crate) fn shards(folder: &Path) -> anyhow::Result<Shards> {
+    let cache = folder.join("gathered");
+    let set = ingest(&DataConfig::new(folder.join("bars.parquet")), &cache, &Silent)?.set;
+    let parts = split(&set, &RULE, &SplitRule::time(0.0, 0.0), &Labels::None)?;
+    let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
+    let augmentation = augmentations(Storage::F32);
+    let key = augmented_key(Key::builder("benches", 1).finish(), &augmentation, SEED);
+    let store = Store::open(&cache)?;
+    Ok(store.augmented(key, &parts.train, &normaliser, &augmentation, SEED, &Silent)?)
+}

@@ -1,0 +1,93 @@
+//! Attention in the kernels of a GPU: puts lengths and streams into the form that
+//! [`cube`](crate::cube) takes.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use firebox_core::Precision;
+
+use super::Attention;
+use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
+use crate::cube::{AttentionCall, AttentionOps, GpuKernels};
+
+/// The call of the kernels for these inputs, queries, keys and values or all in one, which have
+/// elements; `None` if they must be composed.
+pub(super) fn call(
+    inputs: &[&Tensor<3>],
+    sizes: &AttentionSizes,
+    mask: Option<ProbabilityMask>,
+    settings: &Attention,
+) -> Option<AttentionCall> {
+    let (device, dtype) = (inputs[0].device().without_autodiff(), inputs[0].dtype());
+    let same = |x: &&Tensor<3>| x.dtype() == dtype && x.device().without_autodiff() == device;
+    // Operands that are to be rounded and stay in f32 are left to the composed variant.
+    let rounds = dtype == DType::F32 && settings.precision != Precision::F32;
+    let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
+    let call = AttentionCall {
+        batch,
+        queries,
+        keys,
+        heads,
+        size,
+        causal: settings.causal,
+        scale: settings.scale(size) as f32,
+        dropout: mask.map(|mask| (mask.threshold, mask.scale)),
+    };
+    let client = GpuKernels::takes(&device, dtype).ok()?;
+    (keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
+        .then_some(call)
+}
+
+/// Attention of inputs that have a [`call`].
+pub(super) fn attention(
+    mut inputs: Vec<Tensor<3>>,
+    lengths: &AttentionLengths,
+    mask: Option<ProbabilityMask>,
+    call: AttentionCall,
+) -> Tensor<3> {
+    let device = inputs[0].device();
+    let mut both = of(&lengths.queries, call.batch, call.queries);
+    both.extend(of(&lengths.keys, call.batch, call.keys));
+    let lengths = whole(both, [2, call.batch], &device).into_dispatch();
+    let stream = streams(mask, call.batch * call.heads, &device).into_dispatch();
+    let out = match (inputs.pop(), inputs.pop(), inputs.pop()) {
+        (Some(v), Some(k), Some(q)) => <Dispatch as AttentionOps>::firebox_attention(
+            q.into_dispatch(),
+            k.into_dispatch(),
+            v.into_dispatch(),
+            lengths,
+            stream,
+            call,
+        ),
+        (Some(qkv), ..) => <Dispatch as AttentionOps>::firebox_self_attention(
+            qkv.into_dispatch(),
+            lengths,
+            stream,
+            call,
+        ),
+        (None, ..) => unreachable!("attention of no tensor"),
+    };
+    Tensor::from_dispatch(out)
+}
+
+/// The length of each sample, at most all rows.
+fn of(lengths: &Option<Vec<usize>>, batch: usize, rows: usize) -> Vec<i32> {
+    match lengths {
+        Some(lengths) => lengths.iter().map(|length| (*length).min(rows) as i32).collect(),
+        None => vec![rows as i32; batch],
+    }
+}
+
+/// The key of each head's stream, in the bits of whole numbers.
+fn streams(mask: Option<ProbabilityMask>, heads: usize, device: &Device) -> Tensor<2, Int> {
+    match mask {
+        Some(mask) => {
+            let keys = (0..heads as u64).flat_map(|head| mask.stream.substream(head).key());
+            whole(keys.map(u32::cast_signed).collect(), [heads, 2], device)
+        }
+        None => whole(vec![0, 0], [1, 2], device),
+    }
+}
+
+fn whole(values: Vec<i32>, shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(values, shape), (device, DType::I32))
+}

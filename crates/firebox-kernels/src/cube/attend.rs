@@ -1,0 +1,292 @@
+//! The kernel of attention, and what it shares with those of its gradients: scores and probabilities
+//! exist for one key and query at a time, in registers.
+//!
+//! Forward and for the gradient of queries, a thread has a query and walks over the keys, which its
+//! cube loads into shared memory tile by tile; for the gradients of keys and values, a thread has a
+//! key and walks over the queries. Source: Dao, "FlashAttention-2", 2023, without matrix units.
+
+use burn_cubecl::cubecl::{self, prelude::*};
+
+use super::cell::Columns;
+use super::dropout::philox;
+
+/// What the kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Plan {
+    /// Numbers of a head.
+    pub(super) size: usize,
+    /// Rows in shared memory at once; a multiple of 8.
+    pub(super) tile: usize,
+    /// Threads of a cube.
+    pub(super) threads: usize,
+    /// Whether queries, keys and values are one tensor.
+    pub(super) packed: bool,
+    pub(super) causal: bool,
+    pub(super) dropped: bool,
+}
+
+impl Plan {
+    /// Vectors of four that a row takes.
+    pub(super) fn vectors(&self) -> usize {
+        self.size.div_ceil(4)
+    }
+
+    /// Bytes of shared memory of the kernel that needs most.
+    pub(super) fn shared_bytes(&self) -> usize {
+        self.tile * (2 * self.vectors() * 16 + 3 * 4)
+    }
+}
+
+/// Numbers that all kernels need.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) queries: u32,
+    pub(super) keys: u32,
+    pub(super) heads: u32,
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
+    /// A probability is kept if its 16 bits are at least this.
+    pub(super) threshold: u32,
+    /// What it is multiplied by then.
+    pub(super) kept: f32,
+}
+
+/// The head in hand: the sample and the head within it.
+#[cube]
+pub(super) fn task(heads: u32) -> (usize, usize) {
+    ((CUBE_POS_Y / heads) as usize, (CUBE_POS_Y % heads) as usize)
+}
+
+/// Where a row of queries (`part` 0), keys (1) or values (2) of the head in hand begins.
+#[cube]
+pub(super) fn place(
+    sample: usize,
+    head: usize,
+    row: usize,
+    rows: u32,
+    heads: u32,
+    #[comptime] part: usize,
+    #[comptime] plan: Plan,
+) -> usize {
+    let width = heads as usize * plan.size;
+    let row = sample * rows as usize + row;
+    if comptime!(plan.packed) {
+        (row * 3 + part) * width + head * plan.size
+    } else {
+        row * width + head * plan.size
+    }
+}
+
+/// Four numbers of a row, with zeros behind its end.
+#[cube]
+pub(super) fn four<F: Float>(
+    x: &[F],
+    begin: usize,
+    vector: usize,
+    #[comptime] size: usize,
+) -> Columns<f32> {
+    let mut numbers = Columns::<f32>::new(0.0f32);
+    #[unroll]
+    for lane in 0..4usize {
+        if vector * 4 + lane < size {
+            numbers.insert(lane, f32::cast_from(x[begin + vector * 4 + lane]));
+        }
+    }
+    numbers
+}
+
+/// Writes four numbers of a row, as far as it goes.
+#[cube]
+pub(super) fn put<F: Float>(
+    x: &mut [F],
+    begin: usize,
+    #[comptime] vector: usize,
+    numbers: Columns<f32>,
+    #[comptime] size: usize,
+) {
+    #[unroll]
+    for lane in 0..4usize {
+        if comptime!(vector * 4 + lane < size) {
+            x[begin + comptime!(vector * 4 + lane)] = F::cast_from(numbers.extract(lane));
+        }
+    }
+}
+
+#[cube]
+pub(super) fn across(numbers: Columns<f32>) -> f32 {
+    (numbers.extract(0usize) + numbers.extract(1usize))
+        + (numbers.extract(2usize) + numbers.extract(3usize))
+}
+
+/// A row in registers, times a factor; zeros if it is not `there`.
+#[cube]
+pub(super) fn row_of<F: Float>(
+    x: &[F],
+    begin: usize,
+    there: bool,
+    factor: f32,
+    #[comptime] plan: Plan,
+) -> Array<Columns<f32>> {
+    let mut row = Array::<Columns<f32>>::new(comptime!(plan.vectors()));
+    #[unroll]
+    for vector in 0..comptime!(plan.vectors()) {
+        row[vector] = Columns::<f32>::new(0.0f32);
+        if there {
+            row[vector] = four(x, begin, vector, plan.size) * Columns::<f32>::new(factor);
+        }
+    }
+    row
+}
+
+/// The product of a row in registers and row `at` of a tile.
+#[cube]
+pub(super) fn product(
+    row: &Array<Columns<f32>>,
+    tile: &Shared<[Columns<f32>]>,
+    at: usize,
+    #[comptime] plan: Plan,
+) -> f32 {
+    let mut sum = Columns::<f32>::new(0.0f32);
+    #[unroll]
+    for vector in 0..comptime!(plan.vectors()) {
+        sum += row[vector] * tile[at * comptime!(plan.vectors()) + vector];
+    }
+    across(sum)
+}
+
+/// What the probability of a key is multiplied by: the 16 bits number `key % 8` of the words.
+#[cube]
+pub(super) fn factor_of(words: &Array<u32>, key: u32, sizes: &Sizes) -> f32 {
+    let place = key % 8u32;
+    let word = words[(place / 2u32) as usize];
+    let bits = (word >> (16u32 * (place % 2u32))) & 0xFFFFu32;
+    select(bits >= sizes.threshold, sizes.kept, 0.0f32)
+}
+
+/// The result, and for each query the largest score and the sum of the exponentials.
+///
+/// # Shapes
+/// - inputs: queries `[batch, queries, heads · size]`, keys and values `[batch, keys, heads · size]`, or
+///   all in one `[batch, time, 3 · heads · size]`
+/// - lengths: `[2, batch]`, of queries and of keys
+/// - stream: the key of each head's stream, `[batch · heads, 2]`; not read unless dropped
+/// - out: `[batch, queries, heads · size]`; moments: `[2, batch · heads, queries]`
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
+pub(super) fn attend<F: Float>(
+    inputs: &Sequence<Box<[F]>>,
+    lengths: &[i32],
+    stream: &[i32],
+    out: &mut [F],
+    moments: &mut [f32],
+    sizes: Sizes,
+    batch: u32,
+    #[comptime] plan: Plan,
+    #[define(F)] _dtype: ElemType,
+) {
+    let vectors = comptime!(plan.vectors());
+    let (sample, head) = task(sizes.heads);
+    let query = CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X;
+    let query_length = u32::cast_from(lengths[sample]);
+    let key_length = u32::cast_from(lengths[batch as usize + sample]);
+    let there = query < query_length;
+    let (queries, keys, heads) = (sizes.queries, sizes.keys, sizes.heads);
+    let begin = place(sample, head, query as usize, queries, heads, 0usize, plan);
+    let q = row_of(&inputs[0], begin, there, sizes.scale, plan);
+    let mut sum = Array::<Columns<f32>>::new(vectors);
+    #[unroll]
+    for vector in 0..vectors {
+        sum[vector] = Columns::<f32>::new(0.0f32);
+    }
+    let mut largest = f32::min_value();
+    let mut total = 0.0f32;
+    let mut words = Array::<u32>::new(4usize);
+    let mut tile_k = Shared::<[Columns<f32>]>::new_slice(comptime!(plan.tile * plan.vectors()));
+    let mut tile_v = Shared::<[Columns<f32>]>::new_slice(comptime!(plan.tile * plan.vectors()));
+    let mut end = key_length;
+    if comptime!(plan.causal) {
+        end = end.min((CUBE_POS_X + 1) * CUBE_DIM_X);
+    }
+    for first in range_stepped(0u32, end, comptime!(plan.tile as u32)) {
+        for at in range_stepped(
+            UNIT_POS_X as usize,
+            comptime!(plan.tile * plan.vectors()),
+            comptime!(plan.threads),
+        ) {
+            let key = first as usize + at / vectors;
+            if key < end as usize {
+                let k = place(sample, head, key, keys, heads, 1usize, plan);
+                let v = place(sample, head, key, keys, heads, 2usize, plan);
+                tile_k[at] = four(
+                    &inputs[comptime!(if plan.packed { 0usize } else { 1usize })],
+                    k,
+                    at % vectors,
+                    plan.size,
+                );
+                tile_v[at] = four(
+                    &inputs[comptime!(if plan.packed { 0usize } else { 2usize })],
+                    v,
+                    at % vectors,
+                    plan.size,
+                );
+            }
+        }
+        sync_cube();
+        let mut last = end.min(first + comptime!(plan.tile as u32));
+        if comptime!(plan.causal) {
+            last = last.min(query + 1);
+        }
+        if there {
+            for key in first..last {
+                let at = (key - first) as usize;
+                let score = product(&q, &tile_k, at, plan);
+                if score > largest {
+                    let shrink = (largest - score).exp();
+                    total *= shrink;
+                    #[unroll]
+                    for vector in 0..vectors {
+                        sum[vector] *= Columns::<f32>::new(shrink);
+                    }
+                    largest = score;
+                }
+                let mut p = (score - largest).exp();
+                total += p;
+                if comptime!(plan.dropped) {
+                    if key % 8u32 == 0u32 {
+                        let row = CUBE_POS_Y as usize * 2;
+                        let k_0 = u32::cast_from(stream[row]);
+                        let k_1 = u32::cast_from(stream[row + 1]);
+                        let drawn = philox(query, key / 8u32, k_0, k_1);
+                        #[unroll]
+                        for word in 0..4usize {
+                            words[word] = drawn[word];
+                        }
+                    }
+                    p *= factor_of(&words, key, &sizes);
+                }
+                #[unroll]
+                for vector in 0..vectors {
+                    sum[vector] += tile_v[at * vectors + vector] * Columns::<f32>::new(p);
+                }
+            }
+        }
+        sync_cube();
+    }
+    if query < queries {
+        // Of a query that sees nothing the sum is zero, and so is the result.
+        let seen = there && key_length > 0u32;
+        let share = select(seen, 1.0f32 / total, 0.0f32);
+        let begin = (sample * queries as usize + query as usize) * heads as usize + head;
+        #[unroll]
+        for vector in 0..vectors {
+            let mut numbers = Columns::<f32>::new(0.0f32);
+            if seen {
+                numbers = sum[vector] * Columns::<f32>::new(share);
+            }
+            put(out, begin * plan.size, vector, numbers, plan.size);
+        }
+        let row = CUBE_POS_Y * queries + query;
+        moments[row as usize] = largest;
+        moments[(batch * heads * queries + row) as usize] = total;
+    }
+}

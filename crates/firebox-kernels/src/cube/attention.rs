@@ -1,0 +1,408 @@
+//! Attention on a GPU: one launch forward, two back, and no scores in memory. See
+//! [`attend`](super::attend) and [`attend_back`](super::attend_back) for the kernels.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::cubecl::dtype_to_storage_type;
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+
+use super::attend::{Plan, SizesLaunch, attend};
+use super::attend_back::{attend_back_keys, attend_back_queries};
+use super::list::TensorList;
+use super::watch::{LaunchedWork, launching};
+
+/// Threads of a cube: queries, or keys.
+const THREADS: usize = 64;
+
+/// Rows in shared memory at once, if they fit.
+const TILE: usize = 32;
+
+/// Numbers of a head that a thread can have in registers several times.
+const LARGEST: usize = 128;
+
+/// Buffers of the backward kernel with most of them, and one for the sizes: for three inputs, and for all
+/// in one.
+const BUFFERS: [usize; 2] = [11, 9];
+
+/// One call of the operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionCall {
+    pub(crate) batch: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) heads: usize,
+    /// Numbers of a head.
+    pub(crate) size: usize,
+    pub(crate) causal: bool,
+    pub(crate) scale: f32,
+    /// From which 16 bits on a probability is kept, and what it is multiplied by; `None`: all are.
+    pub(crate) dropout: Option<(u16, f32)>,
+}
+
+impl AttentionCall {
+    fn plan(&self, client: &Client, packed: bool) -> Option<Plan> {
+        let hardware = &client.properties().hardware;
+        let threads = THREADS.min(hardware.max_units_per_cube as usize);
+        let Self { size, causal, dropout, .. } = *self;
+        let dropped = dropout.is_some();
+        let plan = |tile| Plan { size, tile, threads, packed, causal, dropped };
+        let fits = |plan: &Plan| plan.shared_bytes() <= hardware.max_shared_memory_size;
+        let (widest, highest, _) = hardware.max_cube_count;
+        let counted = self.batch * self.heads <= highest as usize
+            && self.queries.max(self.keys).div_ceil(threads) <= widest as usize;
+        let mut plans = [TILE, TILE / 2, TILE / 4].into_iter().map(plan);
+        plans.find(fits).filter(|_| counted && size <= LARGEST)
+    }
+
+    /// Whether the kernels can be had on a device.
+    pub(crate) fn fits(&self, client: &Client, packed: bool) -> bool {
+        let bindings = client.properties().hardware.max_bindings as usize;
+        let numbers = self.batch * self.queries.max(self.keys) * self.heads * self.size * 3;
+        bindings >= BUFFERS[usize::from(packed)]
+            && numbers <= u32::MAX as usize
+            && self.plan(client, packed).is_some()
+    }
+
+    /// Cubes for so many rows of each head.
+    fn cubes(&self, plan: Plan, rows: usize) -> CubeCount {
+        let heads = (self.batch * self.heads) as u32;
+        CubeCount::Static(rows.div_ceil(plan.threads) as u32, heads, 1)
+    }
+
+    fn sizes(&self) -> SizesLaunch {
+        let (threshold, kept) = self.dropout.unwrap_or((0, 1.0));
+        SizesLaunch::new(
+            self.queries as u32,
+            self.keys as u32,
+            self.heads as u32,
+            self.scale,
+            u32::from(threshold),
+            kept,
+        )
+    }
+
+    /// What a launch does: so many operations for each score and number of it, and so many passes over
+    /// queries and over keys.
+    fn work(
+        &self,
+        name: &'static str,
+        operations: usize,
+        passes: [usize; 2],
+        dtype: DType,
+    ) -> LaunchedWork {
+        let Self { batch, queries, keys, heads, size, .. } = *self;
+        let numbers = batch * heads * size * (passes[0] * queries + passes[1] * keys);
+        LaunchedWork {
+            name,
+            shape: vec![batch, queries, keys, heads, size],
+            operations: operations as f64 * (batch * heads * queries * keys * size) as f64,
+            bytes: (numbers * dtype.size()) as f64,
+            bf16: dtype == DType::BF16,
+        }
+    }
+}
+
+/// The result, and what the backward pass needs besides the inputs.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) struct Attended<B: Backend> {
+    /// `[batch, queries, heads · size]`
+    pub(crate) out: FloatTensor<B>,
+    /// Largest score and sum of the exponentials of each query in f32, `[2, batch · heads, queries]`.
+    pub(crate) moments: FloatTensor<B>,
+}
+
+/// Attention of queries, keys and values, `[batch, rows, heads · size]`, or of all in one, `[batch, time, 3
+/// · heads · size]`.
+///
+/// # Shapes
+/// - lengths: `[2, batch]` in i32, of queries and of keys
+/// - stream: the key of each head's stream, `[batch · heads, 2]` in i32, or a stand-in where nothing is
+///   dropped
+#[backend_extension(Cube, Autodiff, Fusion: cfg(feature = "fusion"))]
+pub(crate) trait AttentionOps: Backend {
+    /// The differentiable operation.
+    #[fusion(default)]
+    fn firebox_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> FloatTensor<Self> {
+        Self::firebox_attend(TensorList(vec![q, k, v]), lengths, stream, call).out
+    }
+
+    /// The differentiable operation on one tensor.
+    #[fusion(default)]
+    fn firebox_self_attention(
+        qkv: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> FloatTensor<Self> {
+        Self::firebox_attend(TensorList(vec![qkv]), lengths, stream, call).out
+    }
+
+    /// The forward pass.
+    #[fusion(meta = |inputs, _lengths, _stream, call| attended(inputs, call))]
+    fn firebox_attend(
+        #[extension_type] inputs: TensorList<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> Attended<Self>;
+
+    /// The gradients of the inputs.
+    #[allow(clippy::too_many_arguments, reason = "the macro takes tensors as arguments")]
+    #[fusion(meta = |inputs, _d, _out, _moments, _lengths, _stream, _call| inputs.clone())]
+    fn firebox_attend_back(
+        #[extension_type] inputs: TensorList<Self>,
+        d: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        moments: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> TensorList<Self>;
+}
+
+#[cfg(feature = "fusion")]
+fn attended(inputs: &[TensorSpec], call: &AttentionCall) -> AttendedMetadata {
+    let AttentionCall { batch, queries, heads, size, .. } = *call;
+    AttendedMetadata {
+        out: TensorSpec::new([batch, queries, heads * size].into(), inputs[0].dtype),
+        moments: TensorSpec::new([2, batch * heads, queries].into(), DType::F32),
+    }
+}
+
+fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
+}
+
+fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(tensors: &[CubeTensor]) -> SequenceArg<C> {
+    tensors.iter().map(|tensor| tensor.clone().into_buffer_arg()).collect()
+}
+
+/// The plan of a call that [`AttentionCall::fits`].
+fn plan(call: &AttentionCall, client: &Client, inputs: &[CubeTensor]) -> Plan {
+    match call.plan(client, inputs.len() == 1) {
+        Some(plan) => plan,
+        None => unreachable!("attention whose plan was there before: {call:?}"),
+    }
+}
+
+impl AttentionOps for CubeBackend {
+    fn firebox_attend(
+        inputs: TensorList<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> Attended<Self> {
+        let inputs: Vec<CubeTensor> = inputs.0.into_iter().map(into_contiguous).collect();
+        let [lengths, stream] = [lengths, stream].map(into_contiguous);
+        let AttentionCall { batch, queries, heads, size, .. } = call;
+        let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
+        let plan = plan(&call, &client, &inputs);
+        let out = empty(&inputs[0], [batch, queries, heads * size], dtype);
+        let moments = empty(&inputs[0], [2, batch * heads, queries], DType::F32);
+        // SAFETY: the kernel compares queries and keys with the sizes that the buffers have by the shapes
+        // above, which `attention` and `self_attention` have checked, as they have that there is a length
+        // of at most that for each sample.
+        let launch = || unsafe {
+            attend::launch_unchecked(
+                &client,
+                call.cubes(plan, queries),
+                CubeDim::new_1d(plan.threads as u32),
+                arguments(&inputs),
+                lengths.into_buffer_arg(),
+                stream.into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                moments.clone().into_buffer_arg(),
+                call.sizes(),
+                batch as u32,
+                plan,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| call.work("attention", 4, [2, 2], dtype), launch);
+        Attended { out, moments }
+    }
+
+    fn firebox_attend_back(
+        inputs: TensorList<Self>,
+        d: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        moments: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> TensorList<Self> {
+        let inputs: Vec<CubeTensor> = inputs.0.into_iter().map(into_contiguous).collect();
+        let [d, out, moments] = [d, out, moments].map(into_contiguous);
+        let [lengths, stream] = [lengths, stream].map(into_contiguous);
+        let AttentionCall { batch, queries, keys, heads, .. } = call;
+        let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
+        let plan = plan(&call, &client, &inputs);
+        let dim = CubeDim::new_1d(plan.threads as u32);
+        let gradients: Vec<CubeTensor> =
+            inputs.iter().map(|input| empty(input, input.shape(), dtype)).collect();
+        let deltas = empty(&d, [batch * heads, queries], DType::F32);
+        // SAFETY: as for the forward kernel; both kernels write parts of the gradients of their own.
+        let launch = || unsafe {
+            attend_back_queries::launch_unchecked(
+                &client,
+                call.cubes(plan, queries),
+                dim,
+                arguments(&inputs),
+                lengths.clone().into_buffer_arg(),
+                stream.clone().into_buffer_arg(),
+                out.into_buffer_arg(),
+                d.clone().into_buffer_arg(),
+                moments.clone().into_buffer_arg(),
+                deltas.clone().into_buffer_arg(),
+                gradients[0].clone().into_buffer_arg(),
+                call.sizes(),
+                batch as u32,
+                plan,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| call.work("attention, gradients of queries", 6, [4, 2], dtype), launch);
+        // SAFETY: as above.
+        let launch = || unsafe {
+            attend_back_keys::launch_unchecked(
+                &client,
+                call.cubes(plan, keys),
+                dim,
+                arguments(&inputs),
+                lengths.into_buffer_arg(),
+                stream.into_buffer_arg(),
+                d.into_buffer_arg(),
+                moments.into_buffer_arg(),
+                deltas.into_buffer_arg(),
+                arguments(&gradients[usize::from(!plan.packed)..]),
+                call.sizes(),
+                batch as u32,
+                plan,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| call.work("attention, gradients of keys", 8, [2, 4], dtype), launch);
+        TensorList(gradients)
+    }
+}
+
+/// What the gradient is computed from.
+#[derive(Clone, Debug)]
+struct Tape<B: Backend> {
+    inputs: Vec<FloatTensor<B>>,
+    out: FloatTensor<B>,
+    moments: FloatTensor<B>,
+    lengths: IntTensor<B>,
+    stream: IntTensor<B>,
+    call: AttentionCall,
+}
+
+#[derive(Debug)]
+struct Heads;
+
+impl<B: AttentionOps, const N: usize> Backward<B, N> for Heads {
+    type State = Tape<B>;
+
+    fn backward(self, ops: Ops<Tape<B>, N>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<B>(&ops.node);
+        let Tape { inputs, out, moments, lengths, stream, call } = ops.state;
+        let inputs = TensorList(inputs);
+        let all = B::firebox_attend_back(inputs, d, out, moments, lengths, stream, call);
+        for (parent, gradient) in ops.parents.into_iter().zip(all.0) {
+            if let Some(parent) = parent {
+                grads.register::<B>(parent.id, gradient);
+            }
+        }
+    }
+}
+
+fn tracked<B: AttentionOps, C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<B, C>>; N],
+    lengths: IntTensor<B>,
+    stream: IntTensor<B>,
+    call: AttentionCall,
+) -> FloatTensor<Autodiff<B, C>> {
+    let mut guards = vec![];
+    let inputs: Vec<FloatTensor<B>> = inputs
+        .into_iter()
+        .map(|tensor| {
+            let (primitive, guard) = tensor.into_parts();
+            guards.push(guard);
+            primitive
+        })
+        .collect();
+    let Ok(guards) = guards.try_into() else { unreachable!("one guard for each tensor") };
+    let list = TensorList(inputs.clone());
+    let Attended { out, moments } = B::firebox_attend(list, lengths.clone(), stream.clone(), call);
+    let prepared =
+        <Heads as Backward<B, N>>::prepare::<C>(Heads, guards).compute_bound().stateful();
+    match prepared {
+        OpsKind::Tracked(prep) => {
+            prep.finish(Tape { inputs, out: out.clone(), moments, lengths, stream, call }, out)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(out),
+    }
+}
+
+impl<B: AttentionOps, C: CheckpointStrategy> AttentionOps for Autodiff<B, C> {
+    fn firebox_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> FloatTensor<Self> {
+        tracked::<B, C, 3>([q, k, v], lengths, stream, call)
+    }
+
+    fn firebox_self_attention(
+        qkv: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        stream: IntTensor<Self>,
+        call: AttentionCall,
+    ) -> FloatTensor<Self> {
+        tracked::<B, C, 1>([qkv], lengths, stream, call)
+    }
+
+    fn firebox_attend(
+        _: TensorList<Self>,
+        _: IntTensor<Self>,
+        _: IntTensor<Self>,
+        _: AttentionCall,
+    ) -> Attended<Self> {
+        unreachable!("the passes are called below the graph, by `firebox_attention`")
+    }
+
+    fn firebox_attend_back(
+        _: TensorList<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: IntTensor<Self>,
+        _: IntTensor<Self>,
+        _: AttentionCall,
+    ) -> TensorList<Self> {
+        unreachable!("the gradient of a gradient is not defined here")
+    }
+}

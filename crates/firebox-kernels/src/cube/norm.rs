@@ -1,0 +1,294 @@
+//! Layer normalisation on a GPU: one launch forward, two back. See [`rows`](super::rows) for the kernels.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::cubecl::dtype_to_storage_type;
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+
+use super::rows::{fold, normalise, normalise_back};
+use super::team::Team;
+use super::watch::{LaunchedWork, launching};
+
+/// Cubes for each processor of the device in the backward pass: each leaves sums to be added up.
+const CUBES_EACH: usize = 4;
+
+/// Taken where a device does not say how many processors it has.
+const PROCESSORS: usize = 32;
+
+/// How a normalisation is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormSettings {
+    pub(crate) epsilon: f32,
+    /// Whether there is a shift; a stand-in of its shape is given otherwise.
+    pub(crate) shifted: bool,
+}
+
+/// The result, and what the backward pass needs besides the inputs.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) struct Normalised<B: Backend> {
+    /// In the shape of the input.
+    pub(crate) y: FloatTensor<B>,
+    /// Means and one over the deviations in f32, `[2, rows]`.
+    pub(crate) moments: FloatTensor<B>,
+}
+
+/// The gradients.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) struct NormGradients<B: Backend> {
+    pub(crate) x: FloatTensor<B>,
+    pub(crate) gamma: FloatTensor<B>,
+    pub(crate) beta: FloatTensor<B>,
+}
+
+/// Layer normalisation of `x`, `[..., width]`, by `gamma` and `beta`, `[width]`, all of one type.
+#[backend_extension(Cube, Autodiff, Fusion: cfg(feature = "fusion"))]
+pub(crate) trait NormOps: Backend {
+    /// The differentiable operation.
+    #[fusion(default)]
+    fn firebox_layer_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        settings: NormSettings,
+    ) -> FloatTensor<Self> {
+        Self::firebox_normalise(x, gamma, beta, settings).y
+    }
+
+    /// The forward pass.
+    #[fusion(meta = |x, _gamma, _beta, _settings| normalised(x))]
+    fn firebox_normalise(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        settings: NormSettings,
+    ) -> Normalised<Self>;
+
+    /// The backward pass.
+    #[fusion(meta = |_d, x, gamma, _moments| gradients(x, gamma))]
+    fn firebox_normalise_back(
+        d: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        moments: FloatTensor<Self>,
+    ) -> NormGradients<Self>;
+}
+
+#[cfg(feature = "fusion")]
+fn normalised(x: &TensorSpec) -> NormalisedMetadata {
+    let (rows, _) = rows_of(&x.shape);
+    NormalisedMetadata { y: x.clone(), moments: TensorSpec::new([2, rows].into(), DType::F32) }
+}
+
+#[cfg(feature = "fusion")]
+fn gradients(x: &TensorSpec, gamma: &TensorSpec) -> NormGradientsMetadata {
+    NormGradientsMetadata { x: x.clone(), gamma: gamma.clone(), beta: gamma.clone() }
+}
+
+/// Rows and their width; there are elements.
+fn rows_of(shape: &Shape) -> (usize, usize) {
+    let width = shape[shape.num_dims() - 1];
+    (shape.num_elements() / width, width)
+}
+
+/// Whether a device has the shared memory for the backward pass over rows of this width.
+pub(crate) fn norm_fits(client: &Client, width: usize) -> bool {
+    let hardware = &client.properties().hardware;
+    let team = Team::of_rows(hardware, width);
+    4 * (2 * width * team.rows + team.threads()) <= hardware.max_shared_memory_size
+}
+
+fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
+}
+
+/// What a launch does, with so many operations, numbers of the tensors' type read and written for each
+/// element.
+fn work(name: &'static str, x: &CubeTensor, operations: usize, numbers: usize) -> LaunchedWork {
+    let count = x.shape().num_elements();
+    LaunchedWork {
+        name,
+        shape: x.shape().to_vec(),
+        operations: (operations * count) as f64,
+        bytes: (numbers * count * x.dtype.size()) as f64,
+        bf16: x.dtype == DType::BF16,
+    }
+}
+
+impl NormOps for CubeBackend {
+    fn firebox_normalise(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        NormSettings { epsilon, shifted }: NormSettings,
+    ) -> Normalised<Self> {
+        let [x, gamma, beta] = [x, gamma, beta].map(into_contiguous);
+        let (rows, width) = rows_of(&x.shape());
+        let (client, dtype) = (x.client.clone(), x.dtype);
+        let hardware = &client.properties().hardware;
+        let team = Team::of_rows(hardware, width);
+        let blocks = rows.div_ceil(team.rows);
+        let cubes = blocks.min(hardware.max_cube_count.0 as usize);
+        let y = empty(&x, x.shape(), dtype);
+        let moments = empty(&x, [2, rows], DType::F32);
+        // SAFETY: the kernel compares rows and columns with the sizes of `x`, which `y` has too, and from
+        // which the moments were allocated; gamma and beta are as wide (`layer_norm` has checked).
+        let launch = || unsafe {
+            normalise::launch_unchecked(
+                &client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                team.dim(),
+                x.clone().into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                beta.into_buffer_arg(),
+                y.clone().into_buffer_arg(),
+                moments.clone().into_buffer_arg(),
+                rows as u32,
+                blocks as u32,
+                epsilon,
+                width,
+                shifted,
+                team,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| work("layer normalisation", &x, 8, 2), launch);
+        Normalised { y, moments }
+    }
+
+    fn firebox_normalise_back(
+        d: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        moments: FloatTensor<Self>,
+    ) -> NormGradients<Self> {
+        let [d, x, gamma, moments] = [d, x, gamma, moments].map(into_contiguous);
+        let (rows, width) = rows_of(&x.shape());
+        let (client, dtype) = (x.client.clone(), x.dtype);
+        let hardware = &client.properties().hardware;
+        let team = Team::of_rows(hardware, width);
+        let blocks = rows.div_ceil(team.rows);
+        let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
+        let most = hardware.max_cube_count.0 as usize;
+        let cubes = blocks.min(CUBES_EACH * processors.max(1)).min(most);
+        let dx = empty(&x, x.shape(), dtype);
+        let sums = empty(&x, [cubes, 2, width], DType::F32);
+        let d_gamma = empty(&x, [width], dtype);
+        let d_beta = empty(&x, [width], dtype);
+        // SAFETY: as for the forward kernel; each cube writes sums of its own.
+        let launch = || unsafe {
+            normalise_back::launch_unchecked(
+                &client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                team.dim(),
+                d.into_buffer_arg(),
+                x.clone().into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                moments.into_buffer_arg(),
+                dx.clone().into_buffer_arg(),
+                sums.clone().into_buffer_arg(),
+                rows as u32,
+                blocks as u32,
+                width,
+                team,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| work("layer normalisation, gradients", &x, 16, 3), launch);
+        let dim = CubeDim::new(&client, 2 * width);
+        // SAFETY: the kernel compares every index with the width and the number of cubes.
+        let launch = || unsafe {
+            fold::launch_unchecked(
+                &client,
+                calculate_cube_count_elemwise(&client, 2 * width, dim),
+                dim,
+                sums.clone().into_buffer_arg(),
+                d_gamma.clone().into_buffer_arg(),
+                d_beta.clone().into_buffer_arg(),
+                cubes as u32,
+                width as u32,
+                dtype_to_storage_type(dtype),
+            );
+        };
+        launching(|| work("layer normalisation, sums", &sums, 1, 1), launch);
+        NormGradients { x: dx, gamma: d_gamma, beta: d_beta }
+    }
+}
+
+/// What the gradient is computed from.
+#[derive(Clone, Debug)]
+struct Tape<B: Backend> {
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    moments: FloatTensor<B>,
+}
+
+#[derive(Debug)]
+struct Layer;
+
+impl<B: NormOps> Backward<B, 3> for Layer {
+    type State = Tape<B>;
+
+    fn backward(self, ops: Ops<Tape<B>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<B>(&ops.node);
+        let Tape { x, gamma, moments } = ops.state;
+        let NormGradients { x, gamma, beta } = B::firebox_normalise_back(d, x, gamma, moments);
+        for (parent, gradient) in ops.parents.into_iter().zip([x, gamma, beta]) {
+            if let Some(parent) = parent {
+                grads.register::<B>(parent.id, gradient);
+            }
+        }
+    }
+}
+
+impl<B: NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
+    fn firebox_layer_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        settings: NormSettings,
+    ) -> FloatTensor<Self> {
+        let [(x, x_guard), (gamma, gamma_guard), (beta, beta_guard)] =
+            [x, gamma, beta].map(|tensor| tensor.into_parts());
+        let guards = [x_guard, gamma_guard, beta_guard];
+        let (tape_x, tape_gamma) = (x.clone(), gamma.clone());
+        let Normalised { y, moments } = B::firebox_normalise(x, gamma, beta, settings);
+        match Layer.prepare::<C>(guards).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => {
+                prep.finish(Tape { x: tape_x, gamma: tape_gamma, moments }, y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
+    fn firebox_normalise(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: NormSettings,
+    ) -> Normalised<Self> {
+        unreachable!("the passes are called below the graph, by `firebox_layer_norm`")
+    }
+
+    fn firebox_normalise_back(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+    ) -> NormGradients<Self> {
+        unreachable!("the gradient of a gradient is not defined here")
+    }
+}

@@ -1,0 +1,291 @@
+//! An optimizer step over all parameters of a model in a few launches: see [`sweep`](super::sweep) for
+//! the kernels. Weights and moments change in the memory that they have, unless somebody else holds
+//! them as well; then they are copied first.
+
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::DType;
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+
+use super::list::TensorList;
+use super::sweep::{COLUMNS, adamw, squares, step_numbers, total};
+use super::team::Team;
+use super::watch::{LaunchedWork, launching};
+
+/// Tensors of a launch at most: each has a branch of its own in the kernel.
+const TENSORS: usize = 32;
+
+/// Numbers that a thread has before the next one joins it.
+const EACH: usize = 8;
+
+/// Cubes of a launch at most, for devices that can have more: they stride.
+const CUBES: usize = 65_535;
+
+/// Buffers of a launch besides those of its tensors: a table, and the sizes.
+const OTHER_BUFFERS: usize = 2;
+
+/// What AdamW needs besides what the device holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamWSettings {
+    pub(crate) betas: [f64; 2],
+    pub(crate) eps: f64,
+    /// Largest norm of all gradients together.
+    pub(crate) norm: f32,
+    /// Largest magnitude of a gradient.
+    pub(crate) limit: f32,
+}
+
+/// What a step leaves beside the tensors that it changes.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) struct StepNumbers<B: Backend> {
+    /// Numbers of each parameter, `[parameters, COLUMNS]`.
+    pub(crate) numbers: FloatTensor<B>,
+    /// Updates that were applied, with this one, `[1]`.
+    pub(crate) updates: FloatTensor<B>,
+}
+
+/// Optimizer steps on a GPU. All tensors are f32 and in no graph.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(crate) trait OptimizerOps: Backend {
+    /// The squared L2 norm of all gradients together, `[1]`; each is `[elements]`.
+    #[fusion(meta = |_gradients| TensorSpec::new([1].into(), DType::F32))]
+    fn firebox_squared_norm(#[extension_type] gradients: TensorList<Self>) -> FloatTensor<Self>;
+
+    /// The numbers of a step. Learning rate, loss scale, squared norm and updates are `[1]`; constants
+    /// are rate, weight decay and missed updates of each parameter, `[parameters, 3]`.
+    #[allow(clippy::too_many_arguments, reason = "the macro takes tensors as arguments")]
+    #[fusion(meta = |_rate, _scale, _norm, updates, constants, _settings| numbers(updates, constants))]
+    fn firebox_step_numbers(
+        learning_rate: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        squared_norm: FloatTensor<Self>,
+        updates: FloatTensor<Self>,
+        constants: FloatTensor<Self>,
+        settings: AdamWSettings,
+    ) -> StepNumbers<Self>;
+
+    /// The step: of `changed`, which has weights, first and second moments of one parameter after
+    /// the other, the new values. Numbers are those of [`StepNumbers`].
+    #[fusion(meta = |_gradients, changed, _numbers| changed.clone())]
+    fn firebox_adamw(
+        #[extension_type] gradients: TensorList<Self>,
+        #[extension_type] changed: TensorList<Self>,
+        numbers: FloatTensor<Self>,
+    ) -> TensorList<Self>;
+}
+
+#[cfg(feature = "fusion")]
+fn numbers(updates: &TensorSpec, constants: &TensorSpec) -> StepNumbersMetadata {
+    let [parameters, _] = constants.shape.dims();
+    let numbers = TensorSpec::new([parameters, COLUMNS].into(), DType::F32);
+    StepNumbersMetadata { numbers, updates: updates.clone() }
+}
+
+/// Whether a device can bind the buffers of a parameter at once.
+pub(crate) fn has_room(client: &Client) -> bool {
+    tensors_at_once(client, 4) > 0
+}
+
+/// How many tensors, or parameters with as many buffers, a launch can take.
+fn tensors_at_once(client: &Client, buffers: usize) -> usize {
+    let bindings = client.properties().hardware.max_bindings as usize;
+    (bindings.saturating_sub(OTHER_BUFFERS) / buffers).min(TENSORS)
+}
+
+/// The cubes of a launch over several tensors: for each its size, and where its cubes end.
+struct Cut {
+    sizes: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+impl Cut {
+    fn new(client: &Client, team: Team, sizes: impl ExactSizeIterator<Item = usize>) -> Self {
+        let most = CUBES.min(client.properties().hardware.max_cube_count.0 as usize);
+        let most = (most / sizes.len().max(1)).max(1);
+        let mut end = 0;
+        let (sizes, ends) = sizes
+            .map(|size| {
+                end += size.div_ceil(team.threads() * EACH).clamp(1, most) as u32;
+                (size as u32, end)
+            })
+            .unzip();
+        Self { sizes, ends }
+    }
+
+    fn cubes(&self) -> u32 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+}
+
+fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D]) -> CubeTensor {
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_contiguous_dtype(client, device, shape.into(), DType::F32)
+}
+
+/// The same numbers, whole, in order and held by nobody else.
+fn own(tensor: CubeTensor) -> CubeTensor {
+    let whole = into_contiguous(tensor);
+    if whole.can_mut() { whole } else { whole.copy() }
+}
+
+fn count(tensors: &[CubeTensor]) -> usize {
+    tensors.iter().map(|tensor| tensor.shape().num_elements()).sum()
+}
+
+/// What a launch does, with so many operations and bytes for each number.
+fn work(name: &'static str, numbers: usize, operations: usize, bytes: usize) -> LaunchedWork {
+    let (operations, bytes) = ((numbers * operations) as f64, (numbers * bytes) as f64);
+    LaunchedWork { name, shape: vec![numbers], operations, bytes, bf16: false }
+}
+
+fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(tensors: &[CubeTensor]) -> SequenceArg<C> {
+    tensors.iter().map(|tensor| tensor.clone().into_buffer_arg()).collect()
+}
+
+impl OptimizerOps for CubeBackend {
+    fn firebox_squared_norm(gradients: TensorList<Self>) -> FloatTensor<Self> {
+        let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
+        let like = gradients[0].clone();
+        let client = like.client.clone();
+        let team = Team::whole(&client.properties().hardware);
+        let groups: Vec<(&[CubeTensor], Cut)> = gradients
+            .chunks(tensors_at_once(&client, 1))
+            .map(|group| {
+                let sizes = group.iter().map(|gradient| gradient.shape().num_elements());
+                (group, Cut::new(&client, team, sizes))
+            })
+            .collect();
+        let cubes: u32 = groups.iter().map(|(_, cut)| cut.cubes()).sum();
+        let (sums, norm) = (empty(&like, [cubes as usize]), empty(&like, [1]));
+        let mut from = 0;
+        for (group, cut) in &groups {
+            // SAFETY: a cube compares every index with the size of the tensor that it reads, and
+            // writes one number in a place of its own among those counted above.
+            let launch = || unsafe {
+                squares::launch_unchecked(
+                    &client,
+                    CubeCount::Static(cut.cubes(), 1, 1),
+                    team.dim(),
+                    arguments(group),
+                    cut.sizes.iter().copied().collect(),
+                    cut.ends.iter().copied().collect(),
+                    sums.clone().into_buffer_arg(),
+                    from,
+                    team.threads(),
+                );
+            };
+            launching(|| work("norm of the gradients", count(group), 2, 4), launch);
+            from += cut.cubes();
+        }
+        // SAFETY: the kernel compares every index with the count of the sums.
+        let launch = || unsafe {
+            total::launch_unchecked(
+                &client,
+                CubeCount::Static(1, 1, 1),
+                team.dim(),
+                sums.into_buffer_arg(),
+                norm.clone().into_buffer_arg(),
+                cubes,
+                team.threads(),
+            );
+        };
+        launching(|| work("sum", cubes as usize, 1, 4), launch);
+        norm
+    }
+
+    fn firebox_step_numbers(
+        learning_rate: FloatTensor<Self>,
+        loss_scale: FloatTensor<Self>,
+        squared_norm: FloatTensor<Self>,
+        updates: FloatTensor<Self>,
+        constants: FloatTensor<Self>,
+        settings: AdamWSettings,
+    ) -> StepNumbers<Self> {
+        let AdamWSettings { betas: [beta1, beta2], eps, norm, limit } = settings;
+        let [learning_rate, loss_scale, squared_norm, constants] =
+            [learning_rate, loss_scale, squared_norm, constants].map(into_contiguous);
+        let updates = own(updates);
+        let [parameters, _] = constants.shape().dims();
+        let numbers = empty(&constants, [parameters, COLUMNS]);
+        let client = constants.client.clone();
+        let team = Team::whole(&client.properties().hardware);
+        // Of 0 the logarithm would be infinite, which some devices do not take as an argument.
+        let logarithm = |beta: f64| beta.ln().max(-1e30) as f32;
+        // SAFETY: four buffers of one number are read at 0; rows are compared with the number of
+        // parameters, from which the others were allocated.
+        let launch = || unsafe {
+            step_numbers::launch_unchecked(
+                &client,
+                CubeCount::Static(1, 1, 1),
+                team.dim(),
+                learning_rate.into_buffer_arg(),
+                loss_scale.into_buffer_arg(),
+                squared_norm.into_buffer_arg(),
+                updates.clone().into_buffer_arg(),
+                constants.into_buffer_arg(),
+                numbers.clone().into_buffer_arg(),
+                parameters as u32,
+                logarithm(beta1),
+                logarithm(beta2),
+                (1.0 - beta1) as f32,
+                beta2 as f32,
+                (1.0 - beta2) as f32,
+                eps as f32,
+                norm,
+                limit,
+            );
+        };
+        launching(|| work("numbers of the step", parameters, 40, 4 * (3 + COLUMNS)), launch);
+        StepNumbers { numbers, updates }
+    }
+
+    fn firebox_adamw(
+        gradients: TensorList<Self>,
+        changed: TensorList<Self>,
+        numbers: FloatTensor<Self>,
+    ) -> TensorList<Self> {
+        let numbers = into_contiguous(numbers);
+        let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
+        let changed: Vec<CubeTensor> = changed.0.into_iter().map(own).collect();
+        let client = numbers.client.clone();
+        let team = Team::whole(&client.properties().hardware);
+        let at_once = tensors_at_once(&client, 4);
+        let groups = gradients.chunks(at_once).zip(changed.chunks(3 * at_once));
+        for (index, (gradients, changed)) in groups.enumerate() {
+            let sizes = gradients.iter().map(|gradient| gradient.shape().num_elements());
+            let cut = Cut::new(&client, team, sizes);
+            let every = |which: usize| {
+                let of = changed.iter().skip(which).step_by(3);
+                of.map(|tensor| tensor.clone().into_buffer_arg()).collect()
+            };
+            // SAFETY: a cube compares every index with the size of its tensor, which gradient, weights
+            // and moments share (`update_parameters` has checked them); no two cubes write the same
+            // number, and nobody else holds what is written. `numbers` has a row for each parameter.
+            let launch = || unsafe {
+                adamw::launch_unchecked(
+                    &client,
+                    CubeCount::Static(cut.cubes(), 1, 1),
+                    team.dim(),
+                    arguments(gradients),
+                    every(0),
+                    every(1),
+                    every(2),
+                    cut.sizes.iter().copied().collect(),
+                    cut.ends.iter().copied().collect(),
+                    numbers.clone().into_buffer_arg(),
+                    (index * at_once) as u32,
+                );
+            };
+            // Weight and moments are read and written, the gradient is read.
+            launching(|| work("optimizer step", count(gradients), 15, 28), launch);
+        }
+        TensorList(changed)
+    }
+}

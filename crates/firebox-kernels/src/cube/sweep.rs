@@ -1,0 +1,228 @@
+//! The kernels of an optimizer step: the norm of all gradients, the numbers of a step from what the
+//! device holds, and the sweep over weights and moments.
+//!
+//! Each launch takes several tensors. A cube works on one of them, strided; which one, it finds from
+//! its place among the cubes of all. The branches differ between cubes and never within one.
+
+use burn_cubecl::cubecl::{self, prelude::*};
+
+use super::math::one_minus_exp;
+use super::team::sum_of_team;
+
+/// Numbers of a parameter in a step, in the order of [`Column`].
+pub(crate) const COLUMNS: usize = 10;
+
+/// The numbers of a parameter's step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    /// Factor on the gradient.
+    Factor,
+    /// Largest magnitude after that.
+    Limit,
+    /// What decay leaves of a weight.
+    Keep,
+    /// `1 - β₁`
+    First,
+    /// `β₂`
+    Beta,
+    /// `1 - β₂`
+    Rest,
+    /// `√(1 - β₂ᵗ)`
+    Correction,
+    /// Added to the root of the second moment.
+    Epsilon,
+    /// `lr / (1 - β₁ᵗ)`
+    StepSize,
+    /// 1 if the update is applied; 0 if nothing changes.
+    Applied,
+}
+
+/// The first cube and the last but one of tensor `i`, as far as they are known when the kernel is
+/// compiled; whether the cube in hand is among them.
+#[cube]
+fn is_of(ends: &Sequence<u32>, #[comptime] i: usize) -> bool {
+    let cube = CUBE_POS_X;
+    if comptime!(i == 0) {
+        cube < ends[0]
+    } else {
+        cube >= ends[comptime!(i - 1)] && cube < ends[i]
+    }
+}
+
+/// The first number of the thread in hand within tensor `i`, and how far it strides.
+#[cube]
+fn strided(ends: &Sequence<u32>, #[comptime] i: usize) -> (usize, usize) {
+    let begin = if comptime!(i == 0) { 0u32.runtime() } else { ends[comptime!(i - 1)] };
+    let first = (CUBE_POS_X - begin) * CUBE_DIM + UNIT_POS;
+    let stride = (ends[i] - begin) * CUBE_DIM;
+    (first as usize, stride as usize)
+}
+
+/// The sum of the squares of what each cube reads, written to `sums` from `from` on.
+#[cube(launch_unchecked)]
+pub(super) fn squares(
+    gradients: &Sequence<Box<[f32]>>,
+    sizes: &Sequence<u32>,
+    ends: &Sequence<u32>,
+    sums: &mut [f32],
+    from: u32,
+    #[comptime] threads: usize,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(threads);
+    let mut sum = 0.0f32;
+    #[unroll]
+    for i in 0..gradients.len() {
+        if is_of(ends, i) {
+            let gradient = &gradients[i];
+            let (first, stride) = strided(ends, i);
+            for at in range_stepped(first, sizes[i] as usize, stride) {
+                sum += gradient[at] * gradient[at];
+            }
+        }
+    }
+    let sum = sum_of_team(sum, &mut scratch, threads);
+    if UNIT_POS == 0 {
+        sums[(from + CUBE_POS_X) as usize] = sum;
+    }
+}
+
+/// The sum of some numbers, by one cube.
+#[cube(launch_unchecked)]
+pub(super) fn total(numbers: &[f32], sum: &mut [f32], count: u32, #[comptime] threads: usize) {
+    let mut scratch = Shared::<[f32]>::new_slice(threads);
+    let mut own = 0.0f32;
+    for at in range_stepped(UNIT_POS as usize, count as usize, threads) {
+        own += numbers[at];
+    }
+    let all = sum_of_team(own, &mut scratch, threads);
+    if UNIT_POS == 0 {
+        sum[0] = all;
+    }
+}
+
+/// The numbers of a step for all parameters, from what the device holds; then counts the update.
+/// One cube. `logarithms` are those of β₁ and β₂, `norm` is the largest norm of all gradients together
+/// and `limit` the largest magnitude of each.
+///
+/// # Shapes
+/// - learning_rate, loss_scale, squared_norm, updates: `[1]`
+/// - constants: rate, weight decay and updates missed of each, `[parameters, 3]`
+/// - numbers: `[parameters, COLUMNS]`
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
+pub(super) fn step_numbers(
+    learning_rate: &[f32],
+    loss_scale: &[f32],
+    squared_norm: &[f32],
+    updates: &mut [f32],
+    constants: &[f32],
+    numbers: &mut [f32],
+    parameters: u32,
+    ln_first: f32,
+    ln_second: f32,
+    first: f32,
+    beta: f32,
+    rest: f32,
+    epsilon: f32,
+    norm: f32,
+    limit: f32,
+) {
+    let squared = squared_norm[0];
+    let before = updates[0];
+    // All threads have read the count.
+    sync_cube();
+    let unscale = 1.0f32 / loss_scale[0];
+    let finite = !(squared.is_nan() || squared.is_inf());
+    let shrink = norm / (squared.sqrt() * unscale + 1e-6f32);
+    let factor = select(shrink < 1.0f32, unscale * shrink, unscale);
+    for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
+        let rate = learning_rate[0] * constants[parameter * 3];
+        let decay = constants[parameter * 3 + 1];
+        let count = (before + 1.0f32 - constants[parameter * 3 + 2]).max(1.0f32);
+        let row = parameter * COLUMNS;
+        numbers[row + comptime!(Column::Factor as usize)] = factor;
+        numbers[row + comptime!(Column::Limit as usize)] = limit;
+        numbers[row + comptime!(Column::Keep as usize)] = 1.0f32 - rate * decay;
+        numbers[row + comptime!(Column::First as usize)] = first;
+        numbers[row + comptime!(Column::Beta as usize)] = beta;
+        numbers[row + comptime!(Column::Rest as usize)] = rest;
+        numbers[row + comptime!(Column::Correction as usize)] =
+            one_minus_exp(count * ln_second).sqrt();
+        numbers[row + comptime!(Column::Epsilon as usize)] = epsilon;
+        numbers[row + comptime!(Column::StepSize as usize)] =
+            rate / one_minus_exp(count * ln_first);
+        numbers[row + comptime!(Column::Applied as usize)] = select::<f32>(finite, 1.0f32, 0.0f32);
+    }
+    if UNIT_POS == 0 && finite {
+        updates[0] = before + 1.0f32;
+    }
+}
+
+/// Updates a tensor's weights and moments where they are, by its row of `numbers`.
+#[cube]
+#[allow(clippy::too_many_arguments, reason = "a parameter has four tensors")]
+fn update(
+    gradient: &[f32],
+    weights: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    numbers: &[f32],
+    row: usize,
+    begin: usize,
+    stride: usize,
+    size: u32,
+) {
+    let row = row * COLUMNS;
+    if numbers[row + comptime!(Column::Applied as usize)] > 0.0f32 {
+        let factor = numbers[row + comptime!(Column::Factor as usize)];
+        let limit = numbers[row + comptime!(Column::Limit as usize)];
+        let keep = numbers[row + comptime!(Column::Keep as usize)];
+        let share = numbers[row + comptime!(Column::First as usize)];
+        let beta = numbers[row + comptime!(Column::Beta as usize)];
+        let rest = numbers[row + comptime!(Column::Rest as usize)];
+        let correction = numbers[row + comptime!(Column::Correction as usize)];
+        let epsilon = numbers[row + comptime!(Column::Epsilon as usize)];
+        let step_size = numbers[row + comptime!(Column::StepSize as usize)];
+        for at in range_stepped(begin, size as usize, stride) {
+            let d = (gradient[at] * factor).min(limit).max(-limit);
+            let m = first[at] + (d - first[at]) * share;
+            let v = second[at] * beta + d * d * rest;
+            first[at] = m;
+            second[at] = v;
+            let denominator = v.sqrt() / correction + epsilon;
+            weights[at] = weights[at] * keep - m / denominator * step_size;
+        }
+    }
+}
+
+/// Updates weights and moments; `numbers` has a row of [`COLUMNS`] for each tensor, from row `from` on.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
+pub(super) fn adamw(
+    gradients: &Sequence<Box<[f32]>>,
+    weights: &mut Sequence<Box<[f32]>>,
+    first: &mut Sequence<Box<[f32]>>,
+    second: &mut Sequence<Box<[f32]>>,
+    sizes: &Sequence<u32>,
+    ends: &Sequence<u32>,
+    numbers: &[f32],
+    from: u32,
+) {
+    #[unroll]
+    for i in 0..gradients.len() {
+        if is_of(ends, i) {
+            let (begin, stride) = strided(ends, i);
+            update(
+                &gradients[i],
+                &mut weights[i],
+                &mut first[i],
+                &mut second[i],
+                numbers,
+                from as usize + i,
+                begin,
+                stride,
+                sizes[i],
+            );
+        }
+    }
+}

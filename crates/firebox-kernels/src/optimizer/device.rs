@@ -1,0 +1,154 @@
+//! Optimizer steps whose changing numbers stay in the memory of the device: the host waits for nothing,
+//! and launches that were captured as a graph do the next step when they are replayed.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
+
+/// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
+#[derive(Clone, Debug)]
+pub struct DeviceStep {
+    /// As [`StepState::learning_rate`].
+    pub learning_rate: Tensor<1>,
+    /// As [`StepState::loss_scale`].
+    pub loss_scale: Tensor<1>,
+    /// As [`StepState::squared_norm`].
+    pub squared_norm: Tensor<1>,
+    /// As [`StepState::updates`]; exact up to 2²⁴.
+    pub updates: Tensor<1>,
+    /// What stays the same from step to step.
+    pub constants: DeviceConstants,
+}
+
+/// The parameters' rates, weight decays and missed updates in the memory of a device: put there by the
+/// first step, and again by one that finds others. A step that finds the same writes nothing to the
+/// device, as a captured graph of launches demands.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceConstants(#[cfg(feature = "cube")] Option<(Vec<f32>, Tensor<2>)>);
+
+impl DeviceStep {
+    /// The same state on a device.
+    pub fn new(state: &StepState, device: &Device) -> Self {
+        let one = |value: f64| {
+            Tensor::from_data(TensorData::new(vec![value as f32], [1]), (device, DType::F32))
+        };
+        Self {
+            learning_rate: one(state.learning_rate),
+            loss_scale: one(state.loss_scale),
+            squared_norm: one(state.squared_norm),
+            updates: one(state.updates as f64),
+            constants: DeviceConstants::default(),
+        }
+    }
+
+    /// Reads the state back; the host waits for the device.
+    pub fn read(&self) -> StepState {
+        let one = |tensor: &Tensor<1>| f64::from(tensor.clone().into_scalar::<f32>());
+        StepState {
+            learning_rate: one(&self.learning_rate),
+            loss_scale: one(&self.loss_scale),
+            squared_norm: one(&self.squared_norm),
+            updates: one(&self.updates).round() as u64,
+        }
+    }
+}
+
+impl SquaredNorm {
+    /// As one number on a device, `[1]` in f32, without waiting for it.
+    pub fn on_device(self, device: &Device) -> Tensor<1> {
+        match self {
+            Self::Known(norm) => {
+                Tensor::from_data(TensorData::new(vec![norm as f32], [1]), (device, DType::F32))
+            }
+            Self::Pending(mut parts) if parts.len() == 1 => parts.remove(0),
+            Self::Pending(parts) => Tensor::cat(parts, 0).sum(),
+        }
+    }
+}
+
+/// [`update_parameters`](super::update_parameters) by a state that is in the memory of the parameters'
+/// device. It comes back with the update counted, if it was applied: the next step needs a new norm of
+/// the gradients and, if they change, a new rate and scale.
+///
+/// On a GPU with kernels for AdamW nothing is read back, and numbers are computed in f32 and not in f64:
+/// weights differ by some 1e-7 of a step. Elsewhere the state is read first.
+///
+/// # Panics
+/// As [`update_parameters`](super::update_parameters).
+pub fn update_on_device(
+    rule: &UpdateRule,
+    clip: Clip,
+    step: DeviceStep,
+    updates: Vec<ParameterUpdate>,
+) -> (DeviceStep, Vec<ParameterUpdate>) {
+    updates.iter().for_each(|update| check(rule, update));
+    #[cfg(feature = "cube")]
+    if let UpdateRule::AdamW { betas, eps } = *rule
+        && !updates.is_empty()
+        && super::gpu::takes(
+            updates.iter().flat_map(ParameterUpdate::tensors).chain(step.tensors()),
+        )
+    {
+        return on_gpu(betas, eps, clip, step, updates);
+    }
+    let state = step.read();
+    let updates = super::update_parameters(rule, clip, &state, updates);
+    let counted = if state.found_infinite() { 0.0 } else { 1.0 };
+    (DeviceStep { updates: step.updates + counted, ..step }, updates)
+}
+
+#[cfg(feature = "cube")]
+impl DeviceStep {
+    fn tensors(&self) -> impl Iterator<Item = &Tensor<1>> {
+        [&self.learning_rate, &self.loss_scale, &self.squared_norm, &self.updates].into_iter()
+    }
+}
+
+#[cfg(feature = "cube")]
+impl DeviceConstants {
+    /// Those of the updates, `[parameters, 3]`: as they are there, if they are.
+    fn of(&mut self, updates: &[ParameterUpdate], device: &Device) -> Tensor<2> {
+        let rows = updates.iter().flat_map(|update| {
+            [update.rate as f32, update.weight_decay as f32, update.missed as f32]
+        });
+        let rows: Vec<f32> = rows.collect();
+        match &self.0 {
+            Some((known, tensor)) if *known == rows => tensor.clone(),
+            _ => {
+                let data = TensorData::new(rows.clone(), [updates.len(), 3]);
+                let tensor = Tensor::from_data(data, (device, DType::F32));
+                self.0 = Some((rows, tensor.clone()));
+                tensor
+            }
+        }
+    }
+}
+
+#[cfg(feature = "cube")]
+fn on_gpu(
+    betas: [f64; 2],
+    eps: f64,
+    clip: Clip,
+    mut step: DeviceStep,
+    mut updates: Vec<ParameterUpdate>,
+) -> (DeviceStep, Vec<ParameterUpdate>) {
+    use crate::cube::{AdamWSettings, OptimizerOps, StepNumbers};
+
+    let (norm, limit) = match clip {
+        Clip::Never => (f32::MAX, f32::MAX),
+        Clip::Norm(norm) => (norm as f32, f32::MAX),
+        Clip::Value(limit) => (f32::MAX, limit as f32),
+    };
+    let constants = step.constants.of(&updates, &step.updates.device());
+    let counted = <burn::backend::Dispatch as OptimizerOps>::firebox_step_numbers(
+        step.learning_rate.clone().into_dispatch(),
+        step.loss_scale.clone().into_dispatch(),
+        step.squared_norm.clone().into_dispatch(),
+        step.updates.into_dispatch(),
+        constants.into_dispatch(),
+        AdamWSettings { betas, eps, norm, limit },
+    );
+    let StepNumbers { numbers, updates: counted } = counted;
+    super::gpu::by_numbers(Tensor::from_dispatch(numbers), &mut updates);
+    (DeviceStep { updates: Tensor::from_dispatch(counted), ..step }, updates)
+}

@@ -1,0 +1,88 @@
+//! Optimizer steps in the kernels of a GPU: puts tensors and numbers into the form that
+//! [`cube`](crate::cube) takes.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::ParameterUpdate;
+use crate::cpu;
+use crate::cube::{COLUMNS, GpuKernels, OptimizerOps, TensorList, has_room};
+
+/// Whether the kernels take all of these tensors.
+pub(super) fn takes<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {
+    let Some(first) = tensors.next() else { return false };
+    let fits = |tensor: &Tensor<1>| tensor.dtype() == DType::F32 && !tensor.is_autodiff();
+    let device = first.device();
+    fits(first)
+        && tensors.all(|tensor| fits(tensor) && tensor.device() == device)
+        && GpuKernels::takes(&device, DType::F32).is_ok_and(|client| has_room(&client))
+}
+
+/// The squared norm of gradients that the kernels [take](takes), `[1]`.
+pub(super) fn squared_norm(gradients: &[&Tensor<1>]) -> Tensor<1> {
+    let device = gradients[0].device();
+    let some = gradients.iter().filter(|gradient| gradient.dims() != [0]);
+    let list: Vec<_> = some.map(|gradient| (*gradient).clone().into_dispatch()).collect();
+    if list.is_empty() {
+        return Tensor::zeros([1], &device);
+    }
+    Tensor::from_dispatch(<Dispatch as OptimizerOps>::firebox_squared_norm(TensorList(list)))
+}
+
+/// A step of AdamW by numbers that the host has computed, of parameters that the kernels
+/// [take](takes).
+pub(super) fn adamw(numbers: Vec<cpu::AdamW>, updates: &mut [ParameterUpdate]) {
+    let rows: Vec<f32> = numbers.into_iter().flat_map(row).collect();
+    let data = TensorData::new(rows, [updates.len(), COLUMNS]);
+    if let Some(update) = updates.first() {
+        let numbers = Tensor::from_data(data, &update.parameter.device());
+        by_numbers(numbers, updates);
+    }
+}
+
+/// In the order of the kernels' columns.
+fn row(step: cpu::AdamW) -> [f32; COLUMNS] {
+    let cpu::AdamW { prepare, keep, first, second: [beta, rest], correction, eps, step_size } =
+        step;
+    // What is not finite never gets here, so the largest number is no limit.
+    let limit = prepare.limit.min(f32::MAX);
+    [prepare.factor, limit, keep, first, beta, rest, correction, eps, step_size, 1.0]
+}
+
+/// A step of AdamW by numbers on the device, `[parameters, COLUMNS]`.
+pub(super) fn by_numbers(numbers: Tensor<2>, updates: &mut [ParameterUpdate]) {
+    let empty = |update: &ParameterUpdate| update.parameter.dims() == [0];
+    let rows: Vec<usize> = (0..updates.len()).filter(|row| !empty(&updates[*row])).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let numbers = match rows.len() == updates.len() {
+        true => numbers,
+        false => {
+            let parts = rows.iter().map(|row| numbers.clone().narrow(0, *row, 1)).collect();
+            Tensor::cat(parts, 0)
+        }
+    };
+    let nothing = Tensor::<1>::empty([0], &updates[rows[0]].parameter.device());
+    let (mut gradients, mut changed) = (vec![], vec![]);
+    for row in &rows {
+        let update = &mut updates[*row];
+        gradients.push(update.gradient.clone().into_dispatch());
+        // Taken out, so that the kernels can write where they are.
+        changed.push(std::mem::replace(&mut update.parameter, nothing.clone()).into_dispatch());
+        changed.extend(update.moments.drain(..).map(Tensor::into_dispatch));
+    }
+    let changed = <Dispatch as OptimizerOps>::firebox_adamw(
+        TensorList(gradients),
+        TensorList(changed),
+        numbers.into_dispatch(),
+    );
+    let mut changed = changed.0.into_iter().map(Tensor::from_dispatch);
+    for row in rows {
+        let update = &mut updates[row];
+        if let Some(parameter) = changed.next() {
+            update.parameter = parameter;
+        }
+        update.moments = changed.by_ref().take(2).collect();
+    }
+}

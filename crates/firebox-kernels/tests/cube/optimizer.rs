@@ -1,0 +1,349 @@
+//! Optimizer steps against their formula in float64, and the state on the device against that on the
+//! host.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use firebox_core::Stream;
+use firebox_kernels::{
+    Clip, CpuKernels, DeviceStep, LaunchWatch, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
+    squared_norm, update_on_device, update_parameters,
+};
+
+use super::alone;
+use super::support::case::{float, noise, values};
+use super::support::relative_error;
+
+const BETAS: [f64; 2] = [0.9, 0.99];
+const EPS: f64 = 1e-8;
+const ADAMW: UpdateRule = UpdateRule::AdamW { betas: BETAS, eps: EPS };
+
+/// Around what threads, cubes and launches take: one cube, several, none, and more tensors than a launch.
+fn sizes() -> Vec<usize> {
+    let mut sizes = vec![1, 3, 256, 257, 0, 2048, 2049, 40_003];
+    sizes.extend((0..70).map(|index| 5 + index % 7));
+    sizes
+}
+
+/// A parameter in float64.
+#[derive(Clone, Debug)]
+struct Exact {
+    weights: Vec<f64>,
+    gradient: Vec<f64>,
+    moments: [Vec<f64>; 2],
+    missed: u64,
+    rate: f64,
+    decay: f64,
+}
+
+fn problem() -> Vec<Exact> {
+    let one = |(index, size): (usize, usize)| {
+        let numbers = |purpose: u64, scale: f64| {
+            let stream = Stream::new(9, "optimizer").substream(10 * index as u64 + purpose);
+            noise(stream, size, scale).iter().map(|v| f64::from(*v as f32)).collect::<Vec<_>>()
+        };
+        Exact {
+            weights: numbers(0, 1.0),
+            gradient: numbers(1, 3.0),
+            moments: [numbers(2, 0.5), numbers(3, 0.5).iter().map(|v| v.abs()).collect()],
+            missed: index as u64 % 3,
+            rate: if index % 2 == 0 { 1.0 } else { 0.5 },
+            decay: if index % 5 == 0 { 0.0 } else { 0.01 },
+        }
+    };
+    sizes().into_iter().enumerate().map(one).collect()
+}
+
+fn tensor(numbers: &[f64], device: &Device) -> Tensor<1> {
+    float::<1>(numbers, [numbers.len()], device)
+}
+
+fn on(device: &Device, problem: &[Exact]) -> Vec<ParameterUpdate> {
+    let one = |exact: &Exact| ParameterUpdate {
+        parameter: tensor(&exact.weights, device),
+        gradient: tensor(&exact.gradient, device),
+        moments: exact.moments.iter().map(|moment| tensor(moment, device)).collect(),
+        missed: exact.missed,
+        rate: exact.rate,
+        weight_decay: exact.decay,
+    };
+    problem.iter().map(one).collect()
+}
+
+fn squares(problem: &[Exact]) -> f64 {
+    problem.iter().flat_map(|exact| &exact.gradient).map(|g| g * g).sum()
+}
+
+/// Loshchilov and Hutter's step with PyTorch's clipping.
+fn step(problem: &mut [Exact], clip: Clip, state: &StepState) {
+    let norm = squares(problem).sqrt() / state.loss_scale;
+    for exact in problem {
+        let rate = state.learning_rate * exact.rate;
+        let t = (state.updates + 1 - exact.missed) as i32;
+        let Exact { weights, gradient, moments: [first, second], decay, .. } = exact;
+        for i in 0..weights.len() {
+            let g = gradient[i] / state.loss_scale;
+            let g = match clip {
+                Clip::Never => g,
+                Clip::Norm(limit) => g * (limit / (norm + 1e-6)).min(1.0),
+                Clip::Value(limit) => g.clamp(-limit, limit),
+            };
+            first[i] = BETAS[0] * first[i] + (1.0 - BETAS[0]) * g;
+            second[i] = BETAS[1] * second[i] + (1.0 - BETAS[1]) * g * g;
+            let m = first[i] / (1.0 - BETAS[0].powi(t));
+            let v = second[i] / (1.0 - BETAS[1].powi(t));
+            weights[i] = weights[i] * (1.0 - rate * *decay) - rate * m / (v.sqrt() + EPS);
+        }
+    }
+}
+
+fn pending(gradients: &[ParameterUpdate]) -> Tensor<1> {
+    let gradients: Vec<_> = gradients.iter().map(|update| &update.gradient).collect();
+    match squared_norm(&gradients) {
+        SquaredNorm::Pending(mut parts) if parts.len() == 1 => parts.remove(0),
+        other => panic!("one number on the device, not {other:?}"),
+    }
+}
+
+#[track_caller]
+fn close(what: &str, found: &[ParameterUpdate], expected: &[Exact], bound: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let parts = [
+            ("weights", &found.parameter, &expected.weights),
+            ("first moment", &found.moments[0], &expected.moments[0]),
+            ("second moment", &found.moments[1], &expected.moments[1]),
+        ];
+        for (part, found, expected) in parts {
+            let found = values(found.clone());
+            assert_eq!(found.len(), expected.len(), "{what}: {part} of {index}");
+            if !found.is_empty() {
+                let error = relative_error(&found, expected);
+                assert!(error < bound, "{what}: {part} of {index} is off by {error:.2e}");
+            }
+        }
+    }
+}
+
+const CLIPS: [Clip; 4] = [Clip::Never, Clip::Norm(50.0), Clip::Norm(1e9), Clip::Value(0.4)];
+
+#[test]
+fn steps_agree_with_float64_whoever_holds_their_state() {
+    alone(|device| {
+        for clip in CLIPS {
+            let mut exact = problem();
+            let mut by_host = on(&device, &exact);
+            let mut by_device = by_host.clone();
+            let mut state =
+                StepState { learning_rate: 0.01, loss_scale: 4.0, squared_norm: 0.0, updates: 2 };
+            let mut step_there = DeviceStep::new(&state, &device);
+            for round in 0..3 {
+                let norm = pending(&by_host);
+                state.squared_norm = values(norm.clone())[0];
+                let expected = squares(&exact);
+                assert!((state.squared_norm / expected - 1.0).abs() < 1e-6, "{expected}");
+                step(&mut exact, clip, &state);
+                by_host = update_parameters(&ADAMW, clip, &state, by_host);
+                close(&format!("host, {clip:?}, {round}"), &by_host, &exact, 1e-6);
+                step_there.squared_norm = norm;
+                (step_there, by_device) = update_on_device(&ADAMW, clip, step_there, by_device);
+                close(&format!("device, {clip:?}, {round}"), &by_device, &exact, 1e-6);
+                state.updates += 1;
+                assert_eq!(step_there.read().updates, state.updates);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_first_updates_and_late_ones_are_corrected_as_on_the_host() {
+    alone(|device| {
+        // 1 - β₂ᵗ is 0.001 at first: a plain power in f32 would lose four digits.
+        let rule = UpdateRule::AdamW { betas: [0.0, 0.999], eps: 1e-8 };
+        for updates in [0, 1, 6, 500, 100_000, 5_000_000] {
+            let exact: Vec<Exact> =
+                problem().into_iter().take(3).map(|exact| Exact { missed: 0, ..exact }).collect();
+            let there = on(&device, &exact);
+            let squared_norm = values(pending(&there))[0];
+            let state = StepState { learning_rate: 0.1, loss_scale: 1.0, squared_norm, updates };
+            let step = DeviceStep::new(&state, &device);
+            let (_, there) = update_on_device(&rule, Clip::Never, step, there);
+            let here = on(&Device::flex(), &exact);
+            let here = update_parameters(&rule, Clip::Never, &state, here);
+            for (there, here) in there.iter().zip(&here) {
+                let [there, here] = [there, here].map(|update| values(update.parameter.clone()));
+                let error = relative_error(&there, &here);
+                assert!(error < 1e-6, "after {updates} updates: {error:.2e}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_changes_nothing() {
+    alone(|device| {
+        for (at, bad) in [(0, f64::NAN), (7, f64::INFINITY), (60, f64::NEG_INFINITY)] {
+            let mut exact = problem();
+            if let Some(last) = exact[at].gradient.last_mut() {
+                *last = bad;
+            }
+            let before = on(&device, &exact);
+            let norm = pending(&before);
+            let state = StepState {
+                learning_rate: 0.01,
+                loss_scale: 4.0,
+                squared_norm: values(norm.clone())[0],
+                updates: 2,
+            };
+            assert!(state.found_infinite(), "{state:?}");
+            let step = DeviceStep { squared_norm: norm, ..DeviceStep::new(&state, &device) };
+            let (step, after) = update_on_device(&ADAMW, Clip::Norm(1.0), step, before.clone());
+            assert_eq!(step.read().updates, 2);
+            let by_host = update_parameters(&ADAMW, Clip::Norm(1.0), &state, before.clone());
+            for after in [after, by_host] {
+                for (before, after) in before.iter().zip(after) {
+                    assert_eq!(values(before.parameter.clone()), values(after.parameter));
+                    for (before, after) in before.moments.iter().zip(after.moments) {
+                        assert_eq!(values(before.clone()), values(after));
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn who_holds_a_tensor_sees_no_change() {
+    alone(|device| {
+        let exact = problem();
+        let updates = on(&device, &exact);
+        let held: Vec<Tensor<1>> = updates.iter().map(|u| u.parameter.clone()).collect();
+        let zeros = tensor(&exact[2].weights, &device);
+        // Both moments of one parameter are one tensor.
+        let mut shared = updates.clone();
+        shared[2].moments = vec![zeros.clone(), zeros.clone()];
+        let squared_norm = squares(&exact);
+        let state = StepState { learning_rate: 0.01, loss_scale: 1.0, squared_norm, updates: 5 };
+        let after = update_parameters(&ADAMW, Clip::Never, &state, shared);
+        for (held, exact) in held.into_iter().zip(&exact) {
+            assert_eq!(values(held), exact.weights);
+        }
+        assert_eq!(values(zeros), exact[2].weights);
+        assert_ne!(values(after[2].moments[0].clone()), values(after[2].moments[1].clone()));
+    });
+}
+
+#[test]
+fn a_step_is_a_few_launches_and_the_same_as_the_composed_one() {
+    alone(|device| {
+        let exact = problem();
+        let run = || {
+            let updates = on(&device, &exact);
+            let norm = pending(&updates);
+            let state = StepState {
+                learning_rate: 0.01,
+                loss_scale: 4.0,
+                squared_norm: squares(&exact),
+                updates: 2,
+            };
+            let step = DeviceStep { squared_norm: norm, ..DeviceStep::new(&state, &device) };
+            let (step, updates) = update_on_device(&ADAMW, Clip::Norm(5.0), step, updates);
+            (values(step.updates), updates)
+        };
+        run();
+        let watch = LaunchWatch::start();
+        let (count, updates) = run();
+        let launched = watch.end();
+        assert_eq!(count, [3.0]);
+        let of = |name: &str| {
+            let named = |one: &&firebox_kernels::Launched| {
+                one.work.as_ref().is_some_and(|work| work.name == name)
+            };
+            launched.iter().filter(named).count()
+        };
+        // 77 tensors with something in them, at most 32 to a launch, and fewer on a small device.
+        assert_eq!((of("numbers of the step"), of("sum")), (1, 1));
+        assert!((3..=77).contains(&of("optimizer step")), "{}", of("optimizer step"));
+        assert!((3..=77).contains(&of("norm of the gradients")));
+        println!("{} and {} launches", of("norm of the gradients"), of("optimizer step"));
+        let composed = CpuKernels::Composed.force(|| {
+            let state = StepState {
+                learning_rate: 0.01,
+                loss_scale: 4.0,
+                squared_norm: squares(&exact),
+                updates: 2,
+            };
+            update_parameters(&ADAMW, Clip::Norm(5.0), &state, on(&device, &exact))
+        });
+        for (ours, theirs) in updates.iter().zip(&composed) {
+            let [ours, theirs] = [ours, theirs].map(|update| values(update.parameter.clone()));
+            assert!(ours.is_empty() || relative_error(&ours, &theirs) < 1e-6);
+        }
+    });
+}
+
+#[test]
+fn steps_after_steps_are_pytorchs() {
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        start: std::collections::BTreeMap<String, Vec<f64>>,
+        gradients: Vec<std::collections::BTreeMap<String, Vec<f64>>>,
+        cases: Vec<serde_json::Value>,
+    }
+    alone(|device| {
+        let golden = include_str!("../golden/optimizer.json");
+        let golden: Golden = serde_json::from_str(golden).expect("what PyTorch wrote");
+        let mut followed = 0;
+        for case in &golden.cases {
+            let number = |value: &serde_json::Value| value.as_f64();
+            let settings = &case["settings"];
+            // Those that freeze parameters are left to the tests of the CPU.
+            if case["kind"] != "AdamW" || case["frozen"].as_array().is_some_and(|f| !f.is_empty()) {
+                continue;
+            }
+            followed += 1;
+            let setting = |key: &str| number(&settings[key]).expect("a setting");
+            let beta = |index: usize| number(&settings["betas"][index]).expect("a beta");
+            let rule = UpdateRule::AdamW { betas: [beta(0), beta(1)], eps: setting("eps") };
+            let clip = match (number(&case["clip"]), number(&case["value"])) {
+                (Some(limit), _) => Clip::Norm(limit),
+                (None, Some(limit)) => Clip::Value(limit),
+                (None, None) => Clip::Never,
+            };
+            let scale = number(&case["scale"]).expect("a scale");
+            let grouped = case["groups"] == true;
+            let first = |name: &str| {
+                let parameter = tensor(&golden.start[name], &device);
+                let small = grouped && name == "b";
+                ParameterUpdate {
+                    gradient: parameter.zeros_like(),
+                    moments: vec![parameter.zeros_like(); 2],
+                    parameter,
+                    missed: 0,
+                    rate: if small { 0.5 } else { 1.0 },
+                    weight_decay: if small { 0.0 } else { setting("weight_decay") },
+                }
+            };
+            let mut updates = vec![first("a"), first("b")];
+            let zero =
+                StepState { learning_rate: 0.0, loss_scale: scale, squared_norm: 0.0, updates: 0 };
+            let mut step = DeviceStep::new(&zero, &device);
+            for (index, gradients) in golden.gradients.iter().enumerate() {
+                for (update, name) in updates.iter_mut().zip(["a", "b"]) {
+                    let scaled: Vec<f64> = gradients[name].iter().map(|g| g * scale).collect();
+                    update.gradient = tensor(&scaled, &device);
+                }
+                let rate = setting("lr") * (1.0 - index as f64 / 20.0);
+                step.learning_rate =
+                    Tensor::from_data(TensorData::new(vec![rate as f32], [1]), &device);
+                step.squared_norm = pending(&updates);
+                (step, updates) = update_on_device(&rule, clip, step, updates);
+                for (update, name) in updates.iter().zip(["a", "b"]) {
+                    let expected = case["trace"][index][name].as_array().expect("a trace");
+                    let expected: Vec<f64> = expected.iter().filter_map(number).collect();
+                    let error = relative_error(&values(update.parameter.clone()), &expected);
+                    assert!(error < 1e-5, "{clip:?}, {name} after step {index}: {error:.2e}");
+                }
+            }
+        }
+        assert!(followed > 1);
+    });
+}
