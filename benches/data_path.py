@@ -11,6 +11,7 @@ windows' worth of bars, 10 million bars, 256 clips of 2 MB, and for a while a se
 
 import argparse
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def alone(command, runs=7):
     lines, peak = measured(command, {"RUNS": str(runs)})
     [line] = lines.values()
     return {**line, "peak": peak}
+
+
+def apart(work, *arguments):
+    """Does work in a process of its own. The system counts to the peak memory of a program what the process had
+    that started it, so this one must stay small."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, f"{work.__name__} ended with {process.exitcode}"
 
 
 def make_clips(folder, count):
@@ -130,7 +140,7 @@ def main():
         program = given.program or compare.build()
         torch = [sys.executable, HERE / "peers" / "torch_loader.py"]
         if "data" in given.only:
-            compare.make_bars(folder, given.bars)
+            apart(compare.make_bars, folder, given.bars)
             ours, _ = measured([program, "data", folder])
             copy, read = ours["memory/copy-to-batch"], ours["cache/read-f32"]
             share = rate(read) / rate(copy)
@@ -143,7 +153,7 @@ def main():
             say("augmentation of 59,365 × 105 × 4, four versions", f"{seconds:.3f} s", "", "", "< 1 s",
                 seconds < 1)
         if "gather" in given.only:
-            compare.make_bars(folder, given.bars)
+            apart(compare.make_bars, folder, given.bars)
             measured([program, "gather", "make", folder])
             ours = {name: alone([program, "gather", name, folder])
                     for name in ("auto", "stream-0", "stream-1", "stream-2", "memory", "device")}
@@ -162,7 +172,7 @@ def main():
             memory("R1's shape, as `auto` has it, beside the array", ours["auto"], peer["numpy-index"])
             memory("R1's shape, as `auto` has it, beside the loader", ours["auto"], loader)
         if "stream" in given.only:
-            make_clips(folder, given.clips)
+            apart(make_clips, folder, given.clips)
             made, _ = measured([program, "stream", "make", folder])
             peer = max((alone([*torch, "stream", workers, folder]) for workers in (0, 2)), key=rate)
             for name in ("f32", "f16", "bf16"):
@@ -172,7 +182,7 @@ def main():
             line = made["convert/f32"]
             print(f"conversion: {line['bytes'] / line['seconds'] / 1e6:.0f} MB/s")
         if "ingest" in given.only:
-            make_many(folder, given.many)
+            apart(make_many, folder, given.many)
             for name in ("csv", "parquet"):
                 ours = {what: alone([program, "ingest", f"{what}-{name}", folder])
                         for what in ("hash", "read", "all", "again")}
@@ -199,7 +209,7 @@ def main():
                     f"{line['anonymous_bytes'] / 1e6:.0f} MB anonymous", "", f"{share:.2f}", "≤ 0.1",
                     share <= 0.1)
         if "wait" in given.only:
-            compare.make_bars(folder, given.bars)
+            apart(compare.make_bars, folder, given.bars)
             line = alone([program, "wait", folder])
             step, without = line["step_milliseconds"], line["without_loader_milliseconds"]
             share = 100 * line["waiting"]
