@@ -43,6 +43,16 @@ impl Mapped {
         (&self.shards[index / self.per_shard], index % self.per_shard)
     }
 
+    /// Valid steps and class of a record.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such record.
+    pub(crate) fn sample(&self, index: usize) -> (u32, Option<u32>) {
+        let (shard, row) = self.place(index);
+        shard.sample(row)
+    }
+
     /// Appends the values of records as f32, each cut or padded with zeros to `steps`.
     ///
     /// # Panics

@@ -246,8 +246,7 @@ impl Samples {
     ///
     /// When there is no such sample.
     pub fn sample(&self, index: usize) -> (u32, Option<u32>) {
-        let (shard, row) = self.mapped.place(index);
-        shard.sample(row)
+        self.mapped.sample(index)
     }
 
     /// What a sample is, without its values.

@@ -160,8 +160,7 @@ impl Shards {
     ///
     /// When there is no such record.
     pub fn sample(&self, index: usize) -> (u32, Option<u32>) {
-        let (shard, row) = self.mapped.place(index);
-        shard.sample(row)
+        self.mapped.sample(index)
     }
 
     /// What a record is, without its values.

@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_cache::large_pages;
 use firebox_core::{Backing, Channel, Key, Role, Series, SeriesSet, StepLabels};
 use polars::prelude::*;
 use rayon::prelude::*;
@@ -136,22 +135,16 @@ impl Short {
     fn new(reading: &Reading<'_>, rows: usize) -> Option<Self> {
         let Mapping { time, series, label, channels, .. } = reading.mapping;
         let alone = series.is_none() && label.is_none();
-        (alone && channels.len() <= MOST_CHANNELS).then(|| {
-            let mut values = vec![0.0; rows * channels.len()];
-            let mut times = Vec::with_capacity(if time.is_some() { rows } else { 0 });
-            large_pages(&mut values);
-            large_pages(&mut times);
-            Self {
-                values,
-                times,
-                rows: 0,
-                firsts: vec![],
-                varies: 0,
-                all: u64::MAX >> (MOST_CHANNELS - channels.len()),
-                span: None,
-                interval: None,
-                even: true,
-            }
+        (alone && channels.len() <= MOST_CHANNELS).then(|| Self {
+            values: vec![0.0; rows * channels.len()],
+            times: Vec::with_capacity(if time.is_some() { rows } else { 0 }),
+            rows: 0,
+            firsts: vec![],
+            varies: 0,
+            all: u64::MAX >> (MOST_CHANNELS - channels.len()),
+            span: None,
+            interval: None,
+            even: true,
         })
     }
 

@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::thread::ScopedJoinHandle;
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener};
@@ -429,10 +428,8 @@ fn write(
         (OPTIMIZER, snapshot.optimizer_file()?),
         (STATE, state_file),
     ];
-    let mut written = vec![];
     for (name, bytes) in always.into_iter().chain(average) {
-        let path = partial.join(name);
-        written.push((write_file(&path, &bytes)?, path));
+        write_file(&partial.join(name), &bytes)?;
         let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256(&bytes) };
         files.insert(name.to_owned(), entry);
     }
@@ -441,9 +438,7 @@ fn write(
     let score = score.filter(|score| score.is_finite());
     let manifest = Manifest { version: VERSION, step, epochs, kind, score, key, files };
     let text = serde_json::to_vec_pretty(&manifest).map_err(json)?;
-    let path = partial.join(MANIFEST);
-    written.push((write_file(&path, &text)?, path));
-    sync_files(&written)?;
+    write_file(&partial.join(MANIFEST), &text)?;
     sync_folder(&partial)?;
     if target.exists() {
         rename(&target, &replaced)?;
@@ -463,40 +458,16 @@ fn discard(path: &Path) -> Result<(), CheckpointError> {
     remove(&removed)
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> Result<File, CheckpointError> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let write = || {
         let mut file = File::create(path)?;
         file.write_all(bytes)?;
-        Ok(file)
+        file.sync_all()
     };
     write().map_err(|source| CheckpointError::Write {
         action: "write",
         path: path.to_owned(),
         source,
-    })
-}
-
-/// Puts files on disk, all at once: one after the other, each waits for the journal of the file system
-/// by itself. Where no thread is to be had, they wait.
-fn sync_files(files: &[(File, PathBuf)]) -> Result<(), CheckpointError> {
-    let results = std::thread::scope(|scope| {
-        let sync = |(file, _): &(File, PathBuf)| {
-            let file = file.try_clone()?;
-            let thread = std::thread::Builder::new();
-            thread.spawn_scoped(scope, move || file.sync_all())
-        };
-        let started: Vec<_> = files.iter().map(sync).collect();
-        let end = |(started, (file, _)): (std::io::Result<ScopedJoinHandle<'_, _>>, &(File, _))| {
-            match started.map(ScopedJoinHandle::join) {
-                Ok(Ok(result)) => result,
-                Ok(Err(_)) | Err(_) => file.sync_all(),
-            }
-        };
-        started.into_iter().zip(files).map(end).collect::<Vec<std::io::Result<()>>>()
-    });
-    results.into_iter().zip(files).try_for_each(|(result, (_, path))| {
-        let path = path.to_owned();
-        result.map_err(|source| CheckpointError::Write { action: "write", path, source })
     })
 }
 
