@@ -44,6 +44,7 @@ mod checks;
 mod clean;
 mod clips;
 mod config;
+mod converted;
 mod csv;
 mod demand;
 mod error;
