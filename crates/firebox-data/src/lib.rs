@@ -57,6 +57,7 @@ mod ingest;
 mod input;
 mod interval;
 mod leaks;
+mod look;
 mod mapping;
 mod market;
 mod moments;
@@ -72,6 +73,7 @@ mod texts;
 mod time;
 mod timeframes;
 mod ts;
+mod turns;
 mod work;
 
 pub use arrays::{ArrayFile, array_paths};
