@@ -98,7 +98,7 @@ pub(crate) fn read(
     match sink {
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();
-            let set = SeriesSet::new(channels, vec![], series).map_err(DataError::from)?;
+            let set = SeriesSet::looked_at(channels, vec![], series).map_err(DataError::from)?;
             Ok((set, whole.checks))
         }
         Sink::Store { cache, key, making, .. } => {

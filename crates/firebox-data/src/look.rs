@@ -136,27 +136,47 @@ impl<'a> Part<'a> {
     /// Writes columns as rows and says which channels have another value than their first.
     fn interleave(&self, rows: Range<usize>, firsts: &[f64], out: &mut [f64]) -> Option<u64> {
         let width = self.columns.len();
+        let mut scratch = vec![0.0; NEAR * width];
         let mut varies = 0u64;
         for (part, out) in out.chunks_mut(NEAR * width).enumerate() {
             let start = rows.start + part * NEAR;
             let rows = start..start + out.len() / width;
-            let mut fits = true;
-            for (channel, (column, first)) in self.columns.iter().zip(firsts).enumerate() {
-                column.within(rows.clone(), |place, part| {
-                    let out = out[place * width + channel..].iter_mut().step_by(width);
-                    let (mut inside, mut other) = (true, false);
-                    for (out, value) in out.zip(part) {
-                        *out = *value;
-                        inside &= value.abs() <= f64::from(f32::MAX);
-                        other |= value != first;
-                    }
-                    fits &= inside;
-                    varies |= u64::from(other) << channel;
-                });
+            let places = self.columns.iter().zip(scratch.chunks_mut(NEAR));
+            let near: Vec<&[f64]> =
+                places.map(|(column, scratch)| column.slice(rows.clone(), scratch)).collect();
+            // Loops over neighbours in memory, and without a way out, are done by wide instructions.
+            let mut fits = self.bars.in_order(&near);
+            for (channel, (values, first)) in near.iter().zip(firsts).enumerate() {
+                let (inside, other) =
+                    values.iter().fold((true, false), |(inside, other), value| {
+                        (inside & (value.abs() <= f64::from(f32::MAX)), other | (value != first))
+                    });
+                fits &= inside;
+                varies |= u64::from(other) << channel;
             }
-            (fits && self.bars.in_order(out, width)).then_some(())?;
+            fits.then_some(())?;
+            match *near {
+                [one] => out.copy_from_slice(one),
+                // Bars without and with a volume, the tables that are largest.
+                [a, b, c, d] => spread([a, b, c, d], out),
+                [a, b, c, d, e] => spread([a, b, c, d, e], out),
+                _ => {
+                    for (channel, values) in near.iter().enumerate() {
+                        let places = out[channel..].iter_mut().step_by(width);
+                        places.zip(*values).for_each(|(out, value)| *out = *value);
+                    }
+                }
+            }
         }
         Some(varies)
+    }
+}
+
+/// Writes columns as rows of a width that is known beforehand.
+fn spread<const WIDTH: usize>(columns: [&[f64]; WIDTH], out: &mut [f64]) {
+    let (rows, _) = out.as_chunks_mut::<WIDTH>();
+    for (place, row) in rows.iter_mut().enumerate() {
+        *row = columns.map(|column| column[place]);
     }
 }
 
@@ -180,23 +200,28 @@ impl<'a> Pieces<'a> {
         Some(Self(pieces.collect()))
     }
 
-    /// Calls `each` with the place and the values of what lies within these rows.
-    fn within(&self, rows: Range<usize>, mut each: impl FnMut(usize, &[f64])) {
+    /// The values of these rows, put together in `scratch` if they do not lie one behind the other.
+    fn slice<'b>(&'b self, rows: Range<usize>, scratch: &'b mut [f64]) -> &'b [f64] {
         let first = self.0.partition_point(|(start, values)| start + values.len() <= rows.start);
+        let mut filled = 0;
         for (start, values) in &self.0[first..] {
             let end = rows.end.min(start + values.len());
             let begin = rows.start.max(*start);
             if begin >= end {
                 break;
             }
-            each(begin - rows.start, &values[begin - start..end - start]);
+            let part = &values[begin - start..end - start];
+            if part.len() == rows.len() {
+                return part;
+            }
+            scratch[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
         }
+        &scratch[..filled]
     }
 
     fn at(&self, row: usize) -> f64 {
-        let mut found = f64::NAN;
-        self.within(row..row + 1, |_, values| found = values[0]);
-        found
+        self.slice(row..row + 1, &mut [0.0])[0]
     }
 }
 
@@ -219,17 +244,22 @@ impl Bars {
         Self { high: beside(Role::High, Role::Low), low: beside(Role::Low, Role::High) }
     }
 
-    /// Whether each high is at least, and each low at most, the prices beside it.
-    fn in_order(&self, rows: &[f64], width: usize) -> bool {
-        let mut right = true;
-        for row in rows.chunks_exact(width) {
-            if let Some((high, prices)) = &self.high {
-                prices.iter().for_each(|price| right &= row[*high] >= row[*price]);
-            }
-            if let Some((low, prices)) = &self.low {
-                prices.iter().for_each(|price| right &= row[*low] <= row[*price]);
-            }
-        }
-        right
+    /// Whether each high is at least, and each low at most, the prices beside it, in these columns.
+    fn in_order(&self, columns: &[&[f64]]) -> bool {
+        holds(columns, &self.high, |high, price| high >= price)
+            & holds(columns, &self.low, |low, price| low <= price)
     }
+}
+
+/// Whether `right` holds between an extreme and each of the prices beside it, in all rows.
+fn holds(
+    columns: &[&[f64]],
+    extreme: &Option<(usize, Vec<usize>)>,
+    right: impl Fn(f64, f64) -> bool,
+) -> bool {
+    let Some((extreme, prices)) = extreme else { return true };
+    prices.iter().fold(true, |so_far, price| {
+        let pairs = columns[*extreme].iter().zip(columns[*price]);
+        so_far & pairs.fold(true, |so_far, (extreme, price)| so_far & right(*extreme, *price))
+    })
 }
