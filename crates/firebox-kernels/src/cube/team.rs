@@ -59,23 +59,7 @@ pub(super) fn sum_of_team(
     scratch: &mut Shared<[f32]>,
     #[comptime] columns: usize,
 ) -> f32 {
-    let own = UNIT_POS as usize;
-    let column = UNIT_POS_X as usize;
-    scratch[own] = value;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(columns.ilog2() as usize) {
-        let half = comptime!(columns >> (level + 1));
-        if column < half {
-            let other = scratch[own + half];
-            scratch[own] += other;
-        }
-        sync_cube();
-    }
-    let sum = scratch[own - column];
-    // Before the next call writes.
-    sync_cube();
-    sum
+    reduce(value, scratch, columns, false)
 }
 
 /// The largest number of a team; otherwise as [`sum_of_team`].
@@ -84,6 +68,16 @@ pub(super) fn largest_of_team(
     value: f32,
     scratch: &mut Shared<[f32]>,
     #[comptime] columns: usize,
+) -> f32 {
+    reduce(value, scratch, columns, true)
+}
+
+#[cube]
+fn reduce(
+    value: f32,
+    scratch: &mut Shared<[f32]>,
+    #[comptime] columns: usize,
+    #[comptime] largest: bool,
 ) -> f32 {
     let own = UNIT_POS as usize;
     let column = UNIT_POS_X as usize;
@@ -94,13 +88,18 @@ pub(super) fn largest_of_team(
         let half = comptime!(columns >> (level + 1));
         if column < half {
             let other = scratch[own + half];
-            if other > scratch[own] {
-                scratch[own] = other;
+            if comptime!(largest) {
+                if other > scratch[own] {
+                    scratch[own] = other;
+                }
+            } else {
+                scratch[own] += other;
             }
         }
         sync_cube();
     }
-    let largest = scratch[own - column];
+    let result = scratch[own - column];
+    // Before the next call writes.
     sync_cube();
-    largest
+    result
 }
