@@ -10,16 +10,16 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::attend::{Plan, SizesLaunch, attend};
 use super::attend_back::{attend_back_keys, attend_back_queries};
 use super::list::TensorList;
+use super::tensors::{arguments, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 
 /// Threads of a cube: queries, or keys.
@@ -188,15 +188,6 @@ fn attended(inputs: &[TensorSpec], call: &AttentionCall) -> AttendedMetadata {
     }
 }
 
-fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
-    let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
-}
-
-fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(tensors: &[CubeTensor]) -> SequenceArg<C> {
-    tensors.iter().map(|tensor| tensor.clone().into_buffer_arg()).collect()
-}
-
 /// The plan of a call that [`AttentionCall::fits`].
 fn plan(call: &AttentionCall, client: &Client, inputs: &[CubeTensor]) -> Plan {
     match call.plan(client, inputs.len() == 1) {
@@ -324,15 +315,11 @@ impl<B: AttentionOps, const N: usize> Backward<B, N> for Heads {
     type State = Tape<B>;
 
     fn backward(self, ops: Ops<Tape<B>, N>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = grads.consume::<B>(&ops.node);
-        let Tape { inputs, out, moments, lengths, stream, call } = ops.state;
-        let inputs = TensorList(inputs);
-        let all = B::firebox_attend_back(inputs, d, out, moments, lengths, stream, call);
-        for (parent, gradient) in ops.parents.into_iter().zip(all.0) {
-            if let Some(parent) = parent {
-                grads.register::<B>(parent.id, gradient);
-            }
-        }
+        hand_on::<B, _, _, N>(ops, grads, |d, tape| {
+            let Tape { inputs, out, moments, lengths, stream, call } = tape;
+            let inputs = TensorList(inputs);
+            B::firebox_attend_back(inputs, d, out, moments, lengths, stream, call).0
+        });
     }
 }
 

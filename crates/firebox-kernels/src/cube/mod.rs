@@ -33,6 +33,7 @@ mod rows;
 mod softmax;
 mod sweep;
 mod team;
+mod tensors;
 mod tile;
 mod watch;
 

@@ -1,5 +1,6 @@
 //! Threads of a cube that work on one row together: how many there are, and their sums.
 
+use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::{self, CubeDim, ir::HardwareProperties, prelude::*};
 
 /// The threads of a cube as `rows` teams beside each other, each of `columns` threads; both are powers
@@ -38,6 +39,25 @@ impl Team {
     /// All threads of a cube.
     pub(super) fn threads(&self) -> usize {
         self.columns * self.rows
+    }
+}
+
+/// How rows are spread over cubes.
+pub(super) struct Spread {
+    pub(super) team: Team,
+    /// Blocks of rows, each with one for each team of a cube.
+    pub(super) blocks: usize,
+    /// Cubes, as many as there are blocks if the device can have them: they stride.
+    pub(super) cubes: usize,
+}
+
+impl Spread {
+    /// For rows of `width` numbers.
+    pub(super) fn new(client: &Client, rows: usize, width: usize) -> Self {
+        let hardware = &client.properties().hardware;
+        let team = Team::of_rows(hardware, width);
+        let blocks = rows.div_ceil(team.rows);
+        Self { team, blocks, cubes: blocks.min(hardware.max_cube_count.0 as usize) }
     }
 }
 
