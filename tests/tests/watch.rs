@@ -264,7 +264,15 @@ fn runs_are_compared_on_one_page() {
     for part in [&runs[0], &runs[1], "train.epochs", "step, median", "error on masked steps"] {
         assert!(page.contains(part), "{part} is missing");
     }
-    assert!(!page.contains("run.directory"));
+    assert!(!page.contains("run.directory") && !page.contains("cannot be read"));
+    // A log that is damaged is compared as far as it goes, which is said.
+    let log = folder.join("runs").join(&runs[0]).join("events.jsonl");
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replacen("\"event\":\"step\"", "\"event\":\"stop\"", 3)).unwrap();
+    let output = firebox(folder, &["compare", &runs[0], &runs[1]]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let page = std::fs::read_to_string(folder.join("comparison.html")).unwrap();
+    assert!(page.contains("lines of the log that cannot be read"));
     let again = folder.join("runs").join(&runs[0]);
     let output = firebox(folder, &["compare", &runs[0], again.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));

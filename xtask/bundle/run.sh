@@ -19,19 +19,6 @@ work=${WORK:-$BUNDLE/work}
 results="$BUNDLE/results"
 export BUNDLE DEVICE="$device"
 
-# Programs travel packed.
-for packed in "$BUNDLE"/bin/*.xz "$BUNDLE"/bin/*.gz; do
-    [ -f "$packed" ] || continue
-    case $packed in
-    *.gz) gunzip "$packed" ;;
-    *) xz -d "$packed" 2>/dev/null || python3 -c 'import lzma, os, shutil, sys
-with lzma.open(sys.argv[1]) as packed, open(sys.argv[1][:-3], "wb") as program:
-    shutil.copyfileobj(packed, program)
-os.chmod(sys.argv[1][:-3], 0o755)
-os.remove(sys.argv[1])' "$packed" || { echo "unpacking needs xz or python3" >&2; exit 2; } ;;
-    esac
-done
-
 usage() {
     sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit 2
@@ -43,19 +30,24 @@ suite() {
     shift
     mkdir -p "$results" "$work"
     code=0
+    # What an earlier call left is no result of this one.
+    rm -f "$results/$name/performance.json" "$results/$name.json"
     # The results say what was typed.
     FIREBOX_TYPED=$typed "$firebox" bench suite --device "$device" --output "$results/$name" "$@" || code=$?
-    cp "$results/$name/performance.json" "$results/$name.json"
-    echo "$results/$name.json"
+    if [ -f "$results/$name/performance.json" ]; then
+        cp "$results/$name/performance.json" "$results/$name.json"
+        echo "$results/$name.json"
+    fi
     return $code
 }
 
-# The flags that time PyTorch beside, where it is there.
-peers() {
+# The same with PyTorch beside, where it is there.
+suite_beside() {
     python=${PYTHON:-python3}
     if [ -f "$BUNDLE/peers/torch_steps.py" ] && "$python" -c 'import torch' 2>/dev/null; then
-        echo "--peers torch --python $python --torch-steps $BUNDLE/peers/torch_steps.py"
+        set -- "$@" --peers torch --python "$python" --torch-steps "$BUNDLE/peers/torch_steps.py"
     fi
+    suite "$@"
 }
 
 pipeline() {
@@ -73,26 +65,40 @@ pipeline() {
     esac
     cd "$work"
     code=0
+    : >"$work/begun"
     "$firebox" run "$@" --device "$device" --set "run.directory=$work/runs" \
         --set "run.cache=$work/cache" || code=$?
-    # Also what was interrupted or failed is worth a look.
+    # Also what was interrupted or failed is worth a look; what an earlier call made is not.
     run=$(ls -1t "$work/runs" 2>/dev/null | head -n 1)
     [ -n "$run" ] || exit $code
+    [ $code = 0 ] || [ -n "$(find "$work/runs/$run" -newer "$work/begun" | head -n 1)" ] || exit $code
     tar -czf "$results/$run.tar.gz" -C "$work/runs" "$run"
     echo "$results/$run.tar.gz"
     return $code
 }
 
 [ $# -gt 0 ] || usage
+
+# Programs travel packed.
+for packed in "$BUNDLE"/bin/*.xz "$BUNDLE"/bin/*.gz; do
+    [ -f "$packed" ] || continue
+    case $packed in
+    *.gz) gunzip "$packed" ;;
+    *) xz -d "$packed" 2>/dev/null || python3 -c 'import lzma, os, shutil, sys
+with lzma.open(sys.argv[1]) as packed, open(sys.argv[1][:-3], "wb") as program:
+    shutil.copyfileobj(packed, program)
+os.chmod(sys.argv[1][:-3], 0o755)
+os.remove(sys.argv[1])' "$packed" || { echo "unpacking needs xz or python3" >&2; exit 2; } ;;
+    esac
+done
+
 typed="./run.sh $*"
 command=$1
 shift
 case $command in
 checks) suite checks --checks "$BUNDLE/checks" --checks-only "$@" ;;
-# shellcheck disable=SC2046 # the flags are words
-timings) suite timings --quick --minutes 8 $(peers) "$@" ;;
-# shellcheck disable=SC2046
-all) suite all --checks "$BUNDLE/checks" --quick --minutes 9 $(peers) "$@" ;;
+timings) suite_beside timings --quick --minutes 8 "$@" ;;
+all) suite_beside all --checks "$BUNDLE/checks" --quick --minutes 9 "$@" ;;
 pipeline) pipeline "$@" ;;
 *) usage ;;
 esac

@@ -165,7 +165,8 @@ fn compared(names: &[&str], evil: &str) -> Vec<ComparedRun> {
         let settings = [("same", "1".to_owned()), ("train.epochs", place.to_string())];
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
         let timings = vec![(evil.to_owned(), evil.to_owned())];
-        ComparedRun { report, settings: settings.into(), timings }
+        let scores = [("test/accuracy".to_owned(), 0.25), (evil.to_owned(), f64::NAN)];
+        ComparedRun { report, settings: settings.into(), scores: scores.into(), timings }
     };
     names.iter().enumerate().map(run).collect()
 }
@@ -191,9 +192,17 @@ fn runs_side_by_side_are_one_page_with_what_differs() {
     for run in &mut young {
         run.report = Report::new("", &run.report.run, verdict(None, None));
         run.settings.clear();
+        run.scores.clear();
     }
-    let page = page::check(SideBySide::new(young).unwrap().html());
+    let page = page::check(SideBySide::new(young.clone()).unwrap().html());
     assert!(page.contains("None of these runs has scores yet") && page.contains("nothing differs"));
+    // A run of several trainings has no curve in its log, and its scores are of its own kind.
+    young[1].scores.insert("test/demand/1/mae".to_owned(), 12.5);
+    let page = page::check(SideBySide::new(young).unwrap().html());
+    for part in ["Every score in the logs", "test/demand/1/mae", "12.5"] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    assert!(!page.contains("None of these runs") && !page.contains("error on masked steps"));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! every tracker on. `cargo run --release --example overhead -- STEP_MILLISECONDS SECONDS`
 //!
 //! Prints the time that the training loop spends on events, and the processor time of all threads
-//! together, both as shares of the step. Needs Linux, which tells the processor time of threads.
+//! together, both as shares of the step, and what each thread takes to begin and from then on. Needs
+//! Linux, which tells the processor time of threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "an example may")]
 
@@ -22,6 +23,19 @@ fn processor_seconds() -> f64 {
         std::fs::read_to_string(task.path().join("schedstat")).ok().map(nanoseconds)
     });
     all.sum::<f64>() / 1e9
+}
+
+/// Microseconds of processor time of each thread that watches, by its name.
+fn threads() -> Vec<(String, f64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this needs Linux");
+    let all = tasks.flatten().filter_map(|task| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let time = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanoseconds: f64 = time.split(' ').next()?.parse().ok()?;
+        Some((name.trim_end().to_owned(), nanoseconds / 1e3))
+    });
+    let names = ["monitor", "TensorBoard", "MLflow", "Prometheus"];
+    all.filter(|(name, _)| names.contains(&name.as_str())).collect()
 }
 
 /// Nanoseconds that a span costs.
@@ -56,6 +70,7 @@ fn main() {
     let trackers = Trackers::start(&config, &run);
     let (begin, processor, mut on_the_loop, mut steps) =
         (Instant::now(), processor_seconds(), Duration::ZERO, 0u64);
+    let mut marks = vec![];
     sampled(config.period, false, &trackers, || {
         while begin.elapsed().as_secs_f64() < seconds {
             std::thread::sleep(Duration::from_secs_f64(step_milliseconds / 1e3));
@@ -74,7 +89,11 @@ fn main() {
             let start = Instant::now();
             trackers.on(&event);
             on_the_loop += start.elapsed();
+            if marks.is_empty() && begin.elapsed().as_secs_f64() > 0.5 {
+                marks.push((begin.elapsed(), threads()));
+            }
         }
+        marks.push((begin.elapsed(), threads()));
     });
     let processor = processor_seconds() - processor;
     let said = trackers.close();
@@ -84,6 +103,13 @@ fn main() {
     let profiler = Profiler::start(ProfileConfig { warmup: 0, active: u64::MAX }, None).unwrap();
     println!("a span beside the profiled steps: {:.1} ns", span_nanoseconds());
     drop(profiler);
+    if let [(from, begun), (to, ended)] = &marks[..] {
+        let seconds = (*to - *from).as_secs_f64();
+        for ((name, begun), (_, ended)) in begun.iter().zip(ended) {
+            let rate = (ended - begun) / seconds;
+            println!("{name}: {begun:.0} µs to begin, then {rate:.0} µs a second");
+        }
+    }
     println!("{steps} steps of {step_milliseconds} ms, sampler and three trackers on");
     println!(
         "on the training loop: {:.1} µs a step, {:.4} % of it",

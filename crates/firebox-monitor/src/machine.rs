@@ -1,8 +1,7 @@
 //! Reads what this process and its machine do. One reading costs a fraction of a millisecond.
 //!
-//! What Linux alone tells (page faults, page cache, other processes) is read from `/proc`; all else
-//! comes from crates that know other systems too. Nothing here fails: what cannot be read is
-//! left out.
+//! Linux is asked by its files in `/proc`; a crate that knows other systems too tells the rest. Nothing
+//! here fails: what cannot be read is left out.
 
 use std::time::Instant;
 
@@ -10,24 +9,26 @@ use firebox_core::MachineSample;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::gpu::Gpus;
-use crate::linux::Counters;
+use crate::linux::{Counters, Memory, Process, Reader};
 
 /// Readings of the machine, each with the rates since the one before.
 pub(crate) struct Machine {
+    linux: Reader,
+    /// Where Linux does not tell.
     system: System,
     own: Option<Pid>,
+    /// Whether a control group gives this process less memory than the machine has.
+    limited: bool,
     threads: u32,
     gpus: Gpus,
     since: Instant,
     before: Totals,
 }
 
-/// What only grows. `None` where the system does not tell.
+/// What was counted until a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Totals {
-    cpu_seconds: f64,
-    disk_read: f64,
-    disk_written: f64,
+    process: Process,
     linux: Counters,
 }
 
@@ -35,8 +36,13 @@ impl Machine {
     /// A first reading, which those that follow are measured from.
     pub(crate) fn new(gpus: Gpus) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let mut system = System::new();
+        system.refresh_memory();
+        let limited = group_memory(&system).is_some();
         let mut machine = Self {
-            system: System::new(),
+            linux: Reader::open(),
+            limited,
+            system,
             own: sysinfo::get_current_pid().ok(),
             threads,
             gpus,
@@ -53,27 +59,27 @@ impl Machine {
         let now = self.totals();
         self.since = Instant::now();
         let (linux, before) = (now.linux, self.before.linux);
+        let (process, process_before) = (now.process, self.before.process);
         let rate = |now: f64, before: f64| (now - before).max(0.0) / seconds;
         let rates = |now: Option<f64>, before: Option<f64>| Some(rate(now?, before?));
-        let cpu_threads = rate(now.cpu_seconds, self.before.cpu_seconds);
-        let disk_read = rate(now.disk_read, self.before.disk_read);
+        let cpu_threads = rate(process.cpu_seconds, process_before.cpu_seconds);
+        let disk_read = rate(process.disk_read, process_before.disk_read);
         let by_calls = rates(linux.read_by_calls, before.read_by_calls);
         let busy = linux.busy_since(&before);
-        self.system.refresh_memory();
-        let (memory_bytes, available_bytes) = self.memory();
+        let (memory_bytes, available_bytes, page_cache_bytes) = self.memory();
         let sample = MachineSample {
             seconds,
             cpu_threads,
             threads: self.threads,
             other_threads: busy.map(|busy| (busy - cpu_threads).max(0.0)),
-            resident_bytes: self.process().map_or(0, sysinfo::Process::memory),
+            resident_bytes: process.resident_bytes,
             memory_bytes,
             available_bytes,
-            page_cache_bytes: crate::linux::page_cache_bytes(),
+            page_cache_bytes,
             minor_faults: rates(linux.minor_faults, before.minor_faults),
             major_faults: rates(linux.major_faults, before.major_faults),
             disk_read,
-            disk_written: rate(now.disk_written, self.before.disk_written),
+            disk_written: rate(process.disk_written, process_before.disk_written),
             cache_read: by_calls.map(|all| (all - disk_read).max(0.0)),
             gpus: self.gpus.sample(),
             // Whoever runs the work knows them.
@@ -83,37 +89,48 @@ impl Machine {
         sample
     }
 
-    fn process(&self) -> Option<&sysinfo::Process> {
-        self.system.process(self.own?)
+    fn totals(&mut self) -> Totals {
+        let (process, linux) = self.linux.counters();
+        Totals { process: process.unwrap_or_else(|| self.process()), linux }
     }
 
-    fn totals(&mut self) -> Totals {
-        if let Some(own) = self.own {
-            let what = ProcessRefreshKind::nothing().with_cpu().with_memory().with_disk_usage();
-            let only = ProcessesToUpdate::Some(&[own]);
-            self.system.refresh_processes_specifics(only, false, what.without_tasks());
-        }
-        let process = self.process();
-        let disk = process.map(sysinfo::Process::disk_usage).unwrap_or_default();
-        Totals {
-            cpu_seconds: process.map_or(0.0, |p| p.accumulated_cpu_time() as f64 / 1e3),
+    fn process(&mut self) -> Process {
+        let Some(own) = self.own else { return Process::default() };
+        let what = ProcessRefreshKind::nothing().with_cpu().with_memory().with_disk_usage();
+        let only = ProcessesToUpdate::Some(&[own]);
+        self.system.refresh_processes_specifics(only, false, what.without_tasks());
+        let Some(process) = self.system.process(own) else { return Process::default() };
+        let disk = process.disk_usage();
+        Process {
+            cpu_seconds: process.accumulated_cpu_time() as f64 / 1e3,
+            resident_bytes: process.memory(),
             disk_read: disk.total_read_bytes as f64,
             disk_written: disk.total_written_bytes as f64,
-            linux: Counters::read(),
         }
     }
 
-    /// Memory that this process may use, and what is left of it: its control group's where that is
-    /// less than the machine's.
-    fn memory(&self) -> (u64, u64) {
-        let (total, available) = (self.system.total_memory(), self.system.available_memory());
-        match self.system.cgroup_limits() {
-            Some(group) if group.total_memory > 0 && group.total_memory < total => {
-                (group.total_memory, group.free_memory.min(available))
-            }
-            _ => (total, available),
+    /// Memory that this process may use, what is left of it, and what the page cache holds: its
+    /// control group's where that is less than the machine's.
+    fn memory(&mut self) -> (u64, u64, Option<u64>) {
+        let known = self.linux.memory();
+        let page_cache = known.map(|memory| memory.page_cache);
+        if let (false, Some(Memory { all, available, .. })) = (self.limited, known) {
+            return (all, available, page_cache);
+        }
+        self.system.refresh_memory();
+        let (all, available) = (self.system.total_memory(), self.system.available_memory());
+        match group_memory(&self.system) {
+            Some((all, free)) => (all, free.min(available), page_cache),
+            None => (all, available, page_cache),
         }
     }
+}
+
+/// Memory of the control group and what is free of it, where it has less than the machine.
+fn group_memory(system: &System) -> Option<(u64, u64)> {
+    let group = system.cgroup_limits()?;
+    let less = group.total_memory > 0 && group.total_memory < system.total_memory();
+    less.then_some((group.total_memory, group.free_memory))
 }
 
 #[cfg(test)]
@@ -144,6 +161,25 @@ mod tests {
             assert!(sample.minor_faults.unwrap() > 0.0, "{sample:?}");
             assert!(sample.page_cache_bytes.unwrap() > 0 && sample.other_threads.is_some());
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_what_the_crate_for_every_system_tells() {
+        let mut machine = Machine::new(Gpus::none());
+        let (own, _) = machine.linux.counters();
+        let (own, other) = (own.unwrap(), machine.process());
+        assert!((own.cpu_seconds - other.cpu_seconds).abs() < 0.5, "{own:?} {other:?}");
+        // Other tests of this process go on meanwhile.
+        let share = own.resident_bytes as f64 / other.resident_bytes as f64;
+        assert!((0.5..2.0).contains(&share), "{own:?} {other:?}");
+        assert!(other.disk_written - own.disk_written < 1e9, "{own:?} {other:?}");
+        assert!(own.disk_written <= other.disk_written && own.disk_read <= other.disk_read);
+        machine.system.refresh_memory();
+        let memory = machine.linux.memory().unwrap();
+        assert_eq!(memory.all, machine.system.total_memory());
+        let share = memory.available as f64 / machine.system.available_memory() as f64;
+        assert!((0.5..2.0).contains(&share) && memory.page_cache < memory.all, "{memory:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{PipelineError, at};
+use crate::folder::temporary;
 
 /// The answer under a key in a bucket of the cache, or the one that is measured now and kept. What cannot
 /// be read back is measured anew.
@@ -26,7 +27,7 @@ pub(crate) fn cached<T: Serialize + DeserializeOwned>(
     }
     let answer = measure()?;
     std::fs::create_dir_all(bucket).map_err(at(bucket))?;
-    let file = tempfile::NamedTempFile::new_in(bucket).map_err(at(bucket))?;
+    let file = temporary().tempfile_in(bucket).map_err(at(bucket))?;
     serde_json::to_writer_pretty(&file, &answer)
         .map_err(|error| at(&path)(std::io::Error::other(error)))?;
     file.persist(&path).map_err(|error| at(&path)(error.error))?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use firebox_core::Event;
 use firebox_eval::{ComparedRun, Evaluation, Reconstruction, Report, SideBySide, verdict};
 use firebox_monitor::Usage;
 use serde::Deserialize;
@@ -50,7 +51,12 @@ pub fn compare(runs: &[PathBuf], output: &Path) -> Result<(), PipelineError> {
 fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     let mut report = Report::new("", "", verdict(None, None));
     let mut usage = Usage::default();
+    // Those of the newest attempt, where there were several.
+    let mut scored = BTreeMap::new();
     let attempts = replay(folder, &mut |event| {
+        if let Event::Scored { name, value } = event {
+            scored.insert(name.clone(), *value);
+        }
         report.record(event);
         usage.record(event);
     })?;
@@ -76,8 +82,12 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
         })
         .collect();
     timings.extend(usage.timings());
+    if attempts.unreadable > 0 {
+        let lines = attempts.unreadable.to_string();
+        timings.push(("lines of the log that cannot be read".to_owned(), lines));
+    }
     timings.push(("device".to_owned(), report.device.clone()));
-    Ok(ComparedRun { report, settings: settings(folder)?, timings })
+    Ok(ComparedRun { report, settings: settings(folder)?, scores: scored, timings })
 }
 
 /// The resolved settings, flat.

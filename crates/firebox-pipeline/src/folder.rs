@@ -90,7 +90,7 @@ impl RunFolder {
     /// Writes a file so that it is either whole or not there.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), PipelineError> {
         let path = self.path.join(name);
-        let mut file = tempfile::NamedTempFile::new_in(&self.path).map_err(at(&path))?;
+        let mut file = temporary().tempfile_in(&self.path).map_err(at(&path))?;
         file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(&path))?;
         file.persist(&path).map_err(|error| at(&path)(error.error))?;
         Ok(())
@@ -137,6 +137,15 @@ impl RunFolder {
         }
         Ok(EventLog::new(file))
     }
+}
+
+/// Temporary files that others may read as they may any file, once these are in their place.
+pub(crate) fn temporary() -> tempfile::Builder<'static, 'static> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
 }
 
 /// Steps that the newest checkpoint of a run has behind it, whole or not.
@@ -316,6 +325,19 @@ pub(crate) fn replay(path: &Path, take: &mut dyn FnMut(&Event)) -> Result<Attemp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn whoever_may_read_the_log_may_read_every_file() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunFolder::open(folder.path()).unwrap();
+        run.events().unwrap();
+        run.write(PIPELINE, b"text").unwrap();
+        let mode = |name| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode(PIPELINE), mode(EVENTS));
+    }
 
     #[test]
     fn a_finished_run_is_believed_only_while_its_files_are_whole() {

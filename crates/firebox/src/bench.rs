@@ -46,6 +46,9 @@ struct OneFlags {
     /// Steps before them.
     #[arg(long, default_value_t = 3)]
     warmup: u64,
+    /// Go on until steps have been timed for so many seconds.
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
+    seconds: f64,
     /// Time the forward pass and the loss alone, in evaluation.
     #[arg(long)]
     eval: bool,
@@ -131,6 +134,7 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         batch: flags.batch,
         steps: flags.steps,
         warmup: flags.warmup,
+        seconds: flags.seconds,
         evaluate: flags.eval,
         length: flags.length,
         hidden: flags.hidden,
@@ -166,9 +170,12 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
     if let Some(cost) = result.watching {
         let threads = cost.threads_us.map_or("unknown".to_owned(), |time| format!("{time:.0} µs"));
         say(format_args!(
-            "watching: {:.1} µs of each step in the loop, {threads} in its own threads",
-            cost.loop_us
+            "watching: {:.1} µs of each step in the loop, {threads} in its own threads, over {:.1} s",
+            cost.loop_us, cost.seconds
         ))?;
+        if let (Some(begin), Some(end)) = (cost.begin_ms, cost.end_ms) {
+            say(format_args!("and {begin:.1} ms of processor time to begin, {end:.1} ms to end"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,8 @@ pub struct ComparedRun {
     pub report: Report,
     /// Its settings: names with dots, and values as text.
     pub settings: BTreeMap<String, String>,
+    /// Every score that its log tells, whatever its pipeline is.
+    pub scores: BTreeMap<String, f64>,
     /// Times and rates by name.
     pub timings: Vec<(String, String)>,
 }
@@ -107,7 +109,11 @@ impl SideBySide {
                 |(name, estimate)| format!("{} {name}", percent(estimate.value)),
             );
             let outcome = if report.outcome.is_empty() { "not ended" } else { &report.outcome };
-            let steps = grouped(last as f64) + &skipped;
+            // A run of several trainings has their steps elsewhere.
+            let steps = match last {
+                0 => "–".to_owned(),
+                last => grouped(last as f64) + &skipped,
+            };
             let time = duration(report.seconds);
             let (run, outcome) = (report.run.clone(), outcome.to_owned());
             vec![run, outcome, steps, best, test, time]
@@ -179,15 +185,30 @@ impl SideBySide {
             let title = "Mean squared error on masked steps, with its interval";
             charts.push(interval_chart(title, &errors, true, significant));
         }
-        if charts.is_empty() {
+        if charts.is_empty() && self.runs.iter().all(|run| run.scores.is_empty()) {
             return "<p>None of these runs has scores yet.</p>\n".to_owned();
         }
         let note = "Runs on other data, another split or another mask are not measured on the same windows; the settings below say whether these are.";
-        let charts = charts.concat();
-        format!(
-            "<p class=\"note\">{note}</p><div class=\"grid\">{charts}</div>\n{}",
-            table(&self.score_table(), false)
-        )
+        let own = match charts.is_empty() {
+            true => String::new(),
+            false => format!(
+                "<div class=\"grid\">{}</div>\n{}",
+                charts.concat(),
+                table(&self.score_table(), false)
+            ),
+        };
+        format!("<p class=\"note\">{note}</p>{own}{}", table(&self.all_scores(), true))
+    }
+
+    fn all_scores(&self) -> Table {
+        let names: BTreeSet<&String> = self.runs.iter().flat_map(|run| run.scores.keys()).collect();
+        let rows = names.into_iter().map(|name| {
+            let value = |run: &ComparedRun| {
+                run.scores.get(name).map_or_else(|| "–".to_owned(), |value| significant(*value))
+            };
+            std::iter::once(name.clone()).chain(self.runs.iter().map(value)).collect()
+        });
+        self.beside("score", "Every score in the logs", String::new(), rows.collect())
     }
 
     fn score_table(&self) -> Table {

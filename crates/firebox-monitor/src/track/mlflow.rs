@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mlflow_files::Files;
 use super::mlflow_server::Server;
-use super::points::{Points, settings};
+use super::points::{Name, Points, settings};
 use super::{Ending, Track, TrackError, TrackedRun, at, now};
 use crate::MlflowConfig;
 
@@ -31,7 +31,7 @@ pub(super) struct Known {
 /// A point of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Metric {
-    pub(super) name: String,
+    pub(super) name: Name,
     pub(super) value: f64,
     /// Milliseconds since 1970 UTC.
     pub(super) time: u64,

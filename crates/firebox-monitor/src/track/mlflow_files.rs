@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,17 @@ pub(super) struct Files {
     root: PathBuf,
     experiment: String,
     run: PathBuf,
+    /// Files of metrics that were written before.
+    open: BTreeMap<String, File>,
 }
+
+/// Files of metrics that are kept open: those of the curves that every run has.
+const OPEN: usize = 64;
 
 impl Files {
     pub(super) fn new(root: &Path, experiment: &str) -> Self {
-        Self { root: root.to_path_buf(), experiment: experiment.to_owned(), run: PathBuf::new() }
+        let (root, experiment) = (root.to_path_buf(), experiment.to_owned());
+        Self { root, experiment, run: PathBuf::new(), open: BTreeMap::new() }
     }
 
     /// The folder of the experiment of this name, or a new one, with its number.
@@ -46,6 +52,23 @@ impl Files {
         );
         write(&folder.join("meta.yaml"), &text)?;
         Ok((folder, id))
+    }
+
+    /// Writes lines to the end of a metric's file.
+    fn append(&mut self, name: &str, lines: &[u8]) -> Result<(), TrackError> {
+        let path = self.run.join("metrics").join(name);
+        if let Some(file) = self.open.get_mut(name) {
+            return file.write_all(lines).map_err(at(&path));
+        }
+        let folder = path.parent().unwrap_or(&self.run);
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let mut file = file.map_err(at(&path))?;
+        file.write_all(lines).map_err(at(&path))?;
+        if self.open.len() < OPEN {
+            self.open.insert(name.to_owned(), file);
+        }
+        Ok(())
     }
 
     /// Changes lines of the run's `meta.yaml`.
@@ -118,11 +141,7 @@ impl Store for Files {
             let _ = writeln!(lines, "{time} {} {step}", value.to_string().to_lowercase());
         }
         for (name, lines) in files {
-            let path = self.run.join("metrics").join(name);
-            let folder = path.parent().unwrap_or(&self.run);
-            std::fs::create_dir_all(folder).map_err(at(folder))?;
-            let file = OpenOptions::new().create(true).append(true).open(&path);
-            file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(at(&path))?;
+            self.append(name, lines.as_bytes())?;
         }
         Ok(())
     }
@@ -181,7 +200,7 @@ mod tests {
     use super::*;
 
     fn metric(name: &str, value: f64, step: u64) -> Metric {
-        Metric { name: name.to_owned(), value, time: 7, step }
+        Metric { name: name.to_owned().into(), value, time: 7, step }
     }
 
     #[test]
@@ -192,10 +211,11 @@ mod tests {
         let parameters = [("a.b".to_owned(), "1".to_owned())];
         let known = files.begin(None, "run-1", 5, &parameters).unwrap();
         files.log(&[metric("train/loss", 0.5, 1), metric("train/loss", f64::NAN, 2)]).unwrap();
+        files.log(&[metric("train/loss", 0.25, 3)]).unwrap();
         files.end(9, Ending::Interrupted).unwrap();
         let run = root.join(&known.experiment_id).join(&known.run_id);
         let read = |path: &str| std::fs::read_to_string(run.join(path)).unwrap();
-        assert_eq!(read("metrics/train/loss"), "7 0.5 1\n7 nan 2\n");
+        assert_eq!(read("metrics/train/loss"), "7 0.5 1\n7 nan 2\n7 0.25 3\n");
         assert_eq!(read("params/a.b"), "1");
         assert!(
             read("meta.yaml").contains("\nstatus: 5\n")

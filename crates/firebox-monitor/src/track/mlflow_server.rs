@@ -224,7 +224,7 @@ mod tests {
         let mut server = Server::new(&format!("{address}/"), "my experiment");
         let known = server.begin(None, "run", 5, &[("a".to_owned(), "b".to_owned())]).unwrap();
         assert_eq!((known.experiment_id.as_str(), known.run_id.as_str()), ("3", "abc"));
-        let metric = Metric { name: "m".to_owned(), value: f64::NAN, time: 1, step: 2 };
+        let metric = Metric { name: "m".into(), value: f64::NAN, time: 1, step: 2 };
         server.log(&[metric]).unwrap();
         server.end(9, Ending::Finished).unwrap();
         let requests = thread.join().unwrap();

@@ -16,7 +16,7 @@ mod protobuf;
 mod tensorboard;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -26,10 +26,8 @@ use firebox_core::{Event, Listener};
 
 use crate::MonitorConfig;
 
-/// Time between two looks into a queue. Looking instead of being woken costs the training loop
-/// nothing.
-const LOOK: Duration = Duration::from_millis(100);
-/// Time between two moments at which a tracker writes what it has collected.
+/// Time between two moments at which a tracker takes what is in its queue and writes it. To be woken
+/// for each event would cost more than all else that it does.
 const FLUSH: Duration = Duration::from_secs(2);
 /// Time that the end of a run waits for the trackers, all together.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -98,8 +96,13 @@ pub(crate) trait Track {
     /// Puts what was collected where it belongs; called each [`FLUSH`].
     fn flush(&mut self) -> Result<(), TrackError>;
 
-    /// Called each [`LOOK`], whether there are events or not.
+    /// Does what cannot wait for events; called each [`Track::pause`].
     fn look(&mut self) {}
+
+    /// Time between two looks.
+    fn pause(&self) -> Duration {
+        FLUSH
+    }
 
     /// Ends the run.
     fn close(&mut self, time: u64, ending: Ending) -> Result<(), TrackError>;
@@ -171,10 +174,18 @@ impl Delivered {
     }
 }
 
+/// Events in a queue, about.
+struct Waiting {
+    count: AtomicUsize,
+    /// So many wake the tracker early.
+    most: usize,
+}
+
 struct Tracker {
     name: &'static str,
     delivered: Arc<Delivered>,
     queue: SyncSender<(u64, Told)>,
+    waiting: Arc<Waiting>,
     lost: AtomicU64,
     /// Returns whether it failed.
     thread: JoinHandle<bool>,
@@ -214,9 +225,10 @@ impl Trackers {
         let (sender, events) = sync_channel(queue);
         let warnings = Arc::clone(&self.warnings);
         let delivered = Arc::new(Delivered::default());
-        let known = Arc::clone(&delivered);
+        let waiting = Arc::new(Waiting { count: AtomicUsize::new(0), most: (queue / 2).max(1) });
+        let (known, counted) = (Arc::clone(&delivered), Arc::clone(&waiting));
         let body = move || {
-            let Err(error) = listen(open, &events, &known) else { return false };
+            let Err(error) = listen(open, &events, &counted, &known) else { return false };
             let what = known.missing();
             warnings.add(format!("{name}: {error}; training goes on, and {what}"));
             true
@@ -224,7 +236,8 @@ impl Trackers {
         match Builder::new().name(name.to_owned()).spawn(body) {
             Ok(thread) => {
                 let lost = AtomicU64::new(0);
-                self.trackers().push(Tracker { name, delivered, queue: sender, lost, thread });
+                let queue = sender;
+                self.trackers().push(Tracker { name, delivered, queue, waiting, lost, thread });
             }
             Err(error) => {
                 let what = "nothing is tracked there";
@@ -246,9 +259,16 @@ impl Trackers {
     fn tell(&self, told: impl Fn() -> Told) {
         let time = now();
         for tracker in self.trackers().iter() {
-            // A tracker that has failed said so.
-            if let Err(TrySendError::Full(_)) = tracker.queue.try_send((time, told())) {
-                tracker.lost.fetch_add(1, Ordering::Relaxed);
+            let Waiting { count, most } = &*tracker.waiting;
+            match tracker.queue.try_send((time, told())) {
+                Ok(()) if count.fetch_add(1, Ordering::Relaxed) + 1 == *most => {
+                    tracker.thread.thread().unpark();
+                }
+                Err(TrySendError::Full(_)) => {
+                    tracker.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                // A tracker that has failed said so.
+                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
             }
         }
     }
@@ -274,7 +294,7 @@ impl Trackers {
 impl Tracker {
     /// Lets it end until a moment, and returns what it has lost, unless it said so itself.
     fn close(self, until: Instant) -> Option<String> {
-        let Self { name, delivered, queue, lost, thread } = self;
+        let Self { name, delivered, queue, lost, thread, .. } = self;
         drop(queue);
         thread.thread().unpark();
         while !thread.is_finished() && Instant::now() < until {
@@ -324,11 +344,12 @@ pub(crate) fn now() -> u64 {
 fn listen(
     open: impl FnOnce() -> Result<Box<dyn Track>, TrackError>,
     events: &Receiver<(u64, Told)>,
+    waiting: &Waiting,
     delivered: &Delivered,
 ) -> Result<(), TrackError> {
     let mut tracker = open()?;
     let (mut flushed, mut ending) = (Instant::now(), Ending::Failed);
-    let (mut taken, mut last) = (0, 0);
+    let (mut taken, mut last, mut empty) = (0, 0, false);
     loop {
         match events.try_recv() {
             Ok((time, Told::Picture(picture))) => tracker.picture(time, &picture)?,
@@ -349,14 +370,20 @@ fn listen(
             }
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
+                waiting.count.store(0, Ordering::Relaxed);
                 tracker.look();
-                std::thread::park_timeout(LOOK);
+                empty = true;
             }
         }
-        if flushed.elapsed() >= FLUSH {
+        // A queue that never gets empty is written all the same.
+        if flushed.elapsed() >= if empty { FLUSH } else { 2 * FLUSH } {
             tracker.flush()?;
             flushed = Instant::now();
             delivered.is(taken, last);
+        }
+        if std::mem::take(&mut empty) {
+            let pause = FLUSH.saturating_sub(flushed.elapsed()).min(tracker.pause());
+            std::thread::park_timeout(pause);
         }
     }
     tracker.close(now(), ending)
@@ -428,6 +455,44 @@ mod tests {
         let said = trackers.close();
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("Slow could not keep up: 99"), "{said:?}");
+    }
+
+    /// Counts what it was given.
+    struct Counting(Arc<AtomicU64>);
+
+    impl Track for Counting {
+        fn take(&mut self, _: u64, _: &Event) -> Result<(), TrackError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), TrackError> {
+            Ok(())
+        }
+
+        fn close(&mut self, _: u64, _: Ending) -> Result<(), TrackError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_queue_that_fills_is_emptied_before_it_is_full() {
+        let taken = Arc::new(AtomicU64::new(0));
+        let counting = Counting(Arc::clone(&taken));
+        let trackers = Trackers::default();
+        trackers.add("Counting", 64, || Ok(Box::new(counting)));
+        let start = Instant::now();
+        // Batches of half the queue, each once the one before is taken, in less time than a flush
+        // needs.
+        for batch in 1..=10 {
+            (0..32).for_each(|step| trackers.on(&crate::testing::step(step, 1.0)));
+            while taken.load(Ordering::Relaxed) < 32 * batch && start.elapsed() < FLUSH {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(taken.load(Ordering::Relaxed), 320);
+        assert!(start.elapsed() < FLUSH, "{:?}", start.elapsed());
+        assert!(trackers.close().is_empty());
     }
 
     #[test]

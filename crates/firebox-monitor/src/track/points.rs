@@ -1,5 +1,7 @@
 //! Events as points of named curves, the same for every tracker.
 
+use std::borrow::Cow;
+
 use firebox_core::{Event, MachineSample};
 
 /// Makes points of events.
@@ -10,8 +12,10 @@ pub(crate) struct Points {
     step: u64,
 }
 
+/// The name of a curve.
+pub(crate) type Name = Cow<'static, str>;
 /// A step with its names and values.
-pub(crate) type Row = (u64, Vec<(String, f64)>);
+pub(crate) type Row = (u64, Vec<(Name, f64)>);
 
 impl Points {
     pub(crate) fn new(every: u64) -> Self {
@@ -20,8 +24,8 @@ impl Points {
 
     /// The points of an event, if it has any.
     pub(crate) fn of(&mut self, event: &Event) -> Option<Row> {
-        let row = |pairs: &[(&str, f64)]| -> Vec<(String, f64)> {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        let row = |pairs: &[(&'static str, f64)]| -> Vec<(Name, f64)> {
+            pairs.iter().map(|(name, value)| (Name::Borrowed(*name), *value)).collect()
         };
         match event {
             Event::RunStarted { resumed_at_step, .. } => {
@@ -65,8 +69,7 @@ impl Points {
                     ("epoch/train_loss", *train_loss),
                     ("epoch/seconds", *seconds),
                 ]);
-                pairs
-                    .extend(validation_loss.map(|loss| ("epoch/validation_loss".to_owned(), loss)));
+                pairs.extend(validation_loss.map(|loss| ("epoch/validation_loss".into(), loss)));
                 Some((*step, pairs))
             }
             Event::Checkpoint { step, blocked_milliseconds, save_milliseconds, bytes, .. } => {
@@ -82,28 +85,28 @@ impl Points {
             Event::LossScale { step, scale, .. } => {
                 Some((*step, row(&[("train/loss_scale", *scale)])))
             }
-            Event::Scored { name, value } => Some((self.step, row(&[(name.as_str(), *value)]))),
+            Event::Scored { name, value } => Some((self.step, vec![(name.clone().into(), *value)])),
             Event::Machine(sample) => Some((self.step, machine(sample))),
             _ => None,
         }
     }
 }
 
-fn machine(sample: &MachineSample) -> Vec<(String, f64)> {
-    let mut pairs: Vec<(String, Option<f64>)> = [
-        ("cpu_threads", Some(sample.cpu_threads)),
-        ("other_threads", sample.other_threads),
-        ("resident_bytes", Some(sample.resident_bytes as f64)),
-        ("available_bytes", Some(sample.available_bytes as f64)),
-        ("page_cache_bytes", sample.page_cache_bytes.map(|bytes| bytes as f64)),
-        ("minor_faults_per_second", sample.minor_faults),
-        ("major_faults_per_second", sample.major_faults),
-        ("disk_read_bytes_per_second", Some(sample.disk_read)),
-        ("disk_written_bytes_per_second", Some(sample.disk_written)),
-        ("page_cache_read_bytes_per_second", sample.cache_read),
-    ]
-    .map(|(name, value)| (format!("machine/{name}"), value))
-    .into();
+fn machine(sample: &MachineSample) -> Vec<(Name, f64)> {
+    let all = [
+        ("machine/cpu_threads", Some(sample.cpu_threads)),
+        ("machine/other_threads", sample.other_threads),
+        ("machine/resident_bytes", Some(sample.resident_bytes as f64)),
+        ("machine/available_bytes", Some(sample.available_bytes as f64)),
+        ("machine/page_cache_bytes", sample.page_cache_bytes.map(|bytes| bytes as f64)),
+        ("machine/minor_faults_per_second", sample.minor_faults),
+        ("machine/major_faults_per_second", sample.major_faults),
+        ("machine/disk_read_bytes_per_second", Some(sample.disk_read)),
+        ("machine/disk_written_bytes_per_second", Some(sample.disk_written)),
+        ("machine/page_cache_read_bytes_per_second", sample.cache_read),
+    ];
+    let own = all.into_iter().filter_map(|(name, value)| Some((Name::Borrowed(name), value?)));
+    let mut pairs: Vec<(Name, f64)> = own.collect();
     for gpu in &sample.gpus {
         let all = [
             ("utilisation", gpu.utilisation),
@@ -112,10 +115,11 @@ fn machine(sample: &MachineSample) -> Vec<(String, f64)> {
             ("power_watts", gpu.power_watts),
             ("temperature_celsius", gpu.temperature_celsius.map(f64::from)),
         ];
-        let index = gpu.index;
-        pairs.extend(all.map(|(name, value)| (format!("machine/gpu{index}_{name}"), value)));
+        let named = |name| Name::Owned(format!("machine/gpu{}_{name}", gpu.index));
+        let known = all.into_iter().filter_map(|(name, value)| Some((named(name), value?)));
+        pairs.extend(known);
     }
-    pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    pairs
 }
 
 /// Settings as names and values: `train.optimizer.adamw.learning_rate` and `0.001`. What is not
@@ -148,7 +152,7 @@ mod tests {
         let mut points = Points::new(10);
         assert!(points.of(&crate::testing::step(9, 1.0)).is_none());
         let (step, row) = points.of(&crate::testing::step(10, 0.5)).unwrap();
-        assert_eq!((step, &row[0]), (10, &("train/loss".to_owned(), 0.5)));
+        assert_eq!((step, &row[0]), (10, &("train/loss".into(), 0.5)));
         assert!(points.of(&crate::testing::step(13, f64::NAN)).is_some());
         // The machine has no step of its own.
         let (step, row) = points.of(&Event::Machine(MachineSample::default())).unwrap();

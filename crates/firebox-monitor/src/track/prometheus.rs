@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use firebox_core::Event;
 
-use super::points::Points;
+use super::points::{Name, Points};
 use super::{Ending, Track, TrackError, TrackedRun};
 use crate::PrometheusConfig;
 
@@ -17,6 +17,8 @@ use crate::PrometheusConfig;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Time that all readers of one look may take, so that they do not hold up the end of a run.
 const LOOK: Duration = Duration::from_secs(1);
+/// Time between two looks for a reader.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Bytes that a request may have.
 const LONGEST: usize = 8192;
 
@@ -26,7 +28,7 @@ pub(crate) struct Prometheus {
     run: String,
     points: Points,
     /// Gauges by name.
-    gauges: BTreeMap<String, f64>,
+    gauges: BTreeMap<Name, f64>,
     /// Counters by name.
     counters: BTreeMap<&'static str, f64>,
 }
@@ -123,7 +125,7 @@ impl Track for Prometheus {
             }
         }
         if let Some((step, pairs)) = self.points.of(event) {
-            self.gauges.insert("train/step".to_owned(), step as f64);
+            self.gauges.insert("train/step".into(), step as f64);
             self.gauges.extend(pairs);
         }
         Ok(())
@@ -141,6 +143,10 @@ impl Track for Prometheus {
             // Whoever asked and went away asks again.
             let _ = self.answer(stream);
         }
+    }
+
+    fn pause(&self) -> Duration {
+        PAUSE
     }
 
     fn close(&mut self, _: u64, _: Ending) -> Result<(), TrackError> {

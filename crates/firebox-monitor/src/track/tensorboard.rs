@@ -10,7 +10,7 @@ use firebox_core::Event;
 
 use super::histogram::{self, Histogram};
 use super::png::png;
-use super::points::{Points, settings};
+use super::points::{Name, Points, settings};
 use super::protobuf::{Message, record};
 use super::{Ending, Picture, Track, TrackError, TrackedRun, at, hparams, layout, now};
 use crate::TensorBoardConfig;
@@ -140,9 +140,8 @@ impl Track for TensorBoard {
         }
         if let Some((step, pairs)) = self.points.of(event) {
             self.step = step;
-            let scalar = |(name, value): &(String, f64)| {
-                Message::new().text(1, name).float(2, *value as f32)
-            };
+            let scalar =
+                |(name, value): &(Name, f64)| Message::new().text(1, name).float(2, *value as f32);
             self.summaries(time, step, pairs.iter().map(scalar).collect());
         }
         // Kept small whatever happens between two flushes.

@@ -13,6 +13,8 @@ use ratatui::widgets::{
 use super::live::Live;
 use crate::text::{bytes, duration, percent, significant};
 
+/// Lines at the top: how the run is, its device, its progress, and what it has behind it.
+const HEAD: u16 = 4;
 /// Columns from which curves and figures stand side by side.
 const WIDE: u16 = 120;
 /// Ratio of the highest loss to the lowest from which the axis is logarithmic.
@@ -22,9 +24,11 @@ const VALIDATION: Color = Color::Yellow;
 
 /// Draws the whole screen. `status` is how the run is; `said` is what the last key did.
 pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str) {
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(4), Constraint::Min(3), Constraint::Length(1)])
-            .areas(frame.area());
+    // How the run is comes first where there is little room.
+    let height = frame.area().height;
+    let (head, foot) = (HEAD.min(height), u16::from(height > HEAD));
+    let [head, body, foot] = [head, height - head - foot, foot].map(Constraint::Length);
+    let [head, body, foot] = Layout::vertical([head, body, foot]).areas(frame.area());
     draw_head(frame, head, live, status);
     if body.width >= WIDE {
         let [left, right] =
@@ -70,7 +74,11 @@ fn bar_of(gauge: LineGauge<'_>, colour: Color) -> LineGauge<'_> {
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, status: &str) {
-    let [name, device, bar, stages] = Layout::vertical([Constraint::Length(1); 4]).areas(area);
+    let line = |place: u16| match place < area.height {
+        true => Rect { y: area.y + place, height: 1, ..area },
+        false => Rect::default(),
+    };
+    let [name, device, bar, stages] = [0, 1, 2, 3].map(line);
     let colour = match status {
         "finished" | "stopped early" => Color::Green,
         text if text.starts_with("running") => TRAINING,
@@ -155,17 +163,25 @@ fn draw_curves(frame: &mut Frame<'_>, area: Rect, live: &Live) {
     let labels = |values: &[f64]| {
         values.iter().map(|value| Line::from(significant(from(*value)))).collect::<Vec<_>>()
     };
+    // Each needs a line of its own.
+    let all = [low, (low + high) / 2.0, high];
+    let values = match area.height {
+        0..=4 => &[],
+        5..=6 => &[low, high][..],
+        _ => &all[..],
+    };
     let step = |value: f64| Line::from(format!("{value:.0}"));
     let x = Axis::default().bounds([first, last]).style(faint());
     let y = Axis::default().bounds([low, high]).style(faint());
+    let of = live.part.as_ref().map_or(String::new(), |part| format!(" of {part}"));
+    let scale = if logarithmic { ", logarithmic" } else { "" };
+    let title = format!("loss by step{of}{scale}");
     let chart = Chart::new(curves)
-        .block(block(if logarithmic { "loss by step, logarithmic" } else { "loss by step" }))
+        .block(block(&title))
         .legend_position(Some(LegendPosition::TopRight))
         .hidden_legend_constraints((Constraint::Min(0), Constraint::Min(0)))
         .x_axis(x.labels([step(first), step((first + last) / 2.0), step(last)]))
-        .y_axis(
-            y.labels(labels(&[low, (low + high) / 2.0, high])).labels_alignment(Alignment::Right),
-        );
+        .y_axis(y.labels(labels(values)).labels_alignment(Alignment::Right));
     frame.render_widget(chart, area);
 }
 
@@ -362,6 +378,21 @@ mod tests {
                 "validation",
             ] {
                 assert!(screen.contains(part), "`{part}` is missing at {width}\n{screen}");
+            }
+        }
+    }
+
+    #[test]
+    fn how_the_run_is_comes_first_in_little_room() {
+        for height in 1..9 {
+            let screen = screen(&live(), 80, height);
+            assert!(screen.contains("pretrain-0123456789ab running: train"), "{screen}");
+            assert!(height < 5 || screen.contains("s save now"), "{screen}");
+            // No label is written over another.
+            for (label, _) in screen.lines().filter_map(|line| line.split_once('│')) {
+                let label = label.trim_matches(['"', ' ']);
+                let whole = label.parse::<f64>().is_ok() && !label.starts_with("00");
+                assert!(label.is_empty() || whole, "{screen}");
             }
         }
     }

@@ -96,6 +96,8 @@ pub(crate) struct Live {
     pub(crate) stage: Option<String>,
     pub(crate) stages: Vec<(String, f64, bool)>,
     pub(crate) progress: Option<Stretch>,
+    /// The training that losses and steps are of, where it is one of several.
+    pub(crate) part: Option<String>,
     pub(crate) losses: Vec<(f64, f64)>,
     pub(crate) validation: Vec<(f64, f64)>,
     pub(crate) newest: Newest,
@@ -132,7 +134,29 @@ impl Live {
             return;
         };
         self.told = self.told.max(time);
+        if self.part.is_some() && matches!(event, Event::Step { .. }) {
+            self.forget_steps();
+        }
         self.event(time, event);
+    }
+
+    /// One of several trainings begins.
+    pub(crate) fn begin_part(&mut self, name: String) {
+        self.forget_steps();
+        self.part = Some(name);
+    }
+
+    /// What that training tells.
+    pub(crate) fn of_part(&mut self, event: Event) {
+        self.event(self.told, event);
+    }
+
+    /// Forgets the training that was shown until now.
+    fn forget_steps(&mut self) {
+        self.part = None;
+        (self.losses, self.validation, self.skipped) = (vec![], vec![], vec![]);
+        (self.newest, self.best) = (Newest::default(), None);
+        self.recent.clear();
     }
 
     fn event(&mut self, time: u64, event: Event) {
@@ -220,6 +244,13 @@ impl Live {
             return;
         };
         self.newest = Newest { step, epoch, loss, learning_rate, gradient_norm };
+        // Progress is logged once a second, and steps are logged all.
+        if let Some(Stretch { stage, done, total, unit }) = &mut self.progress
+            && (stage == "train" && unit == "steps")
+            && (*done..=*total).contains(&step)
+        {
+            *done = step;
+        }
         if skipped {
             self.skipped.push(step);
         } else if loss.is_finite() {
@@ -338,6 +369,11 @@ mod tests {
         }
         // Ten in the ten seconds that the last minute still has.
         assert_eq!(live.seconds_left(), Some(40.0));
+        // Steps tell more often how far it is.
+        for (step, done) in [(63, 63), (3, 63), (101, 63)] {
+            live.line(&line(80_100, &crate::testing::step(step, 1.0)));
+            assert_eq!(live.progress.as_ref().map(|stretch| stretch.done), Some(done));
+        }
         assert_eq!(live.status(81_000, Alive::Unknown), "running: train");
         assert!(live.status(100_000, Alive::Unknown).starts_with("no news for 20 s"));
         assert_eq!(live.status(100_000, Alive::Yes), "running: train, no news for 20 s");

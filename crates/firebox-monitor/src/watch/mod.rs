@@ -5,11 +5,12 @@
 
 mod draw;
 mod live;
+mod parts;
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firebox_core::Request;
 use ratatui::Terminal;
@@ -20,10 +21,14 @@ use ratatui::termion::raw::IntoRawMode as _;
 use ratatui::termion::screen::IntoAlternateScreen as _;
 
 use self::live::{Alive, Live, Tail};
+use self::parts::Parts;
 use crate::track::now;
 
 /// Time between two looks at the log.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Time that an answer stands where the keys are named.
+const SAID: Duration = Duration::from_secs(5);
 
 /// Time without news after which the lock of the run is looked at, milliseconds.
 const QUIET: u64 = 2_000;
@@ -58,6 +63,7 @@ pub enum WatchError {
 struct Watched {
     folder: PathBuf,
     tail: Tail,
+    parts: Parts,
     live: Live,
 }
 
@@ -65,7 +71,8 @@ impl Watched {
     fn open(folder: &Path) -> Result<Self, WatchError> {
         let path = folder.join("events.jsonl");
         let (folder, tail) = (folder.to_path_buf(), Tail::new(path.clone()));
-        let mut watched = Self { folder, tail, live: Live::default() };
+        let parts = Parts::new(&folder);
+        let mut watched = Self { folder, tail, parts, live: Live::default() };
         watched.look().map_err(|source| WatchError::Log { path, source })?;
         Ok(watched)
     }
@@ -75,6 +82,7 @@ impl Watched {
             Some(lines) => lines.iter().for_each(|line| self.live.line(line)),
             None => self.live = Live::default(),
         }
+        self.parts.look(&mut self.live);
         Ok(())
     }
 
@@ -85,6 +93,11 @@ impl Watched {
             false => Alive::of(&self.folder),
         };
         self.live.status(now, alive)
+    }
+
+    /// The same from one look alone, which asks the lock at once.
+    fn status_now(&self) -> String {
+        self.live.status(now(), Alive::of(&self.folder))
     }
 }
 
@@ -97,7 +110,7 @@ pub fn watch_once(folder: &Path, [width, height]: [u16; 2]) -> Result<String, Wa
     let watched = Watched::open(folder)?;
     let size = TestBackend::new(width.max(1), height.max(1));
     let Ok(mut terminal) = Terminal::new(size);
-    let status = watched.status();
+    let status = watched.status_now();
     let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, ""));
     let buffer = terminal.backend().buffer();
     let row = |row: &[ratatui::buffer::Cell]| {
@@ -122,13 +135,16 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
     let mut terminal = Terminal::new(TermionBackend::new(screen.map_err(WatchError::Draw)?))
         .map_err(WatchError::Draw)?;
     let keys = keys();
-    let mut said = String::new();
+    let (mut said, mut said_at) = (String::new(), Instant::now());
     loop {
         let answered = watched.live.answered;
         // A log that is gone for a moment is looked at again.
         let _ = watched.look();
         if let Some((request, step)) = watched.live.answered.filter(|new| Some(*new) != answered) {
-            said = format!("{} after step {step}", request.name());
+            (said, said_at) = (format!("{} after step {step}", request.name()), Instant::now());
+        }
+        if said_at.elapsed() > SAID {
+            said.clear();
         }
         let status = watched.status();
         let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, &said));
@@ -138,7 +154,9 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
         }
         match keys.recv_timeout(LOOK) {
             Ok(Key::Char('q') | Key::Esc | Key::Ctrl('c')) => break,
-            Ok(Key::Char(key)) => said = asked(folder, &watched.live, key),
+            Ok(Key::Char(key)) => {
+                (said, said_at) = (asked(folder, &watched.live, key), Instant::now());
+            }
             Ok(_) => said.clear(),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,

@@ -114,9 +114,15 @@ pub struct BenchConfig {
     pub workers: usize,
     /// Seed of dropout and masks.
     pub seed: u64,
+    /// Steps go on, the samples coming again, until they have been timed for so many seconds. Not in
+    /// evaluation.
+    pub seconds: f64,
     /// Whether sampler, trackers and progress go on beside it, as in a run that is watched.
     pub watched: bool,
 }
+
+/// Seconds that steps may be asked to go on for.
+const LONGEST: f64 = 3600.0;
 
 impl BenchConfig {
     /// Ten steps of training in f32 at the workload's own sizes.
@@ -133,6 +139,7 @@ impl BenchConfig {
             samples: None,
             workers: 1,
             seed: 1337,
+            seconds: 0.0,
             watched: false,
         }
     }
@@ -158,6 +165,13 @@ impl BenchConfig {
         ];
         if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
             return refuse(format!("--{flag} is 0; it must be at least 1"));
+        }
+        if !(0.0..=LONGEST).contains(&self.seconds) {
+            let found = self.seconds;
+            return refuse(format!("--seconds is {found}; it must be from 0 to {LONGEST}"));
+        }
+        if self.evaluate && (self.watched || self.seconds > 0.0) {
+            return refuse("--watched and --seconds are for training; leave out --eval".to_owned());
         }
         let loader = LoaderConfig { workers: self.workers, ..LoaderConfig::default() };
         if let Err(LoadError::TooMany { found, most, .. }) = loader.validate() {
@@ -215,6 +229,12 @@ mod tests {
         check(BenchConfig { steps: 0, ..config }, "--steps is 0");
         check(BenchConfig { length: Some(0), ..config }, "--length is 0");
         check(BenchConfig { hidden: Some(0), ..config }, "--hidden is 0");
+        check(BenchConfig { seconds: f64::NAN, ..config }, "--seconds is NaN");
+        check(
+            BenchConfig { seconds: -1.0, ..config },
+            "--seconds is -1; it must be from 0 to 3600",
+        );
+        check(BenchConfig { evaluate: true, watched: true, ..config }, "leave out --eval");
         check(BenchConfig { workers: 100_000, ..config }, "--workers is 100000");
         let forecast = BenchConfig::new(Workload::LstmForecast);
         check(BenchConfig { length: Some(9), ..forecast }, "24 steps");

@@ -240,6 +240,16 @@ mod tests {
     }
 
     #[test]
+    fn steps_go_on_for_as_long_as_is_asked() {
+        let config = BenchConfig { seconds: 0.5, watched: true, ..small(Workload::Mlp) };
+        let measured = measure(&config, &ChosenDevice::named("cpu"), &Silent).unwrap();
+        let (count, all) = (measured.times.len(), measured.times.iter().sum::<f64>());
+        assert!(count > 3 && measured.losses.len() == count + 1, "{count}");
+        let seconds = measured.watching.unwrap().seconds;
+        assert!(seconds >= 0.5 && all <= 1e3 * seconds, "{seconds} s, steps of {all} ms");
+    }
+
+    #[test]
     fn neither_watching_nor_the_loader_changes_a_loss_and_a_cost_is_told() {
         let config = BenchConfig { samples: Some(9), ..small(Workload::LstmMae) };
         let alone = bench(&config, &ChosenDevice::named("cpu")).unwrap();
@@ -250,7 +260,15 @@ mod tests {
         assert_eq!([alone.last_loss; 2], [watched.last_loss, at_once.last_loss]);
         assert!(alone.watching.is_none());
         let cost = watched.watching.unwrap();
-        assert!(cost.loop_us > 0.0 && cost.threads_us != Some(f64::NAN), "{cost:?}");
+        assert!(cost.loop_us > 0.0 && cost.seconds > 0.0, "{cost:?}");
+        if cfg!(target_os = "linux") {
+            // Other tests open files meanwhile, which their process takes time for.
+            let once = [cost.begin_ms, cost.end_ms].map(Option::unwrap);
+            assert!(
+                once.iter().all(|time| *time > 0.0) && cost.threads_us >= Some(0.0),
+                "{cost:?}"
+            );
+        }
         assert!(at_once.data_ms > 0.0);
         if cfg!(target_os = "linux") {
             // Threads of other tests that end meanwhile take their times along.

@@ -1,7 +1,6 @@
 //! Times the steps of a workload, as the training loop reports them.
 
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use firebox_train::{
 use super::config::BenchConfig;
 use super::noise::Noise;
 use super::processor;
-use super::watch::{Watching, watched};
+use super::watch::{Followed, Watching, watched};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -59,7 +58,10 @@ struct Steps {
     /// Steps that are not timed, and all steps.
     warmup: u64,
     all: u64,
+    /// Time that the timed steps take at least.
+    least: Duration,
     begun: Option<(Instant, Option<Duration>)>,
+    over: bool,
     gpu: Vec<f64>,
 }
 
@@ -69,7 +71,9 @@ impl Steps {
             measured: Measured::default(),
             warmup: config.warmup,
             all: config.warmup + config.steps,
+            least: Duration::try_from_secs_f64(config.seconds).unwrap_or_default(),
             begun: None,
+            over: false,
             gpu: vec![],
         };
         steps.look();
@@ -89,7 +93,9 @@ impl Steps {
         if taken == self.warmup {
             self.begun = Some((Instant::now(), processor::busy()));
         }
-        if taken == self.all {
+        let long = self.begun.is_some_and(|(begun, _)| begun.elapsed() >= self.least);
+        if !self.over && taken >= self.all && long {
+            self.over = true;
             self.measured.peak_mib = processor::peak_mib();
             let busy = self.begun.and_then(|(begun, before)| {
                 let busy = processor::busy()?.checked_sub(before?)?;
@@ -137,14 +143,17 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         prefetch: 2 * config.workers,
         ..LoaderConfig::default()
     };
-    let (gpu, arithmetic) = (device.backend != "cpu", (config.precision, config.seed));
+    let gpu = device.backend != "cpu";
     let parameters = model.num_params();
     let steps = Mutex::new(Steps::new(config));
+    // Set with the last step, after which the loop takes no other.
+    let stop = AtomicBool::new(false);
     let listener = |event: &Event| {
         let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Step { milliseconds, data_milliseconds, loss, .. } => {
                 steps.step(*milliseconds, *data_milliseconds, *loss);
+                stop.store(steps.over, Ordering::Relaxed);
             }
             Event::Machine(sample) => {
                 steps.sample(sample.gpus.first().and_then(|gpu| gpu.utilisation));
@@ -161,12 +170,28 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         }
         let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
+        let train = |listener: &dyn Listener| {
+            let run = Run {
+                folder: folder.path(),
+                key: Key::builder("bench", 1).finish(),
+                seed: config.seed,
+                resume: false,
+                stop: &stop,
+                requests: &Requests::new(),
+                listener,
+            };
+            train(model, objective, &loader, config, &run)
+        };
         if !config.watched {
-            return train(model, objective, &loader, arithmetic, folder.path(), &listener);
+            return train(&listener);
         }
-        let (done, found) = watched(folder.path(), beside.progress, &listener, |everyone| {
-            train(model, objective, &loader, arithmetic, folder.path(), everyone)
-        })?;
+        let steps = Followed {
+            progress: beside.progress,
+            own: &listener,
+            warmup: config.warmup,
+            stop: &stop,
+        };
+        let (done, found) = watched(folder.path(), &steps, train)?;
         watching = Some(found);
         done
     })?;
@@ -179,30 +204,21 @@ fn train<M: Module, O: Objective<M>>(
     model: M,
     objective: &O,
     loader: &TrainLoader,
-    (precision, seed): (Precision, u64),
-    folder: &Path,
-    listener: &dyn Listener,
+    config: &BenchConfig,
+    run: &Run<'_>,
 ) -> Result<(), PipelineError> {
     let config = TrainConfig {
-        epochs: 1,
+        // Until it is stopped, if it goes by time.
+        epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
         // As a pipeline does it: f16 without a scale is another, worse job.
-        loss_scale: LossScale::default().resolve(precision == Precision::F16),
+        loss_scale: LossScale::default().resolve(config.precision == Precision::F16),
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
         ..TrainConfig::default()
     };
-    let run = Run {
-        folder,
-        key: Key::builder("bench", 1).finish(),
-        seed,
-        resume: false,
-        stop: &AtomicBool::new(false),
-        requests: &Requests::new(),
-        listener,
-    };
     let data = Data { train: loader, validation: None };
-    firebox_train::train(model, objective, data, &config, &run)?;
+    firebox_train::train(model, objective, data, &config, run)?;
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 //! costs.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use firebox_core::{Event, Listener};
@@ -18,37 +19,77 @@ use crate::folder::RunFolder;
 /// Names of the threads that watch, as Linux keeps them.
 const THREADS: [&str; 4] = ["monitor", "TensorBoard", "MLflow", "Prometheus"];
 
-/// What watching cost, a step.
+/// Time that the threads get to open what they write to, before the first step.
+const OPENING: Duration = Duration::from_millis(300);
+
+/// What watching cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watching {
-    /// Microseconds for which the training loop stood still.
+    /// Microseconds of each timed step for which the training loop stood still.
     pub loop_us: f64,
-    /// Microseconds of processor time of the threads that watch; `None` where the system does not
-    /// tell.
+    /// Microseconds of processor time of the threads that watch, for each timed step; `None` where
+    /// the system does not tell.
     pub threads_us: Option<f64>,
+    /// Seconds of the timed steps, which both are means over.
+    #[serde(default)]
+    pub seconds: f64,
+    /// Milliseconds before the first step, once a run: the processor time of the threads, which open
+    /// everything and tell it of the settings, and the time that the run stood still for it.
+    #[serde(default)]
+    pub begin_ms: Option<f64>,
+    /// Milliseconds of processor time after the last step: the histograms of one checkpoint were
+    /// made, and everything was written and closed.
+    #[serde(default)]
+    pub end_ms: Option<f64>,
+}
+
+/// Steps that are watched.
+pub(super) struct Followed<'a> {
+    pub(super) progress: &'a dyn Listener,
+    /// Counts the steps, besides.
+    pub(super) own: &'a dyn Listener,
+    /// Steps before those that count.
+    pub(super) warmup: u64,
+    /// Set by `own` with the last step.
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// What was spent until a step.
+#[derive(Clone, Copy)]
+struct Spent {
+    at: Instant,
+    steps: u64,
+    on_the_loop: Duration,
+    threads: Option<Duration>,
 }
 
 /// Does the work with sampler, log and every tracker on, the trackers in `folder`.
 pub(super) fn watched<T>(
     folder: &Path,
-    progress: &dyn Listener,
-    own: &dyn Listener,
+    followed: &Followed<'_>,
     work: impl FnOnce(&dyn Listener) -> T,
 ) -> Result<(T, Watching), PipelineError> {
-    let config = MonitorConfig {
-        tensorboard: Some(TensorBoardConfig::default()),
-        mlflow: Some(MlflowConfig {
-            to: folder.join("mlruns").display().to_string(),
-            ..MlflowConfig::default()
-        }),
-        prometheus: Some(PrometheusConfig { port: free_port()? }),
-        ..MonitorConfig::default()
-    };
-    let settings = serde_json::json!({ "train": { "epochs": 1 } });
+    let config = every_tracker(folder)?;
+    // About as many as a pipeline has.
+    let settings = (0..80).map(|place| (format!("table.key_{place}"), place.into()));
+    let settings = serde_json::Value::Object(settings.collect());
     let run = TrackedRun { name: "bench".to_owned(), folder: folder.to_path_buf(), settings };
+    let Followed { progress, own, warmup, stop } = *followed;
+    let start = Instant::now();
     let trackers = Trackers::start(&config, &run);
     let log = RunFolder::open(&folder.join("log"))?.events()?;
-    let (nanoseconds, steps) = (AtomicU64::new(0), AtomicU64::new(0));
+    let begun = Event::RunStarted { run: run.name, device: String::new(), resumed_at_step: None };
+    log.on(&begun);
+    trackers.on(&begun);
+    let opened = start.elapsed();
+    let (nanoseconds, steps, marks) =
+        (AtomicU64::new(0), AtomicU64::new(0), Mutex::new((None, None)));
+    let spent = || Spent {
+        at: Instant::now(),
+        steps: steps.load(Ordering::Relaxed),
+        on_the_loop: Duration::from_nanos(nanoseconds.load(Ordering::Relaxed)),
+        threads: watchers(),
+    };
     let everyone = |event: &Event| {
         let start = Instant::now();
         progress.on(event);
@@ -58,21 +99,65 @@ pub(super) fn watched<T>(
         if !matches!(event, Event::Machine(_)) {
             nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
-        steps.fetch_add(u64::from(matches!(event, Event::Step { .. })), Ordering::Relaxed);
         own.on(event);
+        if let Event::Step { step, .. } = event {
+            steps.fetch_add(1, Ordering::Relaxed);
+            let mut marks = marks.lock().unwrap_or_else(PoisonError::into_inner);
+            if *step == warmup {
+                marks.0 = Some(spent());
+            }
+            if stop.load(Ordering::Relaxed) {
+                marks.1 = Some(spent());
+            }
+        }
     };
-    let (done, threads) = sampled(config.period, false, &everyone, || {
+    let (done, first, ended) = sampled(config.period, false, &everyone, || {
+        std::thread::sleep(OPENING);
+        let first = spent();
         let done = work(&everyone);
-        // The threads are still there.
-        (done, processor::busy_of(|name| THREADS.contains(&name)))
+        (done, first, [watchers(), processor::process()])
     });
     for message in trackers.close() {
         progress.on(&Event::Warning { message });
     }
-    let steps = steps.into_inner().max(1) as f64;
-    let per_step = |time: Duration| time.as_secs_f64() * 1e6 / steps;
-    let loop_us = per_step(Duration::from_nanos(nanoseconds.into_inner()));
-    Ok((done, Watching { loop_us, threads_us: threads.map(per_step) }))
+    let closed = processor::process();
+    let marks = marks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (from, to) = (marks.0.unwrap_or(first), marks.1.unwrap_or_else(spent));
+    let count = (to.steps - from.steps).max(1) as f64;
+    let watching = Watching {
+        loop_us: 1e6 * (to.on_the_loop - from.on_the_loop).as_secs_f64() / count,
+        threads_us: milliseconds(from.threads, to.threads).map(|all| 1e3 * all / count),
+        seconds: to.at.duration_since(from.at).as_secs_f64(),
+        begin_ms: milliseconds(Some(Duration::ZERO), first.threads.map(|time| opened + time)),
+        // While the loop saves its checkpoint, only the threads are watching; after it, all is.
+        end_ms: milliseconds(to.threads, ended[0])
+            .zip(milliseconds(ended[1], closed))
+            .map(|(saving, closing)| saving + closing),
+    };
+    Ok((done, watching))
+}
+
+/// From one reading of a clock to another.
+fn milliseconds(from: Option<Duration>, to: Option<Duration>) -> Option<f64> {
+    Some(1e3 * to?.checked_sub(from?)?.as_secs_f64())
+}
+
+/// Everything on that can be.
+fn every_tracker(folder: &Path) -> Result<MonitorConfig, PipelineError> {
+    Ok(MonitorConfig {
+        tensorboard: Some(TensorBoardConfig::default()),
+        mlflow: Some(MlflowConfig {
+            to: folder.join("mlruns").display().to_string(),
+            ..MlflowConfig::default()
+        }),
+        prometheus: Some(PrometheusConfig { port: free_port()? }),
+        ..MonitorConfig::default()
+    })
+}
+
+/// Processor time of the threads that watch, while they live.
+fn watchers() -> Option<Duration> {
+    processor::busy_of(|name| THREADS.contains(&name))
 }
 
 fn free_port() -> Result<u16, PipelineError> {

@@ -116,6 +116,9 @@ const BEGIN: f64 = 0.3;
 /// Seconds of timed steps that one run of a case is meant to have.
 const TIMED: f64 = 0.8;
 const TIMED_QUICK: f64 = 0.3;
+/// The same where it is measured what watching costs: the sampler looks once a second, and trackers
+/// write every other second.
+const TIMED_WATCHED: f64 = 10.0;
 /// Seconds of making a parameter and a number of noise.
 const MAKING: f64 = 2e-8;
 /// What PyTorch takes of our time, on the safe side, and until it has begun, seconds.
@@ -166,8 +169,12 @@ impl Choice<'_> {
 
     fn watching(&self) -> Vec<Case> {
         let of = |name, watched| {
-            let config =
-                BenchConfig { batch: Some(64), watched, ..BenchConfig::new(Workload::LstmMae) };
+            let config = BenchConfig {
+                batch: Some(64),
+                watched,
+                seconds: if watched { TIMED_WATCHED } else { 0.0 },
+                ..BenchConfig::new(Workload::LstmMae)
+            };
             case(SuitePart::Watching, name, config)
         };
         vec![of("alone", false), of("watched", true)]
@@ -274,7 +281,7 @@ impl Choice<'_> {
             + optimizer_seconds(workload, evaluate, self.ceilings);
         let mut timed = if self.quick { TIMED_QUICK } else { TIMED };
         if case.part == SuitePart::Watching {
-            // The sampler looks once a second.
+            // What it stands beside is no shorter than this.
             timed *= 5.0;
         }
         let least = if self.quick || case.composed { 2.0 } else { 3.0 };
@@ -288,7 +295,8 @@ impl Choice<'_> {
             _ => 4,
         };
         let made = sizes.samples * sizes.length * noise + parameters(workload);
-        case.seconds = BEGIN + (steps + warmup) * step + MAKING * made as f64;
+        let all = (steps * step).max(case.config.seconds);
+        case.seconds = BEGIN + all + warmup * step + MAKING * made as f64;
         let peer_steps = peer_steps(case.config.steps) + peer_warmup(case.config.warmup);
         case.peer_seconds = PEER_BEGIN + PEER_TIMES * peer_steps as f64 * step;
     }
@@ -357,6 +365,8 @@ mod tests {
             for case in &cases {
                 assert!(case.config.sizes().is_ok(), "{case:?}");
                 assert!(case.seconds > BEGIN && case.config.steps >= 2, "{case:?}");
+                let least = if case.config.watched { 10.0 } else { 0.0 };
+                assert!(case.config.seconds == least && case.seconds > least, "{case:?}");
             }
             let of = |part| cases.iter().filter(|case| case.part == part).count();
             assert_eq!((of(SuitePart::Table), of(SuitePart::Watching)), (5, 2));

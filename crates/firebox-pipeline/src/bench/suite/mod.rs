@@ -82,7 +82,9 @@ pub fn suite(
 ) -> Result<SuiteOutcome, PipelineError> {
     if !(config.minutes > 0.0 && config.minutes.is_finite()) {
         let found = config.minutes;
-        return Err(PipelineError::Setting(format!("a suite of {found} minutes cannot be run")));
+        return Err(PipelineError::Setting(format!(
+            "a suite of {found} minutes cannot be run: --minutes is more than 0"
+        )));
     }
     let before = config.baseline.as_deref().map(read).transpose()?;
     if let Some(before) = before.as_ref().filter(|before| before.device != device.description) {
@@ -104,6 +106,16 @@ pub fn suite(
     let parts = &config.parts;
     let choice = Choice { ceilings: &ceilings, on_gpu, threads, quick: config.quick, parts };
     let cases = choice.cases();
+    if let Some(before) = &before
+        && !cases.is_empty()
+        && !cases.iter().any(|case| before.times(case.part, &case.name))
+    {
+        return Err(PipelineError::Setting(
+            "the baseline timed none of the cases that are asked for
+  name the parts that it has with --only, or another file"
+                .to_owned(),
+        ));
+    }
     let mut performance = Performance {
         created: now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -135,7 +147,9 @@ pub fn suite(
     let regressions = before.as_ref().map(|before| performance.regressions(before));
     write(&config.output.join("performance.json"), &json(&performance)?)?;
     let summary = config.output.join("performance_summary.md");
-    let page = page::page(&performance, regressions.as_deref());
+    let compared = before.as_ref().map_or(0, |before| performance.shared(before).count());
+    let slower = regressions.as_deref().map(|cases| page::Slower { cases, compared });
+    let page = page::page(&performance, slower);
     write(&summary, &page.markdown())?;
     page.write(&config.output.join("performance.html"))?;
     Ok(SuiteOutcome { performance, regressions, summary })

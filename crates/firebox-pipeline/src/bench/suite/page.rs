@@ -15,8 +15,15 @@ const BUSY: f64 = 0.85;
 /// Gain from which a narrower type is worth its rounding.
 const GAIN: f64 = 1.1;
 
+/// What a comparison with a baseline found.
+pub(super) struct Slower<'a> {
+    pub(super) cases: &'a [Regression],
+    /// Cases that could be compared.
+    pub(super) compared: usize,
+}
+
 /// The page of everything that was measured.
-pub(super) fn page(all: &Performance, regressions: Option<&[Regression]>) -> Sheet {
+pub(super) fn page(all: &Performance, became_slower: Option<Slower<'_>>) -> Sheet {
     let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
     let rounds = match all.rounds {
         1 => "1 round, so spreads are those of single steps".to_owned(),
@@ -32,7 +39,7 @@ pub(super) fn page(all: &Performance, regressions: Option<&[Regression]>) -> She
         fact("Command", format!("`{}`", all.command)),
     ];
     let sections = vec![
-        became(regressions),
+        became(became_slower),
         settings(all),
         watching(all),
         workloads(all),
@@ -76,9 +83,9 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
 }
 
 /// What has become slower since the baseline.
-fn became(regressions: Option<&[Regression]>) -> SheetSection {
-    let Some(regressions) = regressions else { return SheetSection::default() };
-    let rows = match regressions {
+fn became(slower: Option<Slower<'_>>) -> SheetSection {
+    let Some(Slower { cases, compared }) = slower else { return SheetSection::default() };
+    let rows = match cases {
         [] => vec![["nothing", "–", "–", "–"].map(str::to_owned).to_vec()],
         some => some
             .iter()
@@ -92,7 +99,9 @@ fn became(regressions: Option<&[Regression]>) -> SheetSection {
     SheetSection {
         id: "regressions",
         title: "Slower than the baseline",
-        lead: "By more than 5 %, with every round above every round of the baseline.".to_owned(),
+        lead: format!(
+            "By more than 5 %, with every round above every round of the baseline. Cases that both have at the same batch: {compared}."
+        ),
         charts: vec![],
         tables: vec![table("Slower", &["case", "ms before", "ms now", "slower by"], rows)],
     }
@@ -231,7 +240,13 @@ mod tests {
         alone.floor_ms = 30.0;
         let mut watched = measurement(SuitePart::Watching, "watched", &[60.3, 61.9]);
         for round in &mut watched.rounds {
-            round.watching = Some(Watching { loop_us: 12.0, threads_us: Some(120.0) });
+            round.watching = Some(Watching {
+                loop_us: 12.0,
+                threads_us: Some(120.0),
+                seconds: 10.04,
+                begin_ms: Some(3.0),
+                end_ms: Some(12.25),
+            });
         }
         let mut single = measurement(SuitePart::Matrix, "mlp, f32, batch 64", &[10.0, 12.0]);
         let rounds = vec![round(20.0), round(30.0)];
@@ -277,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_summary_tells_every_part() {
-        let text = page(&everything(), Some(&[])).markdown();
+        let text = page(&everything(), Some(Slower { cases: &[], compared: 7 })).markdown();
         insta::assert_snapshot!(text);
         let html = page(&everything(), None).html();
         assert!(html.contains("logarithmic axes") && html.contains("Milliseconds of a step"));

@@ -51,6 +51,9 @@ impl Program<'_> {
                 command.args([name, &number.to_string()]);
             }
         }
+        if config.seconds > 0.0 {
+            command.args(["--seconds", &config.seconds.to_string()]);
+        }
         for (name, there) in [("--eval", config.evaluate), ("--watched", config.watched)] {
             if there {
                 command.arg(name);

@@ -163,16 +163,36 @@ impl Performance {
     /// every round of then.
     pub fn regressions(&self, before: &Self) -> Vec<Regression> {
         let mut found = vec![];
-        for case in &self.cases {
-            let same = |other: &&Measurement| other.part == case.part && other.name == case.name;
-            let then = before.cases.iter().find(same).and_then(Measurement::step);
-            let (Some(now), Some(then)) = (case.step(), then) else { continue };
+        for (case, other) in self.shared(before) {
+            let (Some(now), Some(then)) = (case.step(), other.step()) else { continue };
             if now.low > then.high && now.value > then.value * (1.0 + TOLERANCE) {
                 let name = case.name.clone();
                 found.push(Regression { name, before_ms: then.value, now_ms: now.value });
             }
         }
         found
+    }
+}
+
+impl Performance {
+    /// Whether there is a time of this case.
+    pub(super) fn times(&self, part: SuitePart, name: &str) -> bool {
+        let same = |case: &Measurement| (case.part, &*case.name) == (part, name);
+        self.cases.iter().any(|case| same(case) && !case.rounds.is_empty())
+    }
+
+    /// Cases that both timed, at the same size: a quick suite has smaller ones under some names.
+    pub(super) fn shared<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (&'a Measurement, &'a Measurement)> {
+        let of = |case: &Measurement| Some((case.rounds.first()?.batch, case.part));
+        self.cases.iter().filter_map(move |case| {
+            let same = |other: &&Measurement| {
+                other.name == case.name && of(other).is_some_and(|size| Some(size) == of(case))
+            };
+            Some((case, before.cases.iter().find(same)?))
+        })
     }
 }
 
@@ -282,6 +302,13 @@ pub(super) mod tests {
         assert_eq!(names(&[50.0, 51.0, 52.0]), 0);
         let other = performance(vec![measurement(SuitePart::Table, "a", &[900.0, 901.0])]);
         assert_eq!(other.regressions(&before), []);
+        // What a quick suite calls the same has another batch.
+        let mut quick = of(&[900.0, 901.0, 902.0]);
+        quick.cases[0].rounds.iter_mut().for_each(|round| round.batch = 512);
+        assert_eq!((quick.regressions(&before), quick.shared(&before).count()), (vec![], 0));
+        assert_eq!(of(&[1.0]).shared(&before).count(), 1);
+        assert!(before.times(SuitePart::Matrix, "a") && !before.times(SuitePart::Table, "a"));
+        assert!(!of(&[]).times(SuitePart::Matrix, "a"));
     }
 
     #[test]

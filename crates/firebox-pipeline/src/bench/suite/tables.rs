@@ -123,23 +123,41 @@ pub(super) fn watching(all: &Performance) -> SheetSection {
             false => format!("{value:.3} % ({low:.3} to {high:.3})"),
         })
     };
-    let rows = vec![
-        vec!["the training loop stands still".to_owned(), percent(of(|cost| Some(cost.loop_us)))],
-        vec![
-            "processor time of all threads that watch".to_owned(),
-            percent(of(|cost| cost.threads_us)),
-        ],
-        vec!["whole steps, watched after alone, round by round".to_owned(), percent(turns)],
+    let all = of(|cost| Some(cost.loop_us + cost.threads_us?));
+    let rows = [
+        ("the training loop stands still", percent(of(|cost| Some(cost.loop_us)))),
+        ("processor time of all threads that watch", percent(of(|cost| cost.threads_us))),
+        ("both: the most that watching can cost", percent(all)),
+        ("whole steps, watched after alone, round by round", percent(turns)),
     ];
+    let once = |figure: fn(&super::super::Watching) -> Option<f64>| {
+        let costs = watched.rounds.iter().filter_map(|round| round.watching);
+        spread(Spread::of(costs.filter_map(|cost| figure(&cost))))
+    };
+    let (begin, end) = (once(|cost| cost.begin_ms), once(|cost| cost.end_ms));
+    let seconds = watched.median(|round| Some(round.watching?.seconds)).unwrap_or(0.0);
+    let once =
+        [("to begin", begin), ("to end", end)].map(|(what, cost)| vec![what.to_owned(), cost]);
+    let steady = rows.map(|(what, cost)| vec![what.to_owned(), cost]);
+    let columns = ["what", "ms a run"];
     SheetSection {
         id: "watching",
         title: "What watching costs",
         lead: format!(
-            "Sampler, log, TensorBoard, MLflow's files, Prometheus and progress, beside lstm-mae at batch {} in f32 ({} ms a step), as shares of a step. The first two add up to the most that watching can cost; the third has the noise of the machine in it.",
+            "Sampler, log, TensorBoard, MLflow's files, Prometheus and progress, beside lstm-mae at batch {} in f32 ({} ms a step alone). The first table has means over the timed steps, {} seconds of them, as shares of a step: what the loop does when it tells of a step, and what the sampler and the trackers do meanwhile, with each of their samples and flushes. The line of whole steps has the noise of the machine in it. What happens once a run, however long it is, is no part of that; the second table has it.",
             alone.rounds[0].batch,
-            spread(alone.step())
+            spread(alone.step()),
+            digits(seconds)
         ),
-        tables: vec![table("What watching costs", "", &["what", "share of a step"], rows)],
+        tables: vec![
+            table("Of each step", "", &["what", "share of a step"], steady.to_vec()),
+            table(
+                "Once a run",
+                "To begin: the processor time of the threads, which open everything and tell it of the settings, and the time that the run stands still for it. To end: the processor time in which the histograms of one checkpoint are made (a run makes them for each that it saves), and everything is written and closed.",
+                &columns,
+                once.to_vec(),
+            ),
+        ],
         charts: vec![],
     }
 }
