@@ -163,6 +163,43 @@ fn arrays_are_converted_or_refused() {
     assert!(folder.path().join("samples/manifest.json").is_file());
 }
 
+/// An array of two channels as NumPy writes it.
+fn array(path: &Path, steps: usize, value: impl Fn(usize) -> f32) {
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({steps}, 2), }}");
+    text += &" ".repeat(64 - (11 + text.len()) % 64);
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16 + 1).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.push(b'\n');
+    (0..2 * steps).for_each(|at| bytes.extend(value(at).to_le_bytes()));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
+    let folder = project(PIPELINE, 10);
+    for number in 0..40 {
+        let class = ["calm", "wild"][number % 2];
+        let path = folder.path().join(format!("arrays/{class}/{number:03}.npy"));
+        let speed = [0.3, 0.9][number % 2];
+        array(&path, 16 + number % 3, |at| (at as f32 * speed + number as f32).sin());
+    }
+    let output = firebox(folder.path(), &["data", "convert", "arrays", "samples"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let settings = ["data.path=samples", "labels=last", "window.whole=true", "augment.versions=1"];
+    let trained = run(folder.path(), "trained", &settings);
+    assert!(losses(&trained).len() > 1);
+    let text = resolved(&trained);
+    assert!(text.contains("series (validation"), "{text}");
+    // The shards are what it is made of: one that is damaged is refused.
+    std::fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    std::fs::write(folder.path().join("samples/shard-00000.arrow"), "").unwrap();
+    let output = firebox(folder.path(), &["run", "p.toml", "--set", "data.path=samples"]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("convert the arrays again"), "{}", errors(&output));
+}
+
 /// Folders in a cache that hold a manifest, and so count as done.
 #[cfg(target_os = "linux")]
 fn stored(listed: &str, bucket: &str) -> bool {

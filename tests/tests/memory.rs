@@ -1,6 +1,6 @@
 //! Runs under a limit on memory that a process sets on itself: a training step that fails begins the
 //! program anew, computes each batch in smaller parts, and ends as a run does that was told so from the
-//! start, bit for bit.
+//! start, bit for bit; a trial of a search fails with its reason, and the others go on.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
@@ -156,4 +156,101 @@ fn a_step_near_the_limit_of_its_control_group_goes_on_in_smaller_parts() {
     let run = only_run(folder.path());
     assert!(run.join("memory.json").exists(), "nothing was divided: {}", errors(&output));
     tells_and_repeats(&run, &errors(&output));
+}
+
+/// Four trials of a search, of which one is too large by far for 1 GB.
+fn search(choices: &str, epochs: u64) -> TempDir {
+    let folder = project();
+    let path = folder.path().join("small.toml");
+    let pipeline = std::fs::read_to_string(&path).unwrap();
+    let pipeline = pipeline.replace("stride = 4", "stride = 8");
+    let pipeline =
+        pipeline.replace("epochs = 1\n        max_steps = 3", &format!("epochs = {epochs}"));
+    let search = format!(
+        r#"
+        [search]
+        trials = 4
+        sampler = "grid"
+        pruner = "none"
+        [search.space]
+        "model.bilstm-mae.hidden" = {{ choices = {choices} }}
+        "#
+    );
+    std::fs::write(path, pipeline + &search).unwrap();
+    folder
+}
+
+fn search_limited(folder: &Path, kib: u64, more: &[&str]) -> Output {
+    let script = format!("ulimit -d {kib}; exec \"$0\" search small.toml \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).arg(program()).args(more);
+    shell.current_dir(folder).env("RAYON_NUM_THREADS", "2").output().unwrap()
+}
+
+/// Entries of the journal with an operation's number.
+fn entries(folder: &Path, operation: u64) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("runs/small.search/study.log")).unwrap();
+    let entries = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    entries.filter(|entry| entry["op_code"] == operation).collect()
+}
+
+/// Values of the complete trials, sorted, and reasons of those that failed.
+fn ends(folder: &Path) -> (Vec<f64>, Vec<String>) {
+    let complete = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
+    let mut values: Vec<f64> = complete.map(|entry| entry["values"][0].as_f64().unwrap()).collect();
+    values.sort_by(f64::total_cmp);
+    let reasons = entries(folder, 8).into_iter();
+    let reasons = reasons.filter_map(|e| e["user_attr"]["fail_reason"].as_str().map(str::to_owned));
+    (values, reasons.collect())
+}
+
+#[test]
+fn a_trial_without_memory_fails_with_its_reason_and_the_others_end_as_they_would() {
+    let small = search("[4, 8, 12]", 12);
+    let output = search_limited(small.path(), 8_000_000, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let (expected, none) = ends(small.path());
+    assert_eq!((expected.len(), none.len()), (3, 0));
+    // One after the other, beside each other, and by processes; a journal has each trial's end once.
+    for more in [
+        &[][..],
+        &["--set", "search.concurrent=3"],
+        &["--set", "search.concurrent=2", "--workers", "2", "--set", "search.heartbeat=0.5"],
+    ] {
+        let folder = search("[4, 8, 12, 2048]", 12);
+        let folder = folder.path();
+        let output = search_limited(folder, 1_000_000, more);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {said}");
+        let (values, reasons) = ends(folder);
+        assert_eq!(values, expected, "{more:?}: {said}");
+        let (own, others): (Vec<_>, Vec<_>) =
+            reasons.iter().partition(|reason| reason.contains("it has too little memory"));
+        assert_eq!(own.len(), 1, "{more:?}: {reasons:?}");
+        assert!(own[0].contains("it needs at least") && own[0].contains("ulimit -d"), "{own:?}");
+        // Those that ran beside it are put back, and none is taken for one whose worker died.
+        let put_back = |reason: &&String| reason.starts_with("its worker ran out of memory");
+        assert!(others.iter().all(put_back), "{more:?}: {others:?}");
+        let begun = entries(folder, 4).len();
+        assert_eq!(begun, 4 + others.len(), "{more:?}: each is tried again once");
+        let summary = std::fs::read_to_string(folder.join("runs/small.search/summary.md")).unwrap();
+        assert!(summary.contains("- complete: 3\n- failed: 1"), "{summary}");
+        assert!(summary.contains("too little memory"), "{summary}");
+        // It is not tried again, and there is nothing left to do.
+        let output = search_limited(folder, 1_000_000, more);
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        assert_eq!(entries(folder, 4).len(), begun);
+    }
+}
+
+#[test]
+fn a_search_whose_every_trial_is_too_large_ends_with_the_reasons() {
+    let folder = search("[2048, 2049]", 1);
+    let output = search_limited(folder.path(), 1_000_000, &[]);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no trial ended with a value"), "{said}");
+    let (values, reasons) = ends(folder.path());
+    assert_eq!((values.len(), reasons.len()), (0, 2), "{reasons:?}");
+    assert!(reasons.iter().all(|reason| reason.contains("too little memory")), "{reasons:?}");
 }

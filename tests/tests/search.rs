@@ -175,6 +175,12 @@ fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
         ("study = \"\"", "a study cannot be called \"\""),
         ("heartbeat = 1e-9", "it must be from 0.1 to 3600 seconds"),
         ("early_stop = { patience = 0 }", "`search.early_stop.patience` is 0"),
+        ("objectives = \"f1\"", "a search has no objective \"f1\"; there are validation-loss"),
+        ("objectives = [\"parameters\"]", "the first objective of a search is"),
+        (
+            "objectives = [\"validation-loss\", \"parameters\"]\npruner = \"median\"",
+            "`search.pruner` is median; with several objectives no trial is given up early",
+        ),
     ] {
         check(&format!("[search]\n{setting}\n{}", space(rate)), &[expected]);
     }
@@ -425,4 +431,77 @@ pruner = "none"
     let in_turn = found("1");
     assert_eq!(in_turn.len(), 4);
     assert_eq!(found("3"), in_turn);
+}
+
+#[test]
+fn several_objectives_have_a_front_in_journal_page_and_files() {
+    let search = r#"
+[search]
+trials = 4
+sampler = "grid"
+objectives = ["validation-loss", "parameters"]
+[search.space]
+"model.bilstm-mae.hidden" = { choices = [2, 4, 6, 8] }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_done(&output);
+    assert_eq!(entries(folder, 0)[0]["directions"], serde_json::json!([1, 1]));
+    let named = entries(folder, 3).into_iter().find_map(|entry| {
+        entry["system_attr"].get("study:metric_names").cloned()
+    });
+    assert_eq!(named, Some(serde_json::json!(["validation loss", "parameters"])));
+    let ended = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
+    let ended: Vec<(u64, f64, f64)> = ended
+        .map(|entry| {
+            let value = |place: usize| entry["values"][place].as_f64().unwrap();
+            (entry["trial_id"].as_u64().unwrap(), value(0), value(1))
+        })
+        .collect();
+    assert_eq!(ended.len(), 4);
+    assert!(ended.iter().all(|(_, _, parameters)| *parameters > 100.0), "{ended:?}");
+    // The sizes differ, so a trial is beaten by one that is smaller and no worse.
+    let beaten = |own: &(u64, f64, f64)| ended.iter().any(|o| o.2 < own.2 && o.1 <= own.1);
+    let mut front: Vec<_> = ended.iter().filter(|own| !beaten(own)).collect();
+    front.sort_by(|a, b| a.1.total_cmp(&b.1));
+    for (number, ..) in &ended {
+        let on_front = front.iter().any(|own| own.0 == *number);
+        let file = folder.join(format!("runs/p.search/best-{number}.toml"));
+        assert_eq!(file.is_file(), on_front, "{number}: {front:?}");
+        let told = said(&output).contains(&format!("on the Pareto front: trial {number},"));
+        assert_eq!(told, on_front, "{}", said(&output));
+    }
+    let best = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
+    assert!(best.starts_with(&format!("# Trial {} of", front[0].0)), "{best}");
+    let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+    let numbers: Vec<String> = front.iter().map(|own| own.0.to_string()).collect();
+    let expected = format!("no other trial beats in all objectives: {}", numbers.join(", "));
+    assert!(summary.contains(&expected), "{summary}");
+    let page = std::fs::read_to_string(folder.join("runs/p.search/report.html")).unwrap();
+    assert!(page.contains("with the Pareto front"), "the page has no picture of it");
+    // It is not continued with one objective.
+    let one = ["search", "p.toml", "--set", "search.objectives=validation-loss"];
+    let output = firebox(folder, &one);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("directions"), "{}", errors(&output));
+}
+
+/// Each worker of an array concludes by itself: who comes second waits for the one that measures.
+#[test]
+fn searches_that_end_at_the_same_time_all_end_well() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    assert_done(&firebox(folder, &["search", "p.toml", "--set", "search.trials=1"]));
+    let journal = "runs/p.search/study.log";
+    let more = ["search", "--join", journal, "--set", "search.trials=6"];
+    let start = |_| {
+        let mut command = command(folder, &more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let all: Vec<_> = (0..4).map(start).collect();
+    for worker in all {
+        assert_done(&worker.wait_with_output().unwrap());
+    }
+    assert_eq!(values(folder).len(), 6);
 }

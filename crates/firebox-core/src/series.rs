@@ -210,6 +210,22 @@ impl SeriesSet {
         classes: Vec<String>,
         series: Vec<Series>,
     ) -> Result<Self, SeriesError> {
+        let set = Self::looked_at(channels, classes, series)?;
+        set.series.iter().try_for_each(|series| check_contents(series, &set.channels))?;
+        Ok(set)
+    }
+
+    /// The same for series whose times and values have been looked at by whoever made them: these are not read
+    /// again. What breaks the promises of [`Series::time`] and [`Series::values`] stays unseen.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new), but for the order of times and values that are not finite.
+    pub fn looked_at(
+        channels: Vec<Channel>,
+        classes: Vec<String>,
+        series: Vec<Series>,
+    ) -> Result<Self, SeriesError> {
         if channels.is_empty() {
             return Err(SeriesError::NoChannel);
         }
@@ -219,7 +235,8 @@ impl SeriesSet {
         if let Some(name) = duplicate(series.iter().map(|series| &series.name)) {
             return Err(SeriesError::DuplicateSeries(name.clone()));
         }
-        series.iter().try_for_each(|series| check(series, &channels, classes.len()))?;
+        let (width, labels) = (channels.len(), classes.len());
+        series.iter().try_for_each(|series| check_shape(series, width, labels))?;
         Ok(Self { channels, classes, series })
     }
 
@@ -292,25 +309,15 @@ fn duplicate<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> 
     names.into_iter().find(|name| !seen.insert(*name))
 }
 
-fn check(series: &Series, channels: &[Channel], classes: usize) -> Result<(), SeriesError> {
+/// Checks what can be told without reading times or values.
+fn check_shape(series: &Series, width: usize, classes: usize) -> Result<(), SeriesError> {
     let (name, steps) = (&series.name, series.len());
-    if series.values.len() != steps * channels.len() {
+    if series.values.len() != steps * width {
         return Err(SeriesError::Length {
             series: name.clone(),
             found: series.values.len(),
             steps,
-            channels: channels.len(),
-        });
-    }
-    if let Some(step) = series.time.windows(2).position(|pair| pair[0] >= pair[1]) {
-        return Err(SeriesError::TimeOrder { series: name.clone(), step: step + 1 });
-    }
-    if let Some(index) = series.values.iter().position(|value| !value.is_finite()) {
-        return Err(SeriesError::NotFinite {
-            series: name.clone(),
-            step: index / channels.len(),
-            channel: channels[index % channels.len()].name.clone(),
-            value: series.values[index],
+            channels: width,
         });
     }
     let mut end = 0;
@@ -329,6 +336,23 @@ fn check(series: &Series, channels: &[Channel], classes: usize) -> Result<(), Se
         }
     };
     if fits { Ok(()) } else { Err(SeriesError::Label { series: name.clone(), steps, classes }) }
+}
+
+/// Checks times and values.
+fn check_contents(series: &Series, channels: &[Channel]) -> Result<(), SeriesError> {
+    let name = &series.name;
+    if let Some(step) = series.time.windows(2).position(|pair| pair[0] >= pair[1]) {
+        return Err(SeriesError::TimeOrder { series: name.clone(), step: step + 1 });
+    }
+    if let Some(index) = series.values.iter().position(|value| !value.is_finite()) {
+        return Err(SeriesError::NotFinite {
+            series: name.clone(),
+            step: index / channels.len(),
+            channel: channels[index % channels.len()].name.clone(),
+            value: series.values[index],
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl DataConfig {
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// By the file's extension: `.csv`, `.tsv`, `.parquet`, `.pq`, `.arrow`, `.feather`, `.ipc`,
-    /// `.npy`, `.ts`, `.market.toml`, `.demand.toml` or `.clips.toml`.
+    /// `.npy`, `.ts`, `.market.toml`, `.demand.toml` or `.clips.toml`; and folders of converted samples.
     #[default]
     Auto,
     /// Text with a header line.
@@ -93,6 +93,8 @@ pub enum Format {
     Demand,
     /// Settings of generated clips: see [`ClipsConfig`](crate::ClipsConfig).
     Clips,
+    /// A folder that `firebox data convert` has made of arrays.
+    Samples,
 }
 
 impl Format {
@@ -130,6 +132,7 @@ impl Format {
             Self::Market => "market",
             Self::Demand => "demand",
             Self::Clips => "clips",
+            Self::Samples => "samples",
         }
     }
 }

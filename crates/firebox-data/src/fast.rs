@@ -4,35 +4,26 @@
 //! It finds out whether there is any other defect, and not which: as soon as anything is odd, all goes
 //! the long way, through [`clean`](crate::clean::clean), whose result for such series is the same.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::{Backing, Channel, Key, Role, Series, SeriesSet, StepLabels};
-use polars::prelude::*;
-use rayon::prelude::*;
-
 use crate::clean;
-use crate::frame::Reading;
+use crate::groups::{GroupRange, Groups};
 use crate::input::Input;
+use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::parts;
 use crate::plain::Mapped;
 use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 use crate::store::{About, Entry, LabelKind, Making};
 use crate::time::Zone;
+use crate::turns::in_turn;
 use crate::work::Work;
-use crate::{Checks, DataConfig, DataError, GapPolicy, Interval};
+use crate::{Checks, DataConfig, DataError, Format, GapPolicy, Interval};
+use firebox_core::{Backing, Channel, Key, Series, SeriesSet, StepLabels};
 
-/// Rows that one thread checks before it looks for more work: 512 KiB of four channels.
-const ROWS: usize = 1 << 14;
-/// Rows whose values the nearest cache holds while they are laid out column by column and looked at.
-const NEAR: usize = 512;
-/// Channels beyond which nobody counts: their differences are kept as the bits of a number.
-const MOST_CHANNELS: usize = 64;
-
-/// Rows of a part, which keep all threads busy; a second one is decoded meanwhile.
-const PART: usize = 1 << 19;
+/// Rows of a part of a Parquet file, at least: enough that asking for it costs little.
+const PART: usize = 1 << 17;
 
 /// Why the short way ends.
 pub(crate) enum Stop {
@@ -58,12 +49,24 @@ pub(crate) enum Sink<'a> {
     /// Into memory.
     Memory,
     /// Into the store, with no more than a part of them in memory.
-    Store { cache: &'a Path, key: Key, making: Option<Box<Making>>, buffer: Vec<f64> },
+    Store { cache: &'a Path, key: Key, making: Option<Box<Making>> },
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn store(cache: &'a Path, key: Key) -> Self {
-        Self::Store { cache, key, making: None, buffer: vec![] }
+        Self::Store { cache, key, making: None }
+    }
+
+    /// Puts rows into the store, if that is where they go.
+    fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
+        let Self::Store { cache, making, .. } = self else { return Ok(()) };
+        if making.is_none() {
+            *making = Some(Box::new(Making::begin(cache, width)?));
+        }
+        let making = known(making.as_mut())?;
+        making.values.push(values)?;
+        making.time.push(times)?;
+        Ok(())
     }
 }
 
@@ -77,20 +80,16 @@ pub(crate) fn read(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let mut read = Vec::with_capacity(inputs.len());
     let mut first = None;
-    // Beside the whole series in memory, a larger part does not matter, and each has its price.
-    let at_once = if matches!(sink, Sink::Memory) { PART } else { PART / 2 };
     for (index, input) in inputs.iter().enumerate() {
-        let mut short = None::<Short>;
-        parts::each(input, config, at_once, |table, rows| {
-            let reading = table.reading(zone);
-            let same = first.get_or_insert_with(|| reading.mapping.clone()) == reading.mapping;
-            if short.is_none() {
-                let rows = if matches!(sink, Sink::Memory) { rows } else { 0 };
-                short = Some(known(Short::new(&reading, rows).filter(|_| same))?);
-            }
-            known(short.as_mut())?.add(&reading, &mut sink)
-        })?;
-        read.push(known(short.and_then(Short::finish))?);
+        let same = |mapping: &Mapping| {
+            let same = first.get_or_insert_with(|| mapping.clone()) == mapping;
+            known(same.then_some(()))
+        };
+        let short = match input.format {
+            Format::Parquet => in_groups(input, config, zone, &mut sink, same)?,
+            _ => one_by_one(input, config, zone, &mut sink, same)?,
+        };
+        read.push(short);
         done(index + 1);
     }
     let mapping = known(first)?;
@@ -99,7 +98,7 @@ pub(crate) fn read(
     match sink {
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();
-            let set = SeriesSet::new(channels, vec![], series).map_err(DataError::from)?;
+            let set = SeriesSet::looked_at(channels, vec![], series).map_err(DataError::from)?;
             Ok((set, whole.checks))
         }
         Sink::Store { cache, key, making, .. } => {
@@ -111,121 +110,118 @@ pub(crate) fn read(
     }
 }
 
-/// A series as far as its rows have been added.
+/// A series, whose values and times are here if they stay in memory.
 struct Short {
-    /// Values and times that stay in memory.
     values: Vec<f64>,
     times: Vec<i64>,
-    /// Rows that are there.
-    rows: usize,
-    /// First value of each channel.
-    firsts: Vec<f64>,
-    /// Channels that have another value than their first, as bits.
-    varies: u64,
-    all: u64,
-    /// First and last time.
-    span: Option<[i64; 2]>,
-    interval: Option<i64>,
-    /// Whether every time lies as far behind the one before it as the second behind the first.
-    even: bool,
+    look: Look,
 }
 
-impl Short {
-    /// `rows` is how many there will be, if that is known.
-    fn new(reading: &Reading<'_>, rows: usize) -> Option<Self> {
-        let Mapping { time, series, label, channels, .. } = reading.mapping;
-        let alone = series.is_none() && label.is_none();
-        (alone && channels.len() <= MOST_CHANNELS).then(|| Self {
-            values: vec![0.0; rows * channels.len()],
-            times: Vec::with_capacity(if time.is_some() { rows } else { 0 }),
-            rows: 0,
-            firsts: vec![],
-            varies: 0,
-            all: u64::MAX >> (MOST_CHANNELS - channels.len()),
-            span: None,
-            interval: None,
-            even: true,
-        })
+/// Reads a file part by part, each on all processors.
+fn one_by_one(
+    input: &Input,
+    config: &DataConfig,
+    zone: &Zone,
+    sink: &mut Sink<'_>,
+    mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
+) -> Result<Short, Stop> {
+    let (mut values, mut times, mut look) = (vec![], vec![], None::<Look>);
+    parts::each(input, config, |table, expected| {
+        let reading = table.reading(zone);
+        same(reading.mapping)?;
+        let rows = look.as_ref().map_or(0, |look| look.rows);
+        let part = known(Part::of(&reading, rows))?;
+        let width = reading.mapping.channels.len();
+        let in_memory = matches!(sink, Sink::Memory);
+        let begin = if in_memory { rows * width } else { 0 };
+        if in_memory && values.is_empty() {
+            // Memory that is never touched costs nothing, and what grows is copied; without it, it grows.
+            let _ = values.try_reserve_exact(expected * width);
+            let _ = times.try_reserve_exact(expected);
+        }
+        values.resize(begin + part.times.len() * width, 0.0);
+        let seen = known(part.lay_out_in_parallel(&mut values[begin..]))?;
+        look = Some(known(Look::after(look.take(), seen))?);
+        if in_memory {
+            times.extend(part.times);
+            Ok(())
+        } else {
+            sink.store_rows(width, &values, &part.times)
+        }
+    })?;
+    if matches!(sink, Sink::Store { .. }) {
+        values = vec![];
     }
+    known(look.filter(Look::is_series)).map(|look| Short { values, times, look })
+}
 
-    /// Adds the rows of a table.
-    fn add(&mut self, reading: &Reading<'_>, sink: &mut Sink<'_>) -> Result<(), Stop> {
-        let Mapping { time, channels, .. } = reading.mapping;
-        let width = channels.len();
-        let columns: Vec<Pieces<'_>> = known(
-            channels
-                .iter()
-                .map(|channel| Pieces::of(reading.column(&channel.name).ok()?))
-                .collect::<Option<_>>(),
-        )?;
-        if self.firsts.is_empty() {
-            self.firsts = columns.iter().map(Pieces::first).collect();
-        }
-        let rows = reading.frame.height();
-        let times = match time {
-            Some(name) => known(reading.times(name).ok())?,
-            None => (self.rows as i64..(self.rows + rows) as i64).collect(),
-        };
-        known(self.follow(&times))?;
-        let bars = Bars::of(channels);
-        match sink {
-            Sink::Memory => {
-                let end = (self.rows + rows) * width;
-                self.values.resize(end.max(self.values.len()), 0.0);
-                let out = &mut self.values[self.rows * width..end];
-                self.varies |= known(interleave(&columns, &bars, &self.firsts, out))?;
-                // The first of a file of unknown length may be all of it.
-                match self.times.capacity() {
-                    0 => self.times = times,
-                    _ => self.times.extend(times),
-                }
-            }
-            Sink::Store { cache, making, buffer, .. } => {
-                buffer.resize(rows * width, 0.0);
-                self.varies |= known(interleave(&columns, &bars, &self.firsts, buffer))?;
-                if making.is_none() {
-                    *making = Some(Box::new(Making::begin(cache, width)?));
-                }
-                let making = known(making.as_mut())?;
-                making.values.push(buffer)?;
-                making.time.push(&times)?;
-            }
-        }
-        self.rows += rows;
+/// Reads a Parquet file, of which every processor takes some groups of rows from the disk to their place.
+fn in_groups(
+    input: &Input,
+    config: &DataConfig,
+    zone: &Zone,
+    sink: &mut Sink<'_>,
+    mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
+) -> Result<Short, Stop> {
+    let groups = known(Groups::open(input, config))?;
+    same(groups.mapping())?;
+    let (parts, threads) = (groups.parts(PART), rayon::current_num_threads());
+    let width = groups.mapping().channels.len();
+    // A file of few groups has work for all processors within each.
+    let by_columns = parts.len() < threads;
+    let look_at = |group: &GroupRange, out: &mut [f64]| {
+        let table = groups.part(group, by_columns)?;
+        let part = Part::of(&table.reading(zone), group.rows.start)?;
+        let look = part.lay_out(out)?;
+        Some((look, part.times))
+    };
+    let mut all = None;
+    let mut add = |look| -> Result<(), Stop> {
+        all = Some(known(Look::after(all.take(), look))?);
         Ok(())
-    }
-
-    /// Looks at the times that come next; none if they do not increase.
-    fn follow(&mut self, times: &[i64]) -> Option<()> {
-        let (first, last) = (*times.first()?, *times.last()?);
-        if self.interval.is_none() && times.len() > 1 && self.span.is_none() {
-            self.interval = Some(times[1].wrapping_sub(times[0]));
+    };
+    let (mut values, mut times) = (vec![], vec![]);
+    match sink {
+        Sink::Memory => {
+            (values, times) = (vec![0.0; groups.rows() * width], vec![0; groups.rows()]);
+            let places = places(&parts, width, &mut values, &mut times);
+            let work = |(group, values, times): (&GroupRange, &mut [f64], &mut [i64])| {
+                let (look, read) = known(look_at(group, values))?;
+                times.copy_from_slice(&read);
+                Ok(look)
+            };
+            in_turn(threads, places.into_iter(), work, add)?;
         }
-        if let Some([_, before]) = self.span {
-            let interval = *self.interval.get_or_insert(first.wrapping_sub(before));
-            self.even &= first.wrapping_sub(before) == interval;
-            (first > before).then_some(())?;
+        Sink::Store { .. } => {
+            let work = |group: &GroupRange| {
+                let mut values = vec![0.0; group.rows.len() * width];
+                let (look, times) = known(look_at(group, &mut values))?;
+                Ok((look, values, times))
+            };
+            let take = |(look, values, times): (Look, Vec<f64>, Vec<i64>)| {
+                add(look)?;
+                sink.store_rows(width, &values, &times)
+            };
+            in_turn(threads, parts.iter(), work, take)?;
         }
-        let interval = self.interval.unwrap_or(1);
-        let part = |start: usize| {
-            // Parts overlap by one step, so that no difference is left out.
-            let part = &times[start..(start + ROWS + 1).min(times.len())];
-            part.windows(2).fold((true, true), |(rising, even), pair| {
-                (rising & (pair[1] > pair[0]), even & (pair[1].wrapping_sub(pair[0]) == interval))
-            })
-        };
-        let both = |a: (bool, bool), b: (bool, bool)| (a.0 & b.0, a.1 & b.1);
-        let blocks = (0..times.len()).into_par_iter().step_by(ROWS);
-        let (rising, even) = blocks.map(part).reduce(|| (true, true), both);
-        self.even &= even;
-        self.span = Some([self.span.map_or(first, |[start, _]| start), last]);
-        rising.then_some(())
     }
+    known(all.filter(Look::is_series)).map(|look| Short { values, times, look })
+}
 
-    /// The series; none if it is too short or a channel is constant.
-    fn finish(self) -> Option<Self> {
-        (self.rows > 1 && self.varies == self.all).then_some(self)
-    }
+/// The place of each part among the values and times of all.
+fn places<'a>(
+    parts: &'a [GroupRange],
+    width: usize,
+    mut values: &'a mut [f64],
+    mut times: &'a mut [i64],
+) -> Vec<(&'a GroupRange, &'a mut [f64], &'a mut [i64])> {
+    let mut place = |part: &'a GroupRange| {
+        let rows = part.rows.len();
+        let own_values = values.split_off_mut(..rows * width).unwrap_or_default();
+        let own_times = times.split_off_mut(..rows).unwrap_or_default();
+        (part, own_values, own_times)
+    };
+    parts.iter().map(&mut place).collect()
 }
 
 /// Series with their entries in the store; those of the store have no values here.
@@ -245,9 +241,9 @@ fn finish(
     let names: std::collections::HashSet<String> = inputs.iter().map(Input::stem).collect();
     known((names.len() == inputs.len()).then_some(()))?;
     let declared = config.interval.map(Interval::microseconds);
-    let first = read.first().and_then(|short| short.interval);
+    let first = read.first().and_then(|short| short.look.interval);
     let timed = mapping.time.is_some();
-    let even = read.iter().all(|short| short.even && short.interval == first);
+    let even = read.iter().all(|short| short.look.even && short.look.interval == first);
     let contradicts = declared.is_some() && timed && declared != first;
     let mut works: Vec<Work> = inputs
         .iter()
@@ -261,12 +257,12 @@ fn finish(
     };
     for (work, short) in works.iter_mut().zip(&read) {
         if work.segments.is_empty() {
-            work.cut(vec![], short.rows);
+            work.cut(vec![], short.look.rows);
         }
         work.counts.segments = work.segments.len() as u64;
     }
     let findings = clean::findings(&works, &mapping.channels, &[], &config.checks);
-    let spans = read.iter().filter_map(|short| short.span);
+    let spans = read.iter().map(|short| short.look.span);
     let checks = Checks {
         time_column: mapping.time.clone(),
         label_like: mapping.label_like.clone(),
@@ -279,7 +275,8 @@ fn finish(
         let (name, origin, segments) = (work.raw.name, input.origin, work.segments);
         let labels = LabelKind::None;
         let (name_kept, kept) = (name.clone(), segments.clone());
-        let entry = Entry { name: name_kept, origin, steps: short.rows, segments: kept, labels };
+        let entry =
+            Entry { name: name_kept, origin, steps: short.look.rows, segments: kept, labels };
         let (time, values) = (short.times.into(), short.values.into());
         (Series { name, time, values, labels: StepLabels::None, segments, origin }, entry)
     });
@@ -295,10 +292,10 @@ fn work(input: &Input, short: &Short, channels: &[Channel]) -> Work {
         time: None,
         columns: vec![],
         labels: RawLabels::None,
-        pieces: vec![Piece { path, steps: short.rows, rows: Rows::From(1) }],
+        pieces: vec![Piece { path, steps: short.look.rows, rows: Rows::From(1) }],
     };
     let mut work = Work::new(raw, channels);
-    (work.counts.rows, work.counts.steps) = (short.rows as u64, short.rows as u64);
+    (work.counts.rows, work.counts.steps) = (short.look.rows as u64, short.look.rows as u64);
     work
 }
 
@@ -316,8 +313,8 @@ fn gaps(
     let mut start = 0;
     let times = read.iter().map(|short| match &stored {
         Some(stored) => {
-            start += short.rows;
-            &stored.all()[start - short.rows..start]
+            start += short.look.rows;
+            &stored.all()[start - short.look.rows..start]
         }
         None => &short.times[..],
     });
@@ -334,121 +331,15 @@ fn gaps(
     Ok(interval)
 }
 
-/// A column of f64 without a missing value, in the pieces that it was read in.
-struct Pieces<'a>(Vec<(usize, &'a [f64])>);
-
-impl<'a> Pieces<'a> {
-    fn of(column: &'a Column) -> Option<Self> {
-        let numbers = column.f64().ok().filter(|numbers| numbers.null_count() == 0)?;
-        let mut start = 0;
-        let pieces = numbers.downcast_iter().map(|chunk| {
-            let values = &chunk.values()[..];
-            start += values.len();
-            (start - values.len(), values)
-        });
-        Some(Self(pieces.collect()))
-    }
-
-    /// Calls `each` with the place and the values of what lies within these rows.
-    fn within(&self, rows: Range<usize>, mut each: impl FnMut(usize, &[f64])) {
-        let first = self.0.partition_point(|(start, values)| start + values.len() <= rows.start);
-        for (start, values) in &self.0[first..] {
-            let end = rows.end.min(start + values.len());
-            let begin = rows.start.max(*start);
-            if begin >= end {
-                break;
-            }
-            each(begin - rows.start, &values[begin - start..end - start]);
-        }
-    }
-
-    fn first(&self) -> f64 {
-        self.0.iter().find_map(|(_, values)| values.first()).copied().unwrap_or(f64::NAN)
-    }
-}
-
-/// Writes columns as rows and says which channels have another value than their first; none if a value
-/// does not fit f32, or a bar is out of order.
-fn interleave(
-    columns: &[Pieces<'_>],
-    bars: &Bars,
-    firsts: &[f64],
-    values: &mut [f64],
-) -> Option<u64> {
-    let width = columns.len();
-    let near = |start: usize, out: &mut [f64]| {
-        let rows = start..start + out.len() / width;
-        let (mut fits, mut varies) = (true, 0u64);
-        for (channel, (column, first)) in columns.iter().zip(firsts).enumerate() {
-            column.within(rows.clone(), |place, part| {
-                let out = out[place * width + channel..].iter_mut().step_by(width);
-                let (mut inside, mut other) = (true, false);
-                for (out, value) in out.zip(part) {
-                    *out = *value;
-                    inside &= value.abs() <= f64::from(f32::MAX);
-                    other |= value != first;
-                }
-                fits &= inside;
-                varies |= u64::from(other) << channel;
-            });
-        }
-        (fits && bars.in_order(out, width)).then_some(varies)
-    };
-    let blocks = values.par_chunks_mut(ROWS * width).enumerate();
-    let varies = blocks.map(|(block, out)| {
-        let parts = out.chunks_mut(NEAR * width).enumerate();
-        let parts = parts.map(|(part, out)| near(block * ROWS + part * NEAR, out));
-        parts.reduce(|a, b| Some(a? | b?)).unwrap_or(Some(0))
-    });
-    blocks_agree(varies)
-}
-
-/// What differs in any block; none if one is not in order.
-fn blocks_agree(blocks: impl ParallelIterator<Item = Option<u64>>) -> Option<u64> {
-    blocks.try_reduce(|| 0, |a, b| Some(a | b))
-}
-
-/// Where the prices of a bar stand, as far as their order is checked.
-struct Bars {
-    high: Option<(usize, Vec<usize>)>,
-    low: Option<(usize, Vec<usize>)>,
-}
-
-impl Bars {
-    fn of(channels: &[Channel]) -> Self {
-        let role = |role| channels.iter().position(|channel| channel.role == role);
-        // As in `Work::ohlc`: the other extreme counts only where nothing else can.
-        let beside = |this, other| {
-            let inner: Vec<usize> =
-                [Role::Open, Role::Close].into_iter().filter_map(role).collect();
-            let prices = if inner.is_empty() { role(other).into_iter().collect() } else { inner };
-            role(this).filter(|_| !prices.is_empty()).map(|extreme| (extreme, prices))
-        };
-        Self { high: beside(Role::High, Role::Low), low: beside(Role::Low, Role::High) }
-    }
-
-    /// Whether each high is at least, and each low at most, the prices beside it.
-    fn in_order(&self, rows: &[f64], width: usize) -> bool {
-        let mut right = true;
-        for row in rows.chunks_exact(width) {
-            if let Some((high, prices)) = &self.high {
-                prices.iter().for_each(|price| right &= row[*high] >= row[*price]);
-            }
-            if let Some((low, prices)) = &self.low {
-                prices.iter().for_each(|price| right &= row[*low] <= row[*price]);
-            }
-        }
-        right
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame;
     use crate::input::inputs;
+    use crate::look::ROWS;
     use crate::raw::Raw;
     use firebox_core::Stream;
+    use polars::prelude::*;
     use std::fmt::Write as _;
 
     /// Rows of bars; `edit` changes the fields of one.
@@ -543,17 +434,17 @@ mod tests {
     #[test]
     fn parts_of_a_parquet_file_are_put_together() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, bad: Option<usize>| {
-            let rows = 300_000;
+        let rows = 300_000;
+        let write = |name: &str, group: usize, edit: &dyn Fn(&mut [f64], &mut [i64])| {
             let mut close: Vec<f64> = (0..rows).map(|row| (row % 977) as f64).collect();
-            bad.iter().for_each(|row| close[*row] = f64::NAN);
-            let time: Vec<i64> = (0..rows as i64).map(|row| 1_700_000_000 + row * 60).collect();
+            let mut time: Vec<i64> = (0..rows as i64).map(|row| 1_700_000_000 + row * 60).collect();
+            edit(&mut close, &mut time);
             let columns =
                 vec![Column::new("time".into(), time), Column::new("close".into(), close)];
             let mut frame = DataFrame::new(rows, columns).unwrap();
             let path = folder.path().join(name);
             let file = std::fs::File::create(&path).unwrap();
-            ParquetWriter::new(file).with_row_group_size(Some(7000)).finish(&mut frame).unwrap();
+            ParquetWriter::new(file).with_row_group_size(Some(group)).finish(&mut frame).unwrap();
             path
         };
         let zone = Zone::named(None).unwrap();
@@ -569,7 +460,9 @@ mod tests {
             assert!(short == stored);
             short
         };
-        let (good, other) = (write("good.parquet", None), write("other.parquet", None));
+        let nothing = |_: &mut [f64], _: &mut [i64]| ();
+        let [good, other] =
+            ["good.parquet", "other.parquet"].map(|name| write(name, 7000, &nothing));
         let (set, checks) = read_all(&[&good]).unwrap();
         let values = &set.series()[0].values;
         assert!(values.iter().enumerate().all(|(row, value)| *value == (row % 977) as f64));
@@ -577,8 +470,17 @@ mod tests {
         let (two, checks) = read_all(&[&good, &other]).unwrap();
         assert_eq!((two.series().len(), checks.series, checks.rows), (2, 2, 600_000));
         assert_eq!(two.series()[1].values, two.series()[0].values);
-        let bad = write("bad.parquet", Some(299_999));
-        assert!(read_all(&[&bad]).is_none() && read_all(&[&good, &bad]).is_none());
+        // One group, whose columns are decoded at once.
+        let whole = write("whole.parquet", rows, &nothing);
+        let (one, _) = read_all(&[&whole]).unwrap();
+        assert_eq!(one.series()[0].values, set.series()[0].values);
+        // The last row; and the first of the second part, behind a time like it.
+        let second = PART.div_ceil(7000) * 7000;
+        let missing = write("missing.parquet", 7000, &|close, _| close[rows - 1] = f64::NAN);
+        let twice = write("twice.parquet", 7000, &|_, time| time[second] = time[second - 1]);
+        for bad in [missing, twice] {
+            assert!(read_all(&[&bad]).is_none() && read_all(&[&good, &bad]).is_none());
+        }
     }
 
     #[test]

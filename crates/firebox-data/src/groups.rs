@@ -1,4 +1,4 @@
-//! A Parquet file that is opened once and decoded some groups of rows at a time.
+//! A Parquet file that is opened once and decoded some groups of rows at a time, on any thread.
 //!
 //! What is wrong with a file is not said here: whoever finds it odd reads it again as a whole.
 
@@ -13,6 +13,13 @@ use crate::frame::{self, Table};
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::schema::Declared;
+
+/// Groups of rows, and the rows of the file that they are.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupRange {
+    pub(crate) groups: Range<usize>,
+    pub(crate) rows: Range<usize>,
+}
 
 /// An open file, with what its end says of its groups.
 pub(crate) struct Groups<'a> {
@@ -39,32 +46,43 @@ impl<'a> Groups<'a> {
         self.about.row_groups.iter().map(|group| group.num_rows()).sum()
     }
 
-    /// Ranges of rows that are whole groups, of at least `at_once` rows but for the last.
-    pub(crate) fn parts(&self, at_once: usize) -> Vec<Range<usize>> {
+    /// Which columns are what.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Groups of rows that follow on one another, of at least `at_once` rows together but for the last.
+    pub(crate) fn parts(&self, at_once: usize) -> Vec<GroupRange> {
         let mut parts = Vec::new();
-        let (mut start, mut end) = (0, 0);
-        for group in &self.about.row_groups {
-            end += group.num_rows();
-            if end - start >= at_once {
-                parts.push(start..end);
-                start = end;
+        let mut part = GroupRange { groups: 0..0, rows: 0..0 };
+        for (index, group) in self.about.row_groups.iter().enumerate() {
+            part.groups.end = index + 1;
+            part.rows.end += group.num_rows();
+            if part.rows.len() >= at_once {
+                let (groups, rows) = (index + 1..index + 1, part.rows.end..part.rows.end);
+                parts.push(std::mem::replace(&mut part, GroupRange { groups, rows }));
             }
         }
-        if start < end {
-            parts.push(start..end);
+        if !part.rows.is_empty() {
+            parts.push(part);
         }
         parts
     }
 
-    /// Decodes the columns in use of some rows; none if that fails.
-    pub(crate) fn part(&self, rows: &Range<usize>) -> Option<Table<'a>> {
+    /// Decodes the columns in use of some groups: on this thread, or by columns on all of polars' own. None if
+    /// that fails.
+    pub(crate) fn part(&self, part: &GroupRange, by_columns: bool) -> Option<Table<'a>> {
         let columns = self.mapping.used().map(str::to_owned).collect();
+        // A file that has these groups alone: polars would look at all others first.
+        let mut about = FileMetadata::clone(&self.about);
+        about.row_groups = self.about.row_groups.get(part.groups.clone())?.to_vec();
+        about.num_rows = part.rows.len();
+        let how = if by_columns { ParallelStrategy::Columns } else { ParallelStrategy::None };
         let mut reader = ParquetReader::new(self.file.try_clone().ok()?)
             .with_columns(Some(columns))
-            .with_slice(Some((rows.start, rows.len())))
-            .read_parallel(ParallelStrategy::RowGroups);
-        reader.set_metadata(Arc::clone(&self.about));
-        let frame = reader.finish().ok().filter(|frame| frame.height() == rows.len())?;
+            .read_parallel(how);
+        reader.set_metadata(Arc::new(about));
+        let frame = reader.finish().ok().filter(|frame| frame.height() == part.rows.len())?;
         Some(Table::of(self.input, self.config, frame, self.mapping.clone()))
     }
 }

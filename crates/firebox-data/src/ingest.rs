@@ -10,6 +10,7 @@ use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
+use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop};
 use crate::generated::settings;
@@ -104,7 +105,15 @@ pub fn ingest(
     }
     let made = |(set, checks)| Ingested { set: Arc::new(set), checks, key, reused: false };
     // What timeframes are made of is not what is stored.
-    if config.timeframes.is_none() {
+    if inputs[0].format == Format::Samples && config.timeframes.is_none() {
+        refuse_settings(config, Format::Samples)?;
+        let done = |done| progress(listener, done as u64, inputs.len() as u64);
+        match converted::store(&inputs, &config.columns.channels, cache, key, &done) {
+            Ok(found) => return Ok(made(found)),
+            Err(Stop::Odd) => {}
+            Err(Stop::Failed(error)) => return Err(error),
+        }
+    } else if config.timeframes.is_none() {
         let sink = Sink::store(cache, key);
         if let Some(found) = short_way(config, &inputs, sink, listener)? {
             return Ok(made(found));
@@ -325,7 +334,10 @@ fn together(
         all.add(raw?)?;
         progress(listener, done, inputs.len() as u64);
     }
-    if !matches!(inputs[0].format, Format::Ts | Format::Market | Format::Demand | Format::Clips) {
+    if !matches!(
+        inputs[0].format,
+        Format::Ts | Format::Market | Format::Demand | Format::Clips | Format::Samples
+    ) {
         all.sort_classes();
     }
     all.separate_names();
@@ -347,6 +359,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         Format::Market => settings::<MarketConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Demand => settings::<DemandConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Clips => settings::<ClipsConfig>(path, &bytes(path)?)?.raw(path, *origin),
+        Format::Samples => converted::raw(input, names),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::load(input, config)?.reading(zone).series()
         }
@@ -373,7 +386,7 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
-            matches!(format, Format::Ts | Format::Market | Format::Clips)
+            matches!(format, Format::Ts | Format::Market | Format::Clips | Format::Samples)
                 && columns.label.is_some(),
             "columns.label",
             "the classes are in the file itself",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use firebox_core::Origin;
 
+use crate::converted;
 use crate::error::nearest;
 use crate::{DataConfig, DataError, Format};
 
@@ -30,6 +31,11 @@ impl Input {
             }
             Format::Clips => {
                 name.strip_suffix(".clips.toml").or_else(|| name.strip_suffix(".toml"))
+            }
+            // The manifest stands for its folder.
+            Format::Samples => {
+                let folder = self.path.parent().and_then(Path::file_name).unwrap_or_default();
+                return folder.to_string_lossy().into_owned();
             }
             _ => name.rsplit_once('.').map(|(stem, _)| stem),
         };
@@ -83,6 +89,9 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         };
         return Ok(vec![(path.to_owned(), format)]);
     }
+    if matches!(declared, Format::Auto | Format::Samples) && converted::is_converted(path) {
+        return Ok(vec![(path.join(converted::MANIFEST), Format::Samples)]);
+    }
     let mut files = Vec::new();
     for entry in fs::read_dir(path).map_err(DataError::io("read the folder", path))? {
         let entry = entry.map_err(DataError::io("read the folder", path))?.path();
@@ -111,6 +120,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
             Format::Market => ".market.toml",
             Format::Demand => ".demand.toml",
             Format::Clips => ".clips.toml",
+            Format::Samples => "manifest.json of converted samples, which is no",
         };
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }

@@ -1,13 +1,12 @@
-//! Tables in parts of consecutive rows, for whoever wants no more than one of them in memory: groups of
-//! rows of a Parquet file, and blocks of lines of a CSV file. An Arrow file is one part.
+//! Tables in parts of consecutive rows, one after the other, for whoever wants no more than one of them in
+//! memory: blocks of lines of a CSV file. An Arrow file is one part; groups of rows of a Parquet file can be
+//! decoded in any order, see [`Groups`](crate::groups::Groups).
 
 use std::fs::File;
 use std::io::Read;
-use std::sync::mpsc::sync_channel;
 
 use crate::fast::Stop;
 use crate::frame::{self, Table};
-use crate::groups::Groups;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::{DataConfig, Format, csv};
@@ -15,17 +14,15 @@ use crate::{DataConfig, Format, csv};
 /// Bytes of a block of lines.
 const BLOCK: usize = 8 << 20;
 
-/// Calls `each` with every part, and with the rows of the whole file where they are known beforehand. Parts
-/// of a Parquet file have about `rows` rows; a larger group of rows is one part.
+/// Calls `each` with every part, and with the rows that the file will have had, as far as that can be guessed
+/// from what was read of it.
 /// Whatever is wrong with a part is found again on the long way, and told from there.
 pub(crate) fn each(
     input: &Input,
     config: &DataConfig,
-    rows: usize,
     each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     match input.format {
-        Format::Parquet => groups(input, config, rows, each),
         Format::Csv => blocks(input, config, BLOCK, each),
         _ => whole(input, config, each),
     }
@@ -41,30 +38,6 @@ fn whole(
     each(&table, rows)
 }
 
-/// Each part is decoded while the one before it is looked at.
-fn groups(
-    input: &Input,
-    config: &DataConfig,
-    at_once: usize,
-    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
-) -> Result<(), Stop> {
-    let groups = Groups::open(input, config).ok_or(Stop::Odd)?;
-    let (total, parts) = (groups.rows(), groups.parts(at_once));
-    std::thread::scope(|scope| {
-        // Without room in between: two parts are in memory, and no more.
-        let (decoded, ready) = sync_channel(0);
-        scope.spawn(move || {
-            for rows in &parts {
-                if decoded.send(groups.part(rows)).is_err() {
-                    // Nobody listens once anything was odd.
-                    return;
-                }
-            }
-        });
-        ready.iter().try_for_each(|part| each(&part.ok_or(Stop::Odd)?, total))
-    })
-}
-
 fn blocks(
     input: &Input,
     config: &DataConfig,
@@ -75,8 +48,11 @@ fn blocks(
     let names = csv::header(path, &config.csv).map_err(|_| Stop::Odd)?;
     let mapping = Mapping::new(path, &names, &config.columns).map_err(|_| Stop::Odd)?;
     let mut file = File::open(path).map_err(|_| Stop::Odd)?;
+    let bytes = file.metadata().map_or(0, |about| about.len());
     let mut block = Vec::new();
     let mut first = true;
+    // Rows, and the bytes that they took.
+    let mut done = [0, 0];
     loop {
         let wanted = (size - block.len().min(size)) as u64;
         let read = file.by_ref().take(wanted).read_to_end(&mut block).map_err(|_| Stop::Odd)?;
@@ -91,7 +67,9 @@ fn blocks(
             if !holds_all(&block[begin..end], frame.height()) {
                 return Err(Stop::Odd);
             }
-            each(&Table::of(input, config, frame, mapping.clone()), 0)?;
+            done = [done[0] + frame.height(), done[1] + end];
+            let table = Table::of(input, config, frame, mapping.clone());
+            each(&table, guess(done, bytes))?;
         }
         if (read as u64) < wanted {
             return Ok(());
@@ -99,6 +77,12 @@ fn blocks(
         first = false;
         block.drain(..end);
     }
+}
+
+/// Rows of a file of so many bytes, of which some of both are known; rather some too many.
+fn guess([rows, read]: [usize; 2], bytes: u64) -> usize {
+    let all = rows as f64 * (bytes as f64 / read as f64).max(1.0);
+    if read as u64 >= bytes { rows } else { (1.02 * all) as usize + 1 }
 }
 
 /// Whether so many rows may be all of these lines: polars drops those behind a quote that is never

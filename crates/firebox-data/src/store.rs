@@ -140,7 +140,9 @@ fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet,
             origin: entry.origin,
         });
     }
-    let set = SeriesSet::new(manifest.channels, manifest.classes, series)
+    // What was stored a moment ago had been looked at.
+    let of = if verify { SeriesSet::new } else { SeriesSet::looked_at };
+    let set = of(manifest.channels, manifest.classes, series)
         .map_err(|error| format!("its data breaks a promise: {error}"))?;
     [values.check(), time.check(), labels.map_or(Ok(()), |labels| labels.check())]
         .into_iter()

@@ -141,7 +141,7 @@ fn elsewhere(
     settings: &Attention,
 ) -> Tensor<3> {
     #[cfg(feature = "cube")]
-    if let Some(call) = gpu::call(&inputs.iter().collect::<Vec<_>>(), sizes, mask, settings) {
+    if let Some(call) = gpu::call(&inputs, sizes, mask, settings) {
         return gpu::attention(inputs, lengths, mask, call);
     }
     let width = sizes.heads * sizes.size;

@@ -113,8 +113,8 @@ pub use precision::{
 pub use prepared::{Prepared, Source, find_run};
 pub use pseudolabel::PseudolabelConfig;
 pub use search::{
-    Concurrent, Number, Objective, Patient, PrunerConfig, SamplerConfig, Search, SearchConfig,
-    SearchSource, Searched, SpaceEntry,
+    Concurrent, Number, Objective, Objectives, Patient, PrunerConfig, SamplerConfig, Search,
+    SearchConfig, SearchSource, Searched, SpaceEntry,
 };
 pub use stages::{Finished, Outcome};
 pub use text::TextConfig;
@@ -127,6 +127,7 @@ pub mod cache {
 
 /// What memory a run takes, for the allocator of a program.
 pub mod memory {
+    pub use crate::search::{NOTE_BYTES, Shortage, note_trials};
     pub use firebox_train::memory::{
         gave, held, is_in_step, limit_to, peak, ran_out, reset_peak, took,
     };

@@ -8,7 +8,7 @@ use crate::decimal::last_step;
 
 /// One of the values of a categorical parameter: what JSON calls a scalar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a choice is a number, true, false or a text")]
 pub enum Choice {
     /// `null`
     None,

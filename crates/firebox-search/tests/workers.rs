@@ -115,6 +115,40 @@ fn a_server_that_stays_away_is_an_error_and_nothing_is_lost() {
     assert_eq!(assert_each_ended_once(&again.trials().unwrap(), 20), 1);
 }
 
+/// The patience is one for all that a worker does then: its report, its trial's end, its sign of life.
+#[test]
+fn a_server_that_stays_away_is_waited_for_once_and_shortly_by_who_should_stop() {
+    let Some(mut redis) = Redis::start() else { return };
+    let address = redis.address();
+    let patience = Duration::from_secs(4);
+    let study = |options| {
+        let storage = Storage::redis(&address, patience).unwrap();
+        Study::join(&storage.into(), "branin", &[Direction::Minimize], options).unwrap()
+    };
+    let budget = Budget { trials: Some(20), ..Budget::default() };
+    let (first, stopped) = (study(options()), options());
+    let stop = std::sync::Arc::clone(&stopped.stop);
+    let second = study(stopped);
+    let mut away = Instant::now();
+    let error = first.optimize(&budget, |trial| {
+        if trial.number() == 2 {
+            redis.kill();
+            away = Instant::now();
+        }
+        quick(trial)
+    });
+    assert!(error.unwrap_err().to_string().contains("cannot be used"));
+    assert!(first.trials().is_err());
+    let waited = away.elapsed();
+    assert!(waited > patience / 2 && waited < 2 * patience, "{waited:?}");
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    let begin = Instant::now();
+    assert!(second.trials().is_err());
+    assert!(begin.elapsed() < patience - Duration::from_millis(500), "{:?}", begin.elapsed());
+    redis.again();
+    assert_eq!(first.trials().unwrap().len(), 3, "it answers again");
+}
+
 #[test]
 fn a_server_with_a_password_lets_in_who_has_it_and_nothing_shows_it() {
     let Some(redis) = Redis::start_with(Some("s3cret")) else { return };

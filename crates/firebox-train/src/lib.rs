@@ -15,6 +15,9 @@
 //! checkpoint in smaller parts. What the system's out-of-memory killer ends leaves no note: such a run is resumed as
 //! it was.
 //!
+//! On a GPU with kernels for AdamW ([`firebox_kernels::update_on_device`]) the host does not wait for a step
+//! before it begins the next: it reads the numbers of several at once.
+//!
 //! There is no printing here: what happens is told to a [`Listener`](firebox_core::Listener) and
 //! written to `history.jsonl` ([`History`]).
 //!
@@ -67,6 +70,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod ahead;
 mod average;
 mod checkpoint;
 mod classify;

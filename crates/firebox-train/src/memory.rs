@@ -49,6 +49,11 @@ pub fn limit_to(bytes: u64) {
     LIMIT.store(bytes, Relaxed);
 }
 
+/// What [`limit_to`] was told last; `None` if nothing.
+pub fn limit() -> Option<u64> {
+    Some(LIMIT.load(Relaxed)).filter(|limit| *limit < u64::MAX)
+}
+
 /// Bytes held now; `None` if no allocator counts them.
 pub fn held() -> Option<u64> {
     (PEAK.load(Relaxed) > 0).then(|| HELD.load(Relaxed))
@@ -192,7 +197,9 @@ mod tests {
         assert_eq!(peak(), Some(600));
         limit_to(650);
         assert!(took(50) && !took(100));
+        assert_eq!(limit(), Some(650));
         limit_to(u64::MAX);
+        assert_eq!(limit(), None);
         assert_eq!(held(), Some(750));
         gave(750);
     }

@@ -7,7 +7,9 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use firebox_kernels::{Clip, ParameterUpdate, StepState, update_parameters};
+use firebox_kernels::{
+    Clip, DeviceStep, ParameterUpdate, StepState, update_on_device, update_parameters,
+};
 use firebox_models::{Layout, MapParameter, layouts, map_parameters};
 
 use crate::config::TrainConfig;
@@ -105,14 +107,10 @@ impl OptimizerState {
         if state.found_infinite() {
             return false;
         }
-        let mut taken = Take { optimizer: self, gradients, updates: vec![] };
-        // The clone and the old model share all tensors until both are gone: then what was taken
-        // is held here alone.
-        *model = map_parameters(model.clone(), &mut taken);
-        let updates = taken.updates;
-        let updates = update_parameters(&self.config.rule(), by.clip, &state, updates);
-        let mut put = Put { optimizer: self, gradients, updates: updates.into_iter() };
-        *model = map_parameters(model.clone(), &mut put);
+        let rule = self.config.rule();
+        self.update(model, gradients, |updates| {
+            ((), update_parameters(&rule, by.clip, &state, updates))
+        });
         for (index, moments) in self.moments.iter_mut().enumerate() {
             if let (Some(moments), None) = (moments, gradients.get(index)) {
                 moments.missed += 1;
@@ -120,6 +118,44 @@ impl OptimizerState {
         }
         self.updates += 1;
         true
+    }
+
+    /// Whether every parameter with moments has a gradient, and no other: then a step changes nothing that
+    /// the host counts but the updates.
+    pub(crate) fn is_steady(&self, gradients: &Gradients) -> bool {
+        let mut moments = self.moments.iter().enumerate();
+        let some = self.moments.iter().any(Option::is_some);
+        some && moments.all(|(index, own)| own.is_some() == gradients.get(index).is_some())
+    }
+
+    /// [`step`](Self::step) by a state on the device, of gradients that [are steady](Self::is_steady). The
+    /// update is counted there; here it is counted by whoever reads whether it was applied.
+    pub(crate) fn step_on_device<M: Module>(
+        &mut self,
+        model: &mut M,
+        gradients: &Gradients,
+        clip: Clip,
+        state: DeviceStep,
+    ) -> DeviceStep {
+        let rule = self.config.rule();
+        self.update(model, gradients, |updates| update_on_device(&rule, clip, state, updates))
+    }
+
+    /// Updates the parameters that have a gradient.
+    fn update<M: Module, T>(
+        &mut self,
+        model: &mut M,
+        gradients: &Gradients,
+        update: impl FnOnce(Vec<ParameterUpdate>) -> (T, Vec<ParameterUpdate>),
+    ) -> T {
+        let mut taken = Take { optimizer: self, gradients, updates: vec![] };
+        // The clone and the old model share all tensors until both are gone: then what was taken
+        // is held here alone.
+        *model = map_parameters(model.clone(), &mut taken);
+        let (result, updates) = update(taken.updates);
+        let mut put = Put { optimizer: self, gradients, updates: updates.into_iter() };
+        *model = map_parameters(model.clone(), &mut put);
+        result
     }
 
     fn take(

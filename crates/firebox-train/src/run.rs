@@ -42,7 +42,8 @@ pub struct Run<'a> {
     pub stop: &'a AtomicBool,
     /// What a person asks meanwhile; answered between two steps.
     pub requests: &'a Requests,
-    /// Receives steps, epochs, checkpoints and warnings, some of them from another thread.
+    /// Receives steps, epochs, checkpoints and warnings, some of them from another thread. On a GPU with
+    /// kernels for the optimizer, several steps at once, up to a quarter of a second late.
     pub listener: &'a dyn Listener,
 }
 

@@ -4,7 +4,6 @@
 //! one of the seed and the epoch, so a run that goes on from a checkpoint takes the same steps as
 //! one that was never stopped.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -13,12 +12,12 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_core::{Event, Request, Stream};
-use firebox_kernels::SquaredNorm;
 use firebox_loader::{Batches, HeldOutLoader, Position};
 use firebox_models::{Loss, layouts};
 use tracing::info_span;
 
 use crate::TrainError;
+use crate::ahead::{Ahead, Taken};
 use crate::average::Average;
 use crate::checkpoint::{
     Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
@@ -114,7 +113,10 @@ where
     read_back(model, summary, run.folder, config)
 }
 
+mod reading;
 mod saving;
+
+use reading::{Numbers, read};
 
 /// Time between two looks whether a pause is over.
 const PAUSED: Duration = Duration::from_millis(20);
@@ -138,6 +140,8 @@ struct Session<'a, M> {
     held: Option<Job>,
     data_time: Duration,
     times: Times,
+    /// Steps that nobody has read yet, where the device can go ahead.
+    ahead: Option<Ahead>,
     /// In how many parts each batch is computed, for want of memory.
     divisions: Divisions,
     /// Where this process would note that it had too little.
@@ -150,12 +154,12 @@ struct Session<'a, M> {
 
 /// What one optimizer step computed.
 struct Step {
-    loss: f64,
-    parts: BTreeMap<String, f64>,
+    losses: Vec<Loss>,
     gradients: Gradients,
-    /// Factor on the gradients: the loss scale, and what averages an accumulation.
-    scale: f64,
-    squared_norm: f64,
+    /// Factor on the gradients besides the loss scale: what averages an accumulation.
+    factor: f64,
+    /// `None`: nobody waits for them.
+    numbers: Option<Numbers>,
     weight: f64,
     samples: u64,
     batches: u64,
@@ -202,8 +206,7 @@ impl<M: Module> Session<'_, M> {
                             None => loader = data.train.epoch(self.state.position),
                         }
                     };
-                    let rate = self.learning_rate(self.state.updates(), total, per_epoch);
-                    self.apply(step, rate, start)?;
+                    self.apply(step, [total, per_epoch], start)?;
                     self.watch.end();
                     drop(span);
                     let done = self.state.step;
@@ -213,6 +216,9 @@ impl<M: Module> Session<'_, M> {
                         total,
                         unit: "steps".to_owned(),
                     });
+                    if self.ahead.as_ref().is_some_and(Ahead::is_due) || run.requests.is_paused() {
+                        self.settle()?;
+                    }
                     saver.check()?;
                     let closing = self.state.position.batch >= batches || done >= total;
                     if !closing && self.save_is_due() {
@@ -224,6 +230,7 @@ impl<M: Module> Session<'_, M> {
                     }
                 }
             }
+            self.settle()?;
             let last_epoch = self.state.step >= total;
             let due = (self.state.epochs + 1).is_multiple_of(config.validate_every) || last_epoch;
             let validation = match data.validation.filter(|_| due) {
@@ -237,7 +244,8 @@ impl<M: Module> Session<'_, M> {
                 Some(_) => validation,
                 None => Some(self.state.running.value()),
             };
-            let rate = self.learning_rate(self.state.updates().saturating_sub(1), total, per_epoch);
+            let updates = self.state.updates().saturating_sub(1);
+            let rate = self.learning_rate(updates, [total, per_epoch]);
             self.close_epoch(validation, watched, rate, epoch_start.elapsed())?;
             let finished = self.state.step >= total || self.stops_early();
             self.save_epoch(saver, watched, finished)?;
@@ -280,8 +288,8 @@ impl<M: Module> Session<'_, M> {
         Ok(None)
     }
 
-    /// Loss and gradients of the next `group` batches, each in `parts`, the gradients times
-    /// [`Step::scale`].
+    /// Loss and gradients of the next `group` batches, each in `parts`, the gradients times the loss scale
+    /// and [`Step::factor`].
     fn compute<O: Objective<M>>(
         &mut self,
         objective: &O,
@@ -292,6 +300,7 @@ impl<M: Module> Session<'_, M> {
         let [masks, dropout] = ["masks", "dropout"]
             .map(|purpose| Stream::new(self.run.seed, purpose).substream(self.state.step));
         let scale = self.state.scaler.scale;
+        let scale_there = self.ahead.as_ref().and_then(Ahead::scale).map(Tensor::from_inner);
         let (mut gradients, mut first, mut losses) = (Gradients::default(), None, vec![]);
         let (mut samples, mut wait) = (0, Duration::ZERO);
         for micro in 0..group {
@@ -316,7 +325,11 @@ impl<M: Module> Session<'_, M> {
                 // A batch with nothing to learn from has no gradient.
                 if weight > 0.0 {
                     let _backward = info_span!("backward").entered();
-                    let value = if scale == 1.0 { value } else { value * scale };
+                    let value = match &scale_there {
+                        Some(scale) => value * scale.clone(),
+                        None if scale == 1.0 => value,
+                        None => value * scale,
+                    };
                     let taken = Gradients::take(&self.model, value.backward());
                     match first {
                         None => (gradients, first) = (taken, Some(weight)),
@@ -329,38 +342,48 @@ impl<M: Module> Session<'_, M> {
             self.times.computing += computing.elapsed();
         }
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
-        let scale = scale * first.map_or(1.0, |first| weight / first);
-        // On a GPU, the host waits here for all that it has asked for above.
-        let (read_back, reading) = (info_span!("read back"), Instant::now());
-        let (loss, parts, squared_norm) =
-            read_back.in_scope(|| read(&losses, weight, &gradients))?;
-        self.times.reading_back += reading.elapsed();
+        let factor = first.map_or(1.0, |first| weight / first);
+        let updates = self.optimizer.updates;
+        let numbers = match &self.ahead {
+            Some(ahead) if self.optimizer.is_steady(&gradients) && ahead.counts(updates) => None,
+            _ => {
+                // On a GPU, the host waits here for all that it has asked for above.
+                let (_read_back, reading) = (info_span!("read back").entered(), Instant::now());
+                let numbers = read(&losses, weight, &gradients)?;
+                self.times.reading_back += reading.elapsed();
+                Some(numbers)
+            }
+        };
         let batches = group;
-        Ok(Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait })
+        Ok(Step { losses, gradients, factor, numbers, weight, samples, batches, wait })
     }
 
-    /// Takes the step, or deals with one that is not finite, and writes it down.
-    fn apply(&mut self, step: Step, rate: f64, start: Instant) -> Result<(), TrainError> {
-        let Step { loss, parts, gradients, scale, squared_norm, weight, samples, batches, wait } =
-            step;
-        let norm = squared_norm.sqrt() / scale;
-        let finite = loss.is_finite() && squared_norm.is_finite();
-        let epoch = self.state.position.epoch + 1;
+    /// Takes the step if it is finite, and writes it down; or leaves both to the device.
+    fn apply(&mut self, step: Step, of: [u64; 2], start: Instant) -> Result<(), TrainError> {
+        let Step { losses, gradients, factor, numbers, weight, samples, batches, wait } = step;
+        if numbers.is_some() {
+            self.settle()?;
+        }
+        let updates = self.state.updates();
         self.state.step += 1;
         self.state.position.batch += batches;
         self.state.counts.samples += samples;
         self.data_time += wait;
-        if finite {
-            self.state.counts.non_finite_in_a_row = 0;
-            self.state.running.add(loss, weight);
-            // A batch with nothing to learn from says nothing about the weights.
-            if weight > 0.0 {
-                self.safe.prove(&mut self.state.rollback);
-            }
+        let (step, epoch) = (self.state.step, self.state.position.epoch + 1);
+        let taken = Taken { step, epoch, factor, weight, samples, wait };
+        let Some(numbers) = numbers else {
+            let unread = self.ahead.as_ref().map_or(0, Ahead::len) as u64;
+            let rates = updates.saturating_sub(unread)..=updates;
+            let rates = rates.map(|updates| self.learning_rate(updates, of)).collect();
+            self.go_ahead(taken, losses, &gradients, rates, start);
+            return Ok(());
+        };
+        let learning_rate = self.learning_rate(updates, of);
+        if numbers.are_finite() {
             let _optimizer = info_span!("optimizer").entered();
-            let updating = Instant::now();
-            let clip = self.config.clipping();
-            let by = UpdateBy { learning_rate: rate, clip, scale, squared_norm };
+            let (updating, clip) = (Instant::now(), self.config.clipping());
+            let scale = self.state.scaler.scale * factor;
+            let by = UpdateBy { learning_rate, clip, scale, squared_norm: numbers.squared_norm };
             self.optimizer.step(&mut self.model, &gradients, by);
             let average = self.config.average.as_ref();
             if let Some(average) = average.filter(|own| own.takes(epoch - 1, self.state.updates()))
@@ -368,51 +391,80 @@ impl<M: Module> Session<'_, M> {
                 self.average.update(&self.model, average);
             }
             self.times.computing += updating.elapsed();
+        }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.forget();
+        }
+        self.write_down(taken, numbers, learning_rate, start.elapsed())
+    }
+
+    /// Counts a step and writes it down, and deals with one that is not finite.
+    fn write_down(
+        &mut self,
+        taken: Taken,
+        numbers: Numbers,
+        learning_rate: f64,
+        time: Duration,
+    ) -> Result<(), TrainError> {
+        let Taken { step, epoch, factor, weight, samples, wait } = taken;
+        let finite = numbers.are_finite();
+        let Numbers { loss, parts, squared_norm } = numbers;
+        if finite {
+            self.state.counts.non_finite_in_a_row = 0;
+            self.state.running.add(loss, weight);
+            // A batch with nothing to learn from says nothing about the weights.
+            if weight > 0.0 {
+                self.safe.prove(&mut self.state.rollback);
+            }
         } else {
             self.state.counts.skipped += 1;
         }
-        let used = self.state.scaler.scale;
-        let overflow = self.rescale(!squared_norm.is_finite());
+        let loss_scale = self.state.scaler.scale;
+        let norm = squared_norm.sqrt() / (loss_scale * factor);
+        let overflow = self.rescale(step, !squared_norm.is_finite());
         let record = StepRecord {
-            step: self.state.step,
+            step,
             epoch,
             loss,
             parts,
-            learning_rate: rate,
+            learning_rate,
             gradient_norm: norm,
-            loss_scale: used,
+            loss_scale,
             samples,
             skipped: !finite,
-            milliseconds: start.elapsed().as_secs_f64() * 1e3,
+            milliseconds: time.as_secs_f64() * 1e3,
             data_milliseconds: wait.as_secs_f64() * 1e3,
         };
         self.run.listener.on(&record.event());
         self.log.step(record)?;
-        self.times.step(start.elapsed());
+        self.times.step(time);
         // A smaller scale may avoid an overflow of the gradients, and nothing else.
         if finite || (overflow && loss.is_finite()) {
             return Ok(());
         }
         self.state.counts.non_finite_in_a_row += 1;
-        self.non_finite(loss, norm)
+        self.non_finite([step, epoch], loss, norm)
     }
 
     /// Moves the loss scale after a step. Returns whether the step was an overflow that the new
     /// scale may avoid.
-    fn rescale(&mut self, found_infinite: bool) -> bool {
+    fn rescale(&mut self, step: u64, found_infinite: bool) -> bool {
         let before = self.state.scaler.scale;
         let overflow = self.state.scaler.update(&self.config.loss_scale, found_infinite);
         let Scaler { scale, overflows, .. } = self.state.scaler;
         if scale != before {
-            let step = self.state.step;
             self.run.listener.on(&Event::LossScale { step, before, scale, overflows });
         }
         overflow
     }
 
     /// After a step that was not finite and changed nothing.
-    fn non_finite(&mut self, loss: f64, norm: f64) -> Result<(), TrainError> {
-        let (step, epoch) = (self.state.step, self.state.position.epoch + 1);
+    fn non_finite(
+        &mut self,
+        [step, epoch]: [u64; 2],
+        loss: f64,
+        norm: f64,
+    ) -> Result<(), TrainError> {
         let count = self.state.counts.non_finite_in_a_row;
         let what = format!("step {step} has the loss {loss} and the gradient norm {norm}");
         let message = match self.config.non_finite {
@@ -456,8 +508,7 @@ impl<M: Module> Session<'_, M> {
             }
             let loss = objective.loss(&model, &batch?, Streams { samples, dropout: None });
             let weight = loss.weight;
-            let (value, _, _) = read(&[loss], weight, &Gradients::default())?;
-            mean.add(value, weight);
+            mean.add(read(&[loss], weight, &Gradients::default())?.loss, weight);
         }
         Ok(Some(mean.value()))
     }
@@ -498,7 +549,8 @@ impl<M: Module> Session<'_, M> {
         self.log.epoch(record)
     }
 
-    fn learning_rate(&self, step: u64, total: u64, per_epoch: u64) -> f64 {
+    /// After so many updates, of a run of so many steps in all and in an epoch.
+    fn learning_rate(&self, step: u64, [total, per_epoch]: [u64; 2]) -> f64 {
         let (config, at) = (self.config, Progress { step, total, per_epoch });
         config.schedule.learning_rate(config.learning_rate(), at, &self.state.plateau)
     }
@@ -544,40 +596,6 @@ impl<M: Module> Session<'_, M> {
     }
 }
 
-/// Reads losses and squared gradient norms from the device, all at once: the loss by weight, its
-/// parts, and the squared global norm.
-fn read(
-    losses: &[Loss],
-    weight: f64,
-    gradients: &Gradients,
-) -> Result<(f64, BTreeMap<String, f64>, f64), TrainError> {
-    let (known, pending) = match gradients.squared_norm() {
-        SquaredNorm::Known(squared) => (squared, vec![]),
-        SquaredNorm::Pending(parts) => (0.0, parts),
-    };
-    let scalars: Vec<Tensor<1>> = losses
-        .iter()
-        .flat_map(|loss| {
-            std::iter::once(&loss.value).chain(loss.parts.iter().map(|(_, part)| part)).cloned()
-        })
-        .chain(pending)
-        .collect();
-    let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
-    let data = Tensor::cat(scalars, 0).try_into_data().map_err(|error| device(&error))?;
-    let values = data.try_into_vec::<f32>().map_err(|error| device(&error))?;
-    let (mut loss, mut parts) = (0.0, BTreeMap::new());
-    let mut rest = values.iter();
-    for one in losses {
-        let share = if weight > 0.0 { one.weight / weight } else { 0.0 };
-        let mut next = || rest.next().map_or(f64::NAN, |value| f64::from(*value) * share);
-        loss += next();
-        for (name, _) in &one.parts {
-            *parts.entry((*name).to_owned()).or_insert(0.0) += next();
-        }
-    }
-    Ok((loss, parts, known + rest.map(|square| f64::from(*square)).sum::<f64>()))
-}
-
 impl<'a, M: Module> Session<'a, M> {
     /// A new run, or the newest whole checkpoint of the one in the folder.
     fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
@@ -617,6 +635,7 @@ impl<'a, M: Module> Session<'a, M> {
         let Some(log) = Log::open(run.folder, state.history_bytes)? else {
             return Err(TrainError::Exists(run.folder.to_owned()));
         };
+        let ahead = Ahead::new(&model, config);
         let mut session = Self {
             config,
             run,
@@ -631,6 +650,7 @@ impl<'a, M: Module> Session<'a, M> {
             safe: Safe::default(),
             data_time: Duration::ZERO,
             times: Times::default(),
+            ahead,
             divisions,
             watch,
             samples: 0,

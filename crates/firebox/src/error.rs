@@ -3,6 +3,7 @@
 use firebox_pipeline::{ConvertError, PipelineError};
 
 use crate::output::OutputError;
+use crate::search::Fruitless;
 use crate::terminal::{LogFormat, write_line};
 
 /// Prints the error and its causes: each on a line of its own, or all of it as one JSON object.
@@ -54,7 +55,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<PipelineError>() {
         Some(error) if !error.is_bad_input() => 1,
         _ if error.downcast_ref::<ConvertError>().is_some_and(|error| !error.is_bad_input()) => 1,
-        _ if error.is::<OutputError>() => 1,
+        _ if error.is::<OutputError>() || error.is::<Fruitless>() => 1,
         _ => 2,
     }
 }

@@ -1,6 +1,6 @@
-//! The program's allocator: mimalloc, which counts what it gives, and which in a run begins the
-//! program anew when a training step has too little memory. What the run does then, in smaller parts,
-//! is decided in firebox-train.
+//! The program's allocator: mimalloc, which counts what it gives, and which begins the program anew when
+//! a training step of a run, or a trial of a search, has too little memory. What a run does then, in
+//! smaller parts, is decided in firebox-train; what becomes of trials, in firebox-pipeline.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -91,16 +91,18 @@ fn begin_anew(_: usize) {}
 #[cfg(unix)]
 use restart::begin_anew;
 #[cfg(unix)]
-pub(crate) use restart::begin_anew_without;
+pub(crate) use restart::{begin_anew_without, begin_worker_anew};
 
 /// Beginning the program anew, from within an allocation that failed: with what was prepared while
 /// there was memory.
 #[cfg(unix)]
 mod restart {
-    use std::ffi::{CString, c_char, c_int};
+    use std::ffi::{CString, OsString, c_char, c_int};
     use std::os::unix::ffi::OsStringExt;
     use std::path::Path;
-    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+    use std::sync::{Arc, OnceLock};
+    use std::time::Duration;
 
     use firebox_pipeline::memory;
 
@@ -109,47 +111,123 @@ mod restart {
     /// a word.
     const SHARE_OF_GROUP: f64 = 0.85;
 
+    /// Strings that are never freed, and a null at the end.
+    struct Strings(Vec<*const c_char>);
+
     struct Anew {
         program: CString,
-        /// Pointers into strings that are never freed, and a null at the end.
-        arguments: Vec<*const c_char>,
+        arguments: Strings,
+        environment: Strings,
+        /// Of a search.
+        worker: Option<Worker>,
     }
 
-    // SAFETY: the pointers lead to strings that are never freed nor changed.
-    unsafe impl Send for Anew {}
+    struct Worker {
+        /// The argument with the trials in hand, from its value on.
+        note: &'static [AtomicU8],
+        /// Whether it was asked to stop.
+        stop: Arc<AtomicBool>,
+    }
+
+    // SAFETY: the pointers lead to strings that are never freed, and changed through atomics alone.
+    unsafe impl Send for Strings {}
     // SAFETY: as above.
-    unsafe impl Sync for Anew {}
+    unsafe impl Sync for Strings {}
 
     static ANEW: OnceLock<Anew> = OnceLock::new();
+    /// Whether a thread is about to begin anew.
+    static BEGINS: AtomicBool = AtomicBool::new(false);
+
+    impl Strings {
+        /// `None` if one of them has a zero within.
+        fn of(texts: impl Iterator<Item = OsString>) -> Option<Self> {
+            let texts: Result<Vec<CString>, _> =
+                texts.map(|text| CString::new(text.into_vec())).collect();
+            let pointers = texts.ok()?.into_iter().map(|text| text.into_raw().cast_const());
+            Some(Self(pointers.chain([std::ptr::null()]).collect()))
+        }
+    }
 
     /// From now on, a training step without memory begins the program anew with the same arguments.
     /// Where its control group has a limit, a step that comes near it counts as one without memory.
     pub(crate) fn begin_anew_without() {
+        let environment = variables(std::env::vars_os());
+        prepare(Strings::of(std::env::args_os()), Strings::of(environment), None);
+    }
+
+    /// From now on, a trial without memory begins the program anew with these arguments, this variable
+    /// beside those that there are, and at the end an argument of this name with a
+    /// [`memory::Shortage`]. `stop` says whether the worker was asked to stop.
+    pub(crate) fn begin_worker_anew(
+        arguments: Vec<OsString>,
+        variable: (OsString, OsString),
+        name: &str,
+        stop: &Arc<AtomicBool>,
+    ) {
+        let Some(mut arguments) = Strings::of(arguments.into_iter()) else { return };
+        let head = format!("{name}=");
+        let room = std::iter::repeat_n(0, memory::NOTE_BYTES);
+        let text = head.bytes().chain(room).map(AtomicU8::new).collect::<Vec<_>>();
+        let text: &'static [AtomicU8] = text.leak();
+        let end = arguments.0.len().saturating_sub(1);
+        arguments.0.insert(end, text.as_ptr().cast());
+        let others = std::env::vars_os().filter(|(name, _)| *name != variable.0);
+        let environment = variables(others.chain([variable.clone()]));
+        let worker = Worker { note: &text[head.len()..], stop: Arc::clone(stop) };
+        prepare(Some(arguments), Strings::of(environment), Some(worker));
+    }
+
+    fn variables(
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> impl Iterator<Item = OsString> {
+        variables.map(|(mut variable, value)| {
+            variable.push("=");
+            variable.push(value);
+            variable
+        })
+    }
+
+    fn prepare(arguments: Option<Strings>, environment: Option<Strings>, worker: Option<Worker>) {
         let Ok(program) = std::env::current_exe() else { return };
         let Ok(program) = CString::new(program.into_os_string().into_vec()) else { return };
-        let arguments: Result<Vec<CString>, _> =
-            std::env::args_os().map(|argument| CString::new(argument.into_vec())).collect();
-        let Ok(arguments) = arguments else { return };
-        let pointers = arguments.into_iter().map(|argument| argument.into_raw().cast_const());
-        let arguments = pointers.chain([std::ptr::null()]).collect();
+        let (Some(arguments), Some(environment)) = (arguments, environment) else { return };
         if let Some(limit) = limit_of_group() {
             memory::limit_to((limit as f64 * SHARE_OF_GROUP) as u64);
         }
-        let _ = ANEW.set(Anew { program, arguments });
+        let _ = ANEW.set(Anew { program, arguments, environment, worker });
     }
 
-    /// Notes the step in hand and begins anew, if there is one; else returns.
+    /// Notes the step or the trials in hand and begins anew, if there are any; else returns.
     pub(super) fn begin_anew(bytes: usize) {
         unsafe extern "C" {
-            fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+            fn execve(
+                path: *const c_char,
+                arguments: *const *const c_char,
+                environment: *const *const c_char,
+            ) -> c_int;
         }
-        let Some(anew) = ANEW.get().filter(|_| memory::is_in_step()) else { return };
-        if memory::ran_out(bytes) {
-            // SAFETY: a string and a list of strings, each with its end, that outlive the call. It
+        let Some(anew) = ANEW.get() else { return };
+        if anew.worker.is_none() && !memory::is_in_step() {
+            return;
+        }
+        // One writes the note; the others end with this process, or go on when it could not be left.
+        while BEGINS.swap(true, Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let noted = match &anew.worker {
+            None => memory::ran_out(bytes),
+            Some(worker) => {
+                memory::note_trials(bytes, worker.stop.load(Ordering::SeqCst), worker.note)
+            }
+        };
+        if noted {
+            let (arguments, environment) = (anew.arguments.0.as_ptr(), anew.environment.0.as_ptr());
+            // SAFETY: a string and lists of strings, each with its end, that outlive the call. It
             // allocates nothing in this process, and returns only if it fails: the caller then goes
             // on as if it were not here.
-            unsafe { execv(anew.program.as_ptr(), anew.arguments.as_ptr()) };
+            unsafe { execve(anew.program.as_ptr(), arguments, environment) };
         }
+        BEGINS.store(false, Ordering::SeqCst);
     }
 
     /// The smallest limit on the memory of this process's control group and those around it, in bytes.

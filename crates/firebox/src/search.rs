@@ -3,14 +3,16 @@
 //! What a trial is and how a study is kept is in the libraries. Here processes are started and
 //! stopped.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
+use firebox_pipeline::memory::Shortage;
 use firebox_pipeline::{Search, SearchSource, Searched};
 
 use crate::output::say;
@@ -22,6 +24,15 @@ use crate::{Layers, STOPPING, device, environment, stop_on_signal};
 const ADDRESS: &str = "FIREBOX_SEARCH_ADDRESS";
 /// Time between two looks at the workers.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// A search that found nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fruitless {
+    #[error("every worker failed; see what they said above")]
+    Workers,
+    #[error("no trial ended with a value; {} has the reasons", .0.display())]
+    Trials(PathBuf),
+}
 
 #[derive(Args)]
 pub(crate) struct SearchFlags {
@@ -45,10 +56,17 @@ pub(crate) struct SearchFlags {
     /// Work, leave the conclusion to whoever started this, and stop when standard input ends.
     #[arg(long, hide = true)]
     worker: bool,
+    /// When the worker began whose place this one takes, in seconds since 1970.
+    #[arg(long, hide = true)]
+    began: Option<f64>,
+    /// What it had in hand when it ran out of memory.
+    #[arg(long, hide = true, requires = "began")]
+    after: Option<Shortage>,
 }
 
 pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
-    let passed = if flags.worker { std::env::var(ADDRESS).ok() } else { None };
+    let passes = flags.worker || flags.after.is_some();
+    let passed = if passes { std::env::var(ADDRESS).ok() } else { None };
     let source = match (&passed.or_else(|| flags.join.clone()), &flags.file) {
         (Some(storage), _) => {
             SearchSource::Join { storage: storage.clone(), study: flags.study.clone() }
@@ -57,16 +75,24 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
         (None, None) => anyhow::bail!("name a pipeline file, or a search with --join"),
     };
     let stop = stop_on_signal(flags.log, STOPPING)?;
-    let search = Search::open(&source, environment()?, &flags.layers.settings(), &stop)?;
+    let mut search = Search::open(&source, environment()?, &flags.layers.settings(), &stop)?;
     let device = device::choose(&search.config().run.device)?;
     if flags.worker {
         stop_with_input(&stop);
-    } else if flags.log == LogFormat::Text {
+    } else if flags.log == LogFormat::Text && flags.after.is_none() {
         write_line(&format!("study {} in {}", search.name(), search.storage()));
         write_line(&format!("device {}", device.description));
         write_line(&format!("join it with: {}", join_command(&search)));
     }
     let terminal = Terminal::new(flags.log);
+    if let (Some(before), Some(began)) = (&flags.after, flags.began) {
+        let began = Duration::try_from_secs_f64(began).unwrap_or_default();
+        search.take_over(before.clone(), UNIX_EPOCH + began, &terminal)?;
+    }
+    #[cfg(unix)]
+    if flags.workers == 1 {
+        outlive_shortages(flags, &search, &stop);
+    }
     let worked = if flags.workers == 1 {
         search.work(&device, &terminal).map_err(anyhow::Error::from)
     } else {
@@ -82,6 +108,34 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
     conclude(&search, &searched?)
 }
 
+/// Lets another process take the place of this one when a trial has too little memory.
+#[cfg(unix)]
+fn outlive_shortages(flags: &SearchFlags, search: &Search, stop: &Arc<AtomicBool>) {
+    let mut arguments: Vec<OsString> = std::env::args_os().take(1).collect();
+    // What is searched is the study's by now, whatever becomes of the file.
+    arguments.extend(join_arguments(flags, search));
+    if flags.worker {
+        arguments.push("--worker".into());
+    }
+    let began = search.began().duration_since(UNIX_EPOCH).unwrap_or_default();
+    arguments.push(format!("--began={}", began.as_secs_f64()).into());
+    let variable = (ADDRESS.into(), search.secret_storage().into());
+    crate::memory::begin_worker_anew(arguments, variable, "--after", stop);
+}
+
+/// The arguments of a process that takes part in this search as this one does.
+fn join_arguments(flags: &SearchFlags, search: &Search) -> Vec<OsString> {
+    let join = ["search", "--join", search.storage(), "--study", search.name()];
+    let mut arguments: Vec<OsString> = join.into_iter().map(OsString::from).collect();
+    if flags.log == LogFormat::Json {
+        arguments.extend(["--log", "json"].map(OsString::from));
+    }
+    for setting in flags.layers.settings() {
+        arguments.extend([OsString::from("--set"), setting.into()]);
+    }
+    arguments
+}
+
 /// Starts the workers and waits for them. One that dies is left to the others, who go on with its
 /// trial.
 fn work_together(
@@ -94,14 +148,8 @@ fn work_together(
     let mut workers: Vec<Child> = vec![];
     for _ in 0..flags.workers {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["search", "--worker", "--join", search.storage(), "--study", search.name()]);
+        command.args(join_arguments(flags, search)).arg("--worker");
         command.env(ADDRESS, search.secret_storage());
-        if flags.log == LogFormat::Json {
-            command.args(["--log", "json"]);
-        }
-        for setting in flags.layers.settings() {
-            command.args(["--set", &setting]);
-        }
         if std::env::var_os("RAYON_NUM_THREADS").is_none() {
             command.env("RAYON_NUM_THREADS", share.to_string());
         }
@@ -128,7 +176,7 @@ fn work_together(
         std::thread::sleep(LOOK);
     }
     if died == usize::from(flags.workers) {
-        anyhow::bail!("every worker failed; see what they said above");
+        return Err(Fruitless::Workers.into());
     }
     Ok(())
 }
@@ -158,6 +206,9 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
     if let Some((number, value)) = searched.best {
         say(format_args!("best: trial {number} with a validation loss of {value:.6}"))?;
     }
+    for (number, pipeline) in &searched.front {
+        say(format_args!("on the Pareto front: trial {number}, {}", pipeline.display()))?;
+    }
     if let Some(pipeline) = &searched.pipeline {
         say(format_args!("its pipeline: {}", pipeline.display()))?;
     }
@@ -171,7 +222,7 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(130));
     }
     if searched.best.is_none() {
-        anyhow::bail!("no trial ended with a value; {} has the reasons", searched.page.display());
+        return Err(Fruitless::Trials(searched.page.clone()).into());
     }
     Ok(ExitCode::SUCCESS)
 }

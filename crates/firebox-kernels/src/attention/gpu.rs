@@ -12,28 +12,23 @@ use crate::cube::{AttentionCall, AttentionOps, GpuKernels};
 /// The call of the kernels for these inputs, queries, keys and values or all in one, which have
 /// elements; `None` if they must be composed.
 pub(super) fn call(
-    inputs: &[&Tensor<3>],
+    inputs: &[Tensor<3>],
     sizes: &AttentionSizes,
     mask: Option<ProbabilityMask>,
     settings: &Attention,
 ) -> Option<AttentionCall> {
     let (device, dtype) = (inputs[0].device().without_autodiff(), inputs[0].dtype());
-    let same = |x: &&Tensor<3>| x.dtype() == dtype && x.device().without_autodiff() == device;
+    let same = |x: &Tensor<3>| x.dtype() == dtype && x.device().without_autodiff() == device;
     // Operands that are to be rounded and stay in f32 are left to the composed variant.
     let rounds = dtype == DType::F32 && settings.precision != Precision::F32;
-    let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
     let call = AttentionCall {
-        batch,
-        queries,
-        keys,
-        heads,
-        size,
+        sizes: *sizes,
         causal: settings.causal,
-        scale: settings.scale(size) as f32,
+        scale: settings.scale(sizes.size) as f32,
         dropout: mask.map(|mask| (mask.threshold, mask.scale)),
     };
     let client = GpuKernels::takes(&device, dtype).ok()?;
-    (keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
+    (sizes.keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
         .then_some(call)
 }
 
@@ -45,10 +40,11 @@ pub(super) fn attention(
     call: AttentionCall,
 ) -> Tensor<3> {
     let device = inputs[0].device();
-    let mut both = of(&lengths.queries, call.batch, call.queries);
-    both.extend(of(&lengths.keys, call.batch, call.keys));
-    let lengths = whole(both, [2, call.batch], &device).into_dispatch();
-    let stream = streams(mask, call.batch * call.heads, &device).into_dispatch();
+    let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;
+    let mut both = of(&lengths.queries, batch, queries);
+    both.extend(of(&lengths.keys, batch, keys));
+    let lengths = whole(both, [2, batch], &device).into_dispatch();
+    let stream = streams(mask, batch * heads, &device).into_dispatch();
     let out = match (inputs.pop(), inputs.pop(), inputs.pop()) {
         (Some(v), Some(k), Some(q)) => <Dispatch as AttentionOps>::firebox_attention(
             q.into_dispatch(),

@@ -31,6 +31,12 @@ impl Plan {
         self.size.div_ceil(4)
     }
 
+    /// Where queries (`part` 0), keys (1) or values (2) are in a list of inputs, or keys (0) and values (1)
+    /// in one of gradients: in the only tensor, if all are one.
+    pub(super) fn which(&self, part: usize) -> usize {
+        if self.packed { 0 } else { part }
+    }
+
     /// Bytes of shared memory of the kernel that needs most.
     pub(super) fn shared_bytes(&self) -> usize {
         self.tile * (2 * self.vectors() * 16 + 3 * 4)
@@ -154,6 +160,60 @@ pub(super) fn product(
     across(sum)
 }
 
+/// Brings the keys from `first` on, and their values, into shared memory: as many as a tile has, of those
+/// before `end`.
+#[cube]
+#[allow(clippy::too_many_arguments, reason = "two tiles, and the place of what is in them")]
+pub(super) fn load<F: Float>(
+    inputs: &Sequence<Box<[F]>>,
+    tile_k: &mut Shared<[Columns<f32>]>,
+    tile_v: &mut Shared<[Columns<f32>]>,
+    sample: usize,
+    head: usize,
+    first: u32,
+    end: u32,
+    sizes: &Sizes,
+    #[comptime] plan: Plan,
+) {
+    let vectors = comptime!(plan.vectors());
+    let (keys, heads) = (sizes.keys, sizes.heads);
+    for at in range_stepped(
+        UNIT_POS_X as usize,
+        comptime!(plan.tile * plan.vectors()),
+        comptime!(plan.threads),
+    ) {
+        let key = first as usize + at / vectors;
+        if key < end as usize {
+            let k = place(sample, head, key, keys, heads, 1usize, plan);
+            let v = place(sample, head, key, keys, heads, 2usize, plan);
+            tile_k[at] = four(&inputs[comptime!(plan.which(1))], k, at % vectors, plan.size);
+            tile_v[at] = four(&inputs[comptime!(plan.which(2))], v, at % vectors, plan.size);
+        }
+    }
+}
+
+/// The words of the head in hand that decide on a query's key and the seven beside it.
+#[cube]
+pub(super) fn words_of(stream: &[i32], query: u32, key: u32) -> Array<u32> {
+    let row = CUBE_POS_Y as usize * 2;
+    let k_0 = u32::cast_from(stream[row]);
+    let k_1 = u32::cast_from(stream[row + 1]);
+    philox(query, key / 8u32, k_0, k_1)
+}
+
+/// Keeps the words of a query's key in `words`, for keys in their order from 0 on: they are drawn once for
+/// eight of them.
+#[cube]
+pub(super) fn draw_in_order(words: &mut Array<u32>, stream: &[i32], query: u32, key: u32) {
+    if key % 8u32 == 0u32 {
+        let drawn = words_of(stream, query, key);
+        #[unroll]
+        for word in 0..4usize {
+            words[word] = drawn[word];
+        }
+    }
+}
+
 /// What the probability of a key is multiplied by: the 16 bits number `key % 8` of the words.
 #[cube]
 pub(super) fn factor_of(words: &Array<u32>, key: u32, sizes: &Sizes) -> f32 {
@@ -190,7 +250,7 @@ pub(super) fn attend<F: Float>(
     let query_length = u32::cast_from(lengths[sample]);
     let key_length = u32::cast_from(lengths[batch as usize + sample]);
     let there = query < query_length;
-    let (queries, keys, heads) = (sizes.queries, sizes.keys, sizes.heads);
+    let (queries, heads) = (sizes.queries, sizes.heads);
     let begin = place(sample, head, query as usize, queries, heads, 0usize, plan);
     let q = row_of(&inputs[0], begin, there, sizes.scale, plan);
     let mut sum = Array::<Columns<f32>>::new(vectors);
@@ -208,29 +268,7 @@ pub(super) fn attend<F: Float>(
         end = end.min((CUBE_POS_X + 1) * CUBE_DIM_X);
     }
     for first in range_stepped(0u32, end, comptime!(plan.tile as u32)) {
-        for at in range_stepped(
-            UNIT_POS_X as usize,
-            comptime!(plan.tile * plan.vectors()),
-            comptime!(plan.threads),
-        ) {
-            let key = first as usize + at / vectors;
-            if key < end as usize {
-                let k = place(sample, head, key, keys, heads, 1usize, plan);
-                let v = place(sample, head, key, keys, heads, 2usize, plan);
-                tile_k[at] = four(
-                    &inputs[comptime!(if plan.packed { 0usize } else { 1usize })],
-                    k,
-                    at % vectors,
-                    plan.size,
-                );
-                tile_v[at] = four(
-                    &inputs[comptime!(if plan.packed { 0usize } else { 2usize })],
-                    v,
-                    at % vectors,
-                    plan.size,
-                );
-            }
-        }
+        load(inputs, &mut tile_k, &mut tile_v, sample, head, first, end, &sizes, plan);
         sync_cube();
         let mut last = end.min(first + comptime!(plan.tile as u32));
         if comptime!(plan.causal) {
@@ -252,16 +290,7 @@ pub(super) fn attend<F: Float>(
                 let mut p = (score - largest).exp();
                 total += p;
                 if comptime!(plan.dropped) {
-                    if key % 8u32 == 0u32 {
-                        let row = CUBE_POS_Y as usize * 2;
-                        let k_0 = u32::cast_from(stream[row]);
-                        let k_1 = u32::cast_from(stream[row + 1]);
-                        let drawn = philox(query, key / 8u32, k_0, k_1);
-                        #[unroll]
-                        for word in 0..4usize {
-                            words[word] = drawn[word];
-                        }
-                    }
+                    draw_in_order(&mut words, stream, query, key);
                     p *= factor_of(&words, key, &sizes);
                 }
                 #[unroll]

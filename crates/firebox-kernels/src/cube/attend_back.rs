@@ -3,9 +3,11 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::attend::{Plan, Sizes, across, factor_of, four, place, product, put, row_of, task};
+use super::attend::{
+    Plan, Sizes, across, draw_in_order, factor_of, four, load, place, product, put, row_of, task,
+    words_of,
+};
 use super::cell::Columns;
-use super::dropout::philox;
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient.
 /// Shapes as in [`attend`]; deltas: `[batch · heads, queries]`; gradient as the queries, or as all in one.
@@ -31,7 +33,7 @@ pub(super) fn attend_back_queries<F: Float>(
     let query_length = u32::cast_from(lengths[sample]);
     let key_length = u32::cast_from(lengths[batch as usize + sample]);
     let there = query < query_length && key_length > 0u32;
-    let (queries, keys, heads) = (sizes.queries, sizes.keys, sizes.heads);
+    let (queries, heads) = (sizes.queries, sizes.heads);
     let own = place(sample, head, query as usize, queries, heads, 0usize, plan);
     let q = row_of(&inputs[0], own, there, sizes.scale, plan);
     let begin = ((sample * queries as usize + query as usize) * heads as usize + head) * plan.size;
@@ -60,29 +62,7 @@ pub(super) fn attend_back_queries<F: Float>(
         end = end.min((CUBE_POS_X + 1) * CUBE_DIM_X);
     }
     for first in range_stepped(0u32, end, comptime!(plan.tile as u32)) {
-        for at in range_stepped(
-            UNIT_POS_X as usize,
-            comptime!(plan.tile * plan.vectors()),
-            comptime!(plan.threads),
-        ) {
-            let key = first as usize + at / vectors;
-            if key < end as usize {
-                let k = place(sample, head, key, keys, heads, 1usize, plan);
-                let v = place(sample, head, key, keys, heads, 2usize, plan);
-                tile_k[at] = four(
-                    &inputs[comptime!(if plan.packed { 0usize } else { 1usize })],
-                    k,
-                    at % vectors,
-                    plan.size,
-                );
-                tile_v[at] = four(
-                    &inputs[comptime!(if plan.packed { 0usize } else { 2usize })],
-                    v,
-                    at % vectors,
-                    plan.size,
-                );
-            }
-        }
+        load(inputs, &mut tile_k, &mut tile_v, sample, head, first, end, &sizes, plan);
         sync_cube();
         let mut last = end.min(first + comptime!(plan.tile as u32));
         if comptime!(plan.causal) {
@@ -94,16 +74,7 @@ pub(super) fn attend_back_queries<F: Float>(
                 let p = (product(&q, &tile_k, at, plan) - largest).exp() * share;
                 let mut dp = product(&d, &tile_v, at, plan);
                 if comptime!(plan.dropped) {
-                    if key % 8u32 == 0u32 {
-                        let row = CUBE_POS_Y as usize * 2;
-                        let k_0 = u32::cast_from(stream[row]);
-                        let k_1 = u32::cast_from(stream[row + 1]);
-                        let drawn = philox(query, key / 8u32, k_0, k_1);
-                        #[unroll]
-                        for word in 0..4usize {
-                            words[word] = drawn[word];
-                        }
-                    }
+                    draw_in_order(&mut words, stream, query, key);
                     dp *= factor_of(&words, key, &sizes);
                 }
                 let ds = p * (dp - delta) * sizes.scale;
@@ -150,20 +121,9 @@ pub(super) fn attend_back_keys<F: Float>(
     let (queries, keys, heads) = (sizes.queries, sizes.keys, sizes.heads);
     let own_k = place(sample, head, key as usize, keys, heads, 1usize, plan);
     let own_v = place(sample, head, key as usize, keys, heads, 2usize, plan);
-    let k = row_of(
-        &inputs[comptime!(if plan.packed { 0usize } else { 1usize })],
-        own_k,
-        there,
-        1.0f32.runtime(),
-        plan,
-    );
-    let v = row_of(
-        &inputs[comptime!(if plan.packed { 0usize } else { 2usize })],
-        own_v,
-        there,
-        1.0f32.runtime(),
-        plan,
-    );
+    let one = 1.0f32.runtime();
+    let k = row_of(&inputs[comptime!(plan.which(1))], own_k, there, one, plan);
+    let v = row_of(&inputs[comptime!(plan.which(2))], own_v, there, one, plan);
     let mut dk = Array::<Columns<f32>>::new(vectors);
     let mut dv = Array::<Columns<f32>>::new(vectors);
     #[unroll]
@@ -220,10 +180,7 @@ pub(super) fn attend_back_keys<F: Float>(
                 let mut dp = product(&v, &tile_d, at, plan);
                 let mut kept = p;
                 if comptime!(plan.dropped) {
-                    let row = CUBE_POS_Y as usize * 2;
-                    let k_0 = u32::cast_from(stream[row]);
-                    let k_1 = u32::cast_from(stream[row + 1]);
-                    let words = philox(query, key / 8u32, k_0, k_1);
+                    let words = words_of(stream, query, key);
                     let factor = factor_of(&words, key, &sizes);
                     dp *= factor;
                     kept *= factor;
@@ -242,13 +199,7 @@ pub(super) fn attend_back_keys<F: Float>(
         #[unroll]
         for vector in 0..vectors {
             put(&mut gradients[0], own_k, vector, dk[vector], plan.size);
-            put(
-                &mut gradients[comptime!(if plan.packed { 0usize } else { 1usize })],
-                own_v,
-                vector,
-                dv[vector],
-                plan.size,
-            );
+            put(&mut gradients[comptime!(plan.which(1))], own_v, vector, dv[vector], plan.size);
         }
     }
 }

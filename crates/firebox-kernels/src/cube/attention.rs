@@ -10,17 +10,18 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::attend::{Plan, SizesLaunch, attend};
 use super::attend_back::{attend_back_keys, attend_back_queries};
 use super::list::TensorList;
+use super::tensors::{arguments, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
+use crate::cpu::AttentionSizes;
 
 /// Threads of a cube: queries, or keys.
 const THREADS: usize = 64;
@@ -38,12 +39,7 @@ const BUFFERS: [usize; 2] = [11, 9];
 /// One call of the operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionCall {
-    pub(crate) batch: usize,
-    pub(crate) queries: usize,
-    pub(crate) keys: usize,
-    pub(crate) heads: usize,
-    /// Numbers of a head.
-    pub(crate) size: usize,
+    pub(crate) sizes: AttentionSizes,
     pub(crate) causal: bool,
     pub(crate) scale: f32,
     /// From which 16 bits on a probability is kept, and what it is multiplied by; `None`: all are.
@@ -54,13 +50,14 @@ impl AttentionCall {
     fn plan(&self, client: &Client, packed: bool) -> Option<Plan> {
         let hardware = &client.properties().hardware;
         let threads = THREADS.min(hardware.max_units_per_cube as usize);
-        let Self { size, causal, dropout, .. } = *self;
-        let dropped = dropout.is_some();
+        let Self { sizes: AttentionSizes { batch, queries, keys, heads, size }, causal, .. } =
+            *self;
+        let dropped = self.dropout.is_some();
         let plan = |tile| Plan { size, tile, threads, packed, causal, dropped };
         let fits = |plan: &Plan| plan.shared_bytes() <= hardware.max_shared_memory_size;
         let (widest, highest, _) = hardware.max_cube_count;
-        let counted = self.batch * self.heads <= highest as usize
-            && self.queries.max(self.keys).div_ceil(threads) <= widest as usize;
+        let counted = batch * heads <= highest as usize
+            && queries.max(keys).div_ceil(threads) <= widest as usize;
         let mut plans = [TILE, TILE / 2, TILE / 4].into_iter().map(plan);
         plans.find(fits).filter(|_| counted && size <= LARGEST)
     }
@@ -68,7 +65,8 @@ impl AttentionCall {
     /// Whether the kernels can be had on a device.
     pub(crate) fn fits(&self, client: &Client, packed: bool) -> bool {
         let bindings = client.properties().hardware.max_bindings as usize;
-        let numbers = self.batch * self.queries.max(self.keys) * self.heads * self.size * 3;
+        let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
+        let numbers = batch * queries.max(keys) * heads * size * 3;
         bindings >= BUFFERS[usize::from(packed)]
             && numbers <= u32::MAX as usize
             && self.plan(client, packed).is_some()
@@ -76,16 +74,16 @@ impl AttentionCall {
 
     /// Cubes for so many rows of each head.
     fn cubes(&self, plan: Plan, rows: usize) -> CubeCount {
-        let heads = (self.batch * self.heads) as u32;
+        let heads = (self.sizes.batch * self.sizes.heads) as u32;
         CubeCount::Static(rows.div_ceil(plan.threads) as u32, heads, 1)
     }
 
-    fn sizes(&self) -> SizesLaunch {
+    fn numbers(&self) -> SizesLaunch {
         let (threshold, kept) = self.dropout.unwrap_or((0, 1.0));
         SizesLaunch::new(
-            self.queries as u32,
-            self.keys as u32,
-            self.heads as u32,
+            self.sizes.queries as u32,
+            self.sizes.keys as u32,
+            self.sizes.heads as u32,
             self.scale,
             u32::from(threshold),
             kept,
@@ -101,7 +99,7 @@ impl AttentionCall {
         passes: [usize; 2],
         dtype: DType,
     ) -> LaunchedWork {
-        let Self { batch, queries, keys, heads, size, .. } = *self;
+        let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
         let numbers = batch * heads * size * (passes[0] * queries + passes[1] * keys);
         LaunchedWork {
             name,
@@ -181,20 +179,11 @@ pub(crate) trait AttentionOps: Backend {
 
 #[cfg(feature = "fusion")]
 fn attended(inputs: &[TensorSpec], call: &AttentionCall) -> AttendedMetadata {
-    let AttentionCall { batch, queries, heads, size, .. } = *call;
+    let AttentionSizes { batch, queries, heads, size, .. } = call.sizes;
     AttendedMetadata {
         out: TensorSpec::new([batch, queries, heads * size].into(), inputs[0].dtype),
         moments: TensorSpec::new([2, batch * heads, queries].into(), DType::F32),
     }
-}
-
-fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
-    let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
-}
-
-fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(tensors: &[CubeTensor]) -> SequenceArg<C> {
-    tensors.iter().map(|tensor| tensor.clone().into_buffer_arg()).collect()
 }
 
 /// The plan of a call that [`AttentionCall::fits`].
@@ -214,7 +203,7 @@ impl AttentionOps for CubeBackend {
     ) -> Attended<Self> {
         let inputs: Vec<CubeTensor> = inputs.0.into_iter().map(into_contiguous).collect();
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
-        let AttentionCall { batch, queries, heads, size, .. } = call;
+        let AttentionSizes { batch, queries, heads, size, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
         let plan = plan(&call, &client, &inputs);
         let out = empty(&inputs[0], [batch, queries, heads * size], dtype);
@@ -232,7 +221,7 @@ impl AttentionOps for CubeBackend {
                 stream.into_buffer_arg(),
                 out.clone().into_buffer_arg(),
                 moments.clone().into_buffer_arg(),
-                call.sizes(),
+                call.numbers(),
                 batch as u32,
                 plan,
                 dtype_to_storage_type(dtype),
@@ -254,7 +243,7 @@ impl AttentionOps for CubeBackend {
         let inputs: Vec<CubeTensor> = inputs.0.into_iter().map(into_contiguous).collect();
         let [d, out, moments] = [d, out, moments].map(into_contiguous);
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
-        let AttentionCall { batch, queries, keys, heads, .. } = call;
+        let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
         let plan = plan(&call, &client, &inputs);
         let dim = CubeDim::new_1d(plan.threads as u32);
@@ -275,7 +264,7 @@ impl AttentionOps for CubeBackend {
                 moments.clone().into_buffer_arg(),
                 deltas.clone().into_buffer_arg(),
                 gradients[0].clone().into_buffer_arg(),
-                call.sizes(),
+                call.numbers(),
                 batch as u32,
                 plan,
                 dtype_to_storage_type(dtype),
@@ -295,7 +284,7 @@ impl AttentionOps for CubeBackend {
                 moments.into_buffer_arg(),
                 deltas.into_buffer_arg(),
                 arguments(&gradients[usize::from(!plan.packed)..]),
-                call.sizes(),
+                call.numbers(),
                 batch as u32,
                 plan,
                 dtype_to_storage_type(dtype),
@@ -324,15 +313,11 @@ impl<B: AttentionOps, const N: usize> Backward<B, N> for Heads {
     type State = Tape<B>;
 
     fn backward(self, ops: Ops<Tape<B>, N>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = grads.consume::<B>(&ops.node);
-        let Tape { inputs, out, moments, lengths, stream, call } = ops.state;
-        let inputs = TensorList(inputs);
-        let all = B::firebox_attend_back(inputs, d, out, moments, lengths, stream, call);
-        for (parent, gradient) in ops.parents.into_iter().zip(all.0) {
-            if let Some(parent) = parent {
-                grads.register::<B>(parent.id, gradient);
-            }
-        }
+        hand_on::<B, _, _, N>(ops, grads, |d, tape| {
+            let Tape { inputs, out, moments, lengths, stream, call } = tape;
+            let inputs = TensorList(inputs);
+            B::firebox_attend_back(inputs, d, out, moments, lengths, stream, call).0
+        });
     }
 }
 

@@ -12,9 +12,9 @@ use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use firebox_core::Stream;
 
+use super::tensors::{empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 
 /// Which elements are kept, and what they are multiplied by.
@@ -100,7 +100,7 @@ impl DropoutOps for CubeBackend {
     fn firebox_dropout(x: FloatTensor<Self>, mask: DeviceMask) -> FloatTensor<Self> {
         let x = into_contiguous(x);
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
-        let y = empty_device_contiguous_dtype(client.clone(), x.device.clone(), x.shape(), dtype);
+        let y = empty(&x, x.shape(), dtype);
         let dim = CubeDim::new(&client, count.div_ceil(4));
         let work = || LaunchedWork {
             name: "dropout",
@@ -137,10 +137,7 @@ impl<B: DropoutOps> Backward<B, 1> for Dropped {
     type State = DeviceMask;
 
     fn backward(self, ops: Ops<DeviceMask, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let gradient = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::firebox_dropout(gradient, ops.state));
-        }
+        hand_on::<B, _, _, 1>(ops, grads, |d, mask| [B::firebox_dropout(d, mask)]);
     }
 }
 

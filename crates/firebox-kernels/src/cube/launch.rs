@@ -6,22 +6,16 @@ use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::DType;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::GpuKernels;
 use super::backward::backward;
 use super::forward::forward;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
+use super::tensors::empty;
 use super::tile::{Pass, Tile};
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::CellKind;
-
-/// A new tensor beside another. The kernels index their buffers as flat slices, so it has to be
-/// contiguous: the default allocation of some runtimes pads rows.
-fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype: DType) -> CubeTensor {
-    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
-}
 
 fn tile(gates: &CubeTensor, Way { kernels, cell }: Way, pass: Pass) -> Tile {
     let [directions, batch, _, width] = gates.shape().dims();

@@ -12,12 +12,11 @@ use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_ex
 use burn::tensor::DType;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::softmax::{Kind, cross_entropy};
-use super::sweep::total;
-use super::team::Team;
+use super::team::Spread;
+use super::tensors::{empty, hand_on, sum};
 use super::watch::{LaunchedWork, launching};
 
 /// How a cross-entropy is computed.
@@ -74,11 +73,6 @@ fn measured(logits: &TensorSpec) -> MeasuredMetadata {
     MeasuredMetadata { value: TensorSpec::new([1].into(), DType::F32), gradient: logits.clone() }
 }
 
-fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D]) -> CubeTensor {
-    let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), DType::F32)
-}
-
 /// Runs the kernels. Without `keep`, the gradient is a stand-in of one element.
 fn run(
     logits: CubeTensor,
@@ -91,12 +85,9 @@ fn run(
     let [weights, class_weights] = weights.map(into_contiguous);
     let [rows, classes] = logits.shape().dims();
     let client = logits.client.clone();
-    let hardware = &client.properties().hardware;
-    let team = Team::of_rows(hardware, classes);
-    let blocks = rows.div_ceil(team.rows);
-    let cubes = blocks.min(hardware.max_cube_count.0 as usize);
-    let gradient = if keep { empty(&logits, [rows, classes]) } else { empty(&logits, [1, 1]) };
-    let (losses, value) = (empty(&logits, [rows]), empty(&logits, [1]));
+    let Spread { team, blocks, cubes } = Spread::new(&client, rows, classes);
+    let gradient = empty(&logits, if keep { [rows, classes] } else { [1, 1] }, DType::F32);
+    let losses = empty(&logits, [rows], DType::F32);
     let EntropySettings { smoothing, focal, weighted } = settings;
     let (smoothed, focused) = (smoothing > 0.0, focal > 0.0);
     let work = || LaunchedWork {
@@ -130,28 +121,7 @@ fn run(
         );
     };
     launching(work, launch);
-    let whole = Team::whole(hardware);
-    let work = || LaunchedWork {
-        name: "sum",
-        shape: vec![rows],
-        operations: rows as f64,
-        bytes: (4 * rows) as f64,
-        bf16: false,
-    };
-    // SAFETY: the kernel compares every index with the count of the losses.
-    let launch = || unsafe {
-        total::launch_unchecked(
-            &client,
-            CubeCount::Static(1, 1, 1),
-            whole.dim(),
-            losses.clone().into_buffer_arg(),
-            value.clone().into_buffer_arg(),
-            rows as u32,
-            whole.threads(),
-        );
-    };
-    launching(work, launch);
-    Measured { value, gradient }
+    Measured { value: sum(&losses), gradient }
 }
 
 impl EntropyOps for CubeBackend {
@@ -184,10 +154,9 @@ impl<B: EntropyOps> Backward<B, 1> for Entropy {
     type State = FloatTensor<B>;
 
     fn backward(self, ops: Ops<FloatTensor<B>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = B::float_reshape(grads.consume::<B>(&ops.node), [1, 1].into());
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::float_mul(ops.state, d));
-        }
+        hand_on::<B, _, _, 1>(ops, grads, |d, gradient| {
+            [B::float_mul(gradient, B::float_reshape(d, [1, 1].into()))]
+        });
     }
 }
 

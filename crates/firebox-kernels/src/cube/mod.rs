@@ -1,17 +1,19 @@
-//! The LSTM or GRU layer on a GPU, through CubeCL: CUDA, ROCm, Metal, Vulkan and WebGPU.
+//! Operations on a GPU, through CubeCL (CUDA, ROCm, Metal, Vulkan and WebGPU): the LSTM or GRU layer,
+//! attention, layer normalisation, cross-entropy, dropout and optimizer steps. Each has its own file with
+//! the operation and most another with its kernels; which tensors take which way is decided outside.
 //!
-//! One launch walks all steps and directions of a layer; a second one walks them back. A cube
-//! (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so no
-//! cube ever waits for another one, and barriers within a cube are enough on every runtime. Large
+//! Of a recurrent layer, one launch walks all steps and directions; a second one walks them back. A
+//! cube (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so
+//! no cube ever waits for another one, and barriers within a cube are enough on every runtime. Large
 //! matmuls before and after the launches do what is not recurrent: the input projection, and the
-//! gradients of weights and input.
+//! gradients of weights and input. The four columns of a cell (an LSTM's gates) lie next to each other,
+//! so that a thread reads and writes them at once.
 //!
-//! The four columns of a cell (an LSTM's gates) lie next to each other, so that a thread reads and
-//! writes them at once. Numbers are stored in the type of the tensors; sums, state and the
-//! saved cells are f32.
+//! Numbers are stored in the type of the tensors; sums, states, and the cells and moments that are saved
+//! for the way back are f32.
 //!
 //! No tensor-core instructions are used: nothing that runs without a GPU could have tested them. Nor
-//! are tiles autotuned; [`tile`] computes them from the device's properties.
+//! are tiles autotuned; [`tile`] and the plans of attention follow from the device's properties.
 
 mod attend;
 mod attend_back;
@@ -33,6 +35,7 @@ mod rows;
 mod softmax;
 mod sweep;
 mod team;
+mod tensors;
 mod tile;
 mod watch;
 

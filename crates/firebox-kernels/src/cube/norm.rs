@@ -13,11 +13,11 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::rows::{fold, normalise, normalise_back};
-use super::team::Team;
+use super::team::{Spread, Team};
+use super::tensors::{empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 
 /// Cubes for each processor of the device in the backward pass: each leaves sums to be added up.
@@ -110,11 +110,6 @@ pub(crate) fn norm_fits(client: &Client, width: usize) -> bool {
     4 * (2 * width * team.rows + team.threads()) <= hardware.max_shared_memory_size
 }
 
-fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
-    let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
-}
-
 /// What a launch does, with so many operations, numbers of the tensors' type read and written for each
 /// element.
 fn work(name: &'static str, x: &CubeTensor, operations: usize, numbers: usize) -> LaunchedWork {
@@ -138,10 +133,7 @@ impl NormOps for CubeBackend {
         let [x, gamma, beta] = [x, gamma, beta].map(into_contiguous);
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
-        let hardware = &client.properties().hardware;
-        let team = Team::of_rows(hardware, width);
-        let blocks = rows.div_ceil(team.rows);
-        let cubes = blocks.min(hardware.max_cube_count.0 as usize);
+        let Spread { team, blocks, cubes } = Spread::new(&client, rows, width);
         let y = empty(&x, x.shape(), dtype);
         let moments = empty(&x, [2, rows], DType::F32);
         // SAFETY: the kernel compares rows and columns with the sizes of `x`, which `y` has too, and from
@@ -179,11 +171,9 @@ impl NormOps for CubeBackend {
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
         let hardware = &client.properties().hardware;
-        let team = Team::of_rows(hardware, width);
-        let blocks = rows.div_ceil(team.rows);
         let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
-        let most = hardware.max_cube_count.0 as usize;
-        let cubes = blocks.min(CUBES_EACH * processors.max(1)).min(most);
+        let Spread { team, blocks, cubes } = Spread::new(&client, rows, width);
+        let cubes = cubes.min(CUBES_EACH * processors.max(1));
         let dx = empty(&x, x.shape(), dtype);
         let sums = empty(&x, [cubes, 2, width], DType::F32);
         let d_gamma = empty(&x, [width], dtype);
@@ -243,14 +233,10 @@ impl<B: NormOps> Backward<B, 3> for Layer {
     type State = Tape<B>;
 
     fn backward(self, ops: Ops<Tape<B>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let d = grads.consume::<B>(&ops.node);
-        let Tape { x, gamma, moments } = ops.state;
-        let NormGradients { x, gamma, beta } = B::firebox_normalise_back(d, x, gamma, moments);
-        for (parent, gradient) in ops.parents.into_iter().zip([x, gamma, beta]) {
-            if let Some(parent) = parent {
-                grads.register::<B>(parent.id, gradient);
-            }
-        }
+        hand_on::<B, _, _, 3>(ops, grads, |d, Tape { x, gamma, moments }| {
+            let NormGradients { x, gamma, beta } = B::firebox_normalise_back(d, x, gamma, moments);
+            [x, gamma, beta]
+        });
     }
 }
 

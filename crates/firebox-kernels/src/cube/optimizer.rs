@@ -10,12 +10,12 @@ use burn::tensor::DType;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::list::TensorList;
-use super::sweep::{COLUMNS, adamw, squares, step_numbers, total};
+use super::sweep::{COLUMNS, adamw, squares, step_numbers};
 use super::team::Team;
+use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
 
 /// Tensors of a launch at most: each has a branch of its own in the kernel.
@@ -124,11 +124,6 @@ impl Cut {
     }
 }
 
-fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D]) -> CubeTensor {
-    let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), DType::F32)
-}
-
 /// The same numbers, whole, in order and held by nobody else.
 fn own(tensor: CubeTensor) -> CubeTensor {
     let whole = into_contiguous(tensor);
@@ -145,10 +140,6 @@ fn work(name: &'static str, numbers: usize, operations: usize, bytes: usize) -> 
     LaunchedWork { name, shape: vec![numbers], operations, bytes, bf16: false }
 }
 
-fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(tensors: &[CubeTensor]) -> SequenceArg<C> {
-    tensors.iter().map(|tensor| tensor.clone().into_buffer_arg()).collect()
-}
-
 impl OptimizerOps for CubeBackend {
     fn firebox_squared_norm(gradients: TensorList<Self>) -> FloatTensor<Self> {
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
@@ -163,7 +154,7 @@ impl OptimizerOps for CubeBackend {
             })
             .collect();
         let cubes: u32 = groups.iter().map(|(_, cut)| cut.cubes()).sum();
-        let (sums, norm) = (empty(&like, [cubes as usize]), empty(&like, [1]));
+        let sums = empty(&like, [cubes as usize], DType::F32);
         let mut from = 0;
         for (group, cut) in &groups {
             // SAFETY: a cube compares every index with the size of the tensor that it reads, and
@@ -184,20 +175,7 @@ impl OptimizerOps for CubeBackend {
             launching(|| work("norm of the gradients", count(group), 2, 4), launch);
             from += cut.cubes();
         }
-        // SAFETY: the kernel compares every index with the count of the sums.
-        let launch = || unsafe {
-            total::launch_unchecked(
-                &client,
-                CubeCount::Static(1, 1, 1),
-                team.dim(),
-                sums.into_buffer_arg(),
-                norm.clone().into_buffer_arg(),
-                cubes,
-                team.threads(),
-            );
-        };
-        launching(|| work("sum", cubes as usize, 1, 4), launch);
-        norm
+        sum(&sums)
     }
 
     fn firebox_step_numbers(
@@ -213,7 +191,7 @@ impl OptimizerOps for CubeBackend {
             [learning_rate, loss_scale, squared_norm, constants].map(into_contiguous);
         let updates = own(updates);
         let [parameters, _] = constants.shape().dims();
-        let numbers = empty(&constants, [parameters, COLUMNS]);
+        let numbers = empty(&constants, [parameters, COLUMNS], DType::F32);
         let client = constants.client.clone();
         let team = Team::whole(&client.properties().hardware);
         // Of 0 the logarithm would be infinite, which some devices do not take as an argument.

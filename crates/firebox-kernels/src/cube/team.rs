@@ -1,5 +1,6 @@
 //! Threads of a cube that work on one row together: how many there are, and their sums.
 
+use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::{self, CubeDim, ir::HardwareProperties, prelude::*};
 
 /// The threads of a cube as `rows` teams beside each other, each of `columns` threads; both are powers
@@ -41,6 +42,25 @@ impl Team {
     }
 }
 
+/// How rows are spread over cubes.
+pub(super) struct Spread {
+    pub(super) team: Team,
+    /// Blocks of rows, each with one for each team of a cube.
+    pub(super) blocks: usize,
+    /// Cubes, as many as there are blocks if the device can have them: they stride.
+    pub(super) cubes: usize,
+}
+
+impl Spread {
+    /// For rows of `width` numbers.
+    pub(super) fn new(client: &Client, rows: usize, width: usize) -> Self {
+        let hardware = &client.properties().hardware;
+        let team = Team::of_rows(hardware, width);
+        let blocks = rows.div_ceil(team.rows);
+        Self { team, blocks, cubes: blocks.min(hardware.max_cube_count.0 as usize) }
+    }
+}
+
 fn threads(hardware: &HardwareProperties) -> usize {
     let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
     below(most.min(THREADS))
@@ -59,23 +79,7 @@ pub(super) fn sum_of_team(
     scratch: &mut Shared<[f32]>,
     #[comptime] columns: usize,
 ) -> f32 {
-    let own = UNIT_POS as usize;
-    let column = UNIT_POS_X as usize;
-    scratch[own] = value;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(columns.ilog2() as usize) {
-        let half = comptime!(columns >> (level + 1));
-        if column < half {
-            let other = scratch[own + half];
-            scratch[own] += other;
-        }
-        sync_cube();
-    }
-    let sum = scratch[own - column];
-    // Before the next call writes.
-    sync_cube();
-    sum
+    reduce(value, scratch, columns, false)
 }
 
 /// The largest number of a team; otherwise as [`sum_of_team`].
@@ -84,6 +88,16 @@ pub(super) fn largest_of_team(
     value: f32,
     scratch: &mut Shared<[f32]>,
     #[comptime] columns: usize,
+) -> f32 {
+    reduce(value, scratch, columns, true)
+}
+
+#[cube]
+fn reduce(
+    value: f32,
+    scratch: &mut Shared<[f32]>,
+    #[comptime] columns: usize,
+    #[comptime] largest: bool,
 ) -> f32 {
     let own = UNIT_POS as usize;
     let column = UNIT_POS_X as usize;
@@ -94,13 +108,18 @@ pub(super) fn largest_of_team(
         let half = comptime!(columns >> (level + 1));
         if column < half {
             let other = scratch[own + half];
-            if other > scratch[own] {
-                scratch[own] = other;
+            if comptime!(largest) {
+                if other > scratch[own] {
+                    scratch[own] = other;
+                }
+            } else {
+                scratch[own] += other;
             }
         }
         sync_cube();
     }
-    let largest = scratch[own - column];
+    let result = scratch[own - column];
+    // Before the next call writes.
     sync_cube();
-    largest
+    result
 }

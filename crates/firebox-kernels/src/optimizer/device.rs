@@ -1,8 +1,12 @@
 //! Optimizer steps whose changing numbers stay in the memory of the device: the host waits for nothing,
 //! and launches that were captured as a graph do the next step when they are replayed.
 
+use std::cell::Cell;
+
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+#[cfg(feature = "cube")]
+use super::gpu::has_kernels;
 use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
 
 /// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
@@ -26,7 +30,36 @@ pub struct DeviceStep {
 #[derive(Clone, Debug, Default)]
 pub struct DeviceConstants(#[cfg(feature = "cube")] Option<(Vec<f32>, Tensor<2>)>);
 
+#[cfg(not(feature = "cube"))]
+fn has_kernels(_: &Device) -> bool {
+    false
+}
+
+thread_local! {
+    static FORCED: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
 impl DeviceStep {
+    /// Whether [`update_on_device`] reads nothing back for tensors of a device, so that the host need not
+    /// wait for a step before it begins the next.
+    pub fn reads_nothing(rule: &UpdateRule, device: &Device) -> bool {
+        let kernels = || matches!(rule, UpdateRule::AdamW { .. }) && has_kernels(device);
+        FORCED.get().unwrap_or_else(kernels)
+    }
+
+    /// Runs a function with another answer to [`reads_nothing`](Self::reads_nothing) on this thread, to
+    /// compare both ways on one device.
+    pub fn force<T>(reads_nothing: bool, f: impl FnOnce() -> T) -> T {
+        struct Restore(Option<bool>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                FORCED.set(self.0);
+            }
+        }
+        let _restore = Restore(FORCED.replace(Some(reads_nothing)));
+        f()
+    }
+
     /// The same state on a device.
     pub fn new(state: &StepState, device: &Device) -> Self {
         let one = |value: f64| {

@@ -2,7 +2,7 @@
 //! [`cube`](crate::cube) takes.
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::ParameterUpdate;
 use crate::cpu;
@@ -15,7 +15,12 @@ pub(super) fn takes<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> boo
     let device = first.device();
     fits(first)
         && tensors.all(|tensor| fits(tensor) && tensor.device() == device)
-        && GpuKernels::takes(&device, DType::F32).is_ok_and(|client| has_room(&client))
+        && has_kernels(&device)
+}
+
+/// Whether there are kernels for the tensors of a device.
+pub(super) fn has_kernels(device: &Device) -> bool {
+    GpuKernels::takes(device, DType::F32).is_ok_and(|client| has_room(&client))
 }
 
 /// The squared norm of gradients that the kernels [take](takes), `[1]`.

@@ -54,9 +54,19 @@ pub fn values(tensor: Tensor<3>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The result and the gradients of q, k and v from three tensors.
+/// [`run_on`] the CPU.
 pub fn run(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
-    let device = Device::flex().autodiff();
+    run_on(&Device::flex(), problem, precision)
+}
+
+/// [`run_packed_on`] the CPU.
+pub fn run_packed(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
+    run_packed_on(&Device::flex(), problem, precision)
+}
+
+/// The result and the gradients of q, k and v from three tensors.
+pub fn run_on(device: &Device, problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
+    let device = device.clone().autodiff();
     let tensors: Vec<_> = (0..4)
         .map(|index| {
             let shape = [problem.batch, problem.rows()[index], problem.width()];
@@ -79,9 +89,9 @@ pub fn run(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
 }
 
 /// The same from one tensor that holds all three side by side.
-pub fn run_packed(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
+pub fn run_packed_on(device: &Device, problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
     assert!(problem.queries == problem.keys && problem.query_lengths == problem.key_lengths);
-    let device = Device::flex().autodiff();
+    let device = device.clone().autodiff();
     let shape = [problem.batch, problem.keys, problem.width()];
     let parts = [0, 1, 2].map(|index| tensor(&problem.values[index], shape, &device));
     let qkv = Tensor::cat(parts.to_vec(), 2).require_grad();
@@ -96,11 +106,12 @@ pub fn run_packed(problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
 }
 
 /// ‖actual − expected‖ / ‖expected‖
-pub fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
+pub fn relative_error(actual: &[f32], expected: &[impl Copy + Into<f64>]) -> f64 {
     assert_eq!(actual.len(), expected.len());
-    let square = |sum: f64, (a, e): (&f32, &f64)| sum + (f64::from(*a) - e).powi(2);
-    let error = actual.iter().zip(expected).fold(0.0, square).sqrt();
-    let norm = expected.iter().map(|e| e * e).sum::<f64>().sqrt();
+    let expected = || expected.iter().map(|e| (*e).into());
+    let square = |sum: f64, (a, e): (&f32, f64)| sum + (f64::from(*a) - e).powi(2);
+    let error = actual.iter().zip(expected()).fold(0.0, square).sqrt();
+    let norm = expected().map(|e| e * e).sum::<f64>().sqrt();
     if norm == 0.0 { error } else { error / norm }
 }
 

@@ -1,84 +1,23 @@
 //! Attention against float64, and what it must not read.
 
 use burn::tensor::{DType, Device, Tensor};
-use firebox_core::Stream;
-use firebox_kernels::{Attention, CpuKernels, GpuKernels, LaunchWatch, attention, self_attention};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{Attention, CpuKernels, GpuKernels, LaunchWatch, attention};
 
 use super::alone;
-use super::exact::Problem;
-use super::support::case::{float, noise, values};
-use super::support::relative_error;
-
-const NAMES: [&str; 4] = ["the result", "dq", "dk", "dv"];
-
-/// A problem on noise, without padding and dropout.
-fn problem(seed: u64, [batch, queries, keys, heads, size]: [usize; 5]) -> Problem {
-    let stream = Stream::new(seed, "attention");
-    let rows = [queries, keys, keys, queries];
-    let values = [0, 1, 2, 3].map(|index| {
-        noise(stream.substream(index as u64), batch * rows[index] * heads * size, 1.0)
-    });
-    Problem {
-        batch,
-        queries,
-        keys,
-        heads,
-        size,
-        query_lengths: None,
-        key_lengths: None,
-        causal: false,
-        scale: None,
-        dropout: 0.0,
-        stream: None,
-        values,
-    }
-}
-
-fn settings(problem: &Problem) -> Attention {
-    Attention {
-        causal: problem.causal,
-        scale: problem.scale,
-        dropout: problem.dropout,
-        ..Attention::new(problem.heads)
-    }
-}
+use super::case::{
+    NAMES, problem, relative_error, run_on, run_packed_on, settings, tensor, values,
+};
+use super::reference::Problem;
 
 /// The result and the gradients of q, k and v from three tensors.
-fn run(problem: &Problem, device: &Device) -> [Vec<f64>; 4] {
-    let device = device.clone().autodiff();
-    let tensors: Vec<Tensor<3>> = (0..4)
-        .map(|index| {
-            let shape = [problem.batch, problem.rows()[index], problem.width()];
-            float(&problem.values[index], shape, &device)
-        })
-        .collect();
-    let [q, k, v] = [0, 1, 2].map(|index| tensors[index].clone().require_grad());
-    let out = attention(
-        q.clone(),
-        k.clone(),
-        v.clone(),
-        problem.query_lengths.as_deref(),
-        problem.key_lengths.as_deref(),
-        problem.stream,
-        &settings(problem),
-    );
-    let grads = (out.clone() * tensors[3].clone()).sum().backward();
-    let [dq, dk, dv] = [q, k, v].map(|x| values(x.grad(&grads).expect("a gradient")));
-    [values(out), dq, dk, dv]
+fn run(problem: &Problem, device: &Device) -> [Vec<f32>; 4] {
+    run_on(device, problem, Precision::F32)
 }
 
 /// The same from one tensor that holds all three side by side.
-fn run_packed(problem: &Problem, device: &Device) -> [Vec<f64>; 4] {
-    let device = device.clone().autodiff();
-    let shape = [problem.batch, problem.keys, problem.width()];
-    let parts = [0, 1, 2].map(|index| float::<3>(&problem.values[index], shape, &device));
-    let qkv = Tensor::cat(parts.to_vec(), 2).require_grad();
-    let lengths = problem.key_lengths.as_deref();
-    let out = self_attention(qkv.clone(), lengths, problem.stream, &settings(problem));
-    let grads = (out.clone() * float::<3>(&problem.values[3], shape, &device)).sum().backward();
-    let d = qkv.grad(&grads).expect("a gradient");
-    let part = |index| values(d.clone().narrow(2, index * problem.width(), problem.width()));
-    [values(out), part(0), part(1), part(2)]
+fn run_packed(problem: &Problem, device: &Device) -> [Vec<f32>; 4] {
+    run_packed_on(device, problem, Precision::F32)
 }
 
 /// As three tensors and as one, where that can be.
@@ -288,11 +227,11 @@ fn halves_are_summed_in_f32() {
             let problem = Problem { causal: true, ..problem(120, [2, 40, 40, 2, 16]) };
             let device = device.clone().autodiff();
             let half = |index: usize| {
-                float::<3>(&problem.values[index], [2, 40, 32], &device).cast(dtype).detach()
+                tensor(&problem.values[index], [2, 40, 32], &device).cast(dtype).detach()
             };
             let [q, k, v] = [0, 1, 2].map(|index| half(index).require_grad());
-            let out =
-                attention(q.clone(), k.clone(), v.clone(), None, None, None, &settings(&problem));
+            let settings = settings(&problem, Precision::F32);
+            let out = attention(q.clone(), k.clone(), v.clone(), None, None, None, &settings);
             assert_eq!(out.dtype(), dtype);
             let grads = (out.clone() * half(3)).sum().backward();
             let plain = |tensor: Tensor<3>| values(tensor.cast(DType::F32));

@@ -6,6 +6,7 @@ use firebox_kernels::{CpuKernels, CrossEntropy, LaunchWatch, cross_entropy};
 use serde_json::Value;
 
 use super::alone;
+use super::entropy::reference;
 use super::support::case::{float, noise, values};
 use super::support::relative_error;
 
@@ -70,38 +71,6 @@ fn losses_and_gradients_are_pytorchs() {
     });
 }
 
-/// The formula with weights of classes and rows, and smoothing.
-fn reference(
-    x: &[f64],
-    targets: &[i64],
-    smoothing: f64,
-    class_weights: &[f32],
-    sample_weights: &[f32],
-) -> (f64, Vec<f64>, f64) {
-    let classes = class_weights.len();
-    let (mut sum, mut weight) = (0.0, 0.0);
-    let w: Vec<f64> = class_weights.iter().map(|w| f64::from(*w)).collect();
-    let all: f64 = w.iter().sum();
-    let mut gradient = vec![0.0; x.len()];
-    for (row, target) in targets.iter().enumerate().filter(|(_, target)| **target >= 0) {
-        let (x, t) = (&x[row * classes..][..classes], *target as usize);
-        let share = f64::from(sample_weights[row]);
-        let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let normaliser = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
-        let spread: f64 = x.iter().zip(&w).map(|(x, w)| w * (normaliser - x)).sum();
-        let own = (1.0 - smoothing) * w[t];
-        sum += share * (own * (normaliser - x[t]) + smoothing / classes as f64 * spread);
-        weight += share * w[t];
-        for (class, g) in gradient[row * classes..][..classes].iter_mut().enumerate() {
-            let p = (x[class] - normaliser).exp();
-            let hit = if class == t { 1.0 } else { 0.0 };
-            *g = share * (own * (p - hit) + smoothing / classes as f64 * (all * p - w[class]));
-        }
-    }
-    gradient.iter_mut().for_each(|g| *g /= weight);
-    (sum / weight, gradient, weight)
-}
-
 #[test]
 fn odd_and_large_sizes_agree_with_float64() {
     alone(|device| {
@@ -126,7 +95,8 @@ fn odd_and_large_sizes_agree_with_float64() {
                     sample_weights: Some(&sample_weights),
                     ..CrossEntropy::default()
                 };
-                let expected = reference(&x, &targets, smoothing, &class_weights, &sample_weights);
+                let expected =
+                    reference(&x, classes, &targets, smoothing, &class_weights, &sample_weights);
                 let found = measure(&x, &targets, &config, &device);
                 let what = format!("{rows} rows of {classes}, smoothed by {smoothing}");
                 close(&what, &[found.0, found.2], &[expected.0, expected.2]);

@@ -28,12 +28,17 @@
 mod support;
 
 mod attention;
-#[path = "../attention/reference.rs"]
-mod exact;
+#[path = "../attention/case.rs"]
+#[allow(dead_code, reason = "shared with the tests of the other variants")]
+mod case;
+#[path = "../learning/entropy.rs"]
+mod entropy;
 mod loss;
 mod norm;
 mod optimizer;
 mod recurrent;
+#[path = "../attention/reference.rs"]
+mod reference;
 mod watch;
 
 use std::sync::{Mutex, OnceLock, PoisonError};

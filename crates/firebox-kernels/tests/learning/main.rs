@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod embedding;
+mod entropy;
 mod losses;
 mod optimizer;

@@ -157,7 +157,7 @@ fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
     match format {
         Format::Csv => {}
         Format::Auto | Format::Parquet | Format::Arrow => config.csv = Csv::default(),
-        Format::Npy | Format::Ts => {
+        Format::Npy | Format::Ts | Format::Samples => {
             config.columns = Columns { channels: names(), ..Columns::default() };
             config.csv = Csv::default();
         }

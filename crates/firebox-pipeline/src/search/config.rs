@@ -9,6 +9,7 @@ use firebox_search::{
 use serde::{Deserialize, Serialize};
 
 use super::concurrent::Concurrent;
+use super::objective::Objectives;
 
 /// `[search]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,12 +45,16 @@ pub struct SearchConfig {
     pub heartbeat: f64,
     /// How often a trial is tried again whose worker died.
     pub retries: u64,
-    /// What is minimised.
-    pub objective: Objective,
+    /// What is minimised: `"validation-loss"`, or it and others, of which then no trial is best in all;
+    /// those that no other beats are told. Several objectives take no pruner. `objective` is another
+    /// name for it.
+    #[serde(alias = "objective")]
+    pub objectives: Objectives,
     /// What proposes the values.
     pub sampler: SamplerConfig,
-    /// What gives trials up early.
-    pub pruner: PrunerConfig,
+    /// What gives trials up early. Left out, `median`, or `none` with several objectives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pruner: Option<PrunerConfig>,
     /// Keys of this file, such as `"train.optimizer.adamw.learning_rate"`, with the values that they
     /// may take.
     pub space: BTreeMap<String, SpaceEntry>,
@@ -69,21 +74,21 @@ impl Default for SearchConfig {
             size_budget: None,
             heartbeat: 10.0,
             retries: 3,
-            objective: Objective::default(),
+            objectives: Objectives::default(),
             sampler: SamplerConfig::default(),
-            pruner: PrunerConfig::default(),
+            pruner: None,
             space: BTreeMap::new(),
         }
     }
 }
 
-/// What a search minimises. Nothing is chosen by test data, so scores are none of the choices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Objective {
-    /// The least validation loss of all epochs.
-    #[default]
-    ValidationLoss,
+impl SearchConfig {
+    /// The pruner that was asked for, or the one that is taken without one.
+    pub(super) fn pruner(&self) -> PrunerConfig {
+        let several = self.objectives.all().len() > 1;
+        let own = if several { PrunerConfig::None } else { PrunerConfig::default() };
+        self.pruner.clone().unwrap_or(own)
+    }
 }
 
 /// The values of a key. Whole numbers as ends make a range of whole numbers.

@@ -4,11 +4,15 @@
 //! pipeline that is searched is kept with the study, so that any worker that reaches the journal can
 //! take part, and so that nobody continues it with another pipeline by mistake.
 
+mod conclude;
 mod concurrent;
 mod config;
+mod keep;
+mod objective;
 mod open;
 mod page;
 mod sampling;
+mod shortage;
 mod space;
 mod text;
 mod training;
@@ -17,27 +21,28 @@ mod trial;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use firebox_core::{Event, Listener};
-use firebox_search::{
-    Budget, Direction, Options, Space, Storage, Study, StudyError, Trial, TrialHandle, TrialState,
-};
+use firebox_search::{Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle};
 
+pub use conclude::Searched;
 pub use concurrent::Concurrent;
-pub use config::{
-    Number, Objective, Patient, PrunerConfig, SamplerConfig, SearchConfig, SpaceEntry,
-};
+pub use config::{Number, Patient, PrunerConfig, SamplerConfig, SearchConfig, SpaceEntry};
+pub use objective::{Objective, Objectives};
+
+pub use shortage::{NOTE_BYTES, Shortage, note_trials};
 
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::PipelineError;
 use crate::shared::Shared;
-use crate::{Finished, PipelineConfig, Prepared, layers, prepared};
+use crate::{PipelineConfig, Prepared, layers, prepared};
 use concurrent::Gate;
 use open::{
     PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
 };
-use text::{parameters_text, reason, value_text};
+use shortage::{ALONE, InHand, Turns};
+use text::{parameters_text, reason};
 use trial::Ran;
 
 /// Which search is worked on.
@@ -68,25 +73,12 @@ pub struct Search {
     fault: Mutex<Option<PipelineError>>,
     /// What the trials of this worker have in common.
     shared: Shared,
-}
-
-/// What a search found.
-#[derive(Clone, Debug)]
-pub struct Searched {
-    /// Trials with a value, trials given up early, and trials that failed for good.
-    pub complete: usize,
-    /// See above.
-    pub pruned: usize,
-    /// See above.
-    pub failed: usize,
-    /// Number and value of the best trial.
-    pub best: Option<(u64, f64)>,
-    /// The best configuration, as a pipeline file.
-    pub pipeline: Option<PathBuf>,
-    /// The page of the study.
-    pub page: PathBuf,
-    /// The run of the best trial, measured as any other run.
-    pub finished: Option<Finished>,
+    /// Which of them may run.
+    turns: Turns,
+    /// What the process had in hand whose place this one took.
+    before: Option<Shortage>,
+    /// When the worker began, in this process or the one before.
+    began: SystemTime,
 }
 
 impl Search {
@@ -145,8 +137,20 @@ impl Search {
             search.storage = search.storage.as_deref().map(Storage::public);
         }
         let text = Prepared::of(&name, kept).toml()?;
-        let (fault, shared) = (Mutex::new(None), Shared::keeping());
-        let this = Self { name, text, config, search, space, storage, stop, fault, shared };
+        let this = Self {
+            name,
+            text,
+            config,
+            search,
+            space,
+            storage,
+            stop,
+            fault: Mutex::default(),
+            shared: Shared::keeping(),
+            turns: Turns::default(),
+            before: None,
+            began: SystemTime::now(),
+        };
         this.begin(&file, matches!(source, SearchSource::File(_)))?;
         Ok(this)
     }
@@ -176,6 +180,38 @@ impl Search {
         folder(&self.config, &self.name)
     }
 
+    /// When this worker began.
+    pub fn began(&self) -> SystemTime {
+        self.began
+    }
+
+    /// Takes the place of a process of this worker that had begun at this time and ran out of memory:
+    /// ends its trials, or puts them back.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn take_over(
+        &mut self,
+        before: Shortage,
+        began: SystemTime,
+        listener: &dyn Listener,
+    ) -> Result<(), PipelineError> {
+        let study = self.study()?;
+        if let Some(failed) = before.settle(&study, listener)? {
+            let trials = study.trials()?;
+            let failed = trials.iter().find(|trial| trial.number == failed);
+            if let Some(run) = failed.and_then(trial::run_of) {
+                trial::forget(&self.config.run.directory.join(run));
+            }
+        }
+        if before.stopped {
+            self.stop.store(true, Ordering::SeqCst);
+        }
+        (self.before, self.began) = (Some(before), began);
+        Ok(())
+    }
+
     /// Works on the study until its budget is used up or the worker is stopped.
     ///
     /// # Errors
@@ -188,13 +224,24 @@ impl Search {
         listener: &dyn Listener,
     ) -> Result<(), PipelineError> {
         let study = self.study()?;
+        let past = self.began.elapsed().unwrap_or_default();
+        let time = self.search.timeout.map(Duration::from_secs_f64);
         let budget = Budget {
             trials: Some(self.search.trials),
-            time: self.search.timeout.map(Duration::from_secs_f64),
+            time: time.map(|time| time.saturating_sub(past)),
             early_stop: self.search.early_stop.clone(),
         };
         let gpu = device.backend != "cpu";
-        let gate = Gate::new(self.search.concurrent, gpu, rayon::current_num_threads(), listener);
+        let threads = rayon::current_num_threads();
+        let concurrent = self.before.as_ref().map_or(self.search.concurrent, |before| {
+            let configured = self.search.concurrent;
+            let most = configured.most(gpu, threads);
+            match before.most(most) {
+                same if same == most => configured,
+                fewer => Concurrent::Trials(fewer),
+            }
+        });
+        let gate = Gate::new(concurrent, gpu, threads, listener);
         let period = if gate.watches() { concurrent::PERIOD } else { 0.0 };
         let work = || {
             // Whatever ends this one ends those that wait, too.
@@ -225,101 +272,17 @@ impl Search {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Measures the best trial as any other run, and writes its pipeline and the page of the study.
-    ///
-    /// # Errors
-    ///
-    /// If the journal fails, the evaluation fails, or something cannot be written.
-    pub fn conclude(
-        &self,
-        device: &ChosenDevice,
-        listener: &dyn Listener,
-    ) -> Result<Searched, PipelineError> {
-        let study = self.study()?;
-        let trials = study.trials()?;
-        let folder = self.folder();
-        std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-        // What was tried again is told of by the last try.
-        let retried = |trial: &Trial| trials.iter().any(|later| goes_on_with(later, trial.number));
-        let shown: Vec<Trial> = trials.iter().filter(|trial| !retried(trial)).cloned().collect();
-        let count = |state| shown.iter().filter(|trial| trial.state == state).count();
-        let (best, warnings) = self.best(&shown);
-        for message in &warnings {
-            listener.on(&Event::Warning { message: message.clone() });
-        }
-        let mut about = page::About {
-            study: &study,
-            trials: &shown,
-            space: &self.space,
-            storage: self.storage.address(),
-            sampler: self.search.sampler.name(),
-            pruner: self.search.pruner.name(),
-            best: best.as_ref().map(|(trial, ..)| trial.number),
-            configuration: String::new(),
-            warnings,
-        };
-        let mut pipeline = None;
-        if let Some((best, _, prepared)) = &best {
-            let path = folder.join("best.toml");
-            let head = format!(
-                "# Trial {} of the study {}: {}\n# Run it: firebox run <this file>\n\n",
-                best.number,
-                self.name,
-                value_text(best)
-            );
-            about.configuration = head + &prepared.toml()?;
-            page::replace(&path, &about.configuration)?;
-            pipeline = Some(path);
-        }
-        // Before the evaluation, which takes its time and may fail.
-        let page = page::write(&folder, &about)?;
-        let finished = match &best {
-            Some((_, _, prepared)) if !self.is_stopped() => {
-                Some(prepared.run(device, &self.stop, listener)?)
-            }
-            _ => None,
-        };
-        Ok(Searched {
-            complete: count(TrialState::Complete),
-            pruned: count(TrialState::Pruned),
-            failed: count(TrialState::Fail),
-            best: best.map(|(best, value, _)| (best.number, value)),
-            pipeline,
-            page,
-            finished,
-        })
-    }
-
-    /// The best trial that is a pipeline, with its value, and a warning for each better one that is
-    /// none: Optuna's may have parameters and values that no pipeline has.
-    fn best(&self, trials: &[Trial]) -> (Option<(Trial, f64, Prepared)>, Vec<String>) {
-        let mut warnings = vec![];
-        for (trial, value) in ranked(trials) {
-            match self.config_of(trial) {
-                Ok(config) => {
-                    let prepared = Prepared::of(&self.name, config);
-                    return (Some((trial.clone(), value, prepared)), warnings);
-                }
-                Err(error) => warnings.push(format!(
-                    "trial {} has the loss {value} and is no pipeline, so the next best is taken: {}",
-                    trial.number,
-                    reason(&error)
-                )),
-            }
-        }
-        (None, warnings)
-    }
-
     fn study(&self) -> Result<Study, PipelineError> {
         let seed = self.config.run.seed;
         let options = Options {
             sampler: sampling::sampler(&self.search.sampler, &self.space, seed)?,
-            pruner: sampling::pruner(&self.search.pruner, &self.name)?,
+            pruner: sampling::pruner(&self.search.pruner(), &self.name)?,
             heartbeat: Duration::from_secs_f64(self.search.heartbeat),
             retries: self.search.retries,
             stop: Arc::clone(&self.stop),
         };
-        Ok(Study::join(&self.storage, &self.name, &[Direction::Minimize], options)?)
+        let directions = self.search.objectives.directions();
+        Ok(Study::join(&self.storage, &self.name, &directions, options)?)
     }
 
     /// Begins the study, or makes sure that it is this one. With the file, what may change of it is
@@ -336,7 +299,7 @@ impl Search {
         if with_file || known.is_none() {
             study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
         }
-        study.set_metric_names(&["validation loss"])?;
+        study.set_metric_names(&self.search.objectives.names())?;
         Ok(())
     }
 
@@ -360,6 +323,16 @@ impl Search {
         Ok(config)
     }
 
+    /// The value of each objective.
+    fn values(&self, ran: &Ran) -> Vec<f64> {
+        let Ran::Complete { loss, parameters } = *ran else { return vec![] };
+        let value = |objective: &Objective| match objective {
+            Objective::ValidationLoss => loss,
+            Objective::Parameters => parameters as f64,
+        };
+        self.search.objectives.all().iter().map(value).collect()
+    }
+
     /// Runs a trial; what it says besides its value becomes the reason of its failure.
     fn attempt(
         &self,
@@ -373,11 +346,18 @@ impl Search {
         listener.on(&Event::StageStarted { stage: stage.clone() });
         trial.suggest_space(&self.space)?;
         let frozen = trial.trial().ok_or(StudyError::Ended { number: trial.number() })?;
+        let in_hand = InHand::waiting(trial.number());
+        let _turn = self.turns.take(frozen.system_attributes.contains_key(ALONE));
+        in_hand.begin();
         let ran = self.config_of(&frozen).and_then(|config| {
             trial::run(&self.name, config, device, &self.stop, &self.shared, listener, trial)
         });
         let detail = match &ran {
-            Ok(Ran::Complete(loss)) => format!("validation loss {loss:.5}"),
+            Ok(Ran::Complete { loss, parameters }) => {
+                let several = study.directions().len() > 1;
+                let more = several.then(|| format!(", {parameters} parameters"));
+                format!("validation loss {loss:.5}{}", more.unwrap_or_default())
+            }
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
             Err(error) if is_shared(error) => "put back, as the worker cannot go on".to_owned(),
@@ -396,7 +376,7 @@ impl Search {
         });
         self.tidy(study, &frozen, &ran)?;
         match ran {
-            Ok(Ran::Complete(loss)) => Ok(vec![loss]),
+            Ok(ran @ Ran::Complete { .. }) => Ok(self.values(&ran)),
             Ok(Ran::Pruned) => {
                 trial.give_up();
                 Ok(vec![])
@@ -416,62 +396,6 @@ impl Search {
             Err(error) => Err(PipelineError::Setting(reason(&error))),
         }
     }
-
-    /// Removes the checkpoints of trials that are not among the best any more.
-    fn tidy(
-        &self,
-        study: &Study,
-        now: &Trial,
-        ran: &Result<Ran, PipelineError>,
-    ) -> Result<(), PipelineError> {
-        let mut values: Vec<(f64, String)> = vec![];
-        let run_of = |trial: &Trial| {
-            trial.user_attributes.get(trial::RUN).and_then(|run| run.as_str()).map(str::to_owned)
-        };
-        let trials = study.trials()?;
-        let named = trials.iter().find(|trial| trial.number == now.number).and_then(run_of);
-        let mut done = vec![];
-        match (named, ran) {
-            (Some(run), Ok(Ran::Complete(loss))) => values.push((*loss, run)),
-            (Some(run), Ok(Ran::Pruned)) => done.push(run),
-            // Not if another worker goes on with it.
-            (Some(run), Err(error))
-                if !is_shared(error) && !matches!(error, PipelineError::Study(_)) =>
-            {
-                done.push(run);
-            }
-            _ => {}
-        }
-        for trial in trials.iter().filter(|trial| trial.state == TrialState::Complete) {
-            let value = trial.values.as_ref().and_then(|values| values.first()).copied();
-            if let (Some(value), Some(run)) = (value, run_of(trial)) {
-                values.push((value, run));
-            }
-        }
-        values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        values.dedup_by(|(_, a), (_, b)| a == b);
-        let best = values.iter().take(self.search.keep.max(1)).map(|(_, run)| run.clone());
-        let sizes = best.map(|run| {
-            let size = trial::checkpoint_bytes(&self.config.run.directory.join(&run));
-            (run, size)
-        });
-        let kept = within(self.search.size_budget, sizes.collect());
-        done.extend(values.into_iter().map(|(_, run)| run));
-        for run in done.iter().filter(|run| !kept.contains(run)) {
-            trial::forget(&self.config.run.directory.join(run));
-        }
-        Ok(())
-    }
-}
-
-/// The runs, the best first, whose checkpoints fit into the budget together; always the first.
-fn within(budget: Option<u64>, runs: Vec<(String, u64)>) -> Vec<String> {
-    let mut taken = 0u64;
-    let fits = |(place, (_, size)): &(usize, (String, u64))| {
-        taken = taken.saturating_add(*size);
-        *place == 0 || budget.is_none_or(|budget| taken <= budget)
-    };
-    runs.into_iter().enumerate().take_while(fits).map(|(_, (run, _))| run).collect()
 }
 
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
@@ -491,35 +415,4 @@ fn is_shared(error: &PipelineError) -> bool {
         cause = inner.source();
     }
     false
-}
-
-/// The complete trials that violate no constraint and have a finite value, the best first.
-fn ranked(trials: &[Trial]) -> Vec<(&Trial, f64)> {
-    let feasible = |trial: &Trial| trial.constraints.iter().flatten().all(|size| *size <= 0.0);
-    let complete = trials.iter().filter(|t| t.state == TrialState::Complete && feasible(t));
-    let value = |trial: &Trial| trial.values.as_ref()?.first().copied().filter(|v| v.is_finite());
-    let mut ranked: Vec<_> = complete.filter_map(|trial| Some((trial, value(trial)?))).collect();
-    ranked.sort_by(|(a, x), (b, y)| x.total_cmp(y).then(a.number.cmp(&b.number)));
-    ranked
-}
-
-fn goes_on_with(later: &Trial, number: u64) -> bool {
-    let history = later.system_attributes.get("retry_history").and_then(|list| list.as_array());
-    history.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(number)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_budget_keeps_the_best_and_what_fits_beside_it() {
-        let runs =
-            || [("a", 5), ("b", 3), ("c", 3)].map(|(run, size)| (run.to_owned(), size)).to_vec();
-        assert_eq!(within(None, runs()), ["a", "b", "c"]);
-        assert_eq!(within(Some(8), runs()), ["a", "b"]);
-        assert_eq!(within(Some(7), runs()), ["a"]);
-        assert_eq!(within(Some(0), runs()), ["a"]);
-        assert!(within(Some(9), vec![]).is_empty());
-    }
 }

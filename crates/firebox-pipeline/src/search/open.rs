@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebox_search::{Options, Storage, Study, StudyError};
 
-use super::SearchConfig;
+use super::{PrunerConfig, SearchConfig};
 use crate::error::{PipelineError, at};
 use crate::{PipelineConfig, prepared};
 
@@ -87,6 +87,12 @@ pub(super) fn check_numbers(search: &SearchConfig) -> Result<(), PipelineError> 
             return wrong("early_stop.min_delta", found, "it is a finite number, 0 or above");
         }
     }
+    let several = search.objectives.all().len() > 1;
+    if several && search.pruner.as_ref().is_some_and(|pruner| *pruner != PrunerConfig::None) {
+        let allowed =
+            "with several objectives no trial is given up early; leave it out, or search one";
+        return wrong("pruner", search.pruner().name().to_owned(), allowed);
+    }
     let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0 && seconds < 1e9;
     if let Some(timeout) = search.timeout.filter(|timeout| !positive(*timeout)) {
         return wrong("timeout", timeout.to_string(), "it is a number of seconds above 0");
@@ -121,8 +127,8 @@ pub(super) fn same_search(
         let mut config = config.clone();
         config.run.device.clear();
         if let Some(search) = &mut config.search {
-            let SearchConfig { space, objective, .. } = std::mem::take(search);
-            *search = SearchConfig { space, objective, ..SearchConfig::default() };
+            let SearchConfig { space, objectives, .. } = std::mem::take(search);
+            *search = SearchConfig { space, objectives, ..SearchConfig::default() };
         }
         config
     };

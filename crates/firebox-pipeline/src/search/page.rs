@@ -6,9 +6,10 @@ use firebox_eval::{
     Fact, Saved, StudyObjective, StudyOutcome, StudyParameter, StudyReport, StudyTrial,
 };
 use firebox_search::{
-    Distribution, FanovaConfig, Space, Study, Trial, TrialState, importances, savings,
+    Direction, Distribution, FanovaConfig, Space, Study, Trial, TrialState, importances, savings,
 };
 
+use super::{Objective, Objectives};
 use crate::error::{PipelineError, at};
 
 /// Marks of an axis.
@@ -20,10 +21,11 @@ pub(super) struct About<'a> {
     pub(super) trials: &'a [Trial],
     pub(super) space: &'a Space,
     pub(super) storage: &'a str,
+    pub(super) objectives: &'a Objectives,
     pub(super) sampler: &'static str,
     pub(super) pruner: &'static str,
-    /// Number of the best trial.
-    pub(super) best: Option<u64>,
+    /// Numbers of the best trials: one, or those on the Pareto front of several objectives.
+    pub(super) best: Vec<u64>,
     /// The best trial as a pipeline file.
     pub(super) configuration: String,
     pub(super) warnings: Vec<String>,
@@ -32,7 +34,7 @@ pub(super) struct About<'a> {
 /// Writes the page and the text, and returns the path of the page.
 pub(super) fn write(folder: &Path, about: &About<'_>) -> Result<PathBuf, PipelineError> {
     let path = folder.join("summary.md");
-    replace(&path, &summary(about.study.name(), about.trials))?;
+    replace(&path, &summary(about))?;
     Ok(report(about).write(folder)?.html)
 }
 
@@ -49,8 +51,7 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), PipelineError> {
 }
 
 fn report(about: &About<'_>) -> StudyReport {
-    let About { study, trials, space, storage, sampler, pruner, best, configuration, warnings } =
-        about;
+    let About { study, trials, space, storage, objectives, sampler, pruner, .. } = about;
     let began = trials.iter().filter_map(|trial| trial.started).fold(f64::INFINITY, f64::min);
     let parameters = space.parameters().iter();
     let axes: Vec<(&String, &Distribution)> =
@@ -65,15 +66,20 @@ fn report(about: &About<'_>) -> StudyReport {
         study: study.name().to_owned(),
         created: crate::page::now(),
         facts: vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)],
-        objectives: vec![StudyObjective { name: "validation loss".to_owned(), maximize: false }],
+        objectives: objectives.all().iter().map(objective).collect(),
         parameters: axes.iter().map(mark).collect(),
         trials: trials.iter().map(|trial| row(trial, began, &axes)).collect(),
         importances: importances(trials, 0, FanovaConfig::default()),
-        best: best.iter().copied().collect(),
+        best: about.best.clone(),
         saved: savings(trials).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
-        configuration: configuration.clone(),
-        warnings: warnings.clone(),
+        configuration: about.configuration.clone(),
+        warnings: about.warnings.clone(),
     }
+}
+
+fn objective(objective: &Objective) -> StudyObjective {
+    let maximize = objective.direction() == Direction::Maximize;
+    StudyObjective { name: objective.name().to_owned(), maximize }
 }
 
 fn row(trial: &Trial, began: f64, axes: &[(&String, &Distribution)]) -> StudyTrial {
@@ -107,7 +113,9 @@ fn place(trial: &Trial, name: &str, axis: &Distribution) -> Option<(f64, String)
     Some((axis.place(there), super::text::short(value)))
 }
 
-fn summary(name: &str, trials: &[Trial]) -> String {
+fn summary(about: &About<'_>) -> String {
+    let About { study, trials, objectives, best, .. } = about;
+    let (name, names) = (study.name(), objectives.names());
     let of = |state: TrialState| trials.iter().filter(move |trial| trial.state == state);
     let mut text = format!("# Study {name}\n\n");
     for (state, what) in [
@@ -128,6 +136,13 @@ fn summary(name: &str, trials: &[Trial]) -> String {
             100.0 * saved.share, saved.seconds, saved.spent
         ));
     }
+    if names.len() > 1 && !best.is_empty() {
+        let numbers: Vec<String> = best.iter().map(u64::to_string).collect();
+        text.push_str(&format!(
+            "- no other trial beats in all objectives: {}\n",
+            numbers.join(", ")
+        ));
+    }
     let shares = importances(trials, 0, FanovaConfig::default());
     if shares.iter().any(|(_, share)| *share > 0.0) {
         text.push_str("\n| key | share of the variance (fANOVA) |\n|---|---|\n");
@@ -135,9 +150,10 @@ fn summary(name: &str, trials: &[Trial]) -> String {
             text.push_str(&format!("| {name} | {:.1} % |\n", 100.0 * share));
         }
     }
-    text.push_str(
-        "\n| trial | state | validation loss | seconds | values |\n|---|---|---|---|---|\n",
-    );
+    let (heads, rules) = (names.join(" | "), "---|".repeat(names.len()));
+    text.push_str(&format!(
+        "\n| trial | state | {heads} | seconds | values |\n|---|---|{rules}---|---|\n"
+    ));
     let mut sorted: Vec<&Trial> = trials.iter().collect();
     let value = |trial: &Trial| trial.values.as_ref().and_then(|values| values.first().copied());
     let rank = |trial: &Trial| match trial.state {
@@ -146,11 +162,15 @@ fn summary(name: &str, trials: &[Trial]) -> String {
     };
     sorted.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.number.cmp(&b.number)));
     for trial in sorted {
-        let shown = match (trial.state, value(trial)) {
+        let mut shown = match (trial.state, value(trial)) {
             (TrialState::Fail, _) => reason(trial),
             (_, Some(value)) => format!("{value:.6}"),
             _ => String::new(),
         };
+        for place in 1..names.len() {
+            let value = trial.values.as_ref().and_then(|values| values.get(place));
+            shown.push_str(&value.map_or(" | ".to_owned(), |value| format!(" | {value}")));
+        }
         let seconds = seconds(trial).map_or(String::new(), |seconds| format!("{seconds:.1}"));
         let state = format!("{:?}", trial.state).to_lowercase();
         let values = super::text::parameters_text(trial).replace('|', "\\|");

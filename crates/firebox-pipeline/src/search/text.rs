@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use firebox_search::Trial;
 
+use super::Objectives;
 use crate::error::PipelineError;
 
 /// An error with its causes, in one line each.
@@ -20,9 +21,11 @@ pub(super) fn reason(error: &PipelineError) -> String {
     text
 }
 
-pub(super) fn value_text(trial: &Trial) -> String {
-    let value = trial.values.as_ref().and_then(|values| values.first());
-    value.map_or_else(|| "no value".to_owned(), |value| format!("validation loss {value}"))
+/// The objectives of a trial with their values.
+pub(super) fn value_text(trial: &Trial, objectives: &Objectives) -> String {
+    let Some(values) = &trial.values else { return "no value".to_owned() };
+    let named = objectives.names().into_iter().zip(values);
+    named.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The values of a trial, by the last part of their keys.

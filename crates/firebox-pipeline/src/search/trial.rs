@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener};
-use firebox_search::{StudyError, TrialHandle};
+use firebox_search::{StudyError, Trial, TrialHandle};
 
 use super::training::{Halt, train_only};
 use crate::device::ChosenDevice;
@@ -15,12 +15,12 @@ use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared};
 
 /// User attribute with the name of a trial's run folder.
-pub(super) const RUN: &str = "run";
+const RUN: &str = "run";
 const EPOCHS: &str = "epochs";
 const PARAMETERS: &str = "parameters";
 
 /// Time between two looks at a run folder that another worker uses.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Sends the validation loss of each epoch to the study, and stops training when the trial is given
 /// up or the worker is stopped.
@@ -37,6 +37,8 @@ struct Watcher<'a, 'study> {
     /// Number of the trial, and epochs that it may take.
     number: u64,
     epochs: u64,
+    /// Whether its losses are for others to be compared with: not with several objectives.
+    reports: bool,
 }
 
 impl Watcher<'_, '_> {
@@ -62,7 +64,7 @@ impl Listener for Watcher<'_, '_> {
             });
         }
         match event {
-            Event::Epoch { epoch, validation_loss: Some(loss), .. } => {
+            Event::Epoch { epoch, validation_loss: Some(loss), .. } if self.reports => {
                 match self.report(*epoch, *loss) {
                     Ok(false) => {}
                     Ok(true) => {
@@ -87,8 +89,11 @@ impl Listener for Watcher<'_, '_> {
 
 /// How a trial's training ended.
 pub(super) enum Ran {
-    /// With this least validation loss.
-    Complete(f64),
+    /// With this least validation loss, and so many parameters.
+    Complete {
+        loss: f64,
+        parameters: u64,
+    },
     Pruned,
     Interrupted,
 }
@@ -108,6 +113,7 @@ pub(super) fn run(
     let prepared = Prepared::of(name, config).settled(device)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
+    let reports = trial.directions().len() == 1;
     let halt = Halt::default();
     let (trained, pruned, failed) = {
         let watcher = Watcher {
@@ -119,6 +125,7 @@ pub(super) fn run(
             listener,
             number,
             epochs,
+            reports,
         };
         let mut waits = false;
         let trained = loop {
@@ -154,11 +161,16 @@ pub(super) fn run(
     let best = summary.best.ok_or_else(|| {
         PipelineError::Setting("its training ended before the first validation".to_owned())
     })?;
-    Ok(Ran::Complete(best.loss))
+    Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters })
 }
 
 pub(super) fn folder_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Name of a trial's run folder, once it has one.
+pub(super) fn run_of(trial: &Trial) -> Option<String> {
+    trial.user_attributes.get(RUN).and_then(|run| run.as_str()).map(str::to_owned)
 }
 
 /// Removes the checkpoints of a run that ended, and leaves what it logged.

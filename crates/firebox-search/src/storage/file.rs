@@ -76,8 +76,22 @@ impl FileBackend {
             let end = self.bytes + (bytes.len() - tail.len()) as u64;
             journal.set_len(end).map_err(file("write", &self.path))?;
         }
-        journal.sync_data().map_err(file("write", &self.path))
+        flush(&journal).map_err(file("write", &self.path))
     }
+}
+
+/// Makes all that was written to the journal, by whomever, outlive the machine; the times of the file,
+/// which nobody reads, need not.
+fn flush(journal: &File) -> std::io::Result<()> {
+    #[cfg(test)]
+    FLUSHED.with_borrow_mut(|flushed| flushed.push(journal.metadata().map_or(0, |m| m.len())));
+    journal.sync_data()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes of the journal at each flush by this thread.
+    pub(crate) static FLUSHED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(vec![]) };
 }
 
 impl Backend for FileBackend {
@@ -120,9 +134,8 @@ impl Backend for FileBackend {
         text.push('\n');
         let journal =
             OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
-        // One write, so that a process that is killed leaves all of it or nothing, and without the
-        // times of the file, which nobody reads.
-        let flush = |()| if last { journal.sync_data() } else { Ok(()) };
+        // One write, so that a process that is killed leaves all of it or nothing.
+        let flush = |()| if last { flush(&journal) } else { Ok(()) };
         let stored = (&journal).write_all(text.as_bytes()).and_then(flush);
         if stored.is_err() {
             // What a full disk took of it must not be read as the beginning of the next entry.

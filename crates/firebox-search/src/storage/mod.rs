@@ -26,6 +26,8 @@ use std::time::Duration;
 use backend::Backend;
 pub(crate) use distribution::incompatible;
 pub use error::StorageError;
+#[cfg(test)]
+pub(crate) use file::FLUSHED;
 pub use lock::{GRACE, JournalLock};
 pub(crate) use operation::Operation;
 pub(crate) use replay::{Replay, StudyRecord};

@@ -5,6 +5,8 @@
 //! last read. Snapshots, which are Python's pickles, are left alone. A cluster is not supported: it
 //! has no such transaction.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisError, RedisResult};
@@ -16,6 +18,8 @@ use super::error::StorageError;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one try may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a worker that was asked to stop keeps trying.
+const STOPPED_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries that are asked for at once.
 const CHUNK: u64 = 1000;
 
@@ -24,6 +28,10 @@ pub(super) struct RedisBackend {
     server: String,
     prefix: String,
     patience: Duration,
+    /// Whether it was tried for so long in vain: then it is not again, until it answers.
+    gone: bool,
+    /// Whether whoever waits should soon give up.
+    stop: Arc<AtomicBool>,
     connection: Option<Connection>,
     /// Whether the number of the last entry is watched since the change began.
     watching: bool,
@@ -44,8 +52,17 @@ impl RedisBackend {
         }
         let client = Client::open(address).map_err(|error| refuse(error.to_string()))?;
         let (prefix, server) = (prefix.to_owned(), hidden(url));
-        let (connection, watching) = (None, false);
-        Ok(Self { client, server, prefix, patience, connection, watching, applied: 0 })
+        Ok(Self {
+            client,
+            server,
+            prefix,
+            patience,
+            gone: false,
+            stop: Arc::default(),
+            connection: None,
+            watching: false,
+            applied: 0,
+        })
     }
 
     fn key(&self, entry: u64) -> String {
@@ -65,15 +82,30 @@ impl RedisBackend {
         let mut pause = Duration::from_millis(50);
         loop {
             let error = match self.connected().and_then(&mut question) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.gone = false;
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             self.disconnect();
-            if !is_passing(&error) || start.elapsed() + pause > self.patience {
+            if !is_passing(&error) {
+                return Err(self.failed(&error, start));
+            }
+            if start.elapsed() + pause > self.patience() {
+                self.gone = true;
                 return Err(self.failed(&error, start));
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(Duration::from_secs(2));
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        match (self.gone, self.stop.load(Ordering::SeqCst)) {
+            (true, _) => Duration::ZERO,
+            (false, true) => self.patience.min(STOPPED_PATIENCE),
+            (false, false) => self.patience,
         }
     }
 
@@ -110,6 +142,10 @@ impl RedisBackend {
 }
 
 impl Backend for RedisBackend {
+    fn stop_with(&mut self, stop: &Arc<AtomicBool>) {
+        self.stop = Arc::clone(stop);
+    }
+
     fn begin(&mut self) -> Result<(), StorageError> {
         let last = self.last();
         self.ask(|connection| redis::cmd("WATCH").arg(&last).exec(connection))?;

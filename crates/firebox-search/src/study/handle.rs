@@ -76,6 +76,11 @@ impl<'study> TrialHandle<'study> {
         self.origin
     }
 
+    /// The direction of each objective of its study.
+    pub fn directions(&self) -> &[Direction] {
+        &self.study.directions
+    }
+
     /// The trial as the journal has it.
     pub fn trial(&self) -> Option<Trial> {
         self.study.storage.peek(|replay| replay.trial(self.id).cloned())
@@ -215,7 +220,8 @@ impl<'study> TrialHandle<'study> {
                 }
                 Ended::Failed(reason) => retry::fail(id, reason),
                 Ended::Interrupted => {
-                    retry::fail_and_retry(study, id, trial, retry::Cause::Stopped)
+                    let cause = retry::Cause::Stopped("its worker was stopped");
+                    retry::fail_and_retry(study, id, trial, cause)
                 }
             })
         });

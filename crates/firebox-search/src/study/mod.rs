@@ -11,6 +11,7 @@ mod groups;
 mod handle;
 mod heart;
 mod optimize;
+mod replaced;
 mod retry;
 mod suggest;
 
@@ -425,5 +426,7 @@ impl Study {
     }
 }
 
+#[cfg(test)]
+mod power;
 #[cfg(test)]
 mod tests;

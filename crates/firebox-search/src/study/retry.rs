@@ -39,16 +39,21 @@ pub(super) fn fail(id: u64, reason: &str) -> Vec<Operation> {
 
 /// Why a trial is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum Cause<'a> {
     /// Its worker died; with the number of times that this may happen to a trial.
     Died(u64),
-    /// Its worker was stopped, which is no fault of the trial.
-    Stopped,
+    /// Its worker was stopped for this reason, which is no fault of the trial.
+    Stopped(&'a str),
 }
 
 /// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
 /// too many workers died with it before.
-pub(super) fn fail_and_retry(study: u64, id: u64, trial: &Trial, cause: Cause) -> Vec<Operation> {
+pub(super) fn fail_and_retry(
+    study: u64,
+    id: u64,
+    trial: &Trial,
+    cause: Cause<'_>,
+) -> Vec<Operation> {
     let numbers = |key: &str| match trial.system_attributes.get(key) {
         Some(Value::Array(numbers)) => numbers.clone(),
         _ => vec![],
@@ -62,9 +67,9 @@ pub(super) fn fail_and_retry(study: u64, id: u64, trial: &Trial, cause: Cause) -
             }
             reason
         }
-        Cause::Stopped => {
+        Cause::Stopped(reason) => {
             stopped.push(Value::from(trial.number));
-            "its worker was stopped"
+            reason
         }
     };
     history.push(Value::from(trial.number));

@@ -31,6 +31,7 @@ impl<M: Module> Session<'_, M> {
     /// Saves after an interruption, and waits until it is on disk.
     pub(super) fn interrupt(&mut self, saver: &mut Saver<'_>) -> Result<Outcome, TrainError> {
         saver.wait()?;
+        self.settle()?;
         let saved = self.saved == Some((self.state.step, self.state.closed_at));
         if !saved && !self.run.requests.is_given_up() {
             self.save(saver, Kind::Interrupt, None)?;
@@ -84,6 +85,7 @@ impl<M: Module> Session<'_, M> {
         kind: Kind,
         score: Option<f64>,
     ) -> Result<(), TrainError> {
+        self.settle()?;
         let since = Instant::now();
         let _checkpoint = info_span!("checkpoint").entered();
         let now = (self.state.step, self.state.closed_at);

@@ -1,0 +1,252 @@
+//! What a search found: the best trials as pipeline files, the best measured as any other run, the page.
+
+use std::path::PathBuf;
+
+use firebox_core::{Event, Listener};
+use firebox_search::{Direction, Trial, TrialState, pareto_front};
+
+use super::text::{reason, value_text};
+use super::{Search, page, trial};
+use crate::device::ChosenDevice;
+use crate::error::{PipelineError, at};
+use crate::{Finished, Prepared};
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// Trials with a value, trials given up early, and trials that failed for good.
+    pub complete: usize,
+    /// See above.
+    pub pruned: usize,
+    /// See above.
+    pub failed: usize,
+    /// Number and validation loss of the best trial; with several objectives, of the one with the least
+    /// loss.
+    pub best: Option<(u64, f64)>,
+    /// With several objectives: the trials that no other beats in all of them, by their numbers, each
+    /// with its pipeline file.
+    pub front: Vec<(u64, PathBuf)>,
+    /// The best configuration, as a pipeline file.
+    pub pipeline: Option<PathBuf>,
+    /// The page of the study.
+    pub page: PathBuf,
+    /// The run of the best trial, measured as any other run.
+    pub finished: Option<Finished>,
+}
+
+impl Search {
+    /// Measures the best trial as any other run, and writes its pipeline and the page of the study.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails, the evaluation fails, or something cannot be written.
+    pub fn conclude(
+        &self,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Searched, PipelineError> {
+        let study = self.study()?;
+        let trials = study.trials()?;
+        let folder = self.folder();
+        std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+        // What was tried again is told of by the last try.
+        let retried = |trial: &Trial| trials.iter().any(|later| goes_on_with(later, trial.number));
+        let shown: Vec<Trial> = trials.iter().filter(|trial| !retried(trial)).cloned().collect();
+        let count = |state| shown.iter().filter(|trial| trial.state == state).count();
+        let (best, warnings) = self.best(&shown);
+        for message in &warnings {
+            listener.on(&Event::Warning { message: message.clone() });
+        }
+        let mut about = page::About {
+            study: &study,
+            trials: &shown,
+            space: &self.space,
+            storage: self.storage.address(),
+            objectives: &self.search.objectives,
+            sampler: self.search.sampler.name(),
+            pruner: self.search.pruner().name(),
+            best: best.iter().map(|best| best.trial.number).collect(),
+            configuration: String::new(),
+            warnings,
+        };
+        let mut pipeline = None;
+        if let Some(first) = best.first() {
+            let path = folder.join("best.toml");
+            about.configuration = self.text_of(first)?;
+            page::replace(&path, &about.configuration)?;
+            pipeline = Some(path);
+        }
+        let front = if study.directions().len() > 1 { best.as_slice() } else { &[] };
+        let write = |best: &Best| {
+            let path = folder.join(format!("best-{}.toml", best.trial.number));
+            page::replace(&path, &self.text_of(best)?)?;
+            Ok((best.trial.number, path))
+        };
+        let front = front.iter().map(write).collect::<Result<Vec<_>, PipelineError>>()?;
+        // Before the evaluation, which takes its time and may fail.
+        let page = page::write(&folder, &about)?;
+        let finished = match best.first() {
+            Some(best) => self.measure(&best.prepared, device, listener)?,
+            None => None,
+        };
+        Ok(Searched {
+            complete: count(TrialState::Complete),
+            pruned: count(TrialState::Pruned),
+            failed: count(TrialState::Fail),
+            best: best.first().map(|best| (best.trial.number, best.loss)),
+            front,
+            pipeline,
+            page,
+            finished,
+        })
+    }
+
+    /// A trial as a pipeline file.
+    fn text_of(&self, best: &Best) -> Result<String, PipelineError> {
+        let (number, name) = (best.trial.number, &self.name);
+        let head = format!(
+            "# Trial {number} of the study {name}: {}\n# Run it: firebox run <this file>\n\n",
+            value_text(&best.trial, &self.search.objectives)
+        );
+        Ok(head + &best.prepared.toml()?)
+    }
+
+    /// Evaluates the best trial, or waits for a worker that does.
+    fn measure(
+        &self,
+        prepared: &Prepared,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Option<Finished>, PipelineError> {
+        let mut waits = false;
+        while !self.is_stopped() {
+            match prepared.run(device, &self.stop, listener) {
+                Err(PipelineError::InUse(folder)) => {
+                    if !std::mem::replace(&mut waits, true) {
+                        let message = format!(
+                            "another worker has {} in hand, the run of the best trial; this one waits",
+                            folder.display()
+                        );
+                        listener.on(&Event::Warning { message });
+                    }
+                    std::thread::sleep(trial::PAUSE);
+                }
+                other => return other.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The best trials that are pipelines, the one with the least loss first: one, or with several
+    /// objectives all that no other beats; and a warning for each better one that is none: Optuna's may
+    /// have parameters and values that no pipeline has.
+    fn best(&self, trials: &[Trial]) -> (Vec<Best>, Vec<String>) {
+        let directions = self.search.objectives.directions();
+        let (mut best, mut warnings) = (vec![], vec![]);
+        for ranked in ranked(trials, &directions) {
+            let enough = directions.len() == 1 || !ranked.on_front;
+            if enough && !best.is_empty() {
+                break;
+            }
+            let (trial, loss) = (ranked.trial.clone(), ranked.loss);
+            match self.config_of(&trial) {
+                Ok(config) => {
+                    let prepared = Prepared::of(&self.name, config);
+                    best.push(Best { trial, loss, prepared });
+                }
+                Err(error) => warnings.push(format!(
+                    "trial {} has the loss {loss} and is no pipeline, so the next best is taken: {}",
+                    trial.number,
+                    reason(&error)
+                )),
+            }
+        }
+        (best, warnings)
+    }
+}
+
+/// A trial that is among the best.
+struct Best {
+    trial: Trial,
+    loss: f64,
+    prepared: Prepared,
+}
+
+/// A complete trial that violates no constraint and has finite values.
+pub(super) struct Ranked<'a> {
+    pub(super) trial: &'a Trial,
+    pub(super) loss: f64,
+    /// No other is as good in every objective and better in one.
+    on_front: bool,
+}
+
+/// Those of all trials, the best first: by the loss, and with several objectives those on the front
+/// before all others.
+pub(super) fn ranked<'a>(trials: &'a [Trial], directions: &[Direction]) -> Vec<Ranked<'a>> {
+    let front = pareto_front(trials, directions, true);
+    let feasible = |trial: &Trial| trial.constraints.iter().flatten().all(|size| *size <= 0.0);
+    let complete = trials.iter().filter(|t| t.state == TrialState::Complete && feasible(t));
+    let rank = |trial: &'a Trial| {
+        let values = trial.values.as_ref().filter(|values| values.len() == directions.len())?;
+        let loss = *values.first().filter(|_| values.iter().all(|value| value.is_finite()))?;
+        Some(Ranked { trial, loss, on_front: front.contains(&trial.number) })
+    };
+    let mut ranked: Vec<_> = complete.filter_map(rank).collect();
+    let behind = |one: &Ranked<'_>| directions.len() > 1 && !one.on_front;
+    ranked.sort_by(|a, b| {
+        let by_front = behind(a).cmp(&behind(b));
+        by_front.then(a.loss.total_cmp(&b.loss)).then(a.trial.number.cmp(&b.trial.number))
+    });
+    ranked
+}
+
+fn goes_on_with(later: &Trial, number: u64) -> bool {
+    let history = later.system_attributes.get("retry_history").and_then(|list| list.as_array());
+    history.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn trial(number: u64, values: &[f64]) -> Trial {
+        Trial {
+            number,
+            state: TrialState::Complete,
+            values: Some(values.to_vec()),
+            parameters: BTreeMap::new(),
+            intermediate: BTreeMap::new(),
+            constraints: None,
+            user_attributes: BTreeMap::new(),
+            system_attributes: BTreeMap::new(),
+            started: None,
+            ended: None,
+        }
+    }
+
+    #[test]
+    fn the_front_comes_before_all_others_and_within_it_the_least_loss() {
+        let order = |trials: &[Trial], objectives: usize| {
+            let directions = vec![Direction::Minimize; objectives];
+            let ranked = ranked(trials, &directions);
+            ranked.iter().map(|one| one.trial.number).collect::<Vec<_>>()
+        };
+        let one =
+            [trial(0, &[2.0]), trial(1, &[1.0]), trial(2, &[f64::INFINITY]), trial(3, &[1.0])];
+        assert_eq!(order(&one, 1), [1, 3, 0]);
+        // Trial 1 is beaten by 0 in both; 2 is large and best, 3 the smallest.
+        let mut two = vec![
+            trial(0, &[2.0, 50.0]),
+            trial(1, &[2.5, 60.0]),
+            trial(2, &[1.0, 90.0]),
+            trial(3, &[9.0, 10.0]),
+            trial(4, &[0.5, f64::NAN]),
+            trial(5, &[0.5]),
+        ];
+        assert_eq!(order(&two, 2), [2, 0, 3, 1]);
+        two[2].constraints = Some(vec![1.0]);
+        assert_eq!(order(&two, 2), [0, 3, 1]);
+    }
+}

@@ -1,0 +1,132 @@
+//! When the numbers of steps are read from the device: of each before it is taken, or of several after they
+//! were. What the device decides meanwhile is in `ahead.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use firebox_kernels::SquaredNorm;
+use firebox_models::Loss;
+use tracing::info_span;
+
+use super::Session;
+use crate::TrainError;
+use crate::ahead::{Taken, Unread};
+use crate::gradients::Gradients;
+
+/// The numbers of a step.
+pub(super) struct Numbers {
+    pub(super) loss: f64,
+    pub(super) parts: BTreeMap<String, f64>,
+    /// Of the gradients with their factors.
+    pub(super) squared_norm: f64,
+}
+
+impl Numbers {
+    pub(super) fn are_finite(&self) -> bool {
+        self.loss.is_finite() && self.squared_norm.is_finite()
+    }
+}
+
+impl<M: Module> Session<'_, M> {
+    /// Takes a step on the device, which decides whether it is finite. `rates` are those that may be its.
+    pub(super) fn go_ahead(
+        &mut self,
+        taken: Taken,
+        losses: Vec<Loss>,
+        gradients: &Gradients,
+        rates: Vec<f64>,
+        start: Instant,
+    ) {
+        let Some(ahead) = &mut self.ahead else { return };
+        let _optimizer = info_span!("optimizer").entered();
+        let updating = Instant::now();
+        let squared_norm = ahead.squared_norm(gradients);
+        let step = Unread { taken, losses, squared_norm, rates };
+        let state = ahead.begin(&step, &self.state.scaler, self.optimizer.updates);
+        let clip = self.config.clipping();
+        let state = self.optimizer.step_on_device(&mut self.model, gradients, clip, state);
+        ahead.end(step, state, start);
+        self.times.computing += updating.elapsed();
+    }
+
+    /// Reads the steps that nobody has read yet, and writes them down.
+    pub(super) fn settle(&mut self) -> Result<(), TrainError> {
+        let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.len() > 0) else {
+            return Ok(());
+        };
+        let read_back = info_span!("read back").entered();
+        let reading = Instant::now();
+        let scalars = |step: &Unread| {
+            let norm = step.squared_norm.clone();
+            scalars(&step.losses).chain([norm]).collect::<Vec<_>>()
+        };
+        let mut values = read_all(ahead.unread().iter().flat_map(scalars).collect())?.into_iter();
+        let (unread, each) = ahead.take();
+        drop(read_back);
+        self.times.reading_back += reading.elapsed();
+        let mut applied = 0;
+        for Unread { taken, losses, rates, .. } in unread {
+            let (loss, parts) = weighted(&losses, taken.weight, &mut values);
+            let squared_norm = values.next().unwrap_or(f64::NAN);
+            let numbers = Numbers { loss, parts, squared_norm };
+            let rate = rates.get(applied).copied().unwrap_or(f64::NAN);
+            if numbers.are_finite() {
+                applied += 1;
+                self.optimizer.updates += 1;
+            }
+            self.write_down(taken, numbers, rate, each)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads losses and squared gradient norms from the device, all at once.
+pub(super) fn read(
+    losses: &[Loss],
+    weight: f64,
+    gradients: &Gradients,
+) -> Result<Numbers, TrainError> {
+    let (known, pending) = match gradients.squared_norm() {
+        SquaredNorm::Known(squared) => (squared, vec![]),
+        SquaredNorm::Pending(parts) => (0.0, parts),
+    };
+    let mut values = read_all(scalars(losses).chain(pending).collect())?.into_iter();
+    let (loss, parts) = weighted(losses, weight, &mut values);
+    Ok(Numbers { loss, parts, squared_norm: known + values.sum::<f64>() })
+}
+
+/// The losses, each followed by its parts.
+fn scalars(losses: &[Loss]) -> impl Iterator<Item = Tensor<1>> {
+    let of = |loss: &Loss| {
+        let parts = loss.parts.iter().map(|(_, part)| part);
+        std::iter::once(&loss.value).chain(parts).cloned().collect::<Vec<_>>()
+    };
+    losses.iter().flat_map(of)
+}
+
+fn read_all(scalars: Vec<Tensor<1>>) -> Result<Vec<f64>, TrainError> {
+    let device = |error: &dyn std::fmt::Display| TrainError::Device(error.to_string());
+    let data = Tensor::cat(scalars, 0).try_into_data().map_err(|error| device(&error))?;
+    let values = data.try_into_vec::<f32>().map_err(|error| device(&error))?;
+    Ok(values.into_iter().map(f64::from).collect())
+}
+
+/// The loss by weight and its parts, of the values of [`scalars`].
+fn weighted(
+    losses: &[Loss],
+    weight: f64,
+    values: &mut impl Iterator<Item = f64>,
+) -> (f64, BTreeMap<String, f64>) {
+    let (mut loss, mut parts) = (0.0, BTreeMap::new());
+    for one in losses {
+        let share = if weight > 0.0 { one.weight / weight } else { 0.0 };
+        let mut next = || values.next().map_or(f64::NAN, |value| value * share);
+        loss += next();
+        for (name, _) in &one.parts {
+            *parts.entry((*name).to_owned()).or_insert(0.0) += next();
+        }
+    }
+    (loss, parts)
+}
