@@ -21,7 +21,7 @@ def tensorboard(folder):
     board = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0, "tensors": 0, "images": 0})
     board.Reload()
     tags = board.Tags()
-    scalars = {tag: [[e.step, e.value] for e in board.Scalars(tag)] for tag in tags["scalars"]}
+    scalars = {tag: [[e.step, number(e.value)] for e in board.Scalars(tag)] for tag in tags["scalars"]}
     histograms = {}
     for tag in tags["histograms"]:
         values = [(e.step, e.histogram_value) for e in board.Histograms(tag)]
@@ -50,6 +50,11 @@ def tensorboard(folder):
         "images": images,
         "graphs": graphs,
     }
+
+
+def number(value):
+    """As JSON has it, which knows no other numbers."""
+    return value if math.isfinite(value) else None
 
 
 def layout(tensor):
@@ -90,8 +95,7 @@ def mlflow(where, experiment):
     runs = []
     for run in client.search_runs([found.experiment_id]):
         history = {
-            name: [[m.step, None if math.isnan(m.value) else m.value]
-                   for m in client.get_metric_history(run.info.run_id, name)]
+            name: [[m.step, number(m.value)] for m in client.get_metric_history(run.info.run_id, name)]
             for name in run.data.metrics
         }
         runs.append({
