@@ -30,11 +30,11 @@ suite() {
     shift
     mkdir -p "$results" "$work"
     code=0
-    # What an earlier call left is no result of this one.
-    rm -f "$results/$name/performance.json" "$results/$name.json"
+    : >"$work/begun"
     # The results say what was typed.
     FIREBOX_TYPED=$typed "$firebox" bench suite --device "$device" --output "$results/$name" "$@" || code=$?
-    if [ -f "$results/$name/performance.json" ]; then
+    # What an earlier call left is no result of this one, but may be its baseline.
+    if [ -n "$(find "$results/$name/performance.json" -newer "$work/begun" 2>/dev/null)" ]; then
         cp "$results/$name/performance.json" "$results/$name.json"
         echo "$results/$name.json"
     fi

@@ -12,8 +12,8 @@ use firebox_core::{Event, Listener, Request, Requests};
 
 /// Name of the folder of requests within a run's folder.
 const CONTROL: &str = "control";
-/// Time between two looks into it.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time between two looks into it: soon enough for who waits for an answer, and seldom enough to cost nothing.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Asks the run in `folder` for something. It is done at the end of the step in hand; a run that
 /// has ended does nothing, and forgets it when it is gone on with.

@@ -55,7 +55,7 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) 
 pub(super) fn facts<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::from("<dl class=\"facts\">");
     for (name, value) in facts.filter(|(_, value)| !value.is_empty()) {
-        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
+        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), prose(value));
     }
     out.push_str("</dl>\n");
     out
@@ -259,7 +259,7 @@ pub(super) fn table(table: &Table, heading: bool) -> String {
         out.push_str("<tr>");
         for (place, (text, class)) in row.iter().zip(&classes).enumerate() {
             if place == 0 {
-                let _ = write!(out, "<th scope=\"row\"{class}>{}</th>", escape(text));
+                let _ = write!(out, "<th scope=\"row\"{class}>{}</th>", prose(text));
             } else {
                 let _ = write!(out, "<td{class}>{}</td>", cell(text));
             }
@@ -277,6 +277,8 @@ fn cell(text: &str) -> String {
         "better" | "best" | "reused" => return format!("<span class=\"tag good\">{text}</span>"),
         "worse" => return format!("<span class=\"tag bad\">{text}</span>"),
         "no difference shown" => return format!("<span class=\"tag open\">{text}</span>"),
+        // A name or a command, which is copied without its marks.
+        _ if text.contains('`') => return prose(text),
         _ => {}
     }
     match text.split_once(" (") {
@@ -293,6 +295,15 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_copied_without_its_marks() {
+        assert_eq!(cell("`firebox bench --steps 3`"), "<code>firebox bench --steps 3</code>");
+        assert_eq!(cell("`a<b` (1 to 2)"), "<code>a&lt;b</code> (1 to 2)");
+        let facts = facts([("Command", "`firebox bench`")].into_iter());
+        assert!(facts.contains("<dd><code>firebox bench</code></dd>"), "{facts}");
+        assert!(cell("3.0 (1.0 to 9.2)").starts_with("<b>3.0</b>"));
+    }
 
     #[test]
     fn numbers_are_told_from_dates_keys_and_sentences() {

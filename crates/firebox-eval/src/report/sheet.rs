@@ -10,7 +10,7 @@ use super::charts::{
 };
 use super::html::{MADE_BY, Section, facts, page, table};
 use super::markdown::{inline, write_table};
-use super::plot::{Scale, coordinate, escape, path, range};
+use super::plot::{Scale, coordinate, escape, path, prose, range};
 use super::write::replace;
 use super::{Fact, Table};
 use crate::text::significant;
@@ -72,7 +72,7 @@ impl Sheet {
     pub fn html(&self) -> String {
         let mut head = format!("<header>\n<h1>{}</h1>\n", escape(&self.title));
         if !self.lead.is_empty() {
-            let _ = writeln!(head, "<p class=\"lead\">{}</p>", escape(&self.lead));
+            let _ = writeln!(head, "<p class=\"lead\">{}</p>", prose(&self.lead));
         }
         let pairs = self.facts.iter().map(|fact| (fact.name.as_str(), fact.value.as_str()));
         head += &facts(pairs);
@@ -134,7 +134,7 @@ impl SheetSection {
     fn html(&self) -> String {
         let mut out = String::new();
         if !self.lead.is_empty() {
-            let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(&self.lead));
+            let _ = writeln!(out, "<p class=\"note\">{}</p>", prose(&self.lead));
         }
         if !self.charts.is_empty() {
             // One chart alone would be as wide as the page.

@@ -1,14 +1,15 @@
-//! Training steps that are watched as a run is: sampler, log, trackers and progress; and what that
-//! costs.
+//! Training steps that are watched as a run is: sampler, log, trackers, progress and the look for
+//! requests; and what that costs.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, Requests};
 use firebox_monitor::{
-    MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig, TrackedRun, Trackers, sampled,
+    MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig, TrackedRun, Trackers,
+    obeying, sampled,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ use crate::error::{PipelineError, at};
 use crate::folder::RunFolder;
 
 /// Names of the threads that watch, as Linux keeps them.
-const THREADS: [&str; 4] = ["monitor", "TensorBoard", "MLflow", "Prometheus"];
+const THREADS: [&str; 5] = ["monitor", "TensorBoard", "MLflow", "Prometheus", "control"];
 
 /// Time that the threads get to open what they write to, before the first step.
 const OPENING: Duration = Duration::from_millis(300);
@@ -111,11 +112,13 @@ pub(super) fn watched<T>(
             }
         }
     };
-    let (done, first, ended) = sampled(config.period, false, &everyone, || {
-        std::thread::sleep(OPENING);
-        let first = spent();
-        let done = work(&everyone);
-        (done, first, [watchers(), processor::process()])
+    let (done, first, ended) = obeying(folder, &Requests::new(), progress, || {
+        sampled(config.period, false, &everyone, || {
+            std::thread::sleep(OPENING);
+            let first = spent();
+            let done = work(&everyone);
+            (done, first, [watchers(), processor::process()])
+        })
     });
     for message in trackers.close() {
         progress.on(&Event::Warning { message });

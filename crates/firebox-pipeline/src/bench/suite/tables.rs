@@ -144,7 +144,7 @@ pub(super) fn watching(all: &Performance) -> SheetSection {
         id: "watching",
         title: "What watching costs",
         lead: format!(
-            "Sampler, log, TensorBoard, MLflow's files, Prometheus and progress, beside lstm-mae at batch {} in f32 ({} ms a step alone). The first table has means over the timed steps, {} seconds of them, as shares of a step: what the loop does when it tells of a step, and what the sampler and the trackers do meanwhile, with each of their samples and flushes. The line of whole steps has the noise of the machine in it. What happens once a run, however long it is, is no part of that; the second table has it.",
+            "Sampler, log, TensorBoard, MLflow's files, Prometheus, progress and the look for requests, beside lstm-mae at batch {} in f32 ({} ms a step alone). The first table has means over the timed steps, {} seconds of them, as shares of a step: what the loop does when it tells of a step, and the processor time of the sampler's and the trackers' threads meanwhile, with each of their samples and flushes. The line of whole steps has the noise of the machine in it. What happens once a run, however long it is, is no part of that; the second table has it.",
             alone.rounds[0].batch,
             spread(alone.step()),
             digits(seconds)
