@@ -192,6 +192,24 @@ fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
     assert!(losses(&trained).len() > 1);
     let text = resolved(&trained);
     assert!(text.contains("series (validation"), "{text}");
+    // Its manifest names the same, and a folder that is not complete is none.
+    let same = run(
+        folder.path(),
+        "same",
+        &[&["data.path=samples/manifest.json"], &settings[1..]].concat(),
+    );
+    assert_eq!(losses(&same), losses(&trained));
+    let half = folder.path().join("half");
+    std::fs::create_dir(&half).unwrap();
+    std::fs::copy(folder.path().join("samples/shard-00000.arrow"), half.join("shard-00000.arrow"))
+        .unwrap();
+    for settings in [vec!["data.path=half"], vec!["data.path=arrays", "data.format=samples"]] {
+        let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+        let arguments: Vec<&str> = ["run", "p.toml"].into_iter().chain(sets).collect();
+        let output = firebox(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+        assert!(errors(&output).contains("firebox data convert ARRAYS"), "{}", errors(&output));
+    }
     // The shards are what it is made of: one that is damaged is refused.
     std::fs::remove_dir_all(folder.path().join("cache")).unwrap();
     std::fs::write(folder.path().join("samples/shard-00000.arrow"), "").unwrap();

@@ -448,9 +448,9 @@ objectives = ["validation-loss", "parameters"]
     let output = firebox(folder, &["search", "p.toml"]);
     assert_done(&output);
     assert_eq!(entries(folder, 0)[0]["directions"], serde_json::json!([1, 1]));
-    let named = entries(folder, 3).into_iter().find_map(|entry| {
-        entry["system_attr"].get("study:metric_names").cloned()
-    });
+    let named = entries(folder, 3)
+        .into_iter()
+        .find_map(|entry| entry["system_attr"].get("study:metric_names").cloned());
     assert_eq!(named, Some(serde_json::json!(["validation loss", "parameters"])));
     let ended = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
     let ended: Vec<(u64, f64, f64)> = ended

@@ -30,8 +30,8 @@ use crate::{Interval, Timeframes};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// A file, a folder (of which all files of one format are read, in the order of their names),
-    /// or a list of files and folders.
+    /// A file, a folder (of which all files of one format are read, in the order of their names; or what
+    /// `firebox data convert` has made), or a list of files and folders.
     pub path: Paths,
     /// The same for a test set that the data's publisher has set apart. Its series are never
     /// trained on, and those of `path` become training series: the split is `given`, and a split by

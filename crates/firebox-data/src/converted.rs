@@ -20,6 +20,9 @@ use crate::{ChannelColumn, Checks, DataError, Format};
 /// The file that stands for the folder: it holds the checksums of all others.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
+/// A file that each such folder has, from early on.
+const FIRST_SHARD: &str = "shard-00000.arrow";
+
 /// Whether a folder holds converted samples.
 pub(crate) fn is_converted(folder: &Path) -> bool {
     #[derive(serde::Deserialize)]
@@ -29,6 +32,11 @@ pub(crate) fn is_converted(folder: &Path) -> bool {
     let text = std::fs::read(folder.join(MANIFEST)).unwrap_or_default();
     let manifest = serde_json::from_slice::<Manifest>(&text);
     manifest.is_ok_and(|manifest| manifest.format.starts_with("samples-"))
+}
+
+/// Whether such a folder was begun, and not completed or damaged.
+pub(crate) fn is_begun(folder: &Path) -> bool {
+    folder.join(FIRST_SHARD).is_file() && !is_converted(folder)
 }
 
 fn open(input: &Input) -> Result<Samples, DataError> {

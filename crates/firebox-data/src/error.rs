@@ -39,6 +39,12 @@ pub enum DataError {
         /// Extensions looked for.
         wanted: &'static str,
     },
+    /// A folder that `firebox data convert` has not completed.
+    #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {path}` makes them, and goes on where it stopped", path = .folder.display())]
+    NotConverted {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A folder without an array, nor one in the folders right inside it.
     #[error("the folder {} has no .npy file, nor have the folders right inside it", path.display())]
     NoArray {

@@ -82,7 +82,14 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     })?;
     let declared = config.format;
     if !meta.is_dir() {
+        let converted = matches!(declared, Format::Auto | Format::Samples)
+            && path.file_name().is_some_and(|name| name == converted::MANIFEST);
+        if let (true, Some(folder)) = (converted, path.parent()) {
+            let here = folder.as_os_str().is_empty();
+            return files(if here { Path::new(".") } else { folder }, config);
+        }
         let format = match declared {
+            Format::Samples => return Err(DataError::NotConverted { folder: path.to_owned() }),
             Format::Auto => Format::of(path)
                 .ok_or_else(|| DataError::UnknownFormat { path: path.to_owned() })?,
             format => format,
@@ -91,6 +98,9 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     }
     if matches!(declared, Format::Auto | Format::Samples) && converted::is_converted(path) {
         return Ok(vec![(path.join(converted::MANIFEST), Format::Samples)]);
+    }
+    if declared == Format::Samples || (declared == Format::Auto && converted::is_begun(path)) {
+        return Err(DataError::NotConverted { folder: path.to_owned() });
     }
     let mut files = Vec::new();
     for entry in fs::read_dir(path).map_err(DataError::io("read the folder", path))? {
@@ -110,7 +120,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     if files.is_empty() {
         let wanted = match declared {
             Format::Auto => {
-                ".csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
+                "converted sample, and no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
             }
             Format::Csv => ".csv or .tsv",
             Format::Parquet => ".parquet or .pq",
@@ -120,7 +130,7 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
             Format::Market => ".market.toml",
             Format::Demand => ".demand.toml",
             Format::Clips => ".clips.toml",
-            Format::Samples => "manifest.json of converted samples, which is no",
+            Format::Samples => "converted",
         };
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }

@@ -29,7 +29,7 @@ fn paths() {
     files.write("bars.data", bars(3));
     assert_snapshot!(files.error("bars.data", ""), @"the name of bars.data does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market, demand or clips");
     files.write("folder/notes.txt", "");
-    assert_snapshot!(files.error("folder", ""), @"the folder folder has no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml file (folders inside it are not searched)");
+    assert_snapshot!(files.error("folder", ""), @"the folder folder has no converted sample, and no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml file (folders inside it are not searched)");
     assert_snapshot!(files.error("folder", "format = 'npy'"), @"the folder folder has no .npy file (folders inside it are not searched)");
     files.write("mixed/a.csv", bars(3));
     files.write("mixed/b.ts", "@data\n1,2");
