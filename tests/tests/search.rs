@@ -178,7 +178,7 @@ fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
         ("objectives = \"f1\"", "a search has no objective \"f1\"; there are validation-loss"),
         ("objectives = [\"parameters\"]", "the first objective of a search is"),
         (
-            "objectives = [\"validation-loss\", \"parameters\"]\npruner = \"median\"",
+            "objectives = [\"validation-loss\", \"parameters\"]\npruner = { median = {} }",
             "`search.pruner` is median; with several objectives no trial is given up early",
         ),
     ] {
@@ -480,6 +480,14 @@ objectives = ["validation-loss", "parameters"]
     assert!(summary.contains(&expected), "{summary}");
     let page = std::fs::read_to_string(folder.join("runs/p.search/report.html")).unwrap();
     assert!(page.contains("with the Pareto front"), "the page has no picture of it");
+    // A pipeline of an earlier front is removed, and nothing else.
+    let old = folder.join("runs/p.search/best-77.toml");
+    let own = folder.join("runs/p.search/best-of-all.toml");
+    for path in [&old, &own] {
+        std::fs::write(path, "").unwrap();
+    }
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    assert!(!old.exists() && own.exists());
     // It is not continued with one objective.
     let one = ["search", "p.toml", "--set", "search.objectives=validation-loss"];
     let output = firebox(folder, &one);

@@ -132,13 +132,15 @@ fn a_trial_that_is_given_up_leaves_nothing_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     bars(folder.path(), 3000);
     let search = r#"
+[loader]
+batch_size = 32
 [search]
 trials = 6
 sampler = "grid"
 [search.pruner.threshold]
 upper = 1e-9
 [search.space]
-"model.bilstm-mae.hidden" = { choices = [4, 5, 6, 384, 400, 416] }
+"model.bilstm-mae.hidden" = { choices = [4, 5, 6, 256, 272, 288] }
 "#;
     let seen = work(folder.path(), search);
     let after = seen.after.into_inner().unwrap();

@@ -13,6 +13,22 @@
 //! and this crate one of Optuna's. Any number of threads, processes and machines work on one study;
 //! a trial whose worker dies is noticed, and tried again once.
 //!
+//! # What outlives what
+//!
+//! Whatever a call has written to a journal file is there when it returns, whatever becomes of the
+//! process. What begins or ends something is flushed to the disk as well, with all that any process of
+//! the machine wrote to the file before: studies and their attributes, trials that are begun, taken,
+//! enqueued or ended. Parameters, reports, attributes and signs of life of a trial that runs are not: a
+//! failure of the machine's power may take those that no later flush, and not the system's own (some
+//! 30 seconds on Linux), has brought to the disk. No trial that had ended is lost or counted twice by
+//! that. One that ran counts as lost when the machine is back, and is tried again with the parameters
+//! that are left; those that are not are drawn anew, and what it had trained with the old ones stays
+//! unused. A line that was cut, or zeros in its place, give way to the next entry.
+//!
+//! A journal on a file server that fails itself, or on a Redis server, is as durable as that server: with
+//! Redis' `appendfsync everysec` the last second may be gone. A worker that read what is gone then ends
+//! with an error, where the journal is shorter than what it had read, and is to be started anew.
+//!
 //! Nothing here trains a model, reads a pipeline file or knows what a parameter means.
 //!
 //! # Example

@@ -1,6 +1,6 @@
 //! What a search found: the best trials as pipeline files, the best measured as any other run, the page.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use firebox_core::{Event, Listener};
 use firebox_search::{Direction, Trial, TrialState, pareto_front};
@@ -83,6 +83,7 @@ impl Search {
             Ok((best.trial.number, path))
         };
         let front = front.iter().map(write).collect::<Result<Vec<_>, PipelineError>>()?;
+        forget_others(&folder, &front);
         // Before the evaluation, which takes its time and may fail.
         let page = page::write(&folder, &about)?;
         let finished = match best.first() {
@@ -162,6 +163,19 @@ impl Search {
             }
         }
         (best, warnings)
+    }
+}
+
+/// Removes the pipelines of trials that were on the front when the search was concluded before.
+fn forget_others(folder: &Path, front: &[(u64, PathBuf)]) {
+    for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix("best-").and_then(|rest| rest.strip_suffix(".toml"));
+        let number = number.and_then(|number| number.parse::<u64>().ok());
+        if number.is_some_and(|number| front.iter().all(|(own, _)| *own != number)) {
+            // One that stays misleads nobody: it says which trial it is.
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }
 

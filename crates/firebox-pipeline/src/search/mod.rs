@@ -352,6 +352,9 @@ impl Search {
         let ran = self.config_of(&frozen).and_then(|config| {
             trial::run(&self.name, config, device, &self.stop, &self.shared, listener, trial)
         });
+        // What the kernels keep from step to step has the sizes of this trial's model; others that run take
+        // theirs anew, once.
+        firebox_kernels::release_buffers();
         let detail = match &ran {
             Ok(Ran::Complete { loss, parameters }) => {
                 let several = study.directions().len() > 1;

@@ -24,6 +24,8 @@ fn flushes() -> Vec<u64> {
 
 /// Long enough for no sign of life in a test.
 const QUIET: Duration = Duration::from_secs(3600);
+/// Short enough for a test to wait until a trial counts as lost.
+const HEARTBEAT: Duration = Duration::from_millis(20);
 
 #[test]
 fn beginnings_and_ends_are_flushed_with_all_before_them_and_reports_are_not() {
@@ -77,7 +79,7 @@ fn a_journal_that_is_cut_anywhere_behind_its_last_flush_loses_nothing_that_had_e
     let path = folder.path().join("study.log");
     let _ = flushes();
     {
-        let study = study(&path, QUIET);
+        let study = study(&path, HEARTBEAT);
         let budget = Budget { trials: Some(3), ..Budget::default() };
         study.optimize(&budget, objective).unwrap();
     }
@@ -102,7 +104,7 @@ fn a_journal_that_is_cut_anywhere_behind_its_last_flush_loses_nothing_that_had_e
             left.extend([0; 50]);
         }
         std::fs::write(&path, left).unwrap();
-        let study = study(&path, Duration::from_millis(1));
+        let study = study(&path, HEARTBEAT);
         let before = complete(&study);
         assert_eq!(before.len(), 1, "cut at {cut}: the first trial had ended");
         let budget = Budget { trials: Some(3), ..Budget::default() };
