@@ -166,7 +166,8 @@ fn compared(names: &[&str], evil: &str) -> Vec<ComparedRun> {
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
         let timings = vec![(evil.to_owned(), evil.to_owned())];
         let scores = [("test/accuracy".to_owned(), 0.25), (evil.to_owned(), f64::NAN)];
-        ComparedRun { report, settings: settings.into(), scores: scores.into(), timings }
+        let (settings, scores, trainings) = (settings.into(), scores.into(), [].into());
+        ComparedRun { report, settings, scores, timings, trainings }
     };
     names.iter().enumerate().map(run).collect()
 }
@@ -198,11 +199,26 @@ fn runs_side_by_side_are_one_page_with_what_differs() {
     assert!(page.contains("None of these runs has scores yet") && page.contains("nothing differs"));
     // A run of several trainings has no curve in its log, and its scores are of its own kind.
     young[1].scores.insert("test/demand/1/mae".to_owned(), 12.5);
-    let page = page::check(SideBySide::new(young).unwrap().html());
+    let page = page::check(SideBySide::new(young.clone()).unwrap().html());
     for part in ["Every score in the logs", "test/demand/1/mae", "12.5"] {
         assert!(page.contains(part), "{part} is missing");
     }
-    assert!(!page.contains("None of these runs") && !page.contains("error on masked steps"));
+    assert!(!page.contains("has scores yet") && !page.contains("error on masked steps"));
+    assert!(page.contains("has trained yet") && !page.contains("Nothing to draw"));
+    // Its trainings have curves; those that others have, too, are beside each other.
+    let curves = small().curves;
+    for (run, all) in young.iter_mut().zip([14, 2]) {
+        let names = (1..=all).map(|number| format!("fold-{number:02}/lstm"));
+        run.trainings = names.map(|name| (name, curves.clone())).collect();
+    }
+    let page = page::check(SideBySide::new(young).unwrap().html());
+    assert!(page.contains("2 more trainings") && !page.contains("has trained yet"));
+    for (name, runs) in [("fold-01/lstm", 2), ("fold-14/lstm", 1)] {
+        let chart = page.split("<figure>").find(|chart| chart.contains(name)).unwrap();
+        assert_eq!(chart.matches("class=\"curve\"").count(), runs, "{chart}");
+        // A single curve has no legend.
+        assert_eq!(chart.contains("validation loss (a)"), runs == 1, "{chart}");
+    }
 }
 
 #[test]

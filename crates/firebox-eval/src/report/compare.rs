@@ -7,11 +7,15 @@ use std::path::Path;
 use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
 use super::html::{MADE_BY, Section, page, table};
 use super::plot::escape;
+use super::sections::folded;
 use super::tables::with_interval;
 use super::write::replace;
-use super::{Report, StepPoint, Table};
+use super::{Curves, Report, StepPoint, Table};
 use crate::text::{count, duration, grouped, percent, significant};
 use crate::{EvalError, Fill, Head, Subject};
+
+/// Trainings whose charts are not folded.
+const SHOWN: usize = 12;
 
 /// Runs that colours tell apart.
 pub const MOST_RUNS: usize = 9;
@@ -27,7 +31,11 @@ pub struct ComparedRun {
     pub scores: BTreeMap<String, f64>,
     /// Times and rates by name.
     pub timings: Vec<(String, String)>,
+    /// The curves of each training by its name, of a run that has several.
+    pub trainings: BTreeMap<String, Curves>,
 }
+
+type Points = Vec<(f64, f64)>;
 
 /// Several runs on one page, at most [`MOST_RUNS`].
 #[derive(Clone, Debug, PartialEq)]
@@ -126,39 +134,81 @@ impl SideBySide {
         }
     }
 
-    fn curves(&self) -> String {
-        type Points = Vec<(f64, f64)>;
-        let chart = |title, value, points: &dyn Fn(&Report) -> Points| {
-            let curves = self.runs.iter().zip(COLOURS);
-            let curves = curves.map(|(ComparedRun { report, .. }, class)| {
-                let points = points(report);
-                Curve { name: &report.run, class, dots: points.len() <= 40, points }
-            });
-            curve_chart(&CurveChart {
-                title,
-                axis: "step",
-                value,
-                curves: curves.collect(),
-                wide: true,
-                level: None,
-            })
+    /// A curve for each run; nothing where no run has one.
+    fn chart(
+        &self,
+        title: &str,
+        value: &str,
+        wide: bool,
+        points: &dyn Fn(&ComparedRun) -> Points,
+    ) -> Option<String> {
+        let curves = self.runs.iter().zip(COLOURS).map(|(run, class)| {
+            let points = points(run);
+            Curve { name: &run.report.run, class, dots: points.len() <= 40, points }
+        });
+        let curves: Vec<Curve<'_>> = curves.filter(|curve| !curve.points.is_empty()).collect();
+        let title = match curves.as_slice() {
+            [] => return None,
+            // It has no legend.
+            [one] => format!("{title} ({})", one.name),
+            _ => title.to_owned(),
         };
-        let of = |report: &Report, value: fn(&StepPoint) -> f64| -> Points {
-            report.curves.steps.iter().map(|point| (point.step as f64, value(point))).collect()
+        let (title, axis, level) = (&title, "step", None);
+        Some(curve_chart(&CurveChart { title, axis, value, curves, wide, level }))
+    }
+
+    fn curves(&self) -> String {
+        let of = |run: &ComparedRun, value: fn(&StepPoint) -> f64| -> Points {
+            let steps = &run.report.curves.steps;
+            steps.iter().map(|point| (point.step as f64, value(point))).collect()
+        };
+        let chart = |title, value, points: &dyn Fn(&ComparedRun) -> Points| {
+            self.chart(title, value, true, points)
         };
         let charts = [
-            chart("Validation loss", "loss", &|report| {
-                let epochs = report.curves.epochs.iter();
-                epochs.filter_map(|e| Some((e.step as f64, e.validation_loss?))).collect()
-            }),
-            chart("Training loss, mean of each epoch", "loss", &|report| {
-                report.curves.epochs.iter().map(|e| (e.step as f64, e.train_loss)).collect()
-            }),
-            chart("Training loss of each step", "loss", &|report| of(report, |p| p.loss)),
-            chart("Learning rate", "learning rate", &|report| of(report, |p| p.learning_rate)),
-            chart("Gradient norm", "gradient norm", &|report| of(report, |p| p.gradient_norm)),
+            chart("Validation loss", "loss", &|run| validation(&run.report.curves)),
+            chart("Training loss, mean of each epoch", "loss", &|run| means(&run.report.curves)),
+            chart("Training loss of each step", "loss", &|run| of(run, |p| p.loss)),
+            chart("Learning rate", "learning rate", &|run| of(run, |p| p.learning_rate)),
+            chart("Gradient norm", "gradient norm", &|run| of(run, |p| p.gradient_norm)),
         ];
-        format!("<div class=\"grid\">{}</div>\n", charts.concat())
+        let trainings = self.trainings();
+        match charts.into_iter().flatten().collect::<String>() {
+            none if none.is_empty() && trainings.is_empty() => {
+                "<p>None of these runs has trained yet.</p>\n".to_owned()
+            }
+            none if none.is_empty() => trainings,
+            own => format!("<div class=\"grid\">{own}</div>\n{trainings}"),
+        }
+    }
+
+    /// A chart for each training of runs that have several, by name; those behind the first are folded.
+    fn trainings(&self) -> String {
+        let names: BTreeSet<&String> =
+            self.runs.iter().flat_map(|run| run.trainings.keys()).collect();
+        let chart = |name: &String| {
+            let curves = |run: &ComparedRun, points: fn(&Curves) -> Points| {
+                run.trainings.get(name).map(points).unwrap_or_default()
+            };
+            let title = |what: &str| format!("{name}: {what}");
+            self.chart(&title("validation loss"), "loss", false, &|run| curves(run, validation))
+                .or_else(|| {
+                    let title = title("training loss, mean of each epoch");
+                    self.chart(&title, "loss", false, &|run| curves(run, means))
+                })
+        };
+        let charts: Vec<String> = names.into_iter().filter_map(chart).collect();
+        if charts.is_empty() {
+            return String::new();
+        }
+        let (shown, rest) = charts.split_at(charts.len().min(SHOWN));
+        let grid = |charts: &[String]| format!("<div class=\"grid\">{}</div>", charts.concat());
+        let more = match rest {
+            [] => String::new(),
+            some => folded(&count(some.len(), "more training"), &grid(some)),
+        };
+        let note = "Trainings of one name are beside each other.";
+        format!("<h3>Trainings</h3>\n<p class=\"note\">{note}</p>{}\n{more}", grid(shown))
     }
 
     fn scores(&self) -> String {
@@ -278,6 +328,17 @@ impl SideBySide {
 
 pub(super) const COLOURS: [&str; MOST_RUNS] =
     ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
+
+/// Validation losses by step.
+fn validation(curves: &Curves) -> Points {
+    let losses = curves.epochs.iter();
+    losses.filter_map(|epoch| Some((epoch.step as f64, epoch.validation_loss?))).collect()
+}
+
+/// Mean training losses of epochs by step.
+fn means(curves: &Curves) -> Points {
+    curves.epochs.iter().map(|epoch| (epoch.step as f64, epoch.train_loss)).collect()
+}
 
 /// The score that a run's verdict is about, with the name of its metric.
 fn own_score(report: &Report) -> Option<(&'static str, crate::Estimate)> {

@@ -255,7 +255,7 @@ fn configuration(report: &Report) -> String {
 }
 
 /// A part that opens on demand.
-fn folded(title: &str, body: &str) -> String {
+pub(super) fn folded(title: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
     }
