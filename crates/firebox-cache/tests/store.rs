@@ -608,7 +608,12 @@ fn pruning_takes_the_least_recently_used_first_and_never_one_in_use() {
     shards[0] = None;
     assert_eq!(keys(&store.prune(0).unwrap().kept_in_use), [cases[0].key()]);
     drop(copy);
-    assert_eq!(store.prune(0).unwrap().left, 0);
+    // A process that another test begins holds the lock, too, until it has its own program.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while store.prune(0).unwrap().left > 0 {
+        assert!(std::time::Instant::now() < until, "an entry that nobody uses is kept");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     assert!(store.list().unwrap().stored.is_empty());
     assert!(!cases[0].make(&store).unwrap().reused());
 }
