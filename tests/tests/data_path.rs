@@ -306,7 +306,7 @@ fn a_shard_that_shrinks_under_a_run_ends_it_with_its_cause_and_is_made_anew() {
     let said = errors(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("changed while it was being read"), "{said}");
-    assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "it took {:?}", start.elapsed());
     // The damaged shard is found and made again.
     let mut arguments = settings.to_vec();
     arguments.extend(["--set", "train.epochs=1"]);
