@@ -107,7 +107,7 @@ fn numbers(losses: &[u64]) -> Vec<f64> {
 }
 
 #[test]
-fn a_device_draws_versions_itself_and_a_run_that_was_stopped_goes_on_with_them() {
+fn a_device_that_holds_the_data_draws_versions_itself() {
     let folder = project(PIPELINE, 500);
     let online = ["augment.mode=online", "loader.resident=device"];
     let first = run(folder.path(), "first", &online);

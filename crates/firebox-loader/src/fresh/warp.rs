@@ -181,12 +181,12 @@ mod tests {
             let (mut error, mut norm) = (0.0, 0.0);
             for (row, (length, speeds)) in lengths.into_iter().zip(&speeds).enumerate() {
                 let (x, y) = (&x[row * time_steps..], &y[row * time_steps..]);
-                for step in 0..length {
+                for (step, read) in y.iter().enumerate().take(length) {
                     let at = time(speeds, length, step);
                     let from = (at as usize).min(length - 2);
                     let [a, b] = [x[from], x[from + 1]].map(f64::from);
                     let expected = a + (at - from as f64) * (b - a);
-                    error += (f64::from(y[step]) - expected).powi(2);
+                    error += (f64::from(*read) - expected).powi(2);
                     norm += expected.powi(2);
                 }
             }
