@@ -69,6 +69,7 @@ mod reconstruction;
 mod report;
 mod svm;
 mod text;
+mod validation;
 mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
@@ -84,7 +85,7 @@ pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
 pub use forecast::{
     ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
-    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
+    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value, mean_r2,
     seasonal_naive, seasonal_scale, usual_season,
 };
 pub use k_means::{KMeans, KMeansConfig};
@@ -107,4 +108,5 @@ pub use report::{
     StudyTrial, Table, Tone, WrittenReport, WrittenStudy, published,
 };
 pub use svm::Svm;
+pub use validation::ValidationProbe;
 pub use verdict::{Outcome, Verdict, verdict};
