@@ -1,5 +1,6 @@
 //! What the whole-program tests share: where things are, and how the program is started.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -106,4 +107,53 @@ pub fn project(pipeline: &str, bars: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir();
     let written = folder.and_then(|folder| write(folder.path()).map(|()| folder));
     written.unwrap_or_else(|error| panic!("the project of a test cannot be written: {error}"))
+}
+
+/// The loss of every step of every training below a folder, bit for bit, by the training's own folder.
+///
+/// # Panics
+///
+/// When a history cannot be read.
+pub fn losses_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u64>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(place) = folders.pop() {
+        if let Ok(history) = std::fs::read_to_string(place.join("history.jsonl")) {
+            let line = |line: &str| serde_json::from_str::<serde_json::Value>(line);
+            let lines = history.lines().map(line).collect::<Result<Vec<_>, _>>();
+            let lines = lines.unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+            let losses = lines.iter().filter_map(|line| line.get("step")?["loss"].as_f64());
+            let name = place.strip_prefix(folder).unwrap_or(&place).to_path_buf();
+            found.insert(name, losses.map(f64::to_bits).collect());
+        }
+        let entries = std::fs::read_dir(&place).into_iter().flatten().flatten();
+        folders.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    }
+    found
+}
+
+/// Runs the pipeline of a project once with its training data streamed and once with them on the device,
+/// and returns the losses of both, and the resolved settings of the second.
+///
+/// # Panics
+///
+/// When a run fails.
+pub fn streamed_and_on_device(
+    folder: &Path,
+    settings: &[&str],
+) -> ([BTreeMap<PathBuf, Vec<u64>>; 2], String) {
+    let mut resolved = String::new();
+    let losses = ["stream", "device"].map(|place| {
+        let (directory, resident) =
+            (format!("run.directory={place}"), format!("loader.resident={place}"));
+        let mut arguments = vec!["run", "p.toml", "--set", &directory, "--set", &resident];
+        settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        let output = firebox(folder, &arguments);
+        assert!(output.status.success(), "{}", errors(&output));
+        let mut runs = std::fs::read_dir(folder.join(place)).into_iter().flatten().flatten();
+        let run = runs.next().map(|run| run.path()).unwrap_or_default();
+        resolved = std::fs::read_to_string(run.join("pipeline.toml")).unwrap_or_default();
+        losses_below(&run)
+    });
+    (losses, resolved)
 }

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{errors, firebox};
+use firebox_tests::{errors, firebox, streamed_and_on_device};
 use serde_json::Value;
 
 /// Samples of two classes that differ in how fast they swing, as a `.ts` file.
@@ -275,4 +275,30 @@ fn a_fine_tuned_classifier_tells_the_classes_of_new_windows() {
     done(&["export", &name, "--format", "onnx", "--output", "classifier.onnx"]);
     let card = std::fs::read_to_string(folder.join("classifier.onnx.md")).unwrap();
     assert!(card.contains("| Classes, in the order of the logits | `slow`, `fast` |"), "{card}");
+}
+
+#[test]
+fn arms_learn_the_same_from_windows_that_lie_on_the_device() {
+    let project = project();
+    let settings = ["finetune.seeds=1", "finetune.versions=0"];
+    let ([streamed, on_device], resolved) = streamed_and_on_device(project.path(), &settings);
+    assert_eq!(streamed.len(), 1 + 2 * 4, "the pre-training and each arm at each share");
+    assert_eq!(streamed, on_device);
+    assert!(resolved.contains("loader.resident = device: asked for ("), "{resolved}");
+}
+
+#[test]
+fn versions_of_drawn_windows_are_drawn_on_the_device_that_holds_them() {
+    let project = project();
+    let settings = ["finetune.seeds=1", "finetune.versions=2", "finetune.arms=[\"from-scratch\"]"];
+    let ([streamed, on_device], resolved) = streamed_and_on_device(project.path(), &settings);
+    assert!(resolved.contains("of originals); versions are drawn there"), "{resolved}");
+    let mut differ = 0;
+    assert!(streamed.keys().eq(on_device.keys()) && streamed.len() == 1 + 2);
+    for (ours, theirs) in on_device.values().flatten().zip(streamed.values().flatten()) {
+        let [ours, theirs] = [ours, theirs].map(|bits| f64::from_bits(*bits));
+        assert!((ours - theirs).abs() <= 1e-3 * theirs.abs(), "{ours} {theirs}");
+        differ += usize::from(ours != theirs);
+    }
+    assert!(differ > 0, "warped times are rounded in another way");
 }

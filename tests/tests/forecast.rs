@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use firebox_tests::{command, errors, firebox, root};
+use firebox_tests::{command, errors, firebox, root, streamed_and_on_device};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -345,4 +345,14 @@ objectives = ["validation-r2", "validation-loss"]
     }
     let best = values.iter().map(|own| own[0]).fold(f64::NEG_INFINITY, f64::max);
     assert!(said.contains(&format!("with a validation R2 of {best:.6}")), "{said}");
+}
+
+#[test]
+fn a_forecaster_learns_the_same_from_windows_that_lie_on_the_device() {
+    let project = project("");
+    let ([streamed, on_device], resolved) =
+        streamed_and_on_device(project.path(), &["train.epochs=1"]);
+    assert_eq!(streamed.len(), 2, "one training for each seed");
+    assert_eq!(streamed, on_device);
+    assert!(resolved.contains("loader.resident = device: asked for ("), "{resolved}");
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{errors, firebox};
+use firebox_tests::{errors, firebox, streamed_and_on_device};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -275,4 +275,16 @@ fn clusters_that_cannot_be_made_say_why() {
     );
     refused(folder, &["pseudolabel.clusters=50"], &["50 clusters cannot be made of"]);
     refused(folder, &["pseudolabel.clusters=1"], &["`pseudolabel.clusters` is 1"]);
+}
+
+#[test]
+fn folds_and_iterations_learn_the_same_from_windows_that_lie_on_the_device() {
+    for (pipeline, trainings) in [(FOLDS, 6), (CLUSTERS, 2)] {
+        let folder = project(pipeline);
+        let ([streamed, on_device], resolved) =
+            streamed_and_on_device(folder.path(), &["train.epochs=1"]);
+        assert_eq!(streamed.len(), trainings);
+        assert_eq!(streamed, on_device);
+        assert!(resolved.contains("loader.resident = device: asked for ("), "{resolved}");
+    }
 }

@@ -3,23 +3,11 @@
 //! Nothing here knows threads or files: a version of a window is a pure function of the seed, the
 //! window's index, the version's number and the values.
 
-use firebox_core::{Augmentation, Channel, Stream};
+use firebox_core::{Augmentation, Channel};
 
-use crate::normal;
-use crate::parameters::{ParameterError, check_parameters};
-use crate::price::{Bars, PriceScale};
-
-/// Smallest speed at a knot of the time-warp: time never stands still or runs backwards.
-const SLOWEST: f64 = 0.1;
-
-/// Substreams of a window version, one for each augmentation, so that the draws of one do not
-/// depend on the parameters of another.
-const JITTER: u64 = 0;
-const SCALING: u64 = 1;
-const TIME_WARP: u64 = 2;
-const VOLATILITY: u64 = 3;
-/// Substream of the jitter's noise, apart from its coin.
-const NOISE: u64 = 4;
+use crate::parameters::ParameterError;
+use crate::price::PriceScale;
+use crate::recipe::{Drawn, Recipe};
 
 /// Which augmentations a version got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,18 +46,16 @@ pub struct Applied {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Augmenter {
-    settings: Augmentation,
+    recipe: Recipe,
     channels: usize,
-    bars: Option<Bars>,
-    seed: Stream,
-    window: Stream,
+    window: u64,
     scale: PriceScale,
     original: Vec<f32>,
     /// Standard deviation of the jitter of each value.
     amplitude: Vec<f32>,
+    drawn: Drawn,
     noise: Vec<f32>,
     unwarped: Vec<f32>,
-    knots: Vec<f64>,
     times: Vec<f64>,
 }
 
@@ -84,22 +70,23 @@ impl Augmenter {
         channels: &[Channel],
         seed: u64,
     ) -> Result<Self, ParameterError> {
-        check_parameters(settings)?;
-        let seed = Stream::new(seed, "augment");
         Ok(Self {
-            settings: settings.clone(),
+            recipe: Recipe::new(settings, channels, seed)?,
             channels: channels.len(),
-            bars: Bars::of(channels),
-            seed,
-            window: seed,
+            window: 0,
             scale: PriceScale::SHARED,
             original: Vec::new(),
             amplitude: Vec::new(),
+            drawn: Drawn::default(),
             noise: Vec::new(),
             unwarped: Vec::new(),
-            knots: Vec::new(),
             times: Vec::new(),
         })
+    }
+
+    /// What is drawn of versions.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
     }
 
     /// Takes the window whose versions are made next.
@@ -119,17 +106,12 @@ impl Augmenter {
             "whole steps of {} channels",
             self.channels
         );
-        self.window = self.seed.substream(window);
+        self.window = window;
         self.scale = scale;
         self.original.clear();
         self.original.extend_from_slice(values);
-        let sigma = self.settings.jitter.sigma;
         self.amplitude.clear();
-        // Four channels are by far the most frequent; a constant width doubles the speed.
-        match self.channels {
-            4 => deviations::<4>(values, 4, sigma, &mut self.amplitude),
-            channels => deviations::<0>(values, channels, sigma, &mut self.amplitude),
-        }
+        self.recipe.deviations(values, &mut self.amplitude);
         for _ in 1..steps {
             self.amplitude.extend_from_within(..self.channels);
         }
@@ -148,60 +130,45 @@ impl Augmenter {
     pub fn version(&mut self, version: u32, out: &mut [f32]) -> Applied {
         assert_eq!(out.len(), self.original.len(), "the window that was loaded");
         out.copy_from_slice(&self.original);
-        if version == 0 {
-            return Applied::default();
-        }
-        let stream = self.window.substream(u64::from(version));
+        self.recipe.draw(self.window, version, &mut self.drawn);
         Applied {
-            jitter: self.jitter(stream, out),
-            scaling: self.scaling(stream, out),
-            time_warp: self.time_warp(stream, out),
-            volatility_scaling: self.volatility_scaling(stream, out),
+            jitter: self.jitter(out),
+            scaling: self.scaling(out),
+            time_warp: self.time_warp(out),
+            volatility_scaling: self.volatility_scaling(out),
         }
     }
 
     fn restore_order(&self, out: &mut [f32]) -> bool {
-        if let Some(bars) = &self.bars {
+        if let Some(bars) = self.recipe.bars() {
             bars.restore_order(&self.scale, out);
         }
         true
     }
 
-    fn jitter(&mut self, stream: Stream, out: &mut [f32]) -> bool {
-        if !stream.substream(JITTER).draws().chance(self.settings.jitter.probability) {
-            return false;
-        }
+    fn jitter(&mut self, out: &mut [f32]) -> bool {
+        let Some(noise) = self.drawn.jitter else { return false };
         self.noise.resize(out.len(), 0.0);
-        normal::fill(stream.substream(NOISE), &mut self.noise);
+        noise.fill_normal(&mut self.noise);
         for ((out, amplitude), noise) in out.iter_mut().zip(&self.amplitude).zip(&self.noise) {
             *out += amplitude * noise;
         }
         self.restore_order(out)
     }
 
-    fn scaling(&self, stream: Stream, out: &mut [f32]) -> bool {
-        let mut draws = stream.substream(SCALING).draws();
-        if !draws.chance(self.settings.scaling.probability) {
-            return false;
-        }
-        let factor = (1.0 + self.settings.scaling.sigma * draws.normal()) as f32;
+    fn scaling(&self, out: &mut [f32]) -> bool {
+        let Some(factor) = self.drawn.scaling else { return false };
         out.iter_mut().for_each(|value| *value *= factor);
         self.restore_order(out)
     }
 
-    fn time_warp(&mut self, stream: Stream, out: &mut [f32]) -> bool {
-        let settings = self.settings.time_warp;
-        let mut draws = stream.substream(TIME_WARP).draws();
-        if !draws.chance(settings.probability) {
+    fn time_warp(&mut self, out: &mut [f32]) -> bool {
+        if self.drawn.speeds.is_empty() {
             return false;
         }
-        self.knots.clear();
-        self.knots.extend(
-            (0..settings.knots).map(|_| (1.0 + settings.sigma * draws.normal()).max(SLOWEST)),
-        );
         self.unwarped.clear();
         self.unwarped.extend_from_slice(out);
-        warped_times(&self.knots, out.len() / self.channels, &mut self.times);
+        warped_times(&self.drawn.speeds, out.len() / self.channels, &mut self.times);
         match self.channels {
             4 => interpolate::<4>(&self.unwarped, 4, &self.times, out),
             channels => interpolate::<0>(&self.unwarped, channels, &self.times, out),
@@ -209,40 +176,13 @@ impl Augmenter {
         self.restore_order(out)
     }
 
-    fn volatility_scaling(&self, stream: Stream, out: &mut [f32]) -> bool {
-        let settings = self.settings.volatility_scaling;
-        let mut draws = stream.substream(VOLATILITY).draws();
-        let Some(bars) = self.bars.filter(Bars::have_middle) else { return false };
-        if !draws.chance(settings.probability) {
-            return false;
+    fn volatility_scaling(&self, out: &mut [f32]) -> bool {
+        let Some(factor) = self.drawn.stretch else { return false };
+        if let Some(bars) = self.recipe.bars() {
+            bars.stretch(&self.scale, factor, out);
         }
-        let factor = settings.low + (settings.high - settings.low) * draws.uniform_f64();
-        bars.stretch(&self.scale, factor as f32, out);
         self.restore_order(out)
     }
-}
-
-/// Multiples of the (population) standard deviation of each channel, for each channel once.
-fn deviations<const WIDTH: usize>(
-    values: &[f32],
-    channels: usize,
-    factor: f64,
-    out: &mut Vec<f32>,
-) {
-    let channels = if WIDTH == 0 { channels } else { WIDTH };
-    let steps = (values.len() / channels).max(1) as f64;
-    // All channels of a step together: their sums do not wait for each other.
-    let mut sums = vec![[0.0; 2]; channels];
-    for step in values.chunks_exact(channels) {
-        sums.iter_mut().zip(step).for_each(|([mean, _], value)| *mean += f64::from(*value));
-    }
-    sums.iter_mut().for_each(|[mean, _]| *mean /= steps);
-    for step in values.chunks_exact(channels) {
-        for ([mean, square], value) in sums.iter_mut().zip(step) {
-            *square += (f64::from(*value) - *mean).powi(2);
-        }
-    }
-    out.extend(sums.iter().map(|[_, square]| (factor * (square / steps).sqrt()) as f32));
 }
 
 /// The times at which a warped window is read, in steps.

@@ -4,7 +4,8 @@
 //! scaling, each by a coin of its own that depends on the seed, the window and the version alone.
 //! [`Store`] makes all versions of all training windows on all cores, keeps them as Arrow IPC
 //! shards of f32, f16 or bf16 under a content key, and hands them out as memory-mapped [`Shards`].
-//! The same seed gives the same bytes on any number of threads.
+//! The same seed gives the same bytes on any number of threads. What is drawn of a version is a
+//! [`Recipe`]'s matter; whoever holds windows elsewhere, such as on a device, follows it by itself.
 //!
 //! An entry is whole or not there: it is made in a temporary folder that is flushed and renamed, its
 //! manifest carries the checksum of each shard, and every byte is checked before it is used. Two
@@ -68,10 +69,10 @@ mod keep;
 mod lock;
 mod manifest;
 mod mapped;
-mod normal;
 mod parameters;
 mod plan;
 mod price;
+mod recipe;
 mod samples;
 mod shard;
 mod shards;
@@ -85,7 +86,8 @@ pub use guard::MappedFile;
 pub use hint::{ahead, fetch, large_pages};
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
-pub use price::PriceScale;
+pub use price::{Bars, PriceScale};
+pub use recipe::{Drawn, Recipe};
 pub use samples::{SampleSpec, Samples};
 pub use shards::{Record, Shards};
 pub use store::{AUGMENTED, Hold, SERIES, Store, TOKENS, augmented_key};

@@ -23,6 +23,16 @@ impl PriceScale {
     /// The scale of prices that were normalised by one map.
     pub const SHARED: Self = Self { factor: [1.0; 4], offset: [0.0; 4], inverse: [1.0; 4] };
 
+    /// The maps of open, high, low and close: a price `p` is `p · factor + offset` on the shared scale,
+    /// and `s` on it is `(s − offset) · inverse` in the price's own.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[factor, offset and inverse, price]`
+    pub fn maps(&self) -> [[f32; 4]; 3] {
+        [self.factor, self.offset, self.inverse]
+    }
+
     /// The scale of the prices of a window as `normaliser` writes them.
     pub fn of(normaliser: &Normaliser, set: &SeriesSet, window: &Window) -> Self {
         match normaliser.kind() {
@@ -46,7 +56,7 @@ impl PriceScale {
 
 /// Where the prices of a bar stand among the channels of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bars {
+pub struct Bars {
     /// Channels of a step.
     channels: usize,
     /// The channel of each price; that of another price where one is missing.
@@ -69,6 +79,22 @@ impl Bars {
             high: at[HIGH].is_some(),
             low: at[LOW].is_some(),
         })
+    }
+
+    /// The channels of open, high, low and close; that of another price, with its scale, where one is
+    /// missing.
+    pub fn channels(&self) -> [usize; 4] {
+        self.at
+    }
+
+    /// Whether there is a high, which is a bar's largest price.
+    pub fn have_high(&self) -> bool {
+        self.high
+    }
+
+    /// Whether there is a low, which is a bar's smallest price.
+    pub fn have_low(&self) -> bool {
+        self.low
     }
 
     /// Whether bars have a middle, `(high + low) / 2`.

@@ -38,6 +38,7 @@ mod folds;
 mod forecast;
 mod key;
 mod machine;
+mod normal;
 mod normalise;
 mod precision;
 mod random;

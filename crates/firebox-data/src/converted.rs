@@ -34,9 +34,9 @@ pub(crate) fn is_converted(folder: &Path) -> bool {
     manifest.is_ok_and(|manifest| manifest.format.starts_with("samples-"))
 }
 
-/// Whether such a folder was begun, and not completed or damaged.
+/// Whether such a folder was begun, however far it is.
 pub(crate) fn is_begun(folder: &Path) -> bool {
-    folder.join(FIRST_SHARD).is_file() && !is_converted(folder)
+    folder.join(FIRST_SHARD).is_file()
 }
 
 fn open(input: &Input) -> Result<Samples, DataError> {

@@ -27,6 +27,8 @@ pub(crate) struct Groups<'a> {
     config: &'a DataConfig,
     file: File,
     about: FileMetadataRef,
+    /// The same without a group.
+    bare: FileMetadata,
     mapping: Mapping,
 }
 
@@ -38,7 +40,9 @@ impl<'a> Groups<'a> {
         let declared = Declared::of(reader.schema().ok()?.as_ref());
         let about = Arc::clone(reader.get_metadata().ok()?);
         let mapping = frame::mapped(input, config, &declared).ok()?;
-        declared.all_can_be_read().then_some(Self { input, config, file, about, mapping })
+        let mut bare = FileMetadata::clone(&about);
+        bare.row_groups.clear();
+        declared.all_can_be_read().then_some(Self { input, config, file, about, bare, mapping })
     }
 
     /// Rows of the file.
@@ -74,7 +78,7 @@ impl<'a> Groups<'a> {
     pub(crate) fn part(&self, part: &GroupRange, by_columns: bool) -> Option<Table<'a>> {
         let columns = self.mapping.used().map(str::to_owned).collect();
         // A file that has these groups alone: polars would look at all others first.
-        let mut about = FileMetadata::clone(&self.about);
+        let mut about = self.bare.clone();
         about.row_groups = self.about.row_groups.get(part.groups.clone())?.to_vec();
         about.num_rows = part.rows.len();
         let how = if by_columns { ParallelStrategy::Columns } else { ParallelStrategy::None };

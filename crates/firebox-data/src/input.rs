@@ -96,11 +96,13 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         };
         return Ok(vec![(path.to_owned(), format)]);
     }
-    if matches!(declared, Format::Auto | Format::Samples) && converted::is_converted(path) {
-        return Ok(vec![(path.join(converted::MANIFEST), Format::Samples)]);
-    }
-    if declared == Format::Samples || (declared == Format::Auto && converted::is_begun(path)) {
-        return Err(DataError::NotConverted { folder: path.to_owned() });
+    if matches!(declared, Format::Auto | Format::Samples) {
+        if converted::is_converted(path) {
+            return Ok(vec![(path.join(converted::MANIFEST), Format::Samples)]);
+        }
+        if declared == Format::Samples || converted::is_begun(path) {
+            return Err(DataError::NotConverted { folder: path.to_owned() });
+        }
     }
     let mut files = Vec::new();
     for entry in fs::read_dir(path).map_err(DataError::io("read the folder", path))? {

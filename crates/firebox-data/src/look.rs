@@ -8,6 +8,7 @@ use polars::prelude::{Column, DataType};
 use rayon::prelude::*;
 
 use crate::frame::Reading;
+use crate::mapping::Mapping;
 
 /// Rows that one thread looks at before it looks for more work: 512 KiB of four channels.
 pub(crate) const ROWS: usize = 1 << 14;
@@ -79,7 +80,7 @@ impl<'a> Part<'a> {
     /// The rows of a table, of which the first is the `start`-th of the series; none if they are not of one
     /// series, or a value or a time is missing.
     pub(crate) fn of(reading: &Reading<'a>, start: usize) -> Option<Self> {
-        let crate::mapping::Mapping { time, series, label, channels, .. } = reading.mapping;
+        let Mapping { time, series, label, channels, .. } = reading.mapping;
         let alone = series.is_none() && label.is_none();
         (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
         let frame = reading.frame;

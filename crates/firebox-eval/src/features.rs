@@ -164,6 +164,17 @@ impl Standardiser {
     }
 }
 
+/// The class with the highest score; of equal ones the first.
+pub(crate) fn first_largest(scores: &[f64]) -> u32 {
+    let mut best = 0;
+    for (class, score) in scores.iter().enumerate() {
+        if *score > scores[best] {
+            best = class;
+        }
+    }
+    best as u32
+}
+
 /// Divides rows into `folds` parts, each class evenly over them. Members of a class stay in
 /// consecutive runs: windows that overlap in time then mostly share a fold.
 ///

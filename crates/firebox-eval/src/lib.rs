@@ -67,6 +67,7 @@ mod projection;
 mod random_kernels;
 mod reconstruction;
 mod report;
+mod ridge;
 mod svm;
 mod text;
 mod validation;
@@ -107,6 +108,7 @@ pub use report::{
     SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
     StudyTrial, Table, Tone, WrittenReport, WrittenStudy, published,
 };
+pub use ridge::Ridge;
 pub use svm::Svm;
 pub use validation::ValidationProbe;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -7,7 +7,7 @@
 //! for training support vector machines", 2005), in f64 on a kernel matrix that is kept whole: it is
 //! for thousands of rows at most.
 
-use crate::features::{Features, Standardiser, stratified_folds};
+use crate::features::{Features, Standardiser, first_largest, stratified_folds};
 use crate::matrix::{Matrix, multiply};
 
 /// A pair that violates the optimality conditions by less ends the optimization. LIBSVM: 1e-3.
@@ -246,16 +246,6 @@ fn shares(machines: &[Machine], classes: usize, kernel: &dyn Fn(usize) -> f64) -
         shares[machine.pair[1]] += (1.0 - first) / machines.len() as f64;
     }
     shares
-}
-
-fn first_largest(scores: &[f64]) -> u32 {
-    let mut best = 0;
-    for (class, score) in scores.iter().enumerate() {
-        if *score > scores[best] {
-            best = class;
-        }
-    }
-    best as u32
 }
 
 /// Solves the dual problem for rows with their signs, and returns the support vectors and the bias.

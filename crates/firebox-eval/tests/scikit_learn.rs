@@ -6,7 +6,7 @@
 use firebox_core::Stream;
 use firebox_eval::{
     Agreement, Comparison, Confusion, Distance, Features, KMeansConfig, Logistic, Metric,
-    Neighbours, Predictions, Resampling, Stop, Svm, project,
+    Neighbours, Predictions, Resampling, Ridge, Stop, Svm, project,
 };
 use serde_json::Value;
 
@@ -80,6 +80,23 @@ fn support_vector_machines_agree() {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-3, "{count} classes, C {c}: {worst}");
+        assert_eq!(fitted.predict(&singles(&case["test"])), classes(&case["predicted"]));
+    }
+}
+
+#[test]
+fn ridge_classifiers_choose_and_score_alike() {
+    let golden: Value = serde_json::from_str(include_str!("golden/ridge.json")).unwrap();
+    let penalties = floats(&golden["penalties"]);
+    for case in golden["ridge"].as_array().unwrap() {
+        let fitted = Ridge::fit(&features(case), number(&case["classes"]), &penalties);
+        let penalty = case["penalty"].as_f64().unwrap();
+        assert!((fitted.penalty() / penalty - 1.0).abs() < 1e-6, "{} {penalty}", fitted.penalty());
+        let found = fitted.scores(&singles(&case["test"]));
+        let expected = floats(&case["scores"]);
+        assert_eq!(found.len(), expected.len());
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-6, "penalty {penalty}: {worst}");
         assert_eq!(fitted.predict(&singles(&case["test"])), classes(&case["predicted"]));
     }
 }

@@ -19,6 +19,8 @@
 //! ([`NormEpilogue`]), and keeps running statistics that are saved with the parameters and never
 //! trained. [`max_pool1d`] is the maximum for itself.
 //!
+//! [`add_row_noise`] is the noise of data augmentation, each sample's from a stream of its own.
+//!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
 //! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
 //! gradient costs what was used of it, and optimizer steps over all parameters at once
@@ -56,6 +58,7 @@
 //! |---|---|---|
 //! | [`squared_norm`] and AdamW ([`update_parameters`]; [`update_on_device`] with all that changes in the device's memory) | one for each 32 parameters, or as many as the device binds buffers for, and one or two | f32, in the memory of weights and moments |
 //! | [`layer_norm`] | one forward, two back | rows that fit into shared memory twice: in 16 KiB some 1,900 numbers |
+//! | [`add_row_noise`] | one, with every number drawn where it is added | f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
 //! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors |
 //!
@@ -117,6 +120,7 @@ mod norm;
 mod optimizer;
 mod profile;
 mod recompute;
+mod row_noise;
 
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
@@ -145,3 +149,4 @@ pub use optimizer::{
     add_scaled, approach, squared_norm, update_on_device, update_parameters,
 };
 pub use recompute::{recomputed, recomputes_on};
+pub use row_noise::add_row_noise;

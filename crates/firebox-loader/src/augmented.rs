@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use firebox_cache::{Augmenter, ParameterError, PriceScale};
+use firebox_cache::{Augmenter, ParameterError, PriceScale, Recipe};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
-use crate::source::from_set;
+use crate::source::{NormalisedWindows, from_set};
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Training windows with fresh versions in each epoch, beside the same ones that
@@ -16,11 +16,15 @@ use crate::{LoadError, Sample, Source, TrainSource};
 /// the cache would have as versions `e × versions + 1` and on. So they have the same distribution, and
 /// which thread draws one, and when, changes nothing.
 ///
+/// A device can hold the originals and draw the versions itself
+/// ([`TrainResident::upload`](crate::TrainResident::upload)): the same ones, but for rounding.
+///
 /// Held-out windows are refused by the type, as everywhere.
 #[derive(Debug)]
 pub struct AugmentedWindows {
-    windows: TrainWindows,
-    normaliser: Normaliser,
+    originals: NormalisedWindows<TrainWindows>,
+    /// The windows that are used, by their place among all; none where all are.
+    chosen: Option<Vec<usize>>,
     versions: u32,
     augmenter: Augmenter,
     /// Augmenters with their scratch memory, for whichever thread reads next.
@@ -44,62 +48,93 @@ impl AugmentedWindows {
         augmentation: &Augmentation,
         seed: u64,
     ) -> Result<Self, ParameterError> {
-        let channels = windows.set().channels();
-        assert_eq!(channels, normaliser.channels(), "the normaliser was fitted on other channels");
+        let originals = NormalisedWindows::new(windows, normaliser);
+        let channels = originals.windows().set().channels();
         let augmenter = Augmenter::new(augmentation, channels, seed)?;
         let versions = augmentation.versions;
-        Ok(Self { windows, normaliser, versions, augmenter, idle: Mutex::default() })
+        Ok(Self { originals, chosen: None, versions, augmenter, idle: Mutex::default() })
+    }
+
+    /// Some of the windows, by their places among all, in this order. Each has the versions that it has
+    /// among all.
+    ///
+    /// # Panics
+    ///
+    /// When there is no window at one of the places.
+    pub fn only(self, places: Vec<usize>) -> Self {
+        let windows = self.originals.len();
+        assert!(places.iter().all(|place| *place < windows), "places below {windows}");
+        Self { chosen: Some(places), ..self }
+    }
+
+    /// Number of windows, without their versions.
+    pub fn windows(&self) -> usize {
+        self.chosen.as_ref().map_or(self.originals.len(), Vec::len)
+    }
+
+    /// The windows without their versions.
+    pub(crate) fn originals(&self) -> Originals<'_> {
+        Originals(self)
+    }
+
+    /// What is drawn of versions.
+    pub(crate) fn recipe(&self) -> &Recipe {
+        self.augmenter.recipe()
+    }
+
+    /// Versions of each window in an epoch, beside the original.
+    pub(crate) fn versions(&self) -> u32 {
+        self.versions
+    }
+
+    /// The place of a window among all, which its versions depend on.
+    pub(crate) fn number(&self, place: usize) -> usize {
+        self.chosen.as_ref().map_or(place, |chosen| chosen[place])
+    }
+
+    /// The scale that the prices of the window with a number share.
+    pub(crate) fn scale(&self, number: usize) -> PriceScale {
+        let windows = self.originals.windows();
+        let window = &windows.windows()[number];
+        PriceScale::of(self.originals.normaliser(), windows.set(), window)
     }
 
     /// Samples of each window.
     fn slots(&self) -> usize {
         self.versions as usize + 1
     }
+}
 
-    /// The number of the version that a slot holds in an epoch; 0 is the original.
-    fn version(&self, epoch: u64, slot: usize) -> u32 {
-        match slot as u64 {
-            0 => 0,
-            // After 2³² versions of one window they come again.
-            slot => {
-                let drawn = epoch.wrapping_mul(u64::from(self.versions)).wrapping_add(slot - 1);
-                (1 + drawn % u64::from(u32::MAX)) as u32
-            }
+/// The number of the version that a slot holds in an epoch of `versions`; 0 is the original.
+pub(crate) fn version(versions: u32, epoch: u64, slot: usize) -> u32 {
+    match slot as u64 {
+        0 => 0,
+        // After 2³² versions of one window they come again.
+        slot => {
+            let drawn = epoch.wrapping_mul(u64::from(versions)).wrapping_add(slot - 1);
+            (1 + drawn % u64::from(u32::MAX)) as u32
         }
     }
 }
 
-impl Source for AugmentedWindows {
+/// The originals alone.
+pub(crate) struct Originals<'a>(&'a AugmentedWindows);
+
+impl Source for Originals<'_> {
     fn len(&self) -> usize {
-        self.windows.len() * self.slots()
+        self.0.windows()
     }
 
     fn shape(&self) -> [usize; 2] {
-        [self.windows.longest(), self.windows.set().channels().len()]
+        self.0.originals.shape()
     }
 
     fn length(&self, index: usize) -> usize {
-        self.windows.windows()[index / self.slots()].length as usize
+        self.0.originals.length(self.0.number(index))
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        self.draw(0, index, out)
-    }
-
-    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let (number, slot) = (index / self.slots(), index % self.slots());
-        let (set, window) = (self.windows.set(), &self.windows.windows()[number]);
-        let [_, channels] = self.shape();
-        let out = &mut out[..window.length as usize * channels];
-        self.normaliser.apply(set, window, out);
-        if slot > 0 {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut augmenter = idle.unwrap_or_else(|| self.augmenter.clone());
-            augmenter.load(number as u64, out, PriceScale::of(&self.normaliser, set, window));
-            augmenter.version(self.version(epoch, slot), out);
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
-        }
-        Ok(Sample { length: window.length, label: window.label })
+        self.0.originals.read(self.0.number(index), out)
     }
 
     fn gather(
@@ -109,15 +144,68 @@ impl Source for AugmentedWindows {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        from_set(self, self.windows.set(), epoch, indices, steps, out)
+        from_set(self, self.0.originals.windows().set(), epoch, indices, steps, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.0.originals.classes()
+    }
+}
+
+impl TrainSource for Originals<'_> {}
+
+impl Source for AugmentedWindows {
+    fn len(&self) -> usize {
+        self.windows() * self.slots()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.originals.shape()
+    }
+
+    fn length(&self, index: usize) -> usize {
+        self.originals.length(self.number(index / self.slots()))
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.draw(0, index, out)
+    }
+
+    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let (number, slot) = (self.number(index / self.slots()), index % self.slots());
+        let sample = self.originals.read(number, out)?;
+        if slot > 0 {
+            let [_, channels] = self.shape();
+            let out = &mut out[..sample.length as usize * channels];
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut augmenter = idle.unwrap_or_else(|| self.augmenter.clone());
+            augmenter.load(number as u64, out, self.scale(number));
+            augmenter.version(version(self.versions, epoch, slot), out);
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
+        }
+        Ok(sample)
+    }
+
+    fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        from_set(self, self.originals.windows().set(), epoch, indices, steps, out)
     }
 
     fn varies(&self) -> bool {
         self.versions > 0
     }
 
+    fn fresh(&self) -> Option<&Self> {
+        Some(self)
+    }
+
     fn classes(&self) -> &[String] {
-        self.windows.classes()
+        self.originals.classes()
     }
 }
 

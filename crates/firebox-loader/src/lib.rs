@@ -12,8 +12,8 @@
 //! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
 //! ([`LoaderConfig::buckets`]).
 //!
-//! [`AugmentedWindows`] are drawn anew in each epoch, with the augmentations of `firebox-cache`;
-//! [`Masking`] hides steps and channels of a batch. Everything drawn is a function of a seed and a
+//! [`AugmentedWindows`] are drawn anew in each epoch, with the augmentations of `firebox-cache`: by the
+//! threads that fill batches, or by the device that holds the originals. [`Masking`] hides steps and channels of a batch. Everything drawn is a function of a seed and a
 //! position.
 //!
 //! # Example
@@ -53,6 +53,7 @@ mod batch;
 mod config;
 mod error;
 mod fill;
+mod fresh;
 mod loader;
 mod masking;
 mod order;

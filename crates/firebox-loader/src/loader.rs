@@ -53,7 +53,8 @@ impl TrainLoader {
     }
 
     /// A loader of samples that stay on the device, or in memory. Its batches are those that a
-    /// loader of the same source without residence would give.
+    /// loader of the same source without residence would give; versions that the device draws by
+    /// itself are the same but for rounding.
     ///
     /// # Errors
     ///
@@ -310,10 +311,10 @@ impl Batches {
                 }
             }
             State::Resident(set, plan, position) => {
-                let chosen = plan.batch(&*set, *position);
+                let (chosen, epoch) = (plan.batch(&*set, *position), position.epoch);
                 *position = plan.after(*position);
                 let next = *position;
-                let inputs = set.select(&chosen.indices, chosen.steps, &self.device)?;
+                let inputs = set.select(epoch, &chosen.indices, chosen.steps, &self.device)?;
                 let samples = || chosen.indices.iter().map(|index| set.sample(*index));
                 Some(Ok(Batch {
                     inputs,

@@ -10,17 +10,20 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_cache::{ahead, fetch, large_pages};
 use serde::{Deserialize, Serialize};
 
+use crate::fresh::Fresh;
 use crate::source::at_once;
 use crate::{LoadError, Sample, Source, TrainSource};
 
-/// Where the samples lie from which batches are made. Batches are the same, bit for bit.
+/// Where the samples lie from which batches are made. Batches are the same, bit for bit; only
+/// versions that a device draws by itself are those of the host but for rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resident {
     /// On the device if they fit there with room to spare, else streamed.
     #[default]
     Auto,
-    /// In the device's memory: uploaded once, each batch a gather by index there.
+    /// In the device's memory: uploaded once, each batch a gather by index there. Of
+    /// [`AugmentedWindows`](crate::AugmentedWindows) the originals, whose versions are drawn there.
     Device,
     /// In the host's memory as f32, decoded once: each batch a copy and an upload.
     Memory,
@@ -66,41 +69,57 @@ const SHARE_OF_DEVICE: f64 = 0.4;
 /// Share of the host's free memory that decoded data may take.
 const SHARE_OF_HOST: f64 = 0.6;
 
+/// Why samples have to stay where they are.
+const DRAWN_ANEW: &str = "its samples are drawn anew in each epoch";
+/// What becomes of originals on a device.
+const DRAWN_THERE: &str = "; versions are drawn there, anew in each epoch";
+
 /// Decides where samples lie, and says why.
 ///
 /// On a device that computes in the host's memory, samples are streamed unless something else is
 /// asked for: a gather from mapped shards is one copy from the page cache into the batch, which is
-/// all that a gather on the device would be, and nothing needs to be uploaded or kept twice.
+/// all that a gather on the device would be, and nothing needs to be uploaded or kept twice. Versions
+/// that are drawn anew in each epoch are drawn by the loader's threads there, beside training; on a
+/// device with memory of its own, by the device.
 ///
 /// # Errors
 ///
-/// When what is asked for cannot be: samples that are drawn anew in each epoch stay with their
-/// source, and a set must fit into the memory that it is to stay in.
+/// When what is asked for cannot be: samples that are drawn anew in each epoch, and not as versions of
+/// windows, stay with their source, and a set must fit into the memory that it is to stay in.
 pub fn place(
     wanted: Resident,
     source: &dyn Source,
     room: Room,
 ) -> Result<(Place, String), LoadError> {
-    let bytes = bytes_of(source);
-    let size = megabytes(bytes);
+    let drawn = source.varies();
+    // What a device that draws versions itself holds.
+    let originals = source.fresh().filter(|_| drawn).map(|fresh| bytes_of(&fresh.originals()));
+    let bytes = originals.unwrap_or_else(|| bytes_of(source));
+    let (size, how) = match originals {
+        Some(_) => (format!("{} of originals", megabytes(bytes)), DRAWN_THERE),
+        None => (megabytes(bytes), ""),
+    };
     let fits =
         |free: Option<u64>, share: f64| free.is_none_or(|f| bytes as f64 <= share * f as f64);
     let refuse = |place: &'static str, why: String| Err(LoadError::NotResident { place, why });
-    if source.varies() && matches!(wanted, Resident::Device | Resident::Memory) {
-        let place = if wanted == Resident::Device { "device" } else { "memory" };
-        return refuse(place, "its samples are drawn anew in each epoch".to_owned());
+    match wanted {
+        Resident::Device if drawn && originals.is_none() => {
+            return refuse("device", DRAWN_ANEW.to_owned());
+        }
+        Resident::Memory if drawn => return refuse("memory", DRAWN_ANEW.to_owned()),
+        _ => {}
     }
     match wanted {
         Resident::Stream => Ok((Place::Stream, "asked for".to_owned())),
         Resident::Device if fits(room.device.filter(|_| !room.shared), 1.0) => {
-            Ok((Place::Device, format!("asked for ({size})")))
+            Ok((Place::Device, format!("asked for ({size}){how}")))
         }
         Resident::Device => refuse("device", too_large(&size, room.device)),
         Resident::Memory if fits(room.host, 1.0) => {
             Ok((Place::Memory, format!("asked for ({size})")))
         }
         Resident::Memory => refuse("memory", too_large(&size, room.host)),
-        Resident::Auto if source.varies() => {
+        Resident::Auto if drawn && (room.shared || originals.is_none()) => {
             Ok((Place::Stream, "auto: samples are drawn anew in each epoch".to_owned()))
         }
         Resident::Auto if room.shared && source.decoded() => {
@@ -120,7 +139,7 @@ pub fn place(
         Resident::Auto => match room.device {
             Some(free) if fits(Some(free), SHARE_OF_DEVICE) => Ok((
                 Place::Device,
-                format!("auto: {size} fit into {} of free device memory", megabytes(free)),
+                format!("auto: {size} fit into {} of free device memory{how}", megabytes(free)),
             )),
             Some(free) => Ok((
                 Place::Stream,
@@ -145,7 +164,7 @@ pub fn bytes_of(source: &dyn Source) -> u64 {
     source.len() as u64 * (time * channel * size_of::<f32>()) as u64
 }
 
-/// What is known of each sample beside its values.
+/// What is known of each sample beside its values; of each original, where versions are drawn.
 struct About {
     samples: Vec<Sample>,
     classes: Vec<String>,
@@ -159,6 +178,8 @@ pub struct TrainResident(Arc<Held>);
 struct Held {
     about: About,
     values: Values,
+    /// How the samples are drawn from what lies here, if they are versions of it.
+    fresh: Option<Fresh>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there is one of a set of samples")]
@@ -171,7 +192,7 @@ enum Values {
 
 impl fmt::Debug for TrainResident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (place, samples) = (self.place(), self.0.about.samples.len());
+        let (place, samples) = (self.place(), self.len());
         f.debug_struct("TrainResident").field("place", &place).field("samples", &samples).finish()
     }
 }
@@ -181,19 +202,27 @@ impl fmt::Debug for TrainResident {
 const CHUNK_BYTES: usize = 64 << 20;
 
 impl TrainResident {
-    /// Uploads all samples.
+    /// Uploads all samples; of samples that are versions of windows, drawn anew in each epoch, the
+    /// originals alone, and what their versions are drawn with.
     ///
     /// # Errors
     ///
-    /// When a sample cannot be read, or the source varies from epoch to epoch.
+    /// When a sample cannot be read, or the source varies from epoch to epoch in another way.
     pub fn upload(source: &dyn TrainSource, device: &Device) -> Result<Self, LoadError> {
-        let mut parts = Vec::new();
-        let about = read_all(source, |values, rows, width| {
-            let values = TensorData::new(std::mem::take(values), [rows, width]);
-            parts.push(Tensor::<2>::from_data(values, device));
-        })?;
-        let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) };
-        Ok(Self(Arc::new(Held { about, values: Values::Device(all) })))
+        match source.fresh().filter(|_| source.varies()) {
+            None => {
+                let (about, values) = upload_all(source, device, |_, _| ())?;
+                Ok(Self(Arc::new(Held { about, values, fresh: None })))
+            }
+            Some(windows) => {
+                let mut fresh = Fresh::begin(windows);
+                let originals = windows.originals();
+                let take = |index, values: &[f32]| fresh.add(windows, index, values);
+                let (about, values) = upload_all(&originals, device, take)?;
+                let fresh = Some(fresh.upload(device));
+                Ok(Self(Arc::new(Held { about, values, fresh })))
+            }
+        }
     }
 
     /// Reads all samples into the host's memory.
@@ -205,7 +234,7 @@ impl TrainResident {
         let mut all = Vec::with_capacity(bytes_of(source) as usize / size_of::<f32>());
         large_pages(&mut all);
         let about = read_all(source, |values, _, _| all.append(values))?;
-        Ok(Self(Arc::new(Held { about, values: Values::Memory(all) })))
+        Ok(Self(Arc::new(Held { about, values: Values::Memory(all), fresh: None })))
     }
 
     /// Where the samples lie.
@@ -218,31 +247,64 @@ impl TrainResident {
 
     /// Bytes of the values.
     pub fn bytes(&self) -> u64 {
-        bytes_of(self)
+        let About { samples, shape: [time, channel], .. } = &self.0.about;
+        (samples.len() * time * channel * size_of::<f32>()) as u64
     }
 
-    /// Samples by index, cut to `steps`, if they lie on the device: nothing but the indices crosses.
+    /// Samples of an epoch by index, cut to `steps`, if they lie on the device: nothing but the indices
+    /// crosses, and a few numbers of each version.
     ///
     /// # Shapes
     ///
     /// - output: `[batch, steps, channel]`
     pub(crate) fn select(
         &self,
+        epoch: u64,
         indices: &[usize],
         steps: usize,
         device: &Device,
     ) -> Option<Tensor<3>> {
         let Values::Device(values) = &self.0.values else { return None };
         let [time, channel] = self.0.about.shape;
-        let rows: Vec<i32> = indices.iter().map(|index| *index as i32).collect();
+        let rows: Vec<i32> = indices.iter().map(|index| self.row(*index) as i32).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [indices.len()]), device);
-        let chosen = values.clone().select(0, rows).reshape([indices.len(), time, channel]);
-        Some(if steps == time { chosen } else { chosen.narrow(1, 0, steps) })
+        let chosen = values.clone().select(0, rows.clone());
+        let chosen = chosen.reshape([indices.len(), time, channel]);
+        let chosen = if steps == time { chosen } else { chosen.narrow(1, 0, steps) };
+        let Some(fresh) = &self.0.fresh else { return Some(chosen) };
+        let lengths: Vec<usize> = indices.iter().map(|index| self.length(*index)).collect();
+        Some(fresh.vary(chosen, rows, &fresh.drawn(epoch, indices), &lengths))
+    }
+
+    /// The row of a sample among what lies here.
+    fn row(&self, index: usize) -> usize {
+        self.0.fresh.as_ref().map_or(index, |fresh| index / fresh.slots())
     }
 
     pub(crate) fn sample(&self, index: usize) -> Sample {
-        self.0.about.samples[index]
+        self.0.about.samples[self.row(index)]
     }
+}
+
+/// Reads and uploads all samples; `look` gets the index and the valid values of each.
+fn upload_all(
+    source: &dyn TrainSource,
+    device: &Device,
+    mut look: impl FnMut(usize, &[f32]),
+) -> Result<(About, Values), LoadError> {
+    let [_, channel] = source.shape();
+    let (mut parts, mut first) = (Vec::new(), 0);
+    let about = read_all(source, |values, rows, width| {
+        for row in 0..rows {
+            let count = source.length(first + row) * channel;
+            look(first + row, &values[row * width..][..count]);
+        }
+        first += rows;
+        let values = TensorData::new(std::mem::take(values), [rows, width]);
+        parts.push(Tensor::<2>::from_data(values, device));
+    })?;
+    let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) };
+    Ok((about, Values::Device(all)))
 }
 
 /// Reads all samples in their order; `take` gets the values of some rows at a time.
@@ -251,7 +313,7 @@ fn read_all(
     mut take: impl FnMut(&mut Vec<f32>, usize, usize),
 ) -> Result<About, LoadError> {
     if source.varies() {
-        let why = "its samples are drawn anew in each epoch".to_owned();
+        let why = DRAWN_ANEW.to_owned();
         return Err(LoadError::NotResident { place: "memory", why });
     }
     if i32::try_from(source.len()).is_err() {
@@ -283,7 +345,8 @@ fn read_all(
 /// Resident samples can be read like any others; from a device, that reads them back.
 impl Source for TrainResident {
     fn len(&self) -> usize {
-        self.0.about.samples.len()
+        let slots = self.0.fresh.as_ref().map_or(1, Fresh::slots);
+        self.0.about.samples.len() * slots
     }
 
     fn shape(&self) -> [usize; 2] {
@@ -295,6 +358,10 @@ impl Source for TrainResident {
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.draw(0, index, out)
+    }
+
+    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         let [time, channel] = self.shape();
         let (sample, width) = (self.sample(index), time * channel);
         let count = sample.length as usize * channel;
@@ -303,12 +370,13 @@ impl Source for TrainResident {
                 out[..count].copy_from_slice(&values[index * width..][..count]);
             }
             Values::Device(values) => {
-                let row = values.clone().narrow(0, index, 1).into_data();
-                let row = row.try_to_vec::<f32>().map_err(|error| LoadError::Sample {
+                let row = self.select(epoch, &[index], time, &values.device());
+                let row = row.map(|row| row.into_data().try_to_vec::<f32>()).transpose();
+                let row = row.map_err(|error| LoadError::Sample {
                     index,
                     source: format!("{error:?}").into(),
                 })?;
-                out[..count].copy_from_slice(&row[..count]);
+                out[..count].copy_from_slice(&row.unwrap_or_default()[..count]);
             }
         }
         Ok(sample)
@@ -340,6 +408,10 @@ impl Source for TrainResident {
 
     fn at_once(&self) -> usize {
         at_once(self.shape())
+    }
+
+    fn varies(&self) -> bool {
+        self.0.fresh.is_some()
     }
 
     fn decoded(&self) -> bool {

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 use firebox_cache::{Samples, Shards};
 use firebox_core::{Normaliser, SeriesSet, Storage, TrainWindows, Windows};
 
-use crate::LoadError;
+use crate::{AugmentedWindows, LoadError};
 
 /// What a sample is, beside its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +84,11 @@ pub trait Source: Send + Sync {
     /// Whether samples differ from epoch to epoch.
     fn varies(&self) -> bool {
         false
+    }
+
+    /// The windows whose versions these samples are, if a device that holds those may draw them itself.
+    fn fresh(&self) -> Option<&AugmentedWindows> {
+        None
     }
 
     /// Whether reading a sample is copying it: values are there as f32.

@@ -45,6 +45,7 @@ mod testing;
 mod text;
 mod times;
 mod track;
+mod trainings;
 mod usage;
 #[cfg(unix)]
 mod watch;
@@ -59,6 +60,7 @@ pub use profile::{
 };
 pub use sampler::{sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
+pub use trainings::{PARTS, trainings};
 pub use usage::{Measure, MemoryCurve, Usage, Utilisation};
 #[cfg(unix)]
 pub use watch::{WatchError, request, watch, watch_once};

@@ -135,6 +135,8 @@ fn group_memory(system: &System) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -185,9 +187,14 @@ mod tests {
     #[test]
     fn reading_is_cheap() {
         let mut machine = Machine::new(Gpus::none());
-        let start = Instant::now();
-        (0..20).for_each(|_| drop(machine.sample()));
-        // At one sample a second, 5 ms would be half a percent of one thread.
-        assert!(start.elapsed().as_secs_f64() / 20.0 < 0.05, "{:?}", start.elapsed());
+        let samples = (0..20).map(|_| {
+            let start = Instant::now();
+            drop(machine.sample());
+            start.elapsed()
+        });
+        // At one sample a second, 5 ms would be half a percent of one thread. The quickest is the one
+        // that nothing else on the machine held up.
+        let quickest = samples.min().unwrap();
+        assert!(quickest < Duration::from_millis(50), "{quickest:?}");
     }
 }

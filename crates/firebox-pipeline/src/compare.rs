@@ -5,20 +5,16 @@ use std::path::{Path, PathBuf};
 
 use firebox_core::Event;
 use firebox_eval::{ComparedRun, Curves, Evaluation, Reconstruction, Report, SideBySide, verdict};
-use firebox_monitor::Usage;
-use firebox_train::{HISTORY_FILE, History};
+use firebox_monitor::{Usage, trainings};
+use firebox_train::History;
 use serde::Deserialize;
 
 use crate::error::{PipelineError, at};
 use crate::find_run;
 use crate::folder::{PIPELINE, replay};
-use crate::sub;
 
 /// Settings that change no result, and would differ between any two runs.
 const ELSEWHERE: [&str; 3] = ["run.directory", "run.cache", "monitor."];
-
-/// Folders below `parts` that a training may lie in.
-const DEPTH: usize = 6;
 
 /// The part of `scores.json` that is compared.
 #[derive(Default, Deserialize)]
@@ -87,8 +83,8 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
         })
         .collect();
     timings.extend(usage.timings());
-    let mut trainings = BTreeMap::new();
-    let damaged = read_trainings(&folder.join(sub::FOLDER), "", DEPTH, &mut trainings);
+    let mut curves = BTreeMap::new();
+    let damaged = read_trainings(folder, &mut curves);
     if damaged > 0 {
         let name = "histories of trainings that cannot be read".to_owned();
         timings.push((name, damaged.to_string()));
@@ -99,31 +95,22 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     }
     timings.push(("device".to_owned(), report.device.clone()));
     let settings = settings(folder)?;
-    Ok(ComparedRun { report, settings, scores: scored, timings, trainings })
+    Ok(ComparedRun { report, settings, scores: scored, timings, trainings: curves })
 }
 
-/// The curves of the trainings below a folder, by their paths there, and how many cannot be read.
-fn read_trainings(
-    folder: &Path,
-    name: &str,
-    depth: usize,
-    out: &mut BTreeMap<String, Curves>,
-) -> usize {
-    if folder.join(HISTORY_FILE).is_file() {
-        let Ok(history) = History::read(folder) else { return 1 };
+/// The curves of the trainings of a run that has several, by their names, and how many cannot be read.
+fn read_trainings(run: &Path, out: &mut BTreeMap<String, Curves>) -> usize {
+    let mut damaged = 0;
+    for (name, folder) in trainings(run) {
+        let Ok(history) = History::read(&folder) else {
+            damaged += 1;
+            continue;
+        };
         let mut report = Report::new("", "", verdict(None, None));
         history.tell(&mut |event| report.record(event));
-        out.insert(name.to_owned(), report.curves);
-        return 0;
+        out.insert(name, report.curves);
     }
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let below = |entry: std::fs::DirEntry| {
-        let own = entry.file_name().to_string_lossy().into_owned();
-        let name = if name.is_empty() { own } else { format!("{name}/{own}") };
-        read_trainings(&entry.path(), &name, depth - 1, out)
-    };
-    if depth == 0 { 0 } else { folders.map(below).sum() }
+    damaged
 }
 
 /// The resolved settings, flat.
@@ -168,9 +155,9 @@ mod tests {
     fn trainings_are_named_by_their_folders_and_damaged_ones_counted() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
-            let path = folder.path().join(name);
+            let path = folder.path().join(crate::sub::FOLDER).join(name);
             std::fs::create_dir_all(&path).unwrap();
-            std::fs::write(path.join(HISTORY_FILE), text).unwrap();
+            std::fs::write(path.join(firebox_train::HISTORY_FILE), text).unwrap();
         };
         let epoch = r#"{"epoch":{"epoch":1,"step":4,"train_loss":0.5,"validation_loss":null,"learning_rate":0.1,"best":true,"seconds":1.0}}"#;
         write("fold-1/lstm", &format!("{epoch}\n"));
@@ -179,12 +166,12 @@ mod tests {
         // What lies within a training is none.
         write("fold-2/checkpoints", &format!("{epoch}\n"));
         let mut found = BTreeMap::new();
-        assert_eq!(read_trainings(folder.path(), "", DEPTH, &mut found), 1);
+        assert_eq!(read_trainings(folder.path(), &mut found), 1);
         let losses = |curves: &Curves| curves.epochs.iter().map(|e| e.train_loss).collect();
         let found: Vec<(String, Vec<f64>)> =
             found.iter().map(|(name, curves)| (name.clone(), losses(curves))).collect();
         assert_eq!(found, [("fold-1/lstm".to_owned(), vec![0.5]), ("fold-2".to_owned(), vec![])]);
-        assert_eq!(read_trainings(&folder.path().join("none"), "", DEPTH, &mut BTreeMap::new()), 0);
+        assert_eq!(read_trainings(&folder.path().join("none"), &mut BTreeMap::new()), 0);
     }
 
     #[test]

@@ -278,7 +278,9 @@ pub struct LoaderTable {
     /// Keep batches in pinned memory until they are copied to the device. Refused on the CPU, where
     /// nothing is copied.
     pub pin: bool,
-    /// Where the training samples lie: `auto`, `device`, `memory` or `stream`. Batches are the same.
+    /// Where the training samples lie: `auto`, `device`, `memory` or `stream`. Batches are the same; with
+    /// `augment.mode = "online"`, a device holds the originals and draws their versions itself, which
+    /// are those of the host but for rounding.
     pub resident: Resident,
     /// How an epoch is shuffled: `full`, or by `blocks` for sets larger than memory.
     pub shuffle: Shuffle,

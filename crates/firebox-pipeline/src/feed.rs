@@ -8,8 +8,8 @@ use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
-    AugmentedWindows, LoadError, Place, Resident, Room, Source, TrainLoader, TrainResident,
-    TrainSource, place,
+    AugmentedWindows, LoadError, LoaderConfig, Place, Resident, Room, Source, TrainLoader,
+    TrainResident, TrainSource, place,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch, is_remote};
 use sysinfo::System;
@@ -19,21 +19,33 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::stages::{Run, Windows};
 
-/// Training samples, and where they are to lie.
-pub(crate) struct Feed {
-    pub(crate) source: Arc<dyn TrainSource>,
-    /// What the samples depend on.
-    key: Key,
+/// Where training samples are to lie.
+pub(crate) struct Placed {
     place: Place,
     /// Why there.
     why: String,
 }
 
-impl Feed {
+impl Placed {
     /// The place as a derived value for the resolved settings.
     pub(crate) fn reason(&self) -> Reason {
         let (value, reason) = (self.place.to_string(), self.why.clone());
         Reason { key: "loader.resident".to_owned(), value, reason }
+    }
+}
+
+/// Training samples, and where they are to lie.
+pub(crate) struct Feed {
+    pub(crate) source: Arc<dyn TrainSource>,
+    /// What the samples depend on.
+    key: Key,
+    placed: Placed,
+}
+
+impl Feed {
+    /// The place as a derived value for the resolved settings.
+    pub(crate) fn reason(&self) -> Reason {
+        self.placed.reason()
     }
 }
 
@@ -49,13 +61,18 @@ impl Run<'_> {
             AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
             AugmentMode::Online => self.augmented_online(windows)?,
         };
-        let loader = &self.config.loader;
-        let (place, why) = self.resident(loader.resident, source.as_ref())?;
-        let key = Key::builder("resident", 1)
-            .upstream("augmented", self.keys.augmented)
+        let room = self.room()?;
+        let (place, why) = place(self.config.loader.resident, source.as_ref(), room)?;
+        let key = self.resident_key(self.keys.augmented);
+        Ok(Feed { source, key, placed: Placed { place, why } })
+    }
+
+    /// The key of samples of this key on this device.
+    fn resident_key(&self, samples: Key) -> Key {
+        Key::builder("resident", 1)
+            .upstream("augmented", samples)
             .field("device", format!("{:?}", self.device.device))
-            .finish();
-        Ok(Feed { source, key, place, why })
+            .finish()
     }
 
     fn augmented_online(&self, windows: &Windows) -> Result<Arc<AugmentedWindows>, PipelineError> {
@@ -68,34 +85,68 @@ impl Run<'_> {
         })
     }
 
-    fn resident(
-        &self,
-        wanted: Resident,
-        source: &dyn TrainSource,
-    ) -> Result<(Place, String), PipelineError> {
+    /// Free memory now; refuses pinned memory where there is none.
+    fn room(&self) -> Result<Room, PipelineError> {
         let room = room(self.device, &self.config.run.device);
         if self.config.loader.pin && room.shared {
             return Err(LoadError::Pin.into());
         }
-        Ok(place(wanted, source, room)?)
+        Ok(room)
+    }
+
+    /// The place for samples that are read from what they are made of, such as the windows of series. On a
+    /// processor they stay there unless something else is asked for: writing them into a batch is little
+    /// more than copying them.
+    pub(crate) fn placed(&self, source: &dyn TrainSource) -> Result<Placed, PipelineError> {
+        let (wanted, room) = (self.config.loader.resident, self.room()?);
+        let (place, why) = match wanted {
+            Resident::Auto if room.shared => {
+                let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";
+                (Place::Stream, why.to_owned())
+            }
+            _ => place(wanted, source, room)?,
+        };
+        Ok(Placed { place, why })
+    }
+
+    /// A loader of such samples, for a kind of pipeline whose trainings have their own. Trials of a search
+    /// share those of a key.
+    pub(crate) fn placed_loader(
+        &self,
+        source: Arc<dyn TrainSource>,
+        key: Option<Key>,
+        config: LoaderConfig,
+    ) -> Result<TrainLoader, PipelineError> {
+        let placed = self.placed(source.as_ref())?;
+        self.loader_at(&placed, source, key.map(|key| self.resident_key(key)), config)
     }
 
     /// A loader of these samples, which are uploaded or read into memory first if they are to lie
     /// there.
     pub(crate) fn train_loader(&self, feed: &Feed) -> Result<TrainLoader, PipelineError> {
-        let (config, device) = (self.loader(), self.device.device.clone());
-        let source = feed.source.as_ref();
-        let set = match feed.place {
-            Place::Stream => {
-                return Ok(TrainLoader::new(Arc::clone(&feed.source), config, device)?);
-            }
-            // The trials of a search read or upload a set once.
-            Place::Device => {
-                self.shared.get("device", feed.key, || TrainResident::upload(source, &device))?
-            }
-            Place::Memory => self.shared.get("memory", feed.key, || TrainResident::read(source))?,
+        let Feed { source, key, placed } = feed;
+        self.loader_at(placed, Arc::clone(source), Some(*key), self.loader())
+    }
+
+    fn loader_at(
+        &self,
+        placed: &Placed,
+        source: Arc<dyn TrainSource>,
+        key: Option<Key>,
+        config: LoaderConfig,
+    ) -> Result<TrainLoader, PipelineError> {
+        let device = self.device.device.clone();
+        let (what, make): (_, &dyn Fn() -> Result<TrainResident, LoadError>) = match placed.place {
+            Place::Stream => return Ok(TrainLoader::new(source, config, device)?),
+            Place::Device => ("device", &|| TrainResident::upload(source.as_ref(), &device)),
+            Place::Memory => ("memory", &|| TrainResident::read(source.as_ref())),
         };
-        Ok(TrainLoader::resident(TrainResident::clone(&set.0), config, device)?)
+        let set = match key {
+            // The trials of a search read or upload a set once.
+            Some(key) => TrainResident::clone(&*self.shared.get(what, key, make)?.0),
+            None => make()?,
+        };
+        Ok(TrainLoader::resident(set, config, device.clone())?)
     }
 }
 
@@ -104,6 +155,22 @@ pub(crate) fn effective(augment: &Augmentation) -> Cow<'_, Augmentation> {
     match augment.mode {
         AugmentMode::None => Cow::Owned(Augmentation { versions: 0, ..augment.clone() }),
         AugmentMode::Cached | AugmentMode::Online => Cow::Borrowed(augment),
+    }
+}
+
+/// Whether a device draws the versions of pre-training's windows.
+pub(crate) fn drawn_on_device(config: &PipelineConfig, arithmetic: &str) -> bool {
+    let drawn = config.augment.mode == AugmentMode::Online && config.augment.versions > 0;
+    drawn && draws_on_device(config, arithmetic)
+}
+
+/// Whether a device draws versions where there are any. Their last bits are its own, so the key of a
+/// training says so; what `auto` makes of it by free memory does not change the key.
+pub(crate) fn draws_on_device(config: &PipelineConfig, arithmetic: &str) -> bool {
+    match config.loader.resident {
+        Resident::Device => true,
+        Resident::Auto => !arithmetic.starts_with("cpu"),
+        Resident::Memory | Resident::Stream => false,
     }
 }
 

@@ -5,7 +5,7 @@ use firebox_core::Key;
 use firebox_loader::Shuffle;
 use serde::Serialize;
 
-use crate::feed::effective;
+use crate::feed::{drawn_on_device, effective};
 use crate::{PipelineConfig, WindowConfig};
 
 /// Keys of every result, each containing those before it.
@@ -37,6 +37,10 @@ impl Keys {
         let order = (loader.shuffle, loader.buckets, loader.tokens);
         if order != (Shuffle::Full, 0, 0) {
             training = training.field("order", json(&order));
+        }
+        // The last bits of such batches are the device's; all others are the same wherever they come from.
+        if drawn_on_device(config, arithmetic) {
+            training = training.field("drawn", "device");
         }
         let training = training
             .field("model", json(&config.model))
@@ -119,6 +123,12 @@ mod tests {
         assert_ne!(order.training, base.training);
         let online = keys(|c| c.augment.mode = firebox_core::AugmentMode::Online);
         assert_ne!(online.training, base.training);
+        let drawn = keys(|c| {
+            c.augment.mode = firebox_core::AugmentMode::Online;
+            c.loader.resident = firebox_loader::Resident::Device;
+        });
+        assert_eq!(drawn.augmented, online.augmented);
+        assert_ne!(drawn.training, online.training, "a device rounds warped times in its own way");
         assert_eq!(keys(|c| c.monitor.period = 0.0), base);
     }
 }

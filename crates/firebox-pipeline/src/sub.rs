@@ -16,7 +16,7 @@ use crate::score::{Judge, Judged};
 use crate::stages::{Run, count, training};
 
 /// Folder of these trainings within the run's folder.
-pub(crate) const FOLDER: &str = "parts";
+pub(crate) const FOLDER: &str = firebox_monitor::PARTS;
 
 /// The folder of a training.
 pub(crate) fn path(work: &Work<'_>, name: &str) -> PathBuf {

@@ -55,3 +55,21 @@ pub struct Trial {
     /// When it ended: seconds since the epoch, UTC.
     pub ended: Option<f64>,
 }
+
+impl Trial {
+    /// A trial of which nothing else is known.
+    pub fn new(number: u64, state: TrialState) -> Self {
+        Self {
+            number,
+            state,
+            values: None,
+            parameters: BTreeMap::new(),
+            intermediate: BTreeMap::new(),
+            constraints: None,
+            user_attributes: BTreeMap::new(),
+            system_attributes: BTreeMap::new(),
+            started: None,
+            ended: None,
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Distributions of the augmentations, and the order of prices.
 
-use firebox_core::{Jitter, Role, Scaling, TimeWarp, VolatilityScaling};
+use firebox_core::{Jitter, Role, Scaling, Stream, TimeWarp, VolatilityScaling};
 use proptest::prelude::*;
 
 use super::*;

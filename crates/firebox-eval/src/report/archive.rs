@@ -26,8 +26,8 @@ pub enum Recipe {
     Majority,
     /// An encoder as it is initialised, frozen, under a support vector machine.
     RandomSvm,
-    /// Features of fixed kernels ([`RandomKernels`](crate::RandomKernels)), under a support vector
-    /// machine. Nothing is pre-trained.
+    /// Features of fixed kernels ([`RandomKernels`](crate::RandomKernels)), under ridge regression
+    /// ([`Ridge`](crate::Ridge)). Nothing is pre-trained.
     RandomKernels,
     /// The pre-trained encoder, frozen, under logistic regression.
     FrozenLogistic,
@@ -36,7 +36,7 @@ pub enum Recipe {
     /// The pre-trained encoder, trained on with the labels.
     FineTuned,
     /// The mean of the shares that the fine-tuned encoders, the support vector machines on the frozen
-    /// ones, and those on fixed kernels give each class, of all seeds.
+    /// ones, and ridge regressions on fixed kernels give each class, of all seeds.
     Ensemble,
 }
 
@@ -57,7 +57,7 @@ impl Recipe {
         match self {
             Self::Majority => "majority class",
             Self::RandomSvm => "random + SVM",
-            Self::RandomKernels => "kernels + SVM",
+            Self::RandomKernels => "kernels + ridge",
             Self::FrozenLogistic => "frozen + logistic",
             Self::FrozenSvm => "frozen + SVM",
             Self::FineTuned => "fine-tuned",

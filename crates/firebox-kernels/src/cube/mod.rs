@@ -1,5 +1,5 @@
 //! Operations on a GPU, through CubeCL (CUDA, ROCm, Metal, Vulkan and WebGPU): the LSTM or GRU layer,
-//! attention, layer normalisation, cross-entropy, dropout and optimizer steps. Each has its own file with
+//! attention, layer normalisation, cross-entropy, dropout, noise and optimizer steps. Each has its own file with
 //! the operation and most another with its kernels; which tensors take which way is decided outside.
 //!
 //! Of a recurrent layer, one launch walks all steps and directions; a second one walks them back. A
@@ -31,6 +31,7 @@ mod math;
 mod norm;
 mod op;
 mod optimizer;
+mod row_noise;
 mod rows;
 mod softmax;
 mod sweep;
@@ -47,6 +48,7 @@ pub(crate) use loss::{EntropyOps, EntropySettings};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
 pub(crate) use optimizer::{AdamWSettings, OptimizerOps, StepNumbers, has_room};
+pub(crate) use row_noise::{RowNoiseOps, threads as row_noise_threads};
 pub(crate) use sweep::COLUMNS;
 pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 

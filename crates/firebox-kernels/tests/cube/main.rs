@@ -39,6 +39,7 @@ mod optimizer;
 mod recurrent;
 #[path = "../attention/reference.rs"]
 mod reference;
+mod row_noise;
 mod watch;
 
 use std::sync::{Mutex, OnceLock, PoisonError};

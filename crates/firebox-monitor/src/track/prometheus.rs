@@ -201,7 +201,7 @@ mod tests {
     fn slow_readers_hold_nobody_up_for_long() {
         let mut page = open(0).unwrap();
         let address = page.listener.local_addr().unwrap();
-        let slow: Vec<_> = (0..6)
+        let slow: Vec<_> = (0..40)
             .map(|_| {
                 let mut stream = TcpStream::connect(address).unwrap();
                 std::thread::spawn(move || {
@@ -210,7 +210,7 @@ mod tests {
                         if stream.write_all(&[*byte]).is_err() {
                             return;
                         }
-                        std::thread::sleep(Duration::from_millis(100));
+                        std::thread::sleep(Duration::from_millis(500));
                     }
                     panic!("all of it was waited for");
                 })
@@ -218,7 +218,8 @@ mod tests {
             .collect();
         let start = Instant::now();
         page.look();
-        assert!(start.elapsed() < LOOK + 2 * PATIENCE, "{:?}", start.elapsed());
+        // Each for itself would take 20 s.
+        assert!(start.elapsed() < LOOK + 10 * PATIENCE, "{:?}", start.elapsed());
         drop(page);
         slow.into_iter().for_each(|reader| reader.join().unwrap());
     }

@@ -7,65 +7,54 @@ use std::time::{Duration, Instant, SystemTime};
 use firebox_core::Event;
 
 use super::live::{Live, Tail};
+use crate::trainings::{HISTORY, trainings};
 
 /// Time between two looks for another training.
 const LOOK: Duration = Duration::from_secs(1);
-/// Folders below `parts` that a training may lie in.
-const DEPTH: usize = 6;
 
 /// Follows one training after the other.
 pub(crate) struct Parts {
-    folder: PathBuf,
+    run: PathBuf,
     looked: Option<Instant>,
-    history: Option<(PathBuf, Tail)>,
+    /// Name and history.
+    training: Option<(String, Tail)>,
 }
 
 impl Parts {
     pub(crate) fn new(run: &Path) -> Self {
-        Self { folder: run.join("parts"), looked: None, history: None }
+        Self { run: run.to_path_buf(), looked: None, training: None }
     }
 
     /// Tells the dashboard what has come since the last look. What cannot be read is left out.
     pub(crate) fn look(&mut self, live: &mut Live) {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             self.looked = Some(Instant::now());
-            let newest = newest(&self.folder, DEPTH).map(|(_, path)| path);
-            if let Some(path) = newest
-                && self.history.as_ref().is_none_or(|(known, _)| *known != path)
+            if let Some((_, name, history)) = newest(&self.run)
+                && self.training.as_ref().is_none_or(|(known, _)| *known != name)
             {
-                self.history = Some((path.clone(), Tail::new(path)));
-                self.begin(live);
+                live.begin_part(name.clone());
+                self.training = Some((name, Tail::new(history)));
             }
         }
-        let Some((_, tail)) = &mut self.history else { return };
+        let Some((name, tail)) = &mut self.training else { return };
         match tail.lines() {
             Ok(Some(lines)) => lines.iter().filter_map(|line| event(line)).for_each(|event| {
                 live.of_part(event);
             }),
             // Begun anew.
-            Ok(None) => self.begin(live),
+            Ok(None) => live.begin_part(name.clone()),
             Err(_) => {}
         }
     }
-
-    fn begin(&self, live: &mut Live) {
-        let Some((path, _)) = &self.history else { return };
-        let name = path.parent().and_then(|folder| folder.strip_prefix(&self.folder).ok());
-        live.begin_part(name.unwrap_or(Path::new("")).display().to_string());
-    }
 }
 
-/// The history below a folder that was written to last, and when.
-fn newest(folder: &Path, depth: usize) -> Option<(SystemTime, PathBuf)> {
-    let history = folder.join("history.jsonl");
-    let own = history.metadata().and_then(|metadata| metadata.modified()).ok();
-    let own = own.map(|time| (time, history));
-    if depth == 0 || own.is_some() {
-        return own;
-    }
-    let folders = std::fs::read_dir(folder).ok()?.flatten();
-    let folders = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.filter_map(|entry| newest(&entry.path(), depth - 1)).max()
+/// The training whose history was written to last: when, its name, and the history.
+fn newest(run: &Path) -> Option<(SystemTime, String, PathBuf)> {
+    let written = |(name, folder): (String, PathBuf)| {
+        let history = folder.join(HISTORY);
+        Some((history.metadata().and_then(|about| about.modified()).ok()?, name, history))
+    };
+    trainings(run).into_iter().filter_map(written).max()
 }
 
 /// A line of a history as the event that it was.

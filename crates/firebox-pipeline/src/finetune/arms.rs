@@ -6,16 +6,16 @@ use std::sync::Arc;
 use firebox_core::{Augmentation, Event, Key, Stream};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
 use firebox_loader::{
-    AugmentedWindows, HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainLoader,
-    TrainSource,
+    AugmentedWindows, HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainSource,
 };
 use firebox_models::{Classifier, Classify, Parameter, read_parameters};
 use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
 
-use super::draw::{Drawn, counts, draw, with_versions};
+use super::draw::{Drawn, counts, draw};
 use super::{Begin, FinetuneConfig};
 use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::feed::Placed;
 use crate::keys::json;
 use crate::measure::overlap;
 use crate::stages::{Run, Windows, count};
@@ -159,6 +159,27 @@ impl Fitting<'_> {
         Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused, kept })
     }
 
+    /// The place for what is drawn: that of all labelled training windows, more than which no arm
+    /// learns from.
+    pub(super) fn placed(&self) -> Result<Placed, PipelineError> {
+        let part = &self.windows.parts.train;
+        let labelled = |index: &usize| part.windows()[*index].label.is_some();
+        let labelled = (0..part.len()).filter(labelled).collect();
+        self.run.placed(self.source(labelled, self.run.config.run.seed)?.as_ref())
+    }
+
+    /// Training windows at these places, with their fresh versions.
+    fn source(&self, chosen: Vec<usize>, seed: u64) -> Result<Arc<dyn TrainSource>, PipelineError> {
+        let (all, own) = (self.windows.parts.train.clone(), self.windows.normaliser.clone());
+        Ok(match self.settings.versions {
+            0 => Arc::new(Drawn::new(Arc::new(NormalisedWindows::new(all, own)), chosen)),
+            versions => {
+                let augment = Augmentation { versions, ..self.run.config.augment.clone() };
+                Arc::new(AugmentedWindows::new(all, own, &augment, seed)?.only(chosen))
+            }
+        })
+    }
+
     /// The windows that all arms of a share and seed learn from, and their fresh versions.
     fn drawing(&self, share: f64, seed: u64) -> Result<Drawing, PipelineError> {
         let parts = &self.windows.parts;
@@ -166,15 +187,8 @@ impl Fitting<'_> {
         let stream = |purpose| Stream::new(seed, purpose);
         let chosen = draw(&parts.train, share, self.by_series, stream("few labels"));
         let counts = counts(&parts.train, &chosen);
-        let (all, own, windows) = (parts.train.clone(), normaliser.clone(), chosen.len());
-        let train: Arc<dyn TrainSource> = match self.settings.versions {
-            0 => Arc::new(Drawn::new(Arc::new(NormalisedWindows::new(all, own)), chosen)),
-            versions => {
-                let augment = Augmentation { versions, ..self.run.config.augment.clone() };
-                let fresh = AugmentedWindows::new(all, own, &augment, seed)?;
-                Arc::new(Drawn::new(Arc::new(fresh), with_versions(&chosen, versions)))
-            }
-        };
+        let windows = chosen.len();
+        let train = self.source(chosen, seed)?;
         let held = draw(&parts.validation, share, self.by_series, stream("few validation labels"));
         let validation = NormalisedWindows::new(parts.validation.clone(), normaliser.clone());
         Ok(Drawing {
@@ -222,7 +236,7 @@ impl Fitting<'_> {
         let device = &run.device.device;
         let loader = LoaderConfig { batch_size: settings.batch_size, ..run.loader() };
         let loader = LoaderConfig { seed, ..loader };
-        let train = TrainLoader::new(drawing.train.clone(), loader, device.clone())?;
+        let train = run.placed_loader(drawing.train.clone(), None, loader)?;
         let validation = drawing.validation.clone();
         let validation = validation.map(|held| HeldOutLoader::new(held, loader, device.clone()));
         let validation = validation.transpose()?;

@@ -101,12 +101,6 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The samples of a source that has `versions` beside the original of each window, of these windows.
-pub(super) fn with_versions(windows: &[usize], versions: u32) -> Vec<usize> {
-    let slots = versions as usize + 1;
-    windows.iter().flat_map(|window| window * slots..(window + 1) * slots).collect()
-}
-
 /// Some samples of a source that may be trained on.
 pub(super) struct Drawn<S> {
     source: Arc<S>,
@@ -134,14 +128,6 @@ impl<S: Source> Source for Drawn<S> {
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         self.source.read(self.indices[index], out)
-    }
-
-    fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        self.source.draw(epoch, self.indices[index], out)
-    }
-
-    fn varies(&self) -> bool {
-        self.source.varies()
     }
 
     fn classes(&self) -> &[String] {
@@ -183,7 +169,7 @@ mod tests {
         let augment = Augmentation { versions: 2, ..Augmentation::default() };
         let (train, own) = (parts.train.clone(), normaliser.clone());
         let fresh = AugmentedWindows::new(train, own, &augment, 7).unwrap();
-        let fresh = Drawn::new(Arc::new(fresh), with_versions(&drawn, 2));
+        let fresh = fresh.only(drawn.clone());
         let plain = NormalisedWindows::new(parts.train.clone(), normaliser);
         assert!(fresh.varies() && fresh.len() == 3 * drawn.len());
         let read = |source: &dyn Source, epoch: u64, index: usize| {

@@ -22,6 +22,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::draws_on_device;
 use crate::folder::PIPELINE;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
@@ -82,6 +83,9 @@ impl Chain for Finetune {
             .upstream("encoder", begun);
         if plain.versions > 0 {
             training = training.field("augment", json(&config.augment));
+            if draws_on_device(config, &device.arithmetic()?) {
+                training = training.field("drawn", "device");
+            }
         }
         let training = training
             .field("model", json(&config.model))
@@ -234,8 +238,10 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let settings = settings(run.config);
     let windows = run.windows(&mut work.remade)?;
     work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
-    work.resolved()?;
     let by_series = windows.parts.boundaries.is_none();
+    let fitting = arms::Fitting { run, settings: &settings, windows: &windows, by_series };
+    work.reasons.push(fitting.placed()?.reason());
+    work.resolved()?;
     let parts = &windows.parts;
     draw::check(&parts.train, &parts.test, &settings.shares, by_series)?;
     let begin = match &settings.encoder {
@@ -250,7 +256,6 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
             Err(step) => return Ok(Making::Interrupted { step }),
         },
     };
-    let fitting = arms::Fitting { run, settings: &settings, windows: &windows, by_series };
     let key = run.keys.training;
     let mut remade = 0;
     let fitted = run.stage("finetune", Some(key), &mut remade, || {

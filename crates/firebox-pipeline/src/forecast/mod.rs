@@ -227,6 +227,7 @@ fn begin(
             reason: why.to_owned(),
         });
     }
+    work.reasons.push(run.placed(&sequences.source())?.reason());
     work.resolved()?;
     Ok(sequences)
 }
@@ -355,8 +356,8 @@ impl Parts {
     ) -> Result<Self, PipelineError> {
         let device = &run.device.device;
         let normaliser = || sequences.windows.normaliser.clone();
-        let windows = NormalisedWindows::new(sequences.train().clone(), normaliser());
-        let train = TrainLoader::new(Arc::new(windows), loader, device.clone())?;
+        let windows = Arc::new(sequences.source());
+        let train = run.placed_loader(windows, Some(run.keys.windows), loader)?;
         let validation = &sequences.windows.parts.validation;
         let validation = match validation.is_empty() {
             true => None,

@@ -8,6 +8,7 @@ use firebox_core::{
     TrainWindows, Window, split,
 };
 use firebox_data::Ingested;
+use firebox_loader::NormalisedWindows;
 use firebox_train::ForecastSamples;
 
 use super::ForecastConfig;
@@ -37,6 +38,11 @@ impl Sequences {
 
     pub(super) fn train(&self) -> &TrainWindows {
         &self.windows.parts.train
+    }
+
+    /// The training windows as they are read.
+    pub(super) fn source(&self) -> NormalisedWindows<TrainWindows> {
+        NormalisedWindows::new(self.train().clone(), self.windows.normaliser.clone())
     }
 
     pub(super) fn test(&self) -> &HeldOutWindows {

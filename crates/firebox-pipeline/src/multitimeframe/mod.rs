@@ -130,11 +130,14 @@ impl Chain for Multitimeframe {
         let (ingested, _hold) = run.ingest(&mut work.remade)?;
         let folds = run.folds(&ingested, &settings)?;
         work.reasons.extend(reasons(run.config, &settings));
-        work.resolved()?;
         let parts: Vec<train::FoldParts> = folds
             .iter()
             .map(|fold| train::FoldParts::new(fold, run.config.window.normalise))
             .collect::<Result<_, _>>()?;
+        if let Some(largest) = parts.iter().max_by_key(|parts| parts.train.windows().len()) {
+            work.reasons.push(run.placed(largest.train.as_ref())?.reason());
+        }
+        work.resolved()?;
         let trained = match run.train_folds(work, &settings, &folds, &parts)? {
             Ok(trained) => trained,
             Err(step) => return Ok(Making::Interrupted { step }),

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use firebox_core::{
     Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
 };
-use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows, TrainLoader};
+use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows};
 use firebox_models::{Classify, Parameter, read_parameters};
 use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
 
@@ -207,7 +207,7 @@ impl Run<'_> {
         let Task { name, model: which, parts, settings, key } = task;
         let device = &self.device.device;
         let loader = LoaderConfig { batch_size: settings.batch(*which), ..self.loader() };
-        let train = TrainLoader::new(parts.train.clone(), loader, device.clone())?;
+        let train = self.placed_loader(parts.train.clone(), None, loader)?;
         let validation = HeldOutLoader::new(parts.validation.clone(), loader, device.clone())?;
         let data = Data { train: &train, validation: Some(&validation) };
         let config: TrainConfig = settings.training(*which, &training(self.config));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows};
 use firebox_eval::{KMeans, KMeansConfig, embed, moved};
-use firebox_loader::{NormalisedWindows, Relabelled, Source, TrainLoader};
+use firebox_loader::{NormalisedWindows, Relabelled, Source};
 use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
 use firebox_train::{Data, Outcome};
 
@@ -251,11 +251,10 @@ impl Run<'_> {
         assigned: &[u32],
         round: Round,
     ) -> Result<(CnnBiLstm, Round, Outcome), PipelineError> {
-        let device = &self.device.device;
         let names = (1..=settings.clusters).map(|cluster| format!("cluster {cluster}")).collect();
         let source = NormalisedWindows::clone(&parts.train);
         let source = Relabelled::new(source, assigned.to_vec(), names);
-        let loader = TrainLoader::new(Arc::new(source), self.loader(), device.clone())?;
+        let loader = self.placed_loader(Arc::new(source), None, self.loader())?;
         let objective =
             Clusters::new(assigned, settings.clusters, settings.noise, settings.time_mask);
         let [_, channels] = parts.train.shape();

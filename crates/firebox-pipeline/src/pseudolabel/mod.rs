@@ -109,8 +109,9 @@ impl Chain for Pseudolabel {
         let settings = settings(run.config);
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
-        work.resolved()?;
         let parts = iterate::ClusterParts::new(&windows, &settings)?;
+        work.reasons.push(run.placed(parts.train.as_ref())?.reason());
+        work.resolved()?;
         if let Some(message) = parts.mask_warning(settings.time_mask) {
             run.listener.on(&Event::Warning { message });
         }

@@ -228,23 +228,11 @@ fn goes_on_with(later: &Trial, number: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn trial(number: u64, values: &[f64]) -> Trial {
-        Trial {
-            number,
-            state: TrialState::Complete,
-            values: Some(values.to_vec()),
-            parameters: BTreeMap::new(),
-            intermediate: BTreeMap::new(),
-            constraints: None,
-            user_attributes: BTreeMap::new(),
-            system_attributes: BTreeMap::new(),
-            started: None,
-            ended: None,
-        }
+        let values = Some(values.to_vec());
+        Trial { values, ..Trial::new(number, TrialState::Complete) }
     }
 
     #[test]

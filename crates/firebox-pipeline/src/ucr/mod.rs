@@ -2,7 +2,7 @@
 //!
 //! For each pair `NAME_TRAIN.ts`, `NAME_TEST.ts` and each seed, an encoder is pre-trained without labels
 //! on the training file; frozen, it is judged by logistic regression and a support vector machine; and
-//! it is trained on with the labels. Beside it stand fixed kernels under a support vector machine, which
+//! it is trained on with the labels. Beside it stand fixed kernels under ridge regression, which
 //! the ensemble hears, too. One configuration serves all sets. Whatever is chosen for a set
 //! (penalty, strength) is chosen by cross-validation on its training file; the test file is read for the
 //! last predictions alone.
@@ -43,6 +43,9 @@ pub struct UcrConfig {
     pub levels: Vec<usize>,
     /// Thresholds of all fixed kernels, of values and of changes each, at least 84: MultiRocket's.
     pub kernels: usize,
+    /// Penalties of the ridge regression on them to choose from, by the errors on samples that are left out;
+    /// the ten of MultiRocket's authors.
+    pub ridge: Vec<f64>,
     /// Strengths `C` of the support vector machine to choose from.
     pub strengths: Vec<f64>,
     /// Strengths of the logistic regression's penalty to choose from.
@@ -85,6 +88,7 @@ impl Default for UcrConfig {
             encoder: DilatedConfig { hidden: 64, output: 128, blocks: 7 },
             levels: vec![1, 2, 4, 8, 16],
             kernels: 6250,
+            ridge: (0..10).map(|place| 10f64.powf(-3.0 + 6.0 / 9.0 * f64::from(place))).collect(),
             strengths: vec![1.0, 10.0, 100.0, 0.1, 1000.0],
             penalties: vec![1000.0, 100.0, 10.0, 1.0, 0.1],
             folds: 5,
@@ -141,8 +145,11 @@ impl UcrConfig {
         }
         let positive =
             |all: &[f64]| !all.is_empty() && all.iter().all(|v| *v > 0.0 && v.is_finite());
-        if !positive(&self.strengths) || !positive(&self.penalties) || self.folds < 2 {
-            return refuse("`strengths` and `penalties` need positive numbers, `folds` at least 2");
+        let all = [&self.strengths, &self.penalties, &self.ridge];
+        if !all.into_iter().all(|all| positive(all)) || self.folds < 2 {
+            return refuse(
+                "`strengths`, `penalties` and `ridge` need positive numbers, `folds` at least 2",
+            );
         }
         for training in [&self.pretraining, &self.finetuning] {
             if training.steps == 0 || training.batch_size < 2 {
@@ -313,6 +320,7 @@ mod tests {
         assert!(UcrConfig { levels: vec![0], ..default() }.validate().is_err());
         assert!(UcrConfig { kernels: 83, ..default() }.validate().is_err());
         assert!(UcrConfig { strengths: vec![-1.0], ..default() }.validate().is_err());
+        assert!(UcrConfig { ridge: vec![], ..default() }.validate().is_err());
         let none = UcrTraining { steps: 0, ..default().pretraining };
         assert!(UcrConfig { pretraining: none, ..default() }.validate().is_err());
         let text = toml::to_string(&default()).unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::activation::softmax;
 use firebox_core::{Key, Requests, Silent, Stream};
 use firebox_eval::{
-    ArchiveSet, Features, Logistic, RandomKernels, Recipe, Stop, Svm, choose_penalty,
+    ArchiveSet, Features, Logistic, RandomKernels, Recipe, Ridge, Stop, Svm, choose_penalty,
 };
 use firebox_loader::{HeldOutLoader, LoaderConfig, Source, TrainLoader};
 use firebox_models::{Classify, DilatedEncoder};
@@ -136,7 +136,9 @@ impl Job<'_> {
             width: kernels.width(),
             labels,
         };
-        Ok(self.svm(&of(&train, train_labels), &of(&test, test_labels), classes))
+        let fitted = Ridge::fit(&of(&train, train_labels), classes, &self.config.ridge);
+        let test = of(&test, test_labels);
+        Ok((fitted.predict(&test.rows), fitted.shares(&test.rows)))
     }
 
     /// Predictions for the test file, and shares of the classes.

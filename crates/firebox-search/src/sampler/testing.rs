@@ -30,16 +30,5 @@ pub(crate) fn context(number: u64) -> SamplerContext<'static> {
 
 /// A trial of which nothing is known but its state.
 pub(crate) fn trial(number: u64, state: TrialState) -> Trial {
-    Trial {
-        number,
-        state,
-        values: None,
-        parameters: BTreeMap::new(),
-        intermediate: BTreeMap::new(),
-        constraints: None,
-        user_attributes: BTreeMap::new(),
-        system_attributes: BTreeMap::new(),
-        started: None,
-        ended: None,
-    }
+    Trial::new(number, state)
 }

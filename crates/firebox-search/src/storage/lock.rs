@@ -349,15 +349,16 @@ mod tests {
     #[test]
     fn a_dead_owner_of_this_machine_is_known_at_once_and_a_strange_one_after_the_grace() {
         let folder = tempfile::tempdir().unwrap();
-        let lock = lock(folder.path(), JournalLock::default(), Duration::from_millis(300));
+        let lock = lock(folder.path(), JournalLock::default(), Duration::from_secs(30));
         let mut held = lock.acquire().unwrap();
         // What the system does when a process is killed.
         held.released = true;
         held.owner.unlock().unwrap();
         let start = Instant::now();
         drop(lock.acquire().unwrap());
-        assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         // Optuna's process writes no owner.
+        let lock = FileLock { grace: Duration::from_millis(300), ..lock };
         lock.create_at(&lock.path).unwrap();
         let start = Instant::now();
         drop(lock.acquire().unwrap());

@@ -119,16 +119,10 @@ fn running(problem: &Problem, number: u64, values: Values) -> Trial {
     let parameters =
         values.into_iter().map(|(name, v)| (name.clone(), (problem.space[&name].clone(), v)));
     Trial {
-        number,
-        state: TrialState::Running,
-        values: None,
         parameters: parameters.collect(),
-        intermediate: BTreeMap::new(),
-        constraints: None,
-        user_attributes: BTreeMap::new(),
-        system_attributes: BTreeMap::new(),
         started: Some(number as f64),
         ended: Some(number as f64 + 0.5),
+        ..Trial::new(number, TrialState::Running)
     }
 }
 

@@ -1,19 +1,31 @@
-//! Standard normal numbers in bulk: Box–Muller on blocks of the counter-based generator.
+//! Standard normal numbers in bulk: Box–Muller on blocks of the counter-based generator. Single ones come
+//! from [`Draws`](crate::Draws).
 //!
 //! Written in plain arithmetic over fixed lanes, so that the compiler vectorises it, and compiled
 //! once for each instruction set that matters. Every operation rounds as IEEE 754 says and none is
 //! fused, so all of them give the same bits.
 
-use firebox_core::Stream;
+use crate::Stream;
 
 /// Blocks made together; each gives four normal numbers.
 const LANES: usize = 16;
 /// Numbers made together.
 const GROUP: usize = 4 * LANES;
 
-/// Fills `out` with standard normal numbers. The first `n` of them do not depend on how many more
-/// are asked for. The largest possible magnitude is 5.77: uniform numbers have 24 bits.
-pub(crate) fn fill(stream: Stream, out: &mut [f32]) {
+impl Stream {
+    /// Fills `out` with standard normal numbers, within 1e-6 relative of float64 but next to zero. The
+    /// first `n` of them do not depend on how many more are asked for. The largest possible magnitude
+    /// is 5.77: uniform numbers have 24 bits.
+    ///
+    /// Number `e` is made of block `16 · (e / 64) + e % 16`: its words 0 and 1 give the numbers 0 and
+    /// 1 of that block, words 2 and 3 the numbers 2 and 3, and `e` is number `e / 16 % 4`. So a device
+    /// can make any of them alone.
+    pub fn fill_normal(self, out: &mut [f32]) {
+        fill(self, out);
+    }
+}
+
+fn fill(stream: Stream, out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
