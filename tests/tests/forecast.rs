@@ -312,6 +312,41 @@ fn the_pipelines_that_are_shipped_can_be_planned() {
     }
 }
 
+/// The R² of validation windows by which a search may choose: of one output, whose scale is one number,
+/// what it lacks to 1 is the validation loss times a constant, of every model.
+#[test]
+fn a_search_by_r2_looks_for_the_greatest() {
+    let search = r#"
+[search]
+trials = 3
+sampler = "grid"
+objectives = ["validation-r2", "validation-loss"]
+[search.space]
+"model.stacked-lstm.hidden_2" = { low = 2, high = 6, step = 2 }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    std::fs::write(folder.join("small.demand.toml"), "stations = 1\nhours = 2000\n").unwrap();
+    let one = ["--set", "forecast.horizons=[1]", "--set", "forecast.statics=[]"];
+    let drop = ["--set", "data.checks.constant=drop", "--set", "forecast.seeds=1"];
+    let said = done(&firebox(folder, &[&["search", "p.toml"], &one[..], &drop].concat()));
+    let journal = std::fs::read_to_string(folder.join("runs/p.search/study.log")).unwrap();
+    let entries: Vec<Value> =
+        journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // Optuna's numbers of MAXIMIZE and MINIMIZE.
+    assert_eq!(entries[0]["directions"], serde_json::json!([2, 1]));
+    let ended = entries.iter().filter(|entry| entry["op_code"] == 6 && entry["state"] == 1);
+    let values: Vec<[f64; 2]> =
+        ended.map(|entry| [0, 1].map(|place| entry["values"][place].as_f64().unwrap())).collect();
+    assert_eq!(values.len(), 3);
+    let ratio = |[r2, loss]: [f64; 2]| (1.0 - r2) / loss;
+    for own in &values {
+        assert!(own[0] < 1.0 && (ratio(*own) / ratio(values[0]) - 1.0).abs() < 1e-5, "{values:?}");
+    }
+    let best = values.iter().map(|own| own[0]).fold(f64::NEG_INFINITY, f64::max);
+    assert!(said.contains(&format!("with a validation R2 of {best:.6}")), "{said}");
+}
+
 #[test]
 fn a_forecaster_learns_the_same_from_windows_that_lie_on_the_device() {
     let project = project("");

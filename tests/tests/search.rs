@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[cfg(target_os = "linux")]
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -176,6 +178,10 @@ fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
         ("heartbeat = 1e-9", "it must be from 0.1 to 3600 seconds"),
         ("early_stop = { patience = 0 }", "`search.early_stop.patience` is 0"),
         ("objectives = \"f1\"", "a search has no objective \"f1\"; there are validation-loss"),
+        ("objectives = \"validation-r2\"", "allowed here: validation-loss, validation-accuracy,"),
+        ("objectives = \"validation-f1\"", "needs classes, and `labels` is none"),
+        ("pruner = \"patience\"", "did you mean `patient`?"),
+        ("sampler = 3", "one of tpe, random, quasi-random, grid, as a name or as a table"),
         ("objectives = [\"parameters\"]", "the first objective of a search is"),
         (
             "objectives = [\"validation-loss\", \"parameters\"]\npruner = { median = {} }",
@@ -338,7 +344,7 @@ fn a_trial_that_is_no_pipeline_is_told_and_passed_over() {
     let output = firebox(folder, &["search", "p.toml", "--set", "search.trials=6"]);
     assert_done(&output);
     let text = errors(&output);
-    assert!(text.contains("trial 4 has the loss -1 and is no pipeline"), "{text}");
+    assert!(text.contains("trial 4 (validation loss -1) is no pipeline"), "{text}");
     assert!(text.contains("no.such.key"), "{text}");
     let found = values(folder);
     assert_eq!(found.len(), 5, "four trials, the stranger's is no ending, and one more");
@@ -512,4 +518,209 @@ fn searches_that_end_at_the_same_time_all_end_well() {
         assert_done(&worker.wait_with_output().unwrap());
     }
     assert_eq!(values(folder).len(), 6);
+}
+
+/// A market of two moods in turn, calm and rough, which windows tell apart and labels name.
+fn moods(search: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut price = 100.0;
+    let mut rows = String::new();
+    for minute in 0..1200usize {
+        let rough = (minute / 30) % 2 == 1;
+        let wave = ((minute * minute) % 23) as f64 - 11.0;
+        let next = price + wave * if rough { 0.05 } else { 0.002 };
+        let (high, low) = (f64::max(price, next) + 0.01, f64::min(price, next) - 0.01);
+        let (day, hour) = (1 + minute / 1440, minute / 60 % 24);
+        let mood = if rough { "rough" } else { "calm" };
+        rows += &format!(
+            "2024-03-{day:02}T{hour:02}:{:02}:00,{price},{high},{low},{next},{mood}\n",
+            minute % 60
+        );
+        price = next;
+    }
+    std::fs::write(
+        folder.path().join("bars.csv"),
+        format!("time,open,high,low,close,mood\n{rows}"),
+    )
+    .unwrap();
+    let labels = "labels = \"last\"\n";
+    let column = "[data]\npath = \"bars.csv\"\n[data.columns]\nlabel = \"mood\"\n";
+    let pipeline = PIPELINE.replace("[data]\npath = \"bars.csv\"\n", column);
+    std::fs::write(folder.path().join("p.toml"), format!("{labels}{pipeline}{search}")).unwrap();
+    folder
+}
+
+/// Trials are compared by a score of validation windows, of which more is better: in the journal, by the
+/// pruner, among the checkpoints that stay, on the page, and in what is said.
+#[test]
+fn a_search_by_a_score_looks_for_the_greatest() {
+    let search = r#"
+[search]
+trials = 4
+keep = 1
+sampler = "grid"
+pruner = "none"
+objective = "validation-accuracy"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-5, 1e-3, 1e-2, 3e-2] }
+"#;
+    let project = moods(search);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml", "--set", "train.epochs=3"]);
+    assert_done(&output);
+    // Optuna's number of MAXIMIZE.
+    assert_eq!(entries(folder, 0)[0]["directions"], serde_json::json!([2]));
+    let all = values(folder);
+    assert!(all.len() == 4 && all.iter().all(|value| (0.0..=1.0).contains(value)), "{all:?}");
+    let best = all.iter().copied().fold(0.0, f64::max);
+    assert!(best > all.iter().copied().fold(1.0, f64::min), "the trials score alike: {all:?}");
+    let expected = format!("with a validation accuracy of {best:.6}");
+    assert!(said(&output).contains(&expected), "{}", said(&output));
+    // One report an epoch, and the value is that of the epoch with the least validation loss.
+    let ended = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
+    for trial in ended {
+        let number = trial["trial_id"].as_u64().unwrap();
+        let own = |entry: &&Value| entry["trial_id"] == number;
+        let reports = entries(folder, 7);
+        let reports: Vec<f64> = reports
+            .iter()
+            .filter(own)
+            .map(|report| report["intermediate_value"].as_f64().unwrap())
+            .collect();
+        let attributes = entries(folder, 8);
+        let mut attributes = attributes.iter().filter(own);
+        let run = attributes.find_map(|entry| entry["user_attr"]["run"].as_str()).unwrap();
+        let events = std::fs::read_to_string(folder.join("runs").join(run).join("events.jsonl"));
+        let losses: Vec<f64> = events
+            .unwrap()
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|event| event["event"] == "epoch")
+            .map(|event| event["validation_loss"].as_f64().unwrap())
+            .collect();
+        assert_eq!((reports.len(), losses.len()), (3, 3), "{number}");
+        let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
+        let kept = losses.iter().position(|loss| *loss == least).unwrap();
+        assert_eq!(trial["values"][0].as_f64(), Some(reports[kept]), "{number}: {reports:?}");
+    }
+    let best_file = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
+    assert!(best_file.contains(&format!("validation accuracy {best}")), "{best_file}");
+    let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+    let first = summary.lines().find(|line| line.contains("| complete |")).unwrap();
+    assert!(first.contains(&format!("{best:.6}")), "the best stands first: {summary}");
+    // Asked for again there is nothing to train, and the same values.
+    assert_done(&firebox(folder, &["search", "p.toml", "--set", "train.epochs=3"]));
+    assert_eq!(values(folder), all);
+    // Another objective is another study.
+    let other = ["search", "p.toml", "--set", "train.epochs=3", "--set"];
+    let by_loss = firebox(folder, &[&other[..], &["search.objectives=validation-loss"]].concat());
+    assert_eq!(by_loss.status.code(), Some(2), "{}", errors(&by_loss));
+    let by_f1 = ["search.objectives=validation-f1", "--set", "search.study=f1"];
+    let output = firebox(folder, &[&other[..], &by_f1].concat());
+    assert_done(&output);
+    assert!(said(&output).contains("with a validation macro F1 of"), "{}", said(&output));
+    // A trial with the values of another is scored again and not trained again.
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    let text = std::fs::read_to_string(folder.join("p.toml")).unwrap();
+    let one = text.replace("choices = [1e-5, 1e-3, 1e-2, 3e-2]", "choices = [1e-3]");
+    std::fs::write(folder.join("p.toml"), one).unwrap();
+    assert_done(&firebox(folder, &["search", "p.toml", "--set", "search.sampler=random"]));
+    let all = values(folder);
+    assert!(all.len() == 4 && all.iter().all(|value| *value == all[0]), "{all:?}");
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    assert_eq!(runs.filter(|run| run.path().join("events.jsonl").is_file()).count(), 1);
+}
+
+/// A trial whose score is too low is given up; one whose score is high is not.
+#[test]
+fn a_pruner_gives_up_what_scores_too_low() {
+    let search = r#"
+[search]
+trials = 2
+sampler = "grid"
+objectives = ["validation-accuracy"]
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3] }
+"#;
+    let given_up = |limit: &str| {
+        let project = moods(search);
+        let set = format!("search.pruner={{threshold={{{limit}}}}}");
+        let output = firebox(project.path(), &["search", "p.toml", "--set", &set]);
+        let states = entries(project.path(), 6);
+        let given_up = states.iter().filter(|entry| entry["state"] == 2).count();
+        (output.status.code(), given_up)
+    };
+    assert_eq!(given_up("lower=1.1"), (Some(1), 2), "nothing scores more than 1");
+    assert_eq!(given_up("upper=1.1"), (Some(0), 0));
+}
+
+/// The processes that a process has begun, by their ids.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let begun_by = |id: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // The name may hold anything; after its bracket come the state and the parent.
+        let after = stat.rsplit_once(')').map(|(_, after)| after.to_owned()).unwrap_or_default();
+        after.split_whitespace().nth(1).and_then(|id| id.parse().ok()) == Some(parent)
+    };
+    ids.filter(begun_by).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn kill(signal: &str, process: u32) {
+    let _ = Command::new("kill").args([signal, &process.to_string()]).status();
+}
+
+/// Workers that are killed are begun anew by the process that began them, and every trial ends with the
+/// value that it would have had; after a stop, nobody is begun anew.
+#[cfg(target_os = "linux")]
+#[test]
+fn workers_that_are_killed_are_begun_anew_until_the_search_is_stopped() {
+    let search = r#"
+[search]
+trials = 4
+sampler = "grid"
+pruner = "none"
+heartbeat = 0.2
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
+"#;
+    let long = ["--set", "train.epochs=20", "--set", "train.checkpoint.resume_every=16"];
+    let begin = |folder: &Path| {
+        let workers = ["search", "p.toml", "--workers", "2"];
+        let mut command = command(folder, &[&workers, &long[..]].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(folder, "\"event\":\"checkpoint\"");
+        child
+    };
+    let whole = project(search);
+    assert_done(&firebox(whole.path(), &[&["search", "p.toml"], &long[..]].concat()));
+    let mut expected = values(whole.path());
+    expected.sort_by(f64::total_cmp);
+
+    let killed = project(search);
+    let parent = begin(killed.path());
+    let workers = children(parent.id());
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    workers.iter().for_each(|worker| kill("-KILL", *worker));
+    let output = parent.wait_with_output().unwrap();
+    assert_done(&output);
+    let text = errors(&output);
+    assert!(text.matches("begun anew (1 of 10 times)").count() == 2, "{text}");
+    let mut found = values(killed.path());
+    found.sort_by(f64::total_cmp);
+    assert_eq!(found, expected);
+
+    let stopped = project(search);
+    let mut parent = begin(stopped.path());
+    let workers = children(parent.id());
+    kill("-INT", parent.id());
+    let mut lines = BufReader::new(parent.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("stopping after this step")));
+    workers.iter().for_each(|worker| kill("-KILL", *worker));
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(parent.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("begun anew")), "{rest:?}");
 }

@@ -297,3 +297,35 @@ fn bad_input_is_named() {
     wordy("text.encoder.folder=nowhere", "`text.tokenizer` is set beside encoder.folder");
     wordy("text.path=nowhere.csv", "there is no file");
 }
+
+/// A search may choose by the macro F1 of validation texts.
+#[test]
+fn a_search_by_f1_looks_for_the_greatest() {
+    let folder = project();
+    let search = r#"
+    [search]
+    trials = 2
+    sampler = "grid"
+    pruner = "none"
+    objective = "validation-f1"
+    [search.space]
+    "train.optimizer.adamw.learning_rate" = { choices = [1e-6, 2e-2] }
+"#;
+    std::fs::write(folder.path().join("text.toml"), format!("{PIPELINE}{search}")).unwrap();
+    let output = firebox(folder.path(), &["search", "text.toml", "--set", "train.epochs=12"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}{}", errors(&output));
+    let journal =
+        std::fs::read_to_string(folder.path().join("runs/text.search/study.log")).unwrap();
+    let entries: Vec<Value> =
+        journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(entries[0]["directions"], serde_json::json!([2]));
+    let of = |code: u64| entries.iter().filter(move |entry| entry["op_code"] == code);
+    let ended = of(6).filter(|entry| entry["state"] == 1);
+    let mut values: Vec<f64> = ended.map(|entry| entry["values"][0].as_f64().unwrap()).collect();
+    values.sort_by(f64::total_cmp);
+    // The words tell the labels: who learns, finds them.
+    assert!(values.len() == 2 && values[0] < values[1] - 0.1 && values[1] <= 1.0, "{values:?}");
+    assert_eq!(of(7).count(), 24, "a report for each epoch");
+    assert!(said.contains(&format!("with a validation macro F1 of {:.6}", values[1])), "{said}");
+}

@@ -107,7 +107,7 @@ where
     evaluate(config, &subjects, random, listener)
 }
 
-const PARTS: [&str; 3] = ["training", "validation", "test"];
+pub(crate) const PARTS: [&str; 3] = ["training", "validation", "test"];
 
 /// The labelled windows of each part that are encoded.
 struct Labelled([Chosen; 3]);
@@ -187,7 +187,7 @@ fn same<T: PartialEq + std::fmt::Debug>(
 }
 
 /// Indices of the samples with a label.
-fn labelled(source: &Arc<dyn Source>) -> Result<Vec<usize>, LoadError> {
+pub(crate) fn labelled(source: &Arc<dyn Source>) -> Result<Vec<usize>, LoadError> {
     let [time, channels] = source.shape();
     let mut window = vec![0.0; time * channels];
     let mut indices = Vec::new();
@@ -233,7 +233,7 @@ impl Source for Chosen {
     }
 }
 
-fn embed_all<E: Encoder>(
+pub(crate) fn embed_all<E: Encoder>(
     encoder: &E,
     chosen: Chosen,
     batch_size: usize,

@@ -57,7 +57,12 @@ impl Features {
         Cow::Owned(all)
     }
 
-    fn check(&self, part: &'static str, width: usize, classes: usize) -> Result<(), EvalError> {
+    pub(crate) fn check(
+        &self,
+        part: &'static str,
+        width: usize,
+        classes: usize,
+    ) -> Result<(), EvalError> {
         if self.width != width || self.rows.len() != self.labels.len() * width {
             return Err(EvalError::Shape {
                 part,

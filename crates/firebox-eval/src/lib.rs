@@ -70,6 +70,7 @@ mod report;
 mod ridge;
 mod svm;
 mod text;
+mod validation;
 mod verdict;
 
 pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
@@ -85,7 +86,7 @@ pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
 pub use forecast::{
     ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
-    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
+    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value, mean_r2,
     seasonal_naive, seasonal_scale, usual_season,
 };
 pub use k_means::{KMeans, KMeansConfig};
@@ -109,4 +110,5 @@ pub use report::{
 };
 pub use ridge::Ridge;
 pub use svm::Svm;
+pub use validation::ValidationProbe;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -110,6 +110,32 @@ fn choose(
     strengths[best]
 }
 
+/// What logistic regression, fitted on the training rows alone, predicts for the validation rows. Its
+/// penalty is the one with the smallest log-loss there; of equal ones the strongest.
+pub(crate) fn validation_predictions(
+    config: &ProbeConfig,
+    classes: usize,
+    train: &Features,
+    validation: &Features,
+) -> Vec<u32> {
+    let mut strengths = config.l2.clone();
+    strengths.sort_unstable_by(|a, b| b.total_cmp(a));
+    strengths.dedup();
+    let problem = LogisticProblem::new(train, classes);
+    let stop = Stop { iterations: config.iterations, gradient: CHOOSING };
+    let mut best: Option<(f64, Logistic)> = None;
+    let mut previous = None;
+    for l2 in strengths {
+        let fitted = problem.fit(l2, previous.as_ref(), stop);
+        let loss = fitted.log_loss(validation);
+        if best.as_ref().is_none_or(|(least, _)| loss < *least) {
+            best = Some((loss, fitted.clone()));
+        }
+        previous = Some(fitted);
+    }
+    best.map_or_else(Vec::new, |(_, fitted)| fitted.predict(&validation.rows))
+}
+
 fn add_losses(
     config: &ProbeConfig,
     classes: usize,

@@ -10,10 +10,10 @@ use firebox_core::{
     StepLabels, Stream, WindowRule, split,
 };
 use firebox_eval::{
-    EvalConfig, EvalError, Head, Metric, Outcome, Sources, Subject, embed, evaluate_encoder,
-    reconstruct, verdict,
+    EvalConfig, EvalError, Head, Metric, Outcome, Sources, Subject, ValidationProbe, embed,
+    evaluate_encoder, reconstruct, verdict,
 };
-use firebox_loader::NormalisedWindows;
+use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::{BiLstmMae, BiLstmMaeConfig, Encoder, ModelError};
 
 /// Two regimes of 40 steps in turn, smooth and rough; the first steps of each have no label.
@@ -81,6 +81,54 @@ fn an_encoder_that_was_never_trained_does_not_beat_itself() {
     let limited = evaluate(&EvalConfig { train_limit: 100, test_limit: 50, ..config });
     assert_eq!((limited.windows[0], limited.windows[2]), (100, 50));
     assert_eq!(limited.block, 1, "windows spaced this far do not overlap");
+}
+
+/// Windows of two classes with the names of the classes exchanged.
+struct Exchanged(Arc<dyn Source>);
+
+impl Source for Exchanged {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let Sample { length, label } = self.0.read(index, out)?;
+        Ok(Sample { length, label: label.map(|class| 1 - class) })
+    }
+
+    fn classes(&self) -> &[String] {
+        self.0.classes()
+    }
+}
+
+#[test]
+fn a_probe_of_validation_windows_is_fitted_on_training_windows_alone() {
+    let (sources, config, device) = (sources(Labels::Last), config(), Device::default());
+    let Sources { train, validation, .. } = &sources;
+    let model = model(1337).unwrap();
+    let score = |config: &EvalConfig, validation: &Arc<dyn Source>| {
+        let probe = ValidationProbe::new(config, train, validation).unwrap().unwrap();
+        let confusion = probe.confusion(&model, &device).unwrap();
+        assert_eq!(confusion, probe.confusion(&model, &device).unwrap());
+        (confusion.total(), confusion.metrics().accuracy)
+    };
+    let own = score(&config, validation);
+    // Smooth and rough are told apart; windows without a label do not count.
+    assert!(own.1 > 0.7 && own.0 < validation.len() as u64, "{own:?}");
+    // Had it seen validation windows, it would know their other names.
+    let other: Arc<dyn Source> = Arc::new(Exchanged(Arc::clone(validation)));
+    let other = score(&config, &other);
+    assert!(other.0 == own.0 && (0.0..0.35).contains(&other.1), "{other:?}");
+    let limited = score(&EvalConfig { train_limit: 50, ..config.clone() }, validation);
+    assert_eq!(limited.0, 50);
+    let none = self::sources(Labels::None);
+    for (train, validation) in [(train, &none.validation), (&none.train, validation)] {
+        assert!(ValidationProbe::new(&config, train, validation).unwrap().is_none());
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use firebox_core::Stream;
 use firebox_eval::{
     Estimate, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore, Forecaster,
     Forecasts, Linear, LinearData, Outcome, Resampling, evaluate_forecasts, forecast_verdict,
+    mean_r2,
 };
 use serde_json::Value;
 
@@ -79,6 +80,12 @@ fn errors_are_those_of_scikit_learn() {
             assert!((all - mean).abs() < 1e-9 * mean.abs(), "{name} {metric}");
         }
     }
+    let naive = mean_r2(&truth, &floats(&golden["naive"]), 3);
+    let expected = floats(&golden["naive_scores"]["r2"]).iter().sum::<f64>() / 3.0;
+    assert!((naive - expected).abs() < 1e-9 * expected.abs(), "{naive} {expected}");
+    // An output that never changes has no R²; no output has none at all.
+    assert_eq!(mean_r2(&[1.0, 5.0, 3.0, 5.0], &[1.0, 4.0, 2.0, 6.0], 2), 0.5);
+    assert!(mean_r2(&[5.0, 5.0], &[4.0, 6.0], 1).is_nan());
     let gain = found.gain(Forecaster::LastValue, Some(1)).unwrap().gain.value;
     let [model, naive] = ["model_scores", "naive_scores"].map(|n| floats(&golden[n]["mae"])[1]);
     assert!((gain - (1.0 - model / naive)).abs() < 1e-9);

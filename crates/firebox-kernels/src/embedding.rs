@@ -6,7 +6,7 @@
 //! one backward pass to the next, and only rows that were used last time are cleared. Rows are summed
 //! in the order in which they occur, whatever the number of threads.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -122,6 +122,28 @@ const KEPT: usize = 8;
 
 static LENT: Mutex<Vec<Lent>> = Mutex::new(vec![]);
 
+fn lent() -> MutexGuard<'static, Vec<Lent>> {
+    // Nothing in here can leave the list half changed.
+    LENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives up the memory of gradients that nobody holds any more, and forgets those that somebody does:
+/// they are freed with their last holder.
+pub(crate) fn release_gradients() {
+    let all = std::mem::take(&mut *lent());
+    drop(all);
+}
+
+/// Bytes of the gradients that somebody holds, and of all that are kept.
+pub(crate) fn gradient_bytes() -> [u64; 2] {
+    let lent = lent();
+    let bytes = |gradients: &mut dyn Iterator<Item = &Lent>| -> u64 {
+        gradients.map(|own| (own.gradient.shape().num_elements() * size_of::<f32>()) as u64).sum()
+    };
+    let held = bytes(&mut lent.iter().filter(|own| !own.gradient.is_unique()));
+    [held, bytes(&mut lent.iter())]
+}
+
 /// The gradient of a table, in memory that an earlier one had and nobody holds any more.
 fn table_gradient(
     [rows, width]: [usize; 2],
@@ -130,8 +152,7 @@ fn table_gradient(
     padding: Option<u32>,
 ) -> Primitive {
     let found = {
-        // Nothing in here can leave the list half changed.
-        let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lent = lent();
         let fits = |lent: &Lent| {
             lent.gradient.is_unique() && lent.gradient.shape().as_slice() == [rows, width]
         };
@@ -149,7 +170,7 @@ fn table_gradient(
     };
     kept.rows = cpu::scatter(kept.gradient.storage_mut(), width, indices, d, padding);
     let gradient = kept.gradient.clone();
-    let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lent = lent();
     lent.push(kept);
     let over = lent.len().saturating_sub(KEPT);
     lent.drain(..over);

@@ -21,6 +21,7 @@ use crate::keys::Keys;
 use crate::multitimeframe::Multitimeframe;
 use crate::pretrain::Pretrain;
 use crate::pseudolabel::Pseudolabel;
+use crate::score::Score;
 use crate::stages::Run;
 use crate::sub::Part;
 use crate::text::Text;
@@ -73,8 +74,18 @@ pub(crate) trait Chain: Sync {
     /// run is whole.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
 
+    /// Why this kind cannot be searched, if it cannot.
+    fn unsearched(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The scores on validation data that a search of this kind may choose by.
+    fn scores(&self) -> &'static [Score] {
+        &[]
+    }
+
     /// Everything up to the end of training, for a search: what the training says of itself, or
-    /// `None` if it was stopped.
+    /// `None` if it was stopped. It leaves the scores that the run wants in [`Work::scores`].
     fn train_only(
         &self,
         run: &Run<'_>,
@@ -119,6 +130,8 @@ pub(crate) struct Work<'a> {
     pub(crate) remade: usize,
     /// Trainings within it that were done, or read back.
     pub(crate) parts: Mutex<Vec<Part>>,
+    /// What the run wants to know of its model on validation data, in the order of its wishes.
+    pub(crate) scores: Vec<f64>,
 }
 
 impl<'a> Work<'a> {
@@ -129,7 +142,7 @@ impl<'a> Work<'a> {
         path: &'a Path,
         reasons: Vec<Reason>,
     ) -> Self {
-        Self { prepared, folder, path, reasons, remade: 0, parts: Mutex::default() }
+        Self { prepared, folder, path, reasons, remade: 0, parts: Mutex::default(), scores: vec![] }
     }
 
     /// Writes the resolved settings beside the run, with the reasons known so far.

@@ -119,6 +119,11 @@ pub enum PipelineError {
         "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
     )]
     NoValidation,
+    /// A search by a score of windows, whose training or validation part has no labelled one.
+    #[error(
+        "there are no labelled windows in the training or the validation part, so no trial has a score\n  choose another split or other labels, or search by search.objectives = \"validation-loss\""
+    )]
+    NoLabels,
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
@@ -145,6 +150,7 @@ impl PipelineError {
             | Self::Monitor(_)
             | Self::Setting(_)
             | Self::NoValidation
+            | Self::NoLabels
             | Self::NoRun(..)
             | Self::Encoder(_)
             | Self::Space { .. } => true,

@@ -97,6 +97,14 @@ pub(crate) fn parse(
     let mut table: Table = toml::from_str(text).map_err(|error| in_file(file, text, &error))?;
     let folder = file.parent().unwrap_or(Path::new(""));
     anchor_paths(&mut table, folder);
+    for (at, other, name) in OTHER_NAMES {
+        let table = table.get_mut(at).and_then(toml::Value::as_table_mut);
+        if let Some((table, value)) =
+            table.and_then(|table| table.remove(other).map(|v| (table, v)))
+        {
+            table.insert(name.to_owned(), value);
+        }
+    }
     let mut figment = Figment::from(Serialized::globals(table));
     let mut layers = Vec::new();
     for (name, value) in environment {
@@ -124,10 +132,11 @@ pub(crate) fn parse(
     // The first layer after which a key is missing: it chose a table and left it incomplete.
     let mut incomplete = None;
     for (layer, path, value) in layers {
-        let nested = keys(&path)
+        let mut nested = keys(&path)
             .into_iter()
             .rev()
             .fold(typed(&value), |value, key| Value::from(Dict::from([(key, value)])));
+        own_names(&mut nested, &layer)?;
         for choice in CHOICES {
             figment = chosen(figment, choice, &nested, &layer)?;
         }
@@ -148,6 +157,31 @@ pub(crate) fn parse(
     }
     let of_file = |error| in_layer(&file.display().to_string(), "", &error);
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
+}
+
+/// Tables whose key has another name: the table, that name, the key. A layer may write either, and
+/// replaces what an earlier one wrote under the other.
+const OTHER_NAMES: [(&str, &str, &str); 1] = [("search", "objective", "objectives")];
+
+/// Writes keys that have two names under their own.
+fn own_names(nested: &mut Value, layer: &str) -> Result<(), ConfigError> {
+    let Value::Dict(_, tables) = nested else { return Ok(()) };
+    for (table, other, name) in OTHER_NAMES {
+        let Some(Value::Dict(_, keys)) = tables.get_mut(table) else { continue };
+        let Some(value) = keys.remove(other) else { continue };
+        if keys.insert(name.to_owned(), value).is_some() {
+            return Err(ConfigError::Layer {
+                layer: layer.to_owned(),
+                message: both_names(table, other, name),
+                hint: "\n  leave out one of them".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn both_names(table: &str, other: &str, name: &str) -> String {
+    format!("`{table}.{name}` stands there twice: `{table}.{other}` is another name for it")
 }
 
 /// The keys of a path such as `search.space."model.bert.width"`: a dot within quotes divides nothing.
@@ -238,7 +272,7 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-const CHOICES: [&str; 15] = [
+pub(crate) const CHOICES: [&str; 15] = [
     "split",
     "labels",
     "model",
@@ -386,6 +420,13 @@ fn in_layer(layer: &str, path: &str, error: &figment::Error) -> ConfigError {
 
 /// Serde's message in our words, with the nearest allowed name.
 fn explain(message: &str) -> (String, String) {
+    // TOML has a message of its own for a key that is written twice, so this one has two names.
+    let twice = OTHER_NAMES.into_iter().find(|(.., name)| {
+        message.strip_prefix("duplicate field").is_some_and(|rest| rest.contains(*name))
+    });
+    if let Some((table, other, name)) = twice {
+        return (both_names(table, other, name), "\n  leave out one of them".to_owned());
+    }
     let kinds = [("unknown field", "key"), ("unknown variant", "choice")];
     let found =
         kinds.iter().find_map(|(text, kind)| message.strip_prefix(text).map(|rest| (kind, rest)));
@@ -418,6 +459,7 @@ fn plain(message: &str) -> String {
         ("expected i64", "expected a whole number"),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list"),
         ("invalid value signed int", "invalid value"),
         ("invalid value: integer", "invalid value:"),
     ];
@@ -529,6 +571,33 @@ mod tests {
         let config = read(file, &[], &["train.schedule.cosine.warmup.share=0.5"]).unwrap();
         let text = serde_json::to_string(&config.train.schedule).unwrap();
         assert!(text.contains(r#""warmup":{"share":0.5}"#), "{text}");
+    }
+
+    #[test]
+    fn a_key_with_two_names_is_one_key_in_every_layer() {
+        let one = "[search]\nobjective = \"validation-loss\"\n";
+        let two = "[search]\nobjectives = [\"validation-loss\", \"parameters\"]\n";
+        let count = |text: &str, environment: &[(&str, &str)], settings: &[&str]| {
+            let search = read(text, environment, settings).unwrap().search.unwrap();
+            search.objectives.all().len()
+        };
+        let both = "[\"validation-loss\", \"parameters\"]";
+        assert_eq!((count(one, &[], &[]), count(two, &[], &[])), (1, 2));
+        for name in ["search.objective", "search.objectives"] {
+            assert_eq!(count(one, &[], &[&format!("{name}={both}")]), 2, "{name}");
+            assert_eq!(count(two, &[], &[&format!("{name}=validation-loss")]), 1, "{name}");
+        }
+        assert_eq!(count(one, &[], &[&format!("search={{objective={both}}}")]), 2);
+        let environment = [("FIREBOX_SEARCH__OBJECTIVE", both)];
+        assert_eq!(count(one, &environment, &[]), 2);
+        assert_eq!(count(one, &environment, &["search.objectives=validation-loss"]), 1);
+        // Within one layer nobody could tell which counts.
+        let file = format!("{one}objectives = {both}\n");
+        let set = format!("search={{objective=\"validation-loss\",objectives={both}}}");
+        for said in [message(&file, &[], &[]), message("", &[], &[&set])] {
+            let expected = "`search.objective` is another name for it\n  leave out one of them";
+            assert!(said.contains(expected), "{said}");
+        }
     }
 
     #[test]

@@ -72,6 +72,7 @@ mod prepared;
 mod pretrain;
 mod profile;
 mod pseudolabel;
+mod score;
 mod search;
 mod settle;
 mod shared;
@@ -87,7 +88,7 @@ use std::path::Path;
 pub use apply::{Applied, ApplyRequest, Wanted, apply};
 pub use bench::suite::{
     Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
-    TorchConfig, suite,
+    TorchConfig, Untimed, suite,
 };
 pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;

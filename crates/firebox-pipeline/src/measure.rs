@@ -8,12 +8,13 @@ use firebox_core::Labels;
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
-    Table, embed, evaluate_encoder, reconstruct,
+    Table, ValidationProbe, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
+use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, written};
 use crate::zoo::Pretrainable;
 
@@ -113,6 +114,35 @@ pub(crate) fn measure<M: Pretrainable>(
         return Err(PipelineError::Interrupted);
     }
     Ok(Measured { evaluation, masked, embedding: embeddings.view(parts.test.classes()) })
+}
+
+/// Scores encoders on validation windows by a linear probe, if a search wants that.
+pub(crate) fn judge<'a, M: Pretrainable>(
+    run: &'a Run<'_>,
+    windows: &Windows,
+) -> Result<Option<Judge<'a, M>>, PipelineError> {
+    let wanted = run.wanted;
+    if wanted.scores.is_empty() {
+        return Ok(None);
+    }
+    let (parts, normaliser) = (&windows.parts, &windows.normaliser);
+    let stop = || Arc::clone(run.stop);
+    let train = NormalisedWindows::new(parts.train.clone(), normaliser.clone());
+    let validation = NormalisedWindows::new(parts.validation.clone(), normaliser.clone());
+    let train: Arc<dyn Source> = Arc::new(Stoppable { source: train, stop: stop() });
+    let validation: Arc<dyn Source> = Arc::new(Stoppable { source: validation, stop: stop() });
+    let probe = ValidationProbe::new(&run.config.evaluate, &train, &validation)?;
+    let Some(probe) = probe else { return Err(PipelineError::NoLabels) };
+    let of = move |model: &M| -> Result<Vec<f64>, PipelineError> {
+        let metrics = probe.confusion(model, &run.device.device)?.metrics();
+        let value = |score: &Score| match score {
+            Score::Accuracy => metrics.accuracy,
+            Score::F1 => metrics.macro_f1,
+            Score::R2 => f64::NAN,
+        };
+        Ok(wanted.scores.iter().map(value).collect())
+    };
+    Ok(Some(Judge { wanted, of: Box::new(of) }))
 }
 
 /// Windows that can be read until the run is asked to stop.

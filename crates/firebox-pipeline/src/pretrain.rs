@@ -20,6 +20,7 @@ use crate::feed::Feed;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::measure;
+use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before};
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 
@@ -86,10 +87,18 @@ impl Chain for Pretrain {
         work.reasons.push(feed.reason());
         work.resolved()?;
         let complete = with_pretrainable!(&run.config.model, M => {
-            let training = run.train::<M>(&windows, &feed, work.path, &mut work.remade)?;
-            Ok(training.is_complete())
+            let judge = measure::judge::<M>(run, &windows)?;
+            match run.train(&windows, &feed, work.path, judge.as_ref(), &mut work.remade)? {
+                Training::Complete(trained) => run.score(work, judge.as_ref(), &trained.model),
+                Training::Interrupted { .. } => Ok(false),
+            }
         })?;
         Ok(if complete { summary_of(work.path, run.keys) } else { None })
+    }
+
+    /// Those of a linear probe.
+    fn scores(&self) -> &'static [Score] {
+        &[Score::Accuracy, Score::F1]
     }
 }
 
@@ -101,7 +110,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     work.reasons.push(feed.reason());
     work.resolved()?;
     let Trained { model, summary, outcome, step } =
-        match run.train::<M>(&windows, &feed, work.path, &mut work.remade)? {
+        match run.train::<M>(&windows, &feed, work.path, None, &mut work.remade)? {
             Training::Complete(trained) => *trained,
             Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
         };
@@ -171,12 +180,6 @@ pub(crate) enum Training<M> {
     Interrupted { step: u64 },
 }
 
-impl<M> Training<M> {
-    fn is_complete(&self) -> bool {
-        matches!(self, Self::Complete(_))
-    }
-}
-
 pub(crate) struct Trained<M> {
     pub(crate) model: M,
     pub(crate) summary: String,
@@ -210,6 +213,7 @@ impl Run<'_> {
         windows: &Windows,
         feed: &Feed,
         path: &Path,
+        judge: Option<&Judge<'_, M>>,
         remade: &mut usize,
     ) -> Result<Training<M>, PipelineError> {
         let trained_before = trained_before(path);
@@ -228,7 +232,7 @@ impl Run<'_> {
             let channels = windows.ingested.set.channels().len();
             let model = self.untrained::<M>(self.config.run.seed, channels)?;
             let data = Data { train: &loader, validation: validation.as_ref() };
-            let (trained, detail) = self.train_own(path, model, &Pretraining, data)?;
+            let (trained, detail) = self.train_own(path, model, &Pretraining, data, judge)?;
             Ok((trained, trained_before, detail))
         })?;
         let firebox_train::Trained { model, summary } = trained;

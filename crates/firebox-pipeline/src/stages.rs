@@ -27,6 +27,7 @@ use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
 use crate::profile::Profiling;
+use crate::score::WantedScores;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, page};
 
@@ -70,6 +71,8 @@ pub(crate) struct Run<'a> {
     pub(crate) requests: &'a Requests,
     /// What the trials of a worker share.
     pub(crate) shared: &'a Shared,
+    /// What a search wants to know of the model.
+    pub(crate) wanted: &'a WantedScores,
 }
 
 /// The data, ready to be read in windows.
@@ -158,6 +161,7 @@ pub(crate) fn run(
         stop,
         requests: &requests,
         shared: &shared,
+        wanted: &WantedScores::NONE,
     };
     let mut work = Work::new(prepared, &folder, path, reasons);
     let finish = |outcome: &str| all.finish(&name, outcome, started);

@@ -12,6 +12,7 @@ use firebox_train::{Data, Objective, TrainConfig, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::score::{Judge, Judged};
 use crate::stages::{Run, count, training};
 
 /// Folder of these trainings within the run's folder.
@@ -64,7 +65,9 @@ impl Run<'_> {
         model: M,
         objective: &O,
         data: Data<'_>,
+        judge: Option<&Judge<'_, M>>,
     ) -> Result<(Trained<M>, String), PipelineError> {
+        let objective = &Judged { objective, judge };
         let run = firebox_train::Run {
             folder: path,
             key: self.keys.training,

@@ -83,13 +83,9 @@ fn bars(folder: &Path, count: usize) {
     std::fs::write(folder.join("bars.csv"), format!("open,high,low,close\n{rows}")).unwrap();
 }
 
-fn work(folder: &Path, search: &str) -> Seen {
-    let pipeline = format!(
-        r#"
+/// Pre-training on [`bars`].
+const BARS: &str = r#"
 labels = "none"
-[run]
-directory = "{0}/runs"
-cache = "{0}/cache"
 [data]
 path = "bars.csv"
 [window]
@@ -101,6 +97,15 @@ versions = 1
 hidden = 4
 layers = 1
 decoder_hidden = 4
+"#;
+
+fn work(folder: &Path, pipeline: &str, search: &str) -> Seen {
+    let pipeline = format!(
+        r#"
+{pipeline}
+[run]
+directory = "{0}/runs"
+cache = "{0}/cache"
 [train]
 epochs = 3
 max_steps = 24
@@ -142,7 +147,11 @@ upper = 1e-9
 [search.space]
 "model.bilstm-mae.hidden" = { choices = [4, 5, 6, 256, 272, 288] }
 "#;
-    let seen = work(folder.path(), search);
+    assert_nothing_left(work(folder.path(), BARS, search));
+}
+
+/// Six trials were given up, held much, and left nothing.
+fn assert_nothing_left(seen: Seen) {
     let after = seen.after.into_inner().unwrap();
     assert_eq!(after.len(), 6);
     assert!(after.iter().all(|(_, detail, _)| detail.starts_with("given up early")), "{after:?}");
@@ -156,6 +165,47 @@ upper = 1e-9
     let most = left.iter().copied().fold(0.0, f64::max);
     let least = left.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(most - least < 2.0, "MiB after each trial: {left:.1?}");
+}
+
+/// A word of eight letters for each number.
+fn word(number: u64) -> String {
+    let letters = (0..8u32).map(|place| (number.wrapping_mul(2_654_435_761) >> (4 * place)) % 26);
+    letters.map(|letter| char::from(b'a' + letter as u8)).collect()
+}
+
+#[test]
+fn a_trial_that_is_given_up_leaves_no_gradient_of_its_table() {
+    let _one = by_itself();
+    let folder = tempfile::tempdir().unwrap();
+    let words = |text: u64| (0..40).map(|at| word(40 * text + at)).collect::<Vec<_>>().join(" ");
+    let rows: String = (0..120).map(|text| format!("{},{}\n", words(text), text % 2)).collect();
+    std::fs::write(folder.path().join("letters.csv"), format!("text,late\n{rows}")).unwrap();
+    let texts = r#"
+pipeline = "text"
+[text]
+path = "letters.csv"
+longest = 16
+[text.tokenizer]
+vocabulary = 3000
+[model.bert]
+width = 256
+heads = 1
+layers = 1
+feedforward = 8
+"#;
+    // A table of each width has a gradient of some 3 MiB.
+    let search = r#"
+[loader]
+batch_size = 32
+[search]
+trials = 6
+sampler = "grid"
+[search.pruner.threshold]
+upper = 1e-9
+[search.space]
+"model.bert.width" = { low = 232, high = 272, step = 8 }
+"#;
+    assert_nothing_left(work(folder.path(), texts, search));
 }
 
 #[test]
@@ -179,7 +229,7 @@ concurrent = {concurrent}
 "#
             );
             let before = held().unwrap();
-            let seen = work(folder.path(), &search);
+            let seen = work(folder.path(), BARS, &search);
             let after = seen.after.into_inner().unwrap();
             let complete = |detail: &str| detail.starts_with("validation loss");
             assert!(after.iter().all(|(_, detail, _)| complete(detail)), "{after:?}");

@@ -8,7 +8,7 @@ use crate::trial::{Trial, TrialState};
 
 /// Ends a study after some trials in a row that have not improved it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with `patience`, such as { patience = 20 }")]
 pub struct EarlyStop {
     /// Complete and pruned trials without an improvement after which the study ends; at least 1.
     pub patience: u64,

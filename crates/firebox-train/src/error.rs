@@ -8,6 +8,7 @@ use firebox_loader::LoadError;
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::groups::GroupError;
+use crate::objective::ScoreError;
 
 /// A run that failed. Checkpoints written before the failure stay.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum TrainError {
     /// A batch could not be read.
     #[error("a batch could not be loaded")]
     Load(#[from] LoadError),
+    /// A model could not be scored after a validation.
+    #[error("the model of an epoch could not be scored")]
+    Score(#[source] ScoreError),
     /// The loader gave fewer batches than it had said.
     #[error("the loader gave fewer batches in epoch {} than it had said", epoch + 1)]
     Short {

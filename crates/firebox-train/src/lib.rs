@@ -118,7 +118,7 @@ pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
 pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
 pub use mix::{Mix, Mixed};
-pub use objective::{Objective, Pretraining, Streams};
+pub use objective::{Objective, Pretraining, ScoreError, Streams};
 pub use optimizer::{OptimizerState, UpdateBy};
 pub use rollback::RollbackSteps;
 pub use run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};

@@ -14,11 +14,24 @@ pub struct Streams {
     pub dropout: Option<Stream>,
 }
 
+/// Why a model could not be scored.
+pub type ScoreError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A loss of a model on a batch.
 pub trait Objective<M>: Sync {
     /// The loss with its weight. The model's parameters want gradients in training and have none
     /// in validation.
     fn loss(&self, model: &M, batch: &Batch, streams: Streams) -> Loss;
+
+    /// Scores of a model that has just been validated, by name, for whoever listens: they are told as
+    /// [`Event::Scored`](firebox_core::Event::Scored) before the epoch ends, and decide nothing here.
+    /// By default there are none.
+    ///
+    /// # Errors
+    /// Whatever kept the model from being scored; training ends with it.
+    fn scores(&self, _model: &M) -> Result<Vec<(&'static str, f64)>, ScoreError> {
+        Ok(vec![])
+    }
 }
 
 /// Masked pre-training, of any model that offers it.

@@ -488,7 +488,8 @@ impl<M: Module> Session<'_, M> {
         Ok(())
     }
 
-    /// Mean loss over the held-out data, or `None` if it was told to stop meanwhile.
+    /// Mean loss over the held-out data, or `None` if it was told to stop meanwhile. Tells what else the
+    /// objective scores.
     fn validate<O: Objective<M>>(
         &self,
         objective: &O,
@@ -509,6 +510,14 @@ impl<M: Module> Session<'_, M> {
             let loss = objective.loss(&model, &batch?, Streams { samples, dropout: None });
             let weight = loss.weight;
             mean.add(read(&[loss], weight, &Gradients::default())?.loss, weight);
+        }
+        let scores = match objective.scores(&model) {
+            // Whatever it says that it was stopped by, it was stopped.
+            Err(_) if self.run.stop.load(Ordering::Relaxed) => return Ok(None),
+            scores => scores.map_err(TrainError::Score)?,
+        };
+        for (name, value) in scores {
+            self.run.listener.on(&Event::Scored { name: name.to_owned(), value });
         }
         Ok(Some(mean.value()))
     }

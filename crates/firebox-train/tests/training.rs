@@ -15,8 +15,8 @@ use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{
     AdamWConfig, CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite,
-    Objective, Optimizer, Outcome, Pretraining, Schedule, SgdConfig, Streams, TrainConfig,
-    TrainError, checkpoints, load_weights,
+    Objective, Optimizer, Outcome, Pretraining, Schedule, ScoreError, SgdConfig, Streams,
+    TrainConfig, TrainError, checkpoints, load_weights,
 };
 use support::{
     Plan, Point, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
@@ -284,6 +284,57 @@ fn a_loss_that_is_no_number_ends_the_run_as_failed() {
     let config = TrainConfig { non_finite: NonFinite::Skip, non_finite_limit: 3, ..config(1e-2) };
     let error = run(&ToMean { broken: vec![1, 3, 4, 5] }, &config);
     assert!(matches!(error, TrainError::NonFiniteLimit { count: 3, step: 6 }), "{error}");
+}
+
+/// [`ToMean`], which scores a model by its weight, or cannot.
+struct Weighed {
+    inner: ToMean,
+    fails: bool,
+}
+
+impl Objective<Point> for Weighed {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        self.inner.loss(model, batch, streams)
+    }
+
+    fn scores(&self, model: &Point) -> Result<Vec<(&'static str, f64)>, ScoreError> {
+        let weight = f64::from(weights(model)[0]);
+        if self.fails { Err("no scales".into()) } else { Ok(vec![("weight", weight)]) }
+    }
+}
+
+#[test]
+fn models_are_scored_after_each_validation_and_nothing_else_changes() {
+    let (loader, validation) = (loader(24, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let config = TrainConfig { epochs: 4, validate_every: 2, ..config(1e-2) };
+    let told = Mutex::new(vec![]);
+    let watch = |event: &Event| match event {
+        Event::Scored { name, value } => told.lock().unwrap().push((name.clone(), *value)),
+        Event::Epoch { epoch, .. } => told.lock().unwrap().push((epoch.to_string(), f64::NAN)),
+        _ => {}
+    };
+    let weighed = |fails| Weighed { inner: ToMean::default(), fails };
+    let [plain, scored] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let plan = Plan { watch: &watch, ..Plan::new(scored.path()) };
+    let with = plan.train(point(), &weighed(false), data, &config).unwrap();
+    let without = Plan::new(plain.path()).train(point(), &ToMean::default(), data, &config);
+    assert_eq!(weights(&with.model), weights(&without.unwrap().model));
+    assert_eq!(steps(scored.path()), steps(plain.path()));
+    let told = told.into_inner().unwrap();
+    let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
+    // Before the epoch that it belongs to, and only where there was a validation.
+    assert_eq!(names, ["1", "weight", "2", "3", "weight", "4"]);
+    assert_eq!(told[4].1, f64::from(weights(&with.model)[0]), "the last epoch is the best");
+    assert!((told[1].1 - told[4].1).abs() > 1e-4, "{told:?}");
+    // What cannot be scored ends the training, unless it was stopped.
+    let folder = tempfile::tempdir().unwrap();
+    let error = Plan::new(folder.path()).train(point(), &weighed(true), data, &config).unwrap_err();
+    assert!(matches!(error, TrainError::Score(_)), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { stop_at: Some(12), ..Plan::new(folder.path()) };
+    let stopped = plan.train(point(), &weighed(true), data, &config).unwrap();
+    assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
 }
 
 #[test]

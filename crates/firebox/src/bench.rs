@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    BenchConfig, BenchResult, Regression, SuiteConfig, SuitePart, TorchConfig, Workload,
+    BenchConfig, BenchResult, Regression, SuiteConfig, SuitePart, TorchConfig, Untimed, Workload,
 };
 
 use crate::device;
@@ -109,7 +109,8 @@ struct SuiteFlags {
     /// The script that times PyTorch and prints the keys of `firebox bench --json`.
     #[arg(long, value_name = "FILE", default_value = "../shared/peers/torch_steps.py")]
     torch_steps: PathBuf,
-    /// Compare with an earlier performance.json, and fail if something has become slower.
+    /// Compare with an earlier performance.json, and fail if something has become slower, or cannot be
+    /// timed any more.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Run every program of this folder first, and put what they say into the results.
@@ -224,6 +225,10 @@ fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {
         if let Some(error) = &case.error {
             write_line(&format!("{} was not timed: {error}", case.name));
         }
+    }
+    for Untimed { name, before_ms, .. } in &outcome.untimed {
+        write_line(&format!("failed: {name}: {before_ms:.3} ms before, not timed now"));
+        failed = true;
     }
     for Regression { name, before_ms, now_ms } in outcome.regressions.iter().flatten() {
         write_line(&format!("slower: {name}: {before_ms:.3} ms before, {now_ms:.3} ms now"));

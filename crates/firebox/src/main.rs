@@ -19,6 +19,7 @@ mod search;
 mod terminal;
 #[cfg(unix)]
 mod watch;
+mod workers;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

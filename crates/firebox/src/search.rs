@@ -1,29 +1,28 @@
 //! `firebox search`: one worker, several of this machine, or one more of a search that others began.
 //!
-//! What a trial is and how a study is kept is in the libraries. Here processes are started and
-//! stopped.
+//! What a trial is and how a study is kept is in the libraries, and processes are started and watched in
+//! `workers`.
 
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
+use firebox_core::Listener;
 use firebox_pipeline::memory::Shortage;
 use firebox_pipeline::{Search, SearchSource, Searched};
 
 use crate::output::say;
 use crate::terminal::{LogFormat, Terminal, write_line};
-use crate::{Layers, STOPPING, device, environment, stop_on_signal};
+use crate::{Layers, STOPPING, device, environment, stop_on_signal, workers};
 
 /// Variable with the address of the study for a worker: other users see the arguments of a process, and
 /// the address may hold a password.
 const ADDRESS: &str = "FIREBOX_SEARCH_ADDRESS";
-/// Time between two looks at the workers.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// A search that found nothing.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +46,8 @@ pub(crate) struct SearchFlags {
     /// The name of the study to join, where a journal has several.
     #[arg(long, requires = "join", value_name = "NAME")]
     study: Option<String>,
-    /// Processes that work on it; the threads of this machine are divided among them.
+    /// Processes that work on it; the threads of this machine are divided among them. One that is
+    /// killed is begun anew, up to ten times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
     /// How events are shown.
@@ -96,7 +96,7 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
     let worked = if flags.workers == 1 {
         search.work(&device, &terminal).map_err(anyhow::Error::from)
     } else {
-        work_together(flags, &search, &stop)
+        work_together(flags, &search, &stop, &terminal)
     };
     terminal.close();
     worked?;
@@ -136,49 +136,29 @@ fn join_arguments(flags: &SearchFlags, search: &Search) -> Vec<OsString> {
     arguments
 }
 
-/// Starts the workers and waits for them. One that dies is left to the others, who go on with its
-/// trial.
+/// Works with processes of this machine, which divide its threads.
 fn work_together(
     flags: &SearchFlags,
     search: &Search,
-    stop: &Arc<AtomicBool>,
+    stop: &AtomicBool,
+    listener: &dyn Listener,
 ) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = (threads / usize::from(flags.workers)).max(1);
-    let mut workers: Vec<Child> = vec![];
-    for _ in 0..flags.workers {
+    let command = || {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(join_arguments(flags, search)).arg("--worker");
         command.env(ADDRESS, search.secret_storage());
         if std::env::var_os("RAYON_NUM_THREADS").is_none() {
             command.env("RAYON_NUM_THREADS", share.to_string());
         }
-        workers.push(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?);
+        Ok(command)
+    };
+    if workers::work(flags.workers, command, stop, listener)? {
+        Ok(())
+    } else {
+        Err(Fruitless::Workers.into())
     }
-    let mut died = 0;
-    while !workers.is_empty() {
-        if stop.load(Ordering::SeqCst) {
-            // A worker stops when its input ends.
-            workers.iter_mut().for_each(|worker| drop(worker.stdin.take()));
-        }
-        let mut running = vec![];
-        for mut worker in workers {
-            match worker.try_wait()? {
-                None => running.push(worker),
-                Some(status) if status.success() || status.code() == Some(130) => {}
-                Some(status) => {
-                    died += 1;
-                    write_line(&format!("warning: a worker ended with {status}"));
-                }
-            }
-        }
-        workers = running;
-        std::thread::sleep(LOOK);
-    }
-    if died == usize::from(flags.workers) {
-        return Err(Fruitless::Workers.into());
-    }
-    Ok(())
 }
 
 /// Stops the worker when whoever started it is gone or wants it to stop.
@@ -204,7 +184,8 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
     let Searched { complete, pruned, failed, .. } = searched;
     say(format_args!("{complete} complete, {pruned} given up early, {failed} failed"))?;
     if let Some((number, value)) = searched.best {
-        say(format_args!("best: trial {number} with a validation loss of {value:.6}"))?;
+        let objective = searched.objective;
+        say(format_args!("best: trial {number} with a {objective} of {value:.6}"))?;
     }
     for (number, pipeline) in &searched.front {
         say(format_args!("on the Pareto front: trial {number}, {}", pipeline.display()))?;

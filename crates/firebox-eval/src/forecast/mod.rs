@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use baselines::{last_value, seasonal_naive, seasonal_scale, usual_season};
 pub use linear::{Linear, LinearData};
-pub use scores::{ForecastData, evaluate_forecasts};
+pub use scores::{ForecastData, evaluate_forecasts, mean_r2};
 pub use verdict::forecast_verdict;
 
 use crate::Estimate;

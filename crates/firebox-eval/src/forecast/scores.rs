@@ -99,6 +99,31 @@ pub fn evaluate_forecasts(
     Ok(evaluation)
 }
 
+/// R² of the forecasts of each output, and the mean of them: 1 minus the squared errors over the squared
+/// distances of the truth from its mean. An output whose truth is constant has none and is left out; NaN
+/// if no output has one.
+///
+/// # Shapes
+/// - truth, forecasts: `[window, output]`, in the same units
+///
+/// # Panics
+/// When there is another number of forecasts than of true values.
+pub fn mean_r2(truth: &[f64], forecasts: &[f64], outputs: usize) -> f64 {
+    assert_eq!(truth.len(), forecasts.len(), "one forecast for each true value");
+    let of = |values: &[f64], output: usize| -> Vec<f64> {
+        values.iter().skip(output).step_by(outputs).copied().collect()
+    };
+    let score = |output: usize| {
+        let (truth, forecasts) = (of(truth, output), of(forecasts, output));
+        let mean = truth.iter().sum::<f64>() / truth.len() as f64;
+        let spread: f64 = truth.iter().map(|value| (value - mean).powi(2)).sum();
+        let errors = truth.iter().zip(&forecasts).map(|(own, forecast)| (own - forecast).powi(2));
+        (spread > 0.0).then(|| 1.0 - errors.sum::<f64>() / spread)
+    };
+    let scores: Vec<f64> = (0..outputs).filter_map(score).collect();
+    scores.iter().sum::<f64>() / scores.len() as f64
+}
+
 /// `[output][metric]`
 struct Metrics(Vec<[f64; METRICS]>);
 

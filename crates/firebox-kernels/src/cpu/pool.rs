@@ -23,8 +23,9 @@ fn pool() -> std::sync::MutexGuard<'static, Pool> {
 }
 
 /// Gives up the memory that the processor's kernels keep from one step for the next, for who turns to
-/// other work.
+/// other work: buffers, and gradients of embeddings.
 pub fn release_buffers() {
+    crate::embedding::release_gradients();
     let mut pool = pool();
     pool.most = pool.lent;
     let idle = std::mem::take(&mut pool.idle);
@@ -37,7 +38,10 @@ pub fn release_buffers() {
 pub fn buffer_bytes() -> [u64; 2] {
     let pool = pool();
     let idle: usize = pool.idle.iter().map(Buffer::capacity).sum();
-    [pool.lent, pool.lent + idle].map(|numbers| (numbers * size_of::<f32>()) as u64)
+    let buffers = [pool.lent, pool.lent + idle].map(|numbers| (numbers * size_of::<f32>()) as u64);
+    drop(pool);
+    let [held, kept] = crate::embedding::gradient_bytes();
+    [buffers[0] + held, buffers[1] + kept]
 }
 
 /// A buffer that goes back to the pool when it is dropped.

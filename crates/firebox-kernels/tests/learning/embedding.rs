@@ -166,6 +166,33 @@ fn a_table_used_twice_gets_both_gradients() {
 }
 
 #[test]
+fn the_memory_of_a_gradient_is_kept_until_it_is_given_up() {
+    // Far larger than the tables of the tests beside it.
+    let (rows, width) = (40_000, 300);
+    let bytes = (rows * width * size_of::<f32>()) as u64;
+    let kept = || firebox_kernels::buffer_bytes()[1];
+    let layer = layer(vec![0.5; rows * width], rows, width);
+    let gradient = || {
+        let out = embedding(&layer, indices(vec![7, 39_999, 7], [1, 3]), None);
+        layer.weight.val().grad(&out.sum().backward()).unwrap()
+    };
+    let held = gradient();
+    assert!(firebox_kernels::buffer_bytes()[0] >= bytes && kept() < 2 * bytes);
+    drop(held);
+    drop(gradient());
+    assert!((bytes..2 * bytes).contains(&kept()), "the second has the memory of the first");
+    firebox_kernels::release_buffers();
+    assert!(kept() < bytes, "{} bytes of {bytes}", kept());
+    // One that somebody holds is his alone from then on.
+    let held = gradient();
+    firebox_kernels::release_buffers();
+    let other = gradient();
+    let sums = [held, other].map(|gradient| values(gradient.sum())[0]);
+    assert_eq!(sums, [900.0, 900.0]);
+    firebox_kernels::release_buffers();
+}
+
+#[test]
 #[should_panic(expected = "the index 4 names no row of an embedding of 4 rows")]
 fn an_index_that_is_too_large_is_named() {
     CpuKernels::Portable.force(|| {

@@ -49,24 +49,45 @@ impl Server {
                 }
                 None => self.agent.get(&url).call(),
             };
-            let reason = match answer {
+            let gone = |reason: String| TrackError::Gone { address: self.address.clone(), reason };
+            let error = match answer {
                 Ok(mut answer) => {
                     let status = answer.status().as_u16();
                     match answer.body_mut().read_to_string() {
-                        // A server that is overloaded or starting up may answer yet.
-                        Ok(text) if status < 500 => {
-                            return Ok((status, serde_json::from_str(&text).unwrap_or_default()));
+                        Ok(text) => {
+                            let answer = serde_json::from_str(&text).unwrap_or_default();
+                            if status < 500 {
+                                return Ok((status, answer));
+                            }
+                            let error = self.failing(status, &answer);
+                            // What a server does not have, it will not have in a second either.
+                            if status == NOT_IMPLEMENTED {
+                                return Err(error);
+                            }
+                            error
                         }
-                        Ok(_) => format!("status {status}"),
-                        Err(error) => error.to_string(),
+                        Err(error) => gone(error.to_string()),
                     }
                 }
-                Err(error) => error.to_string(),
+                Err(error) => gone(error.to_string()),
             };
+            // A server that is overloaded or starting up may answer yet.
             match waits.next() {
                 Some(wait) => std::thread::sleep(*wait),
-                None => return Err(TrackError::Gone { address: self.address.clone(), reason }),
+                None => return Err(error),
             }
+        }
+    }
+
+    /// What a status of 500 and more is.
+    fn failing(&self, status: u16, answer: &Value) -> TrackError {
+        let said =
+            answer["message"].as_str().map_or(String::new(), |said| format!("; it says: {said}"));
+        TrackError::Failing {
+            address: self.address.clone(),
+            status,
+            meaning: meaning(status),
+            said,
         }
     }
 
@@ -76,7 +97,8 @@ impl Server {
             (200..=299, answer) => Ok(answer),
             (status, answer) => {
                 let message = answer["message"].as_str().unwrap_or_default();
-                let reason = format!("{what}: status {status} {message}").trim_end().to_owned();
+                let reason = format!("{what}: status {status} ({}) {message}", meaning(status));
+                let reason = reason.trim_end().to_owned();
                 Err(TrackError::Refused { address: self.address.clone(), reason })
             }
         }
@@ -157,6 +179,27 @@ impl Store for Server {
         let body = json!({ "run_id": self.run, "status": status, "end_time": time });
         self.must("runs/update", &body)?;
         Ok(())
+    }
+}
+
+/// `501 Not Implemented`
+const NOT_IMPLEMENTED: u16 = 501;
+
+/// What a status says. Source: RFC 9110, section 15.
+fn meaning(status: u16) -> &'static str {
+    match status {
+        401 | 403 => "it wants a user who may do this",
+        404 | 405 => "it does not have this; is it an MLflow server?",
+        429 => "it was asked too often",
+        400..=499 => "it does not take this request",
+        500 => "it failed by an error of its own",
+        NOT_IMPLEMENTED => {
+            "it does not know how to do this; is it an MLflow server, and not too old?"
+        }
+        502 | 504 => "the server behind it does not answer",
+        503 => "it is overloaded, or not ready",
+        505 => "it does not speak this version of HTTP",
+        _ => "it failed",
     }
 }
 
@@ -245,7 +288,8 @@ mod tests {
             (403, r#"{"message": "no"}"#),
         ]);
         let error = Server::new(&address, "e").begin(None, "r", 1, &[]).unwrap_err().to_string();
-        assert!(error.contains("refuses: runs/create: status 403 no"), "{error}");
+        let expected = "refuses: runs/create: status 403 (it wants a user who may do this) no";
+        assert!(error.contains(expected), "{error}");
         thread.join().unwrap();
         let (address, thread) = server(vec![(200, "<html>")]);
         let error = Server::new(&address, "e").begin(None, "r", 1, &[]).unwrap_err().to_string();
@@ -253,5 +297,24 @@ mod tests {
         thread.join().unwrap();
         let error = Server::new(&address, "e").begin(None, "r", 1, &[]).unwrap_err().to_string();
         assert!(error.contains("does not answer"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_answers_with_an_error_of_its_own_is_told_by_its_status() {
+        // As `python -m http.server` answers a POST: once, as it would say the same again.
+        let (address, thread) =
+            server(vec![(200, r#"{"experiment": {"experiment_id": "1"}}"#), (501, "<html>")]);
+        let error = Server::new(&address, "e").begin(None, "r", 1, &[]).unwrap_err().to_string();
+        let expected = "answers with status 501: it does not know how to do this";
+        assert!(error.contains(expected) && !error.contains("does not answer"), "{error}");
+        assert_eq!(thread.join().unwrap().len(), 2);
+        // One that is overloaded is asked again.
+        let busy = r#"{"message": "come later"}"#;
+        let (address, thread) = server(vec![(503, busy), (503, busy), (503, busy)]);
+        let error = Server::new(&address, "e").begin(None, "r", 1, &[]).unwrap_err().to_string();
+        let expected =
+            "answers with status 503: it is overloaded, or not ready; it says: come later";
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(thread.join().unwrap().len(), 3);
     }
 }

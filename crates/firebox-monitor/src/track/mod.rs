@@ -71,6 +71,8 @@ pub(crate) enum TrackError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{address} does not answer: {reason}")]
     Gone { address: String, reason: String },
+    #[error("{address} answers with status {status}: {meaning}{said}")]
+    Failing { address: String, status: u16, meaning: &'static str, said: String },
     #[error("{address} refuses: {reason}")]
     Refused { address: String, reason: String },
     #[error("port {port} of 127.0.0.1 cannot be listened on: {source}")]

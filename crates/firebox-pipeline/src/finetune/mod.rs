@@ -150,11 +150,15 @@ impl Chain for Finetune {
         with_pretrainable!(&run.config.model, M => make::<M>(run, work))
     }
 
+    fn unsearched(&self) -> Option<&'static str> {
+        Some(
+            "a search trains one model a trial, and `finetune` trains many\n  search the pre-training: set pipeline = \"pretrain\"",
+        )
+    }
+
     fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        Err(PipelineError::Setting(
-            "a search trains one model a trial, and `finetune` trains many\n  search the pre-training: set pipeline = \"pretrain\""
-                .to_owned(),
-        ))
+        let why = self.unsearched().unwrap_or_default();
+        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 
@@ -309,7 +313,7 @@ fn pretrain<M: Pretrainable>(
     let keys = pretraining_keys(run.config, run.device)?;
     let own = Run { keys: &keys, ..*run };
     let feed = own.feed(windows, &mut work.remade)?;
-    Ok(match own.train::<M>(windows, &feed, work.path, &mut work.remade)? {
+    Ok(match own.train::<M>(windows, &feed, work.path, None, &mut work.remade)? {
         Training::Interrupted { step } => Err(step),
         Training::Complete(trained) => Ok(Begin {
             weights: read_parameters(&trained.model),

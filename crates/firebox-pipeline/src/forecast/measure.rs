@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, HeldOutWindows, Stream, Window};
 use firebox_eval::{
     ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear, LinearData,
-    Resampling, evaluate_forecasts, last_value, seasonal_naive, seasonal_scale,
+    Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive, seasonal_scale,
 };
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
 use firebox_models::StackedLstm;
@@ -15,6 +15,7 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
+use crate::score::Judge;
 use crate::stages::Run;
 
 /// Features of the linear model at most: beyond them it sees the latest steps of a window only.
@@ -49,6 +50,27 @@ impl Measured {
     }
 }
 
+/// Scores forecasters by their R² on validation windows, if a search wants that.
+pub(super) fn judge<'a>(
+    run: &'a Run<'_>,
+    sequences: &'a Sequences,
+) -> Option<Judge<'a, StackedLstm>> {
+    let (set, rule) = (sequences.set(), sequences.rule());
+    let windows = &sequences.windows.parts.validation;
+    let outputs = rule.outputs();
+    let mut truth = vec![0.0; windows.len() * outputs];
+    for (window, out) in windows.windows().iter().zip(truth.chunks_exact_mut(outputs)) {
+        rule.truth(set, window, out);
+    }
+    let of = move |model: &StackedLstm| -> Result<Vec<f64>, PipelineError> {
+        let found = forecast(run, sequences, model, Held::Validation)?;
+        // There is one score of forecasts.
+        Ok(run.wanted.scores.iter().map(|_| mean_r2(&truth, &found, outputs)).collect())
+    };
+    let wanted = run.wanted;
+    (!wanted.scores.is_empty()).then(|| Judge { wanted, of: Box::new(of) })
+}
+
 /// Measures trained models, one for each seed.
 pub(super) fn measure(
     run: &Run<'_>,
@@ -73,7 +95,7 @@ pub(super) fn measure(
     };
     let mut runs = vec![];
     for model in models {
-        runs.push(sorted(&forecast(run, sequences, model)?));
+        runs.push(sorted(&forecast(run, sequences, model, Held::Test)?));
     }
     let mut forecasts = vec![Forecasts { forecaster: Forecaster::Model, runs }];
     let mut add = |forecaster, run| forecasts.push(Forecasts { forecaster, runs: vec![run] });
@@ -160,22 +182,34 @@ fn normalised(
     NormalisedWindows::new(windows.clone(), sequences.windows.normaliser.clone())
 }
 
-/// Forecasts of the test windows in their own order and units, `[window, output]`.
+/// Windows that were held out of training.
+#[derive(Clone, Copy)]
+enum Held {
+    Validation,
+    Test,
+}
+
+/// Forecasts of held-out windows in their own order and units, `[window, output]`.
 fn forecast(
     run: &Run<'_>,
     sequences: &Sequences,
     model: &StackedLstm,
+    held: Held,
 ) -> Result<Vec<f64>, PipelineError> {
-    let (set, rule, test) = (sequences.set(), sequences.rule(), sequences.test());
+    let (set, rule) = (sequences.set(), sequences.rule());
+    let [_, of_validation, of_test] = &sequences.samples;
+    let (windows, samples) = match held {
+        Held::Validation => (&sequences.windows.parts.validation, of_validation),
+        Held::Test => (sequences.test(), of_test),
+    };
     let (outputs, statics) = (rule.outputs(), rule.static_features());
     let device = &run.device.device;
     let batch_size = run.config.evaluate.batch_size;
     let loader = LoaderConfig { batch_size, ..run.loader() };
-    let source = Arc::new(normalised(sequences, test));
+    let source = Arc::new(normalised(sequences, windows));
     let loader = HeldOutLoader::new(source, loader, device.clone())?;
-    let samples = &sequences.samples[2];
     run.device.run(|| {
-        let mut all = vec![0.0; test.len() * outputs];
+        let mut all = vec![0.0; windows.len() * outputs];
         for batch in loader.batches() {
             if run.stop.load(Ordering::Relaxed) {
                 return Err(PipelineError::Interrupted);
@@ -186,7 +220,7 @@ fn forecast(
             let found: Vec<f32> = found.into_data().iter::<f32>().collect();
             for (index, found) in batch.indices.iter().zip(found.chunks_exact(outputs)) {
                 let out = &mut all[index * outputs..(index + 1) * outputs];
-                sequences.scaler.restore(set, &test.windows()[*index], found, out);
+                sequences.scaler.restore(set, &windows.windows()[*index], found, out);
             }
         }
         Ok(all)

@@ -27,6 +27,7 @@ use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
 use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
+use crate::score::{Judge, Score};
 use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
 use crate::unread::only_evaluates_by;
@@ -149,7 +150,7 @@ impl Chain for Forecast {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let config = table(run.config)?;
         let sequences = begin(run, work, config)?;
-        let first = run.train_forecaster(&sequences, work)?;
+        let first = run.train_forecaster(&sequences, work, None)?;
         if first.summary.outcome == Outcome::Interrupted {
             return Ok(Making::Interrupted { step: first.summary.steps });
         }
@@ -194,11 +195,19 @@ impl Chain for Forecast {
         if sequences.windows.parts.validation.is_empty() {
             return Err(PipelineError::NoValidation);
         }
-        let trained = run.train_forecaster(&sequences, work)?;
-        Ok(match trained.summary.outcome {
-            Outcome::Interrupted => None,
-            Outcome::Finished | Outcome::StoppedEarly => summary_of(work.path, run.keys),
-        })
+        let judge = measure::judge(run, &sequences);
+        let trained = run.train_forecaster(&sequences, work, judge.as_ref())?;
+        let complete = match trained.summary.outcome {
+            Outcome::Interrupted => false,
+            Outcome::Finished | Outcome::StoppedEarly => {
+                run.score(work, judge.as_ref(), &trained.model)?
+            }
+        };
+        Ok(if complete { summary_of(work.path, run.keys) } else { None })
+    }
+
+    fn scores(&self) -> &'static [Score] {
+        &[Score::R2]
     }
 }
 
@@ -279,6 +288,7 @@ impl Run<'_> {
         &self,
         sequences: &Sequences,
         work: &mut Work<'_>,
+        judge: Option<&Judge<'_, StackedLstm>>,
     ) -> Result<Trained<StackedLstm>, PipelineError> {
         let trained_before = trained_before(work.path);
         self.stage("train", Some(self.keys.training), &mut work.remade, || {
@@ -286,7 +296,7 @@ impl Run<'_> {
             let parts = Parts::new(self, sequences, self.loader())?;
             let model = self.forecaster(sequences, seed)?;
             let (trained, detail) =
-                self.train_own(work.path, model, &parts.objective, parts.data())?;
+                self.train_own(work.path, model, &parts.objective, parts.data(), judge)?;
             Ok((trained, trained_before, detail))
         })
     }

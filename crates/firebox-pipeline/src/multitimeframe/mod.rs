@@ -167,12 +167,16 @@ impl Chain for Multitimeframe {
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
     }
 
-    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        Err(PipelineError::Setting(
+    fn unsearched(&self) -> Option<&'static str> {
+        Some(
             "a search needs one training with one validation loss, and `multitimeframe` has several of both\n  \
-             search a pipeline of one model"
-                .to_owned(),
-        ))
+             search a pipeline of one model",
+        )
+    }
+
+    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
+        let why = self.unsearched().unwrap_or_default();
+        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 

@@ -159,12 +159,16 @@ impl Chain for Pseudolabel {
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
     }
 
-    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        Err(PipelineError::Setting(
+    fn unsearched(&self) -> Option<&'static str> {
+        Some(
             "a search needs a validation loss that compares, and losses on clusters of its own do not\n  \
-             search a pipeline of another kind"
-                .to_owned(),
-        ))
+             search a pipeline of another kind",
+        )
+    }
+
+    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
+        let why = self.unsearched().unwrap_or_default();
+        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 

@@ -20,9 +20,11 @@ pub struct Searched {
     pub pruned: usize,
     /// See above.
     pub failed: usize,
-    /// Number and validation loss of the best trial; with several objectives, of the one with the least
-    /// loss.
+    /// Number of the best trial and its value of the first objective; with several objectives, of the
+    /// one that is best in the first.
     pub best: Option<(u64, f64)>,
+    /// The first objective, for a reader, such as `validation loss`.
+    pub objective: &'static str,
     /// With several objectives: the trials that no other beats in all of them, by their numbers, each
     /// with its pipeline file.
     pub front: Vec<(u64, PathBuf)>,
@@ -94,7 +96,8 @@ impl Search {
             complete: count(TrialState::Complete),
             pruned: count(TrialState::Pruned),
             failed: count(TrialState::Fail),
-            best: best.first().map(|best| (best.trial.number, best.loss)),
+            best: best.first().map(|best| (best.trial.number, best.value)),
+            objective: self.search.objectives.names()[0],
             front,
             pipeline,
             page,
@@ -138,7 +141,7 @@ impl Search {
         Ok(None)
     }
 
-    /// The best trials that are pipelines, the one with the least loss first: one, or with several
+    /// The best trials that are pipelines, the best in the first objective first: one, or with several
     /// objectives all that no other beats; and a warning for each better one that is none: Optuna's may
     /// have parameters and values that no pipeline has.
     fn best(&self, trials: &[Trial]) -> (Vec<Best>, Vec<String>) {
@@ -149,15 +152,16 @@ impl Search {
             if enough && !best.is_empty() {
                 break;
             }
-            let (trial, loss) = (ranked.trial.clone(), ranked.loss);
+            let (trial, value) = (ranked.trial.clone(), ranked.value);
             match self.config_of(&trial) {
                 Ok(config) => {
                     let prepared = Prepared::of(&self.name, config);
-                    best.push(Best { trial, loss, prepared });
+                    best.push(Best { trial, value, prepared });
                 }
                 Err(error) => warnings.push(format!(
-                    "trial {} has the loss {loss} and is no pipeline, so the next best is taken: {}",
+                    "trial {} ({}) is no pipeline, so the next best is taken: {}",
                     trial.number,
+                    value_text(&trial, &self.search.objectives),
                     reason(&error)
                 )),
             }
@@ -182,19 +186,21 @@ fn forget_others(folder: &Path, front: &[(u64, PathBuf)]) {
 /// A trial that is among the best.
 struct Best {
     trial: Trial,
-    loss: f64,
+    /// Of the first objective.
+    value: f64,
     prepared: Prepared,
 }
 
 /// A complete trial that violates no constraint and has finite values.
 pub(super) struct Ranked<'a> {
     pub(super) trial: &'a Trial,
-    pub(super) loss: f64,
+    /// Of the first objective.
+    value: f64,
     /// No other is as good in every objective and better in one.
     on_front: bool,
 }
 
-/// Those of all trials, the best first: by the loss, and with several objectives those on the front
+/// Those of all trials, the best first: by the first objective, and with several objectives those on the front
 /// before all others.
 pub(super) fn ranked<'a>(trials: &'a [Trial], directions: &[Direction]) -> Vec<Ranked<'a>> {
     let front = pareto_front(trials, directions, true);
@@ -202,14 +208,15 @@ pub(super) fn ranked<'a>(trials: &'a [Trial], directions: &[Direction]) -> Vec<R
     let complete = trials.iter().filter(|t| t.state == TrialState::Complete && feasible(t));
     let rank = |trial: &'a Trial| {
         let values = trial.values.as_ref().filter(|values| values.len() == directions.len())?;
-        let loss = *values.first().filter(|_| values.iter().all(|value| value.is_finite()))?;
-        Some(Ranked { trial, loss, on_front: front.contains(&trial.number) })
+        let value = *values.first().filter(|_| values.iter().all(|value| value.is_finite()))?;
+        Some(Ranked { trial, value, on_front: front.contains(&trial.number) })
     };
     let mut ranked: Vec<_> = complete.filter_map(rank).collect();
     let behind = |one: &Ranked<'_>| directions.len() > 1 && !one.on_front;
+    let loss = |one: &Ranked<'_>| directions.first().map_or(0.0, |first| first.loss(one.value));
     ranked.sort_by(|a, b| {
         let by_front = behind(a).cmp(&behind(b));
-        by_front.then(a.loss.total_cmp(&b.loss)).then(a.trial.number.cmp(&b.trial.number))
+        by_front.then(loss(a).total_cmp(&loss(b))).then(a.trial.number.cmp(&b.trial.number))
     });
     ranked
 }
@@ -250,5 +257,18 @@ mod tests {
         assert_eq!(order(&two, 2), [2, 0, 3, 1]);
         two[2].constraints = Some(vec![1.0]);
         assert_eq!(order(&two, 2), [0, 3, 1]);
+    }
+
+    #[test]
+    fn of_a_score_the_greatest_is_the_best() {
+        let (up, down) = (Direction::Maximize, Direction::Minimize);
+        let order = |trials: &[Trial], directions: &[Direction]| {
+            ranked(trials, directions).iter().map(|one| one.trial.number).collect::<Vec<_>>()
+        };
+        let one = [trial(0, &[0.5]), trial(1, &[0.9]), trial(2, &[f64::NAN]), trial(3, &[-2.0])];
+        assert_eq!(order(&one, &[up]), [1, 0, 3]);
+        // Trial 0 is beaten by 1 in both: it is larger and scores less.
+        let two = [trial(0, &[0.5, 90.0]), trial(1, &[0.9, 80.0]), trial(2, &[0.2, 10.0])];
+        assert_eq!(order(&two, &[up, down]), [1, 2, 0]);
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use firebox_search::{
-    Choice, EarlyStop, HyperbandPruner, MedianPruner, PercentilePruner, SuccessiveHalvingPruner,
-    ThresholdPruner, TpeConfig,
+    Choice, EarlyStop, HyperbandPruner, MedianPruner, PercentilePruner, Schedule,
+    SuccessiveHalvingPruner, ThresholdPruner, TpeConfig,
 };
+use serde::de::{Deserializer, MapAccess};
 use serde::{Deserialize, Serialize};
 
 use super::concurrent::Concurrent;
+use super::named::{self, Named};
 use super::objective::Objectives;
 
 /// `[search]`
@@ -45,9 +47,11 @@ pub struct SearchConfig {
     pub heartbeat: f64,
     /// How often a trial is tried again whose worker died.
     pub retries: u64,
-    /// What is minimised: `"validation-loss"`, or it and others, of which then no trial is best in all;
-    /// those that no other beats are told. Several objectives take no pruner. `objective` is another
-    /// name for it.
+    /// What is compared: `"validation-loss"` and `"parameters"`, of which less is better, and scores, of
+    /// which more is: `"validation-accuracy"` and `"validation-f1"` of a linear probe (`pretrain`),
+    /// `"validation-f1"` of labels (`text`), `"validation-r2"` (`forecast`). A list of several has no trial
+    /// that is best in all; those that no other beats are told, and no pruner is taken. `objective` is
+    /// another name for it.
     #[serde(alias = "objective")]
     pub objectives: Objectives,
     /// What proposes the values.
@@ -93,7 +97,11 @@ impl SearchConfig {
 
 /// The values of a key. Whole numbers as ends make a range of whole numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table with `low` and `high`, or with `choices`, such as { low = 1, high = 8 }"
+)]
 pub struct SpaceEntry {
     /// Least value.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,8 +143,8 @@ impl Number {
     }
 }
 
-/// `[search.sampler.NAME]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// `[search.sampler.NAME]`, or `sampler = "NAME"` with the defaults.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SamplerConfig {
     /// The tree-structured Parzen estimator, as Optuna's `TPESampler`.
@@ -167,8 +175,30 @@ impl Default for SamplerConfig {
     }
 }
 
-/// `[search.pruner.NAME]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+impl<'de> Named<'de> for SamplerConfig {
+    const TABLE: &'static str = "search.sampler";
+    const NAMES: &'static [&'static str] = &["tpe", "random", "quasi-random", "grid"];
+
+    fn read<A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error> {
+        let mut plain = |choice| named::nothing(map).map(|()| Some(choice));
+        match name {
+            "random" => plain(Self::Random),
+            "quasi-random" => plain(Self::QuasiRandom),
+            "grid" => plain(Self::Grid),
+            "tpe" => Ok(Some(Self::Tpe(map.next_value()?))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SamplerConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        named::deserialize(from)
+    }
+}
+
+/// `[search.pruner.NAME]`, or `pruner = "NAME"` with the defaults.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PrunerConfig {
     /// Every trial runs to its end.
@@ -208,13 +238,75 @@ impl Default for PrunerConfig {
     }
 }
 
+impl<'de> Named<'de> for PrunerConfig {
+    const TABLE: &'static str = "search.pruner";
+    const NAMES: &'static [&'static str] = &[
+        "median",
+        "percentile",
+        "successive-halving",
+        "hyperband",
+        "patient",
+        "threshold",
+        "none",
+    ];
+
+    fn read<A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error> {
+        Ok(Some(match name {
+            "none" => {
+                named::nothing(map)?;
+                Self::None
+            }
+            "median" => Self::Median(map.next_value()?),
+            "percentile" => Self::Percentile(map.next_value::<Percentile>()?.into()),
+            "successive-halving" => Self::SuccessiveHalving(map.next_value()?),
+            "hyperband" => Self::Hyperband(map.next_value()?),
+            "patient" => Self::Patient(map.next_value()?),
+            "threshold" => Self::Threshold(map.next_value()?),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for PrunerConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        named::deserialize(from)
+    }
+}
+
+/// `[search.pruner.percentile]` as it is written: Optuna's pruner has no percentile of its own, so a
+/// name alone gets the quarter of Optuna's example.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Percentile {
+    percentile: f64,
+    schedule: Schedule,
+}
+
+impl Default for Percentile {
+    fn default() -> Self {
+        Self { percentile: 25.0, schedule: Schedule::default() }
+    }
+}
+
+impl From<Percentile> for PercentilePruner {
+    fn from(Percentile { percentile, schedule }: Percentile) -> Self {
+        Self { percentile, schedule }
+    }
+}
+
 /// `[search.pruner.patient]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Patient {
-    /// Epochs without improvement.
+    /// Epochs without improvement. By default those of `train.early_stopping`: Optuna's pruner has
+    /// none of its own.
     pub patience: usize,
     /// Least change that is one.
-    #[serde(default)]
     pub min_delta: f64,
+}
+
+impl Default for Patient {
+    fn default() -> Self {
+        Self { patience: 5, min_delta: 0.0 }
+    }
 }

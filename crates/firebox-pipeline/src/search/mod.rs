@@ -8,6 +8,7 @@ mod conclude;
 mod concurrent;
 mod config;
 mod keep;
+mod named;
 mod objective;
 mod open;
 mod page;
@@ -42,7 +43,7 @@ use open::{
     PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
 };
 use shortage::{ALONE, InHand, Turns};
-use text::{parameters_text, reason};
+use text::{parameters_text, reason, values_text};
 use trial::Ran;
 
 /// Which search is worked on.
@@ -120,7 +121,11 @@ impl Search {
             None => (None, own()),
         };
         check_name(&name)?;
+        if let Some(why) = config.pipeline.chain().unsearched() {
+            return Err(PipelineError::Setting(why.to_owned()));
+        }
         check_numbers(&search)?;
+        search.objectives.check(&config)?;
         let space = space::space(&search.space)?;
         let read = |more: &[String]| {
             let all = [settings.as_slice(), more].concat();
@@ -325,10 +330,15 @@ impl Search {
 
     /// The value of each objective.
     fn values(&self, ran: &Ran) -> Vec<f64> {
-        let Ran::Complete { loss, parameters } = *ran else { return vec![] };
+        let Ran::Complete { loss, parameters, scores } = ran else { return vec![] };
+        let mut scores = scores.iter();
         let value = |objective: &Objective| match objective {
-            Objective::ValidationLoss => loss,
-            Objective::Parameters => parameters as f64,
+            Objective::ValidationLoss => *loss,
+            Objective::Parameters => *parameters as f64,
+            // They stand in the order of the objectives; a trial without one has no value.
+            Objective::ValidationAccuracy | Objective::ValidationF1 | Objective::ValidationR2 => {
+                scores.next().copied().unwrap_or(f64::NAN)
+            }
         };
         self.search.objectives.all().iter().map(value).collect()
     }
@@ -350,16 +360,16 @@ impl Search {
         let _turn = self.turns.take(frozen.system_attributes.contains_key(ALONE));
         in_hand.begin();
         let ran = self.config_of(&frozen).and_then(|config| {
-            trial::run(&self.name, config, device, &self.stop, &self.shared, listener, trial)
+            let objectives = &self.search.objectives;
+            let worker = trial::Worker { device, stop: &self.stop, shared: &self.shared, listener };
+            trial::run(&self.name, config, objectives, &worker, trial)
         });
         // What the kernels keep from step to step has the sizes of this trial's model; others that run take
         // theirs anew, once.
         firebox_kernels::release_buffers();
         let detail = match &ran {
-            Ok(Ran::Complete { loss, parameters }) => {
-                let several = study.directions().len() > 1;
-                let more = several.then(|| format!(", {parameters} parameters"));
-                format!("validation loss {loss:.5}{}", more.unwrap_or_default())
+            Ok(ran @ Ran::Complete { .. }) => {
+                values_text(&self.values(ran), &self.search.objectives)
             }
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
@@ -403,8 +413,8 @@ impl Search {
 
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
 fn is_shared(error: &PipelineError) -> bool {
-    use PipelineError::{Data, NoValidation, Normalise, Split, Study};
-    if matches!(error, Data(_) | NoValidation | Normalise(_) | Split(_)) {
+    use PipelineError::{Data, NoLabels, NoValidation, Normalise, Split, Study};
+    if matches!(error, Data(_) | NoLabels | NoValidation | Normalise(_) | Split(_)) {
         return true;
     }
     if matches!(error, Study(StudyError::Storage(_))) {

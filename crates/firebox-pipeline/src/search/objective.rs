@@ -1,25 +1,47 @@
 //! `search.objectives`: what trials are compared by. Each is measured on validation data or by counting:
-//! nothing is chosen by test data, so scores are none of them.
+//! nothing is chosen by test data, so scores of the test part are none of them.
 
+use firebox_core::Labels;
 use firebox_search::Direction;
 use serde::{Deserialize, Serialize};
 
-/// What a search minimises.
+use crate::error::PipelineError;
+use crate::score::{Score, WantedScores};
+use crate::{Kind, PipelineConfig};
+
+/// What a search looks for the least or the greatest value of. Scores are those of the model that the
+/// trial keeps: of the epoch with the least validation loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
     /// The least validation loss of all epochs.
     ValidationLoss,
+    /// Share of the validation windows that a linear probe on the encoder tells right, fitted on
+    /// training windows.
+    ValidationAccuracy,
+    /// Macro F1 on validation data: of that probe, or of the labels of texts.
+    ValidationF1,
+    /// R² of forecasts of validation windows, a mean over targets and horizons.
+    ValidationR2,
     /// Numbers that the model learns: what it takes on disk and, nearly, in use.
     Parameters,
 }
 
 impl Objective {
-    const ALL: [Self; 2] = [Self::ValidationLoss, Self::Parameters];
+    const ALL: [Self; 5] = [
+        Self::ValidationLoss,
+        Self::ValidationAccuracy,
+        Self::ValidationF1,
+        Self::ValidationR2,
+        Self::Parameters,
+    ];
 
     /// As it is written in a file.
     fn key(self) -> &'static str {
         match self {
             Self::ValidationLoss => "validation-loss",
+            Self::ValidationAccuracy => "validation-accuracy",
+            Self::ValidationF1 => "validation-f1",
+            Self::ValidationR2 => "validation-r2",
             Self::Parameters => "parameters",
         }
     }
@@ -28,25 +50,48 @@ impl Objective {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ValidationLoss => "validation loss",
+            Self::ValidationAccuracy => "validation accuracy",
+            Self::ValidationF1 => "validation macro F1",
+            Self::ValidationR2 => "validation R2",
             Self::Parameters => "parameters",
         }
     }
 
-    /// Less is better of each.
+    /// Which values are better.
     pub(super) fn direction(self) -> Direction {
         match self {
             Self::ValidationLoss | Self::Parameters => Direction::Minimize,
+            Self::ValidationAccuracy | Self::ValidationF1 | Self::ValidationR2 => {
+                Direction::Maximize
+            }
         }
+    }
+
+    /// The score that it is, if it is one.
+    pub(super) fn score(self) -> Option<Score> {
+        match self {
+            Self::ValidationLoss | Self::Parameters => None,
+            Self::ValidationAccuracy => Some(Score::Accuracy),
+            Self::ValidationF1 => Some(Score::F1),
+            Self::ValidationR2 => Some(Score::R2),
+        }
+    }
+
+    /// Those that trials of this kind of pipeline have.
+    fn of(kind: Kind) -> Vec<Self> {
+        let scores = kind.chain().scores();
+        let has = |own: &Self| own.score().is_none_or(|score| scores.contains(&score));
+        Self::ALL.into_iter().filter(has).collect()
     }
 }
 
-/// The objectives of a search: the validation loss, and others after it.
+/// The objectives of a search: one that is measured on validation data, and others after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Objectives(Vec<Objective>);
 
 impl Objectives {
-    /// All of them; the first is the validation loss.
+    /// All of them; the first is measured on validation data.
     pub fn all(&self) -> &[Objective] {
         &self.0
     }
@@ -58,6 +103,40 @@ impl Objectives {
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|objective| objective.name()).collect()
     }
+
+    /// What a trial's training has to score, after each epoch if its epochs are compared.
+    pub(super) fn wanted(&self) -> WantedScores {
+        let scores = self.0.iter().filter_map(|objective| objective.score()).collect();
+        WantedScores { scores, each_epoch: self.0.len() == 1 }
+    }
+
+    /// Refuses scores that this pipeline does not have.
+    pub(super) fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
+        let known = Objective::of(config.pipeline);
+        if let Some(unknown) = self.0.iter().find(|objective| !known.contains(objective)) {
+            let (key, kind) = (unknown.key(), config.pipeline.name());
+            return Err(PipelineError::Setting(format!(
+                "`search.objectives` has {key:?}, and trials of the pipeline `{kind}` have no such score\n  \
+                 allowed here: {}",
+                keys(known)
+            )));
+        }
+        let scored = self.0.iter().find(|objective| objective.score().is_some());
+        match scored {
+            Some(score) if config.pipeline == Kind::Pretrain && config.labels == Labels::None => {
+                Err(PipelineError::Setting(format!(
+                    "`search.objectives` has {:?}, which needs classes, and `labels` is none\n  \
+                     set `labels`, such as labels = \"last\", or search by \"validation-loss\"",
+                    score.key()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn keys(objectives: Vec<Objective>) -> String {
+    objectives.into_iter().map(Objective::key).collect::<Vec<_>>().join(", ")
 }
 
 impl Default for Objectives {
@@ -89,10 +168,10 @@ impl TryFrom<Written> for Objectives {
         for name in &names {
             let known = Objective::ALL.into_iter().find(|objective| objective.key() == name);
             let Some(objective) = known else {
-                let all = Objective::ALL.map(Objective::key).join(", ");
+                let all = keys(Objective::ALL.to_vec());
                 return Err(format!(
                     "a search has no objective {name:?}; there are {all}. Nothing is chosen by test data, \
-                     so scores are none"
+                     so its scores are none"
                 ));
             };
             if objectives.contains(&objective) {
@@ -100,8 +179,9 @@ impl TryFrom<Written> for Objectives {
             }
             objectives.push(objective);
         }
-        if objectives.first() != Some(&Objective::ValidationLoss) {
-            return Err("the first objective of a search is \"validation-loss\"; others follow it"
+        if objectives.first().is_none_or(|first| *first == Objective::Parameters) {
+            return Err("the first objective of a search is measured on validation data, such as \
+                        \"validation-loss\"; \"parameters\" may follow it"
                 .to_owned());
         }
         Ok(Self(objectives))
@@ -127,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_a_name_or_names_and_the_first_is_the_loss() {
+    fn they_are_a_name_or_names_and_the_first_is_of_validation_data() {
         let read = |value: &str| toml::from_str::<Table>(&format!("objectives = {value}"));
         let one = read("\"validation-loss\"").unwrap().objectives;
         assert_eq!(one, Objectives::default());
@@ -137,8 +217,11 @@ mod tests {
         let again: Table = toml::from_str(&toml::to_string(&both).unwrap()).unwrap();
         assert_eq!(again.objectives, both.objectives);
         for (wrong, expected) in [
-            ("\"accuracy\"", "no objective \"accuracy\"; there are validation-loss, parameters"),
-            ("[\"parameters\"]", "the first objective of a search is \"validation-loss\""),
+            (
+                "\"accuracy\"",
+                "no objective \"accuracy\"; there are validation-loss, validation-acc",
+            ),
+            ("[\"parameters\"]", "the first objective of a search is measured on validation data"),
             ("[]", "the first objective of a search is"),
             ("[\"validation-loss\", \"validation-loss\"]", "stands there twice"),
             ("3", "is a name or a list of names"),
@@ -146,5 +229,46 @@ mod tests {
             let said = read(wrong).unwrap_err().to_string();
             assert!(said.contains(expected), "{wrong}: {said}");
         }
+    }
+
+    #[test]
+    fn scores_are_maximised_and_belong_to_their_pipelines() {
+        let read = |value: &str| {
+            toml::from_str::<Table>(&format!("objectives = {value}")).unwrap().objectives
+        };
+        let both = read("[\"validation-f1\", \"parameters\", \"validation-loss\"]");
+        let (up, down) = (Direction::Maximize, Direction::Minimize);
+        assert_eq!(both.directions(), [up, down, down]);
+        assert_eq!((both.wanted().scores, both.wanted().each_epoch), (vec![Score::F1], false));
+        assert!(read("\"validation-r2\"").wanted().each_epoch);
+        assert!(read("\"validation-loss\"").wanted().scores.is_empty());
+        let config = |pipeline, labels| {
+            let config = crate::PipelineConfig::default();
+            crate::PipelineConfig { pipeline, labels, ..config }
+        };
+        let last = Labels::Last;
+        for (kind, objective, fits) in [
+            (Kind::Pretrain, "\"validation-accuracy\"", true),
+            (Kind::Pretrain, "[\"validation-f1\", \"validation-accuracy\"]", true),
+            (Kind::Pretrain, "\"validation-r2\"", false),
+            (Kind::Forecast, "\"validation-r2\"", true),
+            (Kind::Forecast, "\"validation-f1\"", false),
+            (Kind::Text, "\"validation-f1\"", true),
+            (Kind::Text, "\"validation-accuracy\"", false),
+            (Kind::Text, "[\"validation-loss\", \"parameters\"]", true),
+        ] {
+            let said = read(objective).check(&config(kind, last));
+            assert_eq!(said.is_ok(), fits, "{kind:?} {objective}: {said:?}");
+        }
+        let said = read("\"validation-r2\"").check(&config(Kind::Text, last)).unwrap_err();
+        let said = said.to_string();
+        assert!(
+            said.contains("allowed here: validation-loss, validation-f1, parameters"),
+            "{said}"
+        );
+        let none = config(Kind::Pretrain, Labels::None);
+        let said = read("\"validation-f1\"").check(&none).unwrap_err().to_string();
+        assert!(said.contains("`labels` is none"), "{said}");
+        assert!(Objectives::default().check(&none).is_ok());
     }
 }

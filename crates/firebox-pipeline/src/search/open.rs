@@ -12,6 +12,9 @@ use crate::{PipelineConfig, prepared};
 /// System attribute of the study with the pipeline that is searched, as TOML.
 pub(super) const PIPELINE: &str = "firebox:pipeline";
 
+/// Name of a study's journal within the folder of the search.
+const JOURNAL: &str = "study.log";
+
 pub(super) fn folder(config: &PipelineConfig, name: &str) -> PathBuf {
     config.run.directory.join(format!("{name}.search"))
 }
@@ -26,7 +29,7 @@ pub(super) fn open_storage(
         None => {
             let folder = folder(config, name);
             std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-            folder.join("study.log").display().to_string()
+            folder.join(JOURNAL).display().to_string()
         }
     };
     Ok(Arc::new(Storage::open(&address).map_err(StudyError::from)?))
@@ -37,16 +40,25 @@ pub(super) fn find(
     address: &str,
     study: Option<&str>,
 ) -> Result<(Arc<Storage>, String), PipelineError> {
-    if !address.contains("://") && !Path::new(address).is_file() {
+    // The folder of a search is named as readily as the journal in it.
+    let within = Path::new(address).join(JOURNAL);
+    let address = if within.is_file() { within.display().to_string() } else { address.to_owned() };
+    if !address.contains("://") && !Path::new(&address).is_file() {
         return Err(PipelineError::Setting(format!(
             "there is no journal {address} to join\n  begin the search with `firebox search FILE`, and name the journal that it prints"
         )));
     }
-    let storage = Arc::new(Storage::open(address).map_err(StudyError::from)?);
+    let storage = Arc::new(Storage::open(&address).map_err(StudyError::from)?);
     let known = storage.studies().map_err(StudyError::from)?;
     let name = match (study, known.as_slice()) {
         (Some(name), _) => name.to_owned(),
         (None, [only]) => only.clone(),
+        (None, []) => {
+            return Err(PipelineError::Setting(format!(
+                "{} holds no study yet\n  begin the search with `firebox search FILE`",
+                storage.address()
+            )));
+        }
         (None, _) => {
             return Err(PipelineError::Setting(format!(
                 "{} holds {} studies ({})\n  choose one with --study NAME",

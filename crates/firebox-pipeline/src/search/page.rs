@@ -156,8 +156,9 @@ fn summary(about: &About<'_>) -> String {
     ));
     let mut sorted: Vec<&Trial> = trials.iter().collect();
     let value = |trial: &Trial| trial.values.as_ref().and_then(|values| values.first().copied());
+    let loss = |value: f64| study.directions().first().map_or(value, |first| first.loss(value));
     let rank = |trial: &Trial| match trial.state {
-        TrialState::Complete => value(trial).unwrap_or(f64::INFINITY),
+        TrialState::Complete => value(trial).map_or(f64::INFINITY, loss),
         _ => f64::INFINITY,
     };
     sorted.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.number.cmp(&b.number)));

@@ -6,6 +6,7 @@ use firebox_search::{Choice, Distribution, Parameter, Space, StudyError, Value};
 
 use super::config::{Number, SpaceEntry};
 use crate::error::PipelineError;
+use crate::layers::CHOICES;
 
 /// Keys that say where and how a run is kept, not what is trained.
 const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.directory", "run.cache"];
@@ -74,7 +75,41 @@ pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, Pip
         let distribution = distributions[key].clone();
         parameters.insert(key.clone(), Parameter { distribution, when });
     }
-    Ok(Space::new(parameters)?)
+    let space = Space::new(parameters)?;
+    check_choices(&space)?;
+    Ok(space)
+}
+
+/// Refuses keys of two choices of one table, such as those of two optimizers: the second one would
+/// replace the first, whose values would then mean nothing.
+fn check_choices(space: &Space) -> Result<(), PipelineError> {
+    for table in CHOICES {
+        let chosen = space.parameters().iter().filter_map(|(key, parameter)| {
+            let name = key.strip_prefix(table)?.strip_prefix('.')?.split('.').next()?;
+            Some((key, name, &parameter.when))
+        });
+        let chosen: Vec<_> = chosen.collect();
+        for (place, (key, name, when)) in chosen.iter().enumerate() {
+            let beside = chosen[..place].iter().find(|(_, other, other_when)| {
+                let exclusive = match (when, other_when) {
+                    (Some((on, value)), Some((other_on, other_value))) => {
+                        on == other_on && value != other_value
+                    }
+                    _ => false,
+                };
+                other != name && !exclusive
+            });
+            if let Some((other, other_name, _)) = beside {
+                return Err(wrong(
+                    key,
+                    &format!(
+                        "`{other}` is searched, too, and `{table}` takes one of its choices, not `{other_name}` and `{name}`\n  search each by itself, with a study for each"
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads the pipeline with each end and each choice of every key, as strictly as the file is read.

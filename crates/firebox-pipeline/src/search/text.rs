@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use firebox_search::Trial;
 
-use super::Objectives;
+use super::{Objective, Objectives};
 use crate::error::PipelineError;
 
 /// An error with its causes, in one line each.
@@ -19,6 +19,16 @@ pub(super) fn reason(error: &PipelineError) -> String {
         cause = inner.source();
     }
     text
+}
+
+/// The objectives with the values of a trial, for a line of a log.
+pub(super) fn values_text(values: &[f64], objectives: &Objectives) -> String {
+    let named = objectives.all().iter().zip(values);
+    let text = |(objective, value): (&Objective, &f64)| match objective {
+        Objective::Parameters => format!("{value} parameters"),
+        scored => format!("{} {value:.5}", scored.name()),
+    };
+    named.map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// The objectives of a trial with their values.

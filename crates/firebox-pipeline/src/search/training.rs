@@ -12,6 +12,7 @@ use crate::chain::Work;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::Keys;
+use crate::score::WantedScores;
 use crate::shared::Shared;
 use crate::stages::{Everyone, Run, begin, failed, started_event, summary_of, trackers};
 
@@ -23,19 +24,22 @@ pub(super) struct Halt {
     pub(super) requests: Requests,
 }
 
-/// Everything up to the end of training, for a search: what the training says of itself, or `None` if
-/// it was stopped. A run that was trained before is not trained again.
+/// What a training that ended says of itself, and the scores that were wanted of its model.
+pub(super) type Ended = (firebox_train::Summary, Vec<f64>);
+
+/// Everything up to the end of training, for a search; `None` if it was stopped. A run that was trained
+/// before is not trained again, and scored if that is wanted.
 pub(super) fn train_only(
     prepared: &Prepared,
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
     halt: &Halt,
-    shared: &Shared,
+    (shared, wanted): (&Shared, &WantedScores),
     listener: &dyn Listener,
-) -> Result<Option<firebox_train::Summary>, PipelineError> {
-    if let Some(summary) = summary_of(path, keys) {
-        return Ok(Some(summary));
+) -> Result<Option<Ended>, PipelineError> {
+    if let Some(summary) = summary_of(path, keys).filter(|_| wanted.scores.is_empty()) {
+        return Ok(Some((summary, vec![])));
     }
     let started = Instant::now();
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
@@ -51,6 +55,7 @@ pub(super) fn train_only(
         stop: &halt.stop,
         requests: &halt.requests,
         shared,
+        wanted,
     };
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     let mut work = Work::new(prepared, &folder, path, reasons);
@@ -58,5 +63,5 @@ pub(super) fn train_only(
     let summary = chain.train_only(&run, &mut work).inspect_err(|error| finish(&failed(error)))?;
     let outcome = summary.as_ref().map(|summary| summary.outcome.to_string());
     finish(outcome.as_deref().unwrap_or("interrupted"));
-    Ok(summary)
+    Ok(summary.map(|summary| (summary, work.scores)))
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 use firebox_core::{Event, Listener};
 use firebox_search::{StudyError, Trial, TrialHandle};
 
+use super::Objectives;
 use super::training::{Halt, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::score::Score;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared};
 
@@ -22,8 +24,8 @@ const PARAMETERS: &str = "parameters";
 /// Time between two looks at a run folder that another worker uses.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
-/// Sends the validation loss of each epoch to the study, and stops training when the trial is given
-/// up or the worker is stopped.
+/// Sends the value of each epoch to the study, and stops training when the trial is given up or the
+/// worker is stopped.
 struct Watcher<'a, 'study> {
     trial: Mutex<&'a mut TrialHandle<'study>>,
     /// Of the worker.
@@ -37,16 +39,62 @@ struct Watcher<'a, 'study> {
     /// Number of the trial, and epochs that it may take.
     number: u64,
     epochs: u64,
-    /// Whether its losses are for others to be compared with: not with several objectives.
-    reports: bool,
+    /// What of each epoch is for others to be compared with.
+    reports: Reports,
+    /// The score of the epoch that is about to end.
+    score: Mutex<Option<f64>>,
+}
+
+/// What a trial reports after each epoch that is validated.
+#[derive(Clone, Copy)]
+enum Reports {
+    /// Nothing, with several objectives.
+    Nothing,
+    Loss,
+    Score(Score),
+}
+
+impl Reports {
+    fn of(objectives: &Objectives) -> Self {
+        match objectives.all() {
+            [only] => only.score().map_or(Self::Loss, Self::Score),
+            _ => Self::Nothing,
+        }
+    }
 }
 
 impl Watcher<'_, '_> {
-    fn report(&self, epoch: u64, loss: f64) -> Result<bool, StudyError> {
+    fn report(&self, epoch: u64, value: f64) -> Result<bool, StudyError> {
         let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
         // Optuna's pruners count from 0.
-        trial.report(epoch.saturating_sub(1), loss)?;
+        trial.report(epoch.saturating_sub(1), value)?;
         trial.should_prune()
+    }
+
+    /// The value of an epoch that ends, if it was validated and is reported.
+    fn value(&self, validation_loss: Option<f64>) -> Option<f64> {
+        match self.reports {
+            Reports::Nothing => None,
+            Reports::Loss => validation_loss,
+            Reports::Score(_) => self.score.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        }
+    }
+
+    fn epoch(&self, epoch: u64, value: f64) {
+        match self.report(epoch, value) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.pruned.store(true, Ordering::SeqCst);
+                // Its checkpoints would be removed as soon as they are written.
+                self.halt.requests.give_up();
+                self.halt.stop.store(true, Ordering::SeqCst);
+            }
+            Err(error) => {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                *failed = Some(error);
+                self.halt.stop.store(true, Ordering::SeqCst);
+            }
+        }
     }
 }
 
@@ -64,20 +112,15 @@ impl Listener for Watcher<'_, '_> {
             });
         }
         match event {
-            Event::Epoch { epoch, validation_loss: Some(loss), .. } if self.reports => {
-                match self.report(*epoch, *loss) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        self.pruned.store(true, Ordering::SeqCst);
-                        // Its checkpoints would be removed as soon as they are written.
-                        self.halt.requests.give_up();
-                        self.halt.stop.store(true, Ordering::SeqCst);
-                    }
-                    Err(error) => {
-                        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        *failed = Some(error);
-                        self.halt.stop.store(true, Ordering::SeqCst);
-                    }
+            Event::Scored { name, value } => {
+                if matches!(self.reports, Reports::Score(own) if own.event() == name) {
+                    let mut score = self.score.lock().unwrap_or_else(PoisonError::into_inner);
+                    *score = Some(*value);
+                }
+            }
+            Event::Epoch { epoch, validation_loss, .. } => {
+                if let Some(value) = self.value(*validation_loss) {
+                    self.epoch(*epoch, value);
                 }
             }
             // Each trial has a log of its own; only what the user should know is said at once.
@@ -89,13 +132,22 @@ impl Listener for Watcher<'_, '_> {
 
 /// How a trial's training ended.
 pub(super) enum Ran {
-    /// With this least validation loss, and so many parameters.
+    /// With this least validation loss, so many parameters, and the scores that were wanted.
     Complete {
         loss: f64,
         parameters: u64,
+        scores: Vec<f64>,
     },
     Pruned,
     Interrupted,
+}
+
+/// What a trial has of the worker that runs it.
+pub(super) struct Worker<'a> {
+    pub(super) device: &'a ChosenDevice,
+    pub(super) stop: &'a AtomicBool,
+    pub(super) shared: &'a Shared,
+    pub(super) listener: &'a dyn Listener,
 }
 
 /// Trains with these settings. The run folder is named after its key: a trial that is tried again
@@ -103,17 +155,16 @@ pub(super) enum Ran {
 pub(super) fn run(
     name: &str,
     config: PipelineConfig,
-    device: &ChosenDevice,
-    stop: &AtomicBool,
-    shared: &Shared,
-    listener: &dyn Listener,
+    objectives: &Objectives,
+    worker: &Worker<'_>,
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
+    let Worker { device, stop, shared, listener } = *worker;
     let (number, epochs) = (trial.number(), config.train.epochs);
     let prepared = Prepared::of(name, config).settled(device)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
-    let reports = trial.directions().len() == 1;
+    let wanted = objectives.wanted();
     let halt = Halt::default();
     let (trained, pruned, failed) = {
         let watcher = Watcher {
@@ -125,11 +176,13 @@ pub(super) fn run(
             listener,
             number,
             epochs,
-            reports,
+            reports: Reports::of(objectives),
+            score: Mutex::new(None),
         };
         let mut waits = false;
         let trained = loop {
-            match train_only(&prepared, device, &keys, &path, &halt, shared, &watcher) {
+            let common = (shared, &wanted);
+            match train_only(&prepared, device, &keys, &path, &halt, common, &watcher) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
                 Err(PipelineError::InUse(folder)) => {
@@ -151,17 +204,17 @@ pub(super) fn run(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let summary = match trained? {
+    let (summary, scores) = match trained? {
         _ if pruned => return Ok(Ran::Pruned),
         None => return Ok(Ran::Interrupted),
-        Some(summary) => summary,
+        Some(ended) => ended,
     };
     trial.set_attribute(EPOCHS, summary.epochs.into())?;
     trial.set_attribute(PARAMETERS, summary.parameters.into())?;
     let best = summary.best.ok_or_else(|| {
         PipelineError::Setting("its training ended before the first validation".to_owned())
     })?;
-    Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters })
+    Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters, scores })
 }
 
 pub(super) fn folder_name(path: &Path) -> String {

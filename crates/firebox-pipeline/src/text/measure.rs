@@ -19,6 +19,7 @@ use firebox_text::{
 use super::corpus::{Corpus, Tokens};
 use super::learn::{TokenSource, tokens_of};
 use crate::error::PipelineError;
+use crate::score::Judge;
 use crate::stages::Run;
 
 /// Terms of the bag of words, at most.
@@ -90,6 +91,27 @@ struct Answers {
     /// `[text, label]`, row by row.
     probabilities: Vec<f32>,
     spans: Vec<Option<[usize; 2]>>,
+}
+
+/// Scores models by the macro F1 of validation texts, if a search wants that: the best that thresholds
+/// chosen on the same texts give.
+pub(super) fn judge<'a>(
+    run: &'a Run<'_>,
+    corpus: &'a Corpus,
+    tokens: &'a Tokens,
+) -> Option<Judge<'a, TextModel>> {
+    let (rows, labels) = (&corpus.parts.validation, corpus.texts.labels.len());
+    let truth: Vec<bool> = rows.iter().flat_map(|row| corpus.texts.row(*row)).copied().collect();
+    let of = move |model: &TextModel| -> Result<Vec<f64>, PipelineError> {
+        let answers = answer(run, model, tokens, rows)?;
+        let thresholds = choose_thresholds(&truth, &answers.probabilities, labels);
+        let predicted = over(&answers.probabilities, &thresholds);
+        let scores = label_scores(&truth, &predicted, labels, 0..rows.len());
+        // There is one score of texts.
+        Ok(run.wanted.scores.iter().map(|_| scores.macro_f1).collect())
+    };
+    let wanted = run.wanted;
+    (!wanted.scores.is_empty()).then(|| Judge { wanted, of: Box::new(of) })
 }
 
 /// Measures the model and its baselines.

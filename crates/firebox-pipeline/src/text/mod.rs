@@ -27,6 +27,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
+use crate::score::{Judge, Score};
 use crate::stages::{Run, count, summary_of, trained_before};
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
@@ -95,7 +96,7 @@ impl Chain for Text {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let corpus = run.corpus()?;
         let tokens = run.tokens(&corpus, &mut work.remade)?;
-        let learnt = match run.learn(&corpus, &tokens, work.path, &mut work.remade)? {
+        let learnt = match run.learn(&corpus, &tokens, work.path, None, &mut work.remade)? {
             Training::Complete(learnt) => *learnt,
             Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
         };
@@ -152,10 +153,17 @@ impl Chain for Text {
             return Err(PipelineError::NoValidation);
         }
         let tokens = run.tokens(&corpus, &mut work.remade)?;
-        Ok(match run.learn(&corpus, &tokens, work.path, &mut work.remade)? {
-            Training::Complete(_) => summary_of(work.path, run.keys),
-            Training::Interrupted { .. } => None,
-        })
+        let judge = measure::judge(run, &corpus, &tokens);
+        let judge = judge.as_ref();
+        let complete = match run.learn(&corpus, &tokens, work.path, judge, &mut work.remade)? {
+            Training::Complete(learnt) => run.score(work, judge, &learnt.model)?,
+            Training::Interrupted { .. } => false,
+        };
+        Ok(if complete { summary_of(work.path, run.keys) } else { None })
+    }
+
+    fn scores(&self) -> &'static [Score] {
+        &[Score::F1]
     }
 }
 
@@ -183,6 +191,7 @@ impl Run<'_> {
         corpus: &Corpus,
         tokens: &Tokens,
         path: &Path,
+        judge: Option<&Judge<'_, TextModel>>,
         remade: &mut usize,
     ) -> Result<Training, PipelineError> {
         let trained_before = trained_before(path);
@@ -201,7 +210,7 @@ impl Run<'_> {
             };
             let data = Data { train: &loader, validation: validation.as_ref() };
             let learning = Learning::new(corpus, &texts, config::table(self.config)?.loss);
-            let (trained, said) = self.train_own(path, model, &learning, data)?;
+            let (trained, said) = self.train_own(path, model, &learning, data, judge)?;
             let detail = format!("{from}; {said}");
             Ok(((trained, from), trained_before, detail))
         })?;

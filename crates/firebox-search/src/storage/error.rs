@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// A file cannot be read or written.
-    #[error("cannot {action} `{}`", path.display())]
+    #[error("cannot {action} `{}`{}", path.display(), way_out(source))]
     File {
         /// What was tried.
         action: &'static str,
@@ -74,6 +74,18 @@ pub enum StorageError {
         /// The last reason.
         reason: String,
     },
+}
+
+/// What who may not write can do.
+fn way_out(source: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match source.kind() {
+        PermissionDenied | ReadOnlyFilesystem => {
+            "\n  whoever works on a study writes to its journal and beside it: ask for the right to do \
+             so, or keep the study elsewhere"
+        }
+        _ => "",
+    }
 }
 
 /// An error of the system as [`StorageError::File`].

@@ -26,7 +26,7 @@ use self::cases::{Case, Choice};
 use self::peers::Torch;
 pub use self::peers::TorchConfig;
 use self::process::{Program, check};
-pub use self::result::{Check, Measurement, Peer, Performance, Regression};
+pub use self::result::{Check, Measurement, Peer, Performance, Regression, Untimed};
 use self::rounds::Taking;
 use super::Ceilings;
 use crate::device::ChosenDevice;
@@ -65,6 +65,8 @@ pub struct SuiteOutcome {
     pub performance: Performance,
     /// Cases that have become slower than noise explains; `None` without a baseline.
     pub regressions: Option<Vec<Regression>>,
+    /// Cases that the baseline has and that failed now.
+    pub untimed: Vec<Untimed>,
     /// Where the summary is.
     pub summary: PathBuf,
 }
@@ -145,14 +147,16 @@ pub fn suite(
     performance.peers = engines(&performance);
     performance.seconds = begun.elapsed().as_secs_f64();
     let regressions = before.as_ref().map(|before| performance.regressions(before));
+    let untimed = before.as_ref().map_or(vec![], |before| performance.untimed(before));
     write(&config.output.join("performance.json"), &json(&performance)?)?;
     let summary = config.output.join("performance_summary.md");
     let compared = before.as_ref().map_or(0, |before| performance.shared(before).count());
-    let slower = regressions.as_deref().map(|cases| page::Slower { cases, compared });
+    let slower = regressions.as_deref();
+    let slower = slower.map(|cases| page::Slower { cases, untimed: &untimed, compared });
     let page = page::page(&performance, slower);
     write(&summary, &page.markdown())?;
     page.write(&config.output.join("performance.html"))?;
-    Ok(SuiteOutcome { performance, regressions, summary })
+    Ok(SuiteOutcome { performance, regressions, untimed, summary })
 }
 
 /// A case that no round has timed yet.
@@ -204,4 +208,63 @@ fn write(path: &Path, text: &str) -> Result<(), PipelineError> {
 fn now() -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute] UTC");
     OffsetDateTime::now_utc().format(format).unwrap_or_default()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// A program in the place of this one, that times every case at once, but for the one whose command
+    /// has this text.
+    fn program(folder: &Path, fails: &str) -> PathBuf {
+        let line = serde_json::to_string(&result::tests::round(10.0)).unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *'{fails}'*) echo out of memory >&2; exit 9;; esac\ncat <<'END'\n{line}\nEND\n"
+        );
+        let path = folder.join("firebox");
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn take(folder: &Path, fails: &str, baseline: Option<PathBuf>) -> SuiteOutcome {
+        let device = ChosenDevice {
+            device: Device::flex(),
+            backend: "cpu".to_owned(),
+            description: "a processor".to_owned(),
+            reason: String::new(),
+        };
+        let config = SuiteConfig {
+            program: program(folder, fails),
+            command: "firebox bench suite".to_owned(),
+            device: "cpu".to_owned(),
+            output: folder.join(if baseline.is_some() { "now" } else { "before" }),
+            quick: true,
+            minutes: 1.0,
+            parts: vec![SuitePart::Watching],
+            torch: None,
+            baseline,
+            checks: None,
+        };
+        suite(&config, &device, &|_| ()).unwrap()
+    }
+
+    #[test]
+    fn a_case_that_fails_and_that_the_baseline_has_is_told_on_the_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = take(folder.path(), "no such flag", None);
+        assert!(before.untimed.is_empty() && before.regressions.is_none());
+        let baseline = folder.path().join("before/performance.json");
+        let now = take(folder.path(), "--watched", Some(baseline));
+        assert_eq!(now.regressions, Some(vec![]));
+        let [untimed] = now.untimed.as_slice() else { panic!("{:?}", now.untimed) };
+        assert!(untimed.reason.contains("out of memory"), "{untimed:?}");
+        let summary = std::fs::read_to_string(now.summary).unwrap();
+        let row = format!("| {} | 10.0 | not timed |", untimed.name);
+        assert!(summary.contains(&row), "{row} in {summary}");
+    }
 }

@@ -3,7 +3,7 @@
 use firebox_eval::{Fact, Sheet, SheetSection, Table};
 
 use super::cases::SuitePart;
-use super::result::{Measurement, Performance, Regression, Spread};
+use super::result::{Measurement, Performance, Regression, Spread, Untimed};
 use super::tables::{
     commands, digits, machine, scaling, settings, speed_ups, spread, watching, workloads,
 };
@@ -18,6 +18,8 @@ const GAIN: f64 = 1.1;
 /// What a comparison with a baseline found.
 pub(super) struct Slower<'a> {
     pub(super) cases: &'a [Regression],
+    /// Those that failed now.
+    pub(super) untimed: &'a [Untimed],
     /// Cases that could be compared.
     pub(super) compared: usize,
 }
@@ -84,23 +86,28 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
 
 /// What has become slower since the baseline.
 fn became(slower: Option<Slower<'_>>) -> SheetSection {
-    let Some(Slower { cases, compared }) = slower else { return SheetSection::default() };
-    let rows = match cases {
-        [] => vec![["nothing", "–", "–", "–"].map(str::to_owned).to_vec()],
-        some => some
-            .iter()
-            .map(|case| {
-                let share = 100.0 * (case.now_ms / case.before_ms - 1.0);
-                let (before, now) = (digits(case.before_ms), digits(case.now_ms));
-                vec![case.name.clone(), before, now, format!("{} %", digits(share))]
-            })
-            .collect(),
+    let Some(Slower { cases, untimed, compared }) = slower else {
+        return SheetSection::default();
     };
+    let row = |case: &Regression| {
+        let share = 100.0 * (case.now_ms / case.before_ms - 1.0);
+        let (before, now) = (digits(case.before_ms), digits(case.now_ms));
+        vec![case.name.clone(), before, now, format!("{} %", digits(share))]
+    };
+    let failed = |case: &Untimed| {
+        let (before, now) = (digits(case.before_ms), "not timed".to_owned());
+        vec![case.name.clone(), before, now, "–".to_owned()]
+    };
+    let mut rows: Vec<Vec<String>> =
+        cases.iter().map(row).chain(untimed.iter().map(failed)).collect();
+    if rows.is_empty() {
+        rows.push(["nothing", "–", "–", "–"].map(str::to_owned).to_vec());
+    }
     SheetSection {
         id: "regressions",
         title: "Slower than the baseline",
         lead: format!(
-            "By more than 5 %, with every round above every round of the baseline. Cases that both have at the same batch: {compared}."
+            "By more than 5 %, with every round above every round of the baseline. Cases that both have at the same batch: {compared}. One that the baseline timed and that failed now stands here, too."
         ),
         charts: vec![],
         tables: vec![table("Slower", &["case", "ms before", "ms now", "slower by"], rows)],
@@ -292,7 +299,8 @@ mod tests {
 
     #[test]
     fn the_summary_tells_every_part() {
-        let text = page(&everything(), Some(Slower { cases: &[], compared: 7 })).markdown();
+        let text =
+            page(&everything(), Some(Slower { cases: &[], untimed: &[], compared: 7 })).markdown();
         insta::assert_snapshot!(text);
         let html = page(&everything(), None).html();
         assert!(html.contains("logarithmic axes") && html.contains("Milliseconds of a step"));

@@ -158,7 +158,30 @@ pub struct Regression {
     pub now_ms: f64,
 }
 
+/// A case that could be timed once and cannot any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Untimed {
+    /// The case.
+    pub name: String,
+    /// Milliseconds of a step then.
+    pub before_ms: f64,
+    /// Why there are none now.
+    pub reason: String,
+}
+
 impl Performance {
+    /// The cases that failed and that `before` had timed. What was left out, for want of time or by
+    /// choice, is none of them.
+    pub fn untimed(&self, before: &Self) -> Vec<Untimed> {
+        let of = |case: &Measurement| {
+            let reason = case.error.clone()?;
+            let same = |other: &&Measurement| (other.part, &other.name) == (case.part, &case.name);
+            let before_ms = before.cases.iter().find(same)?.step()?.value;
+            Some(Untimed { name: case.name.clone(), before_ms, reason })
+        };
+        self.cases.iter().filter_map(of).collect()
+    }
+
     /// The cases that have become slower than noise explains: by more than 5 %, with every round above
     /// every round of then.
     pub fn regressions(&self, before: &Self) -> Vec<Regression> {
@@ -309,6 +332,43 @@ pub(super) mod tests {
         assert_eq!(of(&[1.0]).shared(&before).count(), 1);
         assert!(before.times(SuitePart::Matrix, "a") && !before.times(SuitePart::Table, "a"));
         assert!(!of(&[]).times(SuitePart::Matrix, "a"));
+    }
+
+    #[test]
+    fn what_failed_now_and_was_timed_then_is_told_with_its_reason() {
+        let timed = |name: &str| measurement(SuitePart::Matrix, name, &[100.0, 102.0]);
+        let failed = |name: &str, steps: &[f64]| {
+            let error = Some("signal: 9".to_owned());
+            Measurement { error, ..measurement(SuitePart::Matrix, name, steps) }
+        };
+        let left_out = |name: &str| measurement(SuitePart::Matrix, name, &[]);
+        let before = performance(vec![
+            timed("good"),
+            timed("bad"),
+            timed("late"),
+            timed("left out"),
+            timed("not chosen"),
+            failed("never", &[]),
+        ]);
+        let now = performance(vec![
+            timed("good"),
+            failed("bad", &[]),
+            // It was timed in one round and failed in the next.
+            failed("late", &[101.0]),
+            left_out("left out"),
+            failed("never", &[]),
+            failed("new", &[]),
+        ]);
+        let untimed = now.untimed(&before);
+        let names: Vec<&str> = untimed.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["bad", "late"]);
+        let expected =
+            Untimed { name: "bad".to_owned(), before_ms: 101.0, reason: "signal: 9".to_owned() };
+        assert_eq!(untimed[0], expected);
+        assert_eq!(now.regressions(&before), []);
+        // Another part has cases of the same names.
+        let other = performance(vec![measurement(SuitePart::Scaling, "bad", &[1.0])]);
+        assert_eq!(now.untimed(&other), []);
     }
 
     #[test]

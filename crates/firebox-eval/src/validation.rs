@@ -1,0 +1,74 @@
+//! A linear probe scored on validation windows: for whoever chooses between encoders, while test windows
+//! stay unseen. It is no evaluation: it has no interval and no baseline.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use firebox_loader::Source;
+use firebox_models::Encoder;
+
+use crate::embed::{Chosen, Embeddings, PARTS, embed_all, evenly, labelled};
+use crate::probe::validation_predictions;
+use crate::{Confusion, EvalConfig, EvalError, Features};
+
+/// Labelled training and validation windows, chosen once, on which any number of encoders are scored.
+pub struct ValidationProbe {
+    config: EvalConfig,
+    /// Training and validation windows.
+    chosen: [Chosen; 2],
+    classes: usize,
+}
+
+impl ValidationProbe {
+    /// Chooses labelled windows of both parts, at most `train_limit` of each, spaced evenly. `None` if
+    /// a part has none.
+    ///
+    /// # Errors
+    ///
+    /// When a setting cannot be, or a window cannot be read.
+    pub fn new(
+        config: &EvalConfig,
+        train: &Arc<dyn Source>,
+        validation: &Arc<dyn Source>,
+    ) -> Result<Option<Self>, EvalError> {
+        config.validate()?;
+        let choose = |part: usize, source: &Arc<dyn Source>| {
+            let all =
+                labelled(source).map_err(|source| EvalError::Read { part: PARTS[part], source })?;
+            let (places, _) = evenly(all.len(), config.train_limit);
+            let indices = places.into_iter().map(|place| all[place]).collect();
+            Ok::<_, EvalError>(Chosen { source: Arc::clone(source), indices })
+        };
+        let chosen = [choose(0, train)?, choose(1, validation)?];
+        let classes = train.classes().len();
+        let nothing = chosen.iter().any(Source::is_empty);
+        Ok((!nothing).then(|| Self { config: config.clone(), chosen, classes }))
+    }
+
+    /// How often the probe predicts each class for the validation windows of each class. It is fitted on
+    /// features of training windows alone; validation windows choose its penalty.
+    ///
+    /// # Errors
+    ///
+    /// When a window cannot be read, or an embedding is not finite.
+    pub fn confusion<E: Encoder>(
+        &self,
+        encoder: &E,
+        device: &Device,
+    ) -> Result<Confusion, EvalError> {
+        let encode = |part: usize| {
+            let chosen = self.chosen[part].clone();
+            let embedded = embed_all(encoder, chosen, self.config.batch_size, device)
+                .map_err(|source| EvalError::Read { part: PARTS[part], source })?;
+            let Embeddings { rows, width, labels } = embedded;
+            let labels = labels.into_iter().flatten().collect();
+            let features = Features { rows, width, labels };
+            features.check(PARTS[part], width, self.classes)?;
+            Ok::<_, EvalError>(features)
+        };
+        let (train, validation) = (encode(0)?, encode(1)?);
+        let (probe, classes) = (&self.config.probe, self.classes);
+        let predicted = validation_predictions(probe, classes, &train, &validation);
+        Ok(Confusion::of(classes, &validation.labels, &predicted))
+    }
+}
