@@ -19,6 +19,9 @@
 //! ([`NormEpilogue`]), and keeps running statistics that are saved with the parameters and never
 //! trained. [`max_pool1d`] is the maximum for itself.
 //!
+//! Where no gradient is wanted, [`encoder_layer`] and [`feed_forward`] are whole layers as one operation:
+//! a core takes some samples or rows through all of it, and nothing but the result goes through memory.
+//!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
 //! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
 //! gradient costs what was used of it, and optimizer steps over all parameters at once
@@ -107,6 +110,7 @@ mod embedding;
 mod gelu;
 mod gru;
 mod import;
+mod inference;
 mod init;
 mod linear;
 mod loss;
@@ -121,7 +125,9 @@ mod recompute;
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
-pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers};
+pub use cpu::{
+    Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,
+};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
 pub use device::rounded;
@@ -130,6 +136,7 @@ pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
+pub use inference::{EncoderParameters, EncoderSettings, encoder_layer, feed_forward};
 pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
 pub use loss::{
