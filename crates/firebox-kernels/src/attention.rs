@@ -195,7 +195,11 @@ pub fn self_attention(
 }
 
 #[track_caller]
-fn sizes(settings: &Attention, [batch, queries, keys]: [usize; 3], width: usize) -> AttentionSizes {
+pub(crate) fn sizes(
+    settings: &Attention,
+    [batch, queries, keys]: [usize; 3],
+    width: usize,
+) -> AttentionSizes {
     let heads = settings.heads;
     assert!(
         heads > 0 && width.is_multiple_of(heads),
@@ -205,7 +209,7 @@ fn sizes(settings: &Attention, [batch, queries, keys]: [usize; 3], width: usize)
 }
 
 #[track_caller]
-fn check_lengths(what: &str, batch: usize, lengths: Option<&[usize]>) {
+pub(crate) fn check_lengths(what: &str, batch: usize, lengths: Option<&[usize]>) {
     assert!(
         lengths.is_none_or(|lengths| lengths.len() == batch),
         "attention over a batch of {batch} with {} {what} lengths: one is needed for each sample",
@@ -220,7 +224,7 @@ fn kernels(on_cpu: bool, sizes: &AttentionSizes, settings: &Attention) -> Option
     CpuKernels::fused().filter(|_| on_cpu && fits)
 }
 
-fn rules(
+pub(crate) fn rules(
     kernels: CpuKernels,
     sizes: &AttentionSizes,
     settings: &Attention,

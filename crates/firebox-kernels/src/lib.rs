@@ -21,6 +21,9 @@
 //!
 //! [`add_row_noise`] is the noise of data augmentation, each sample's from a stream of its own.
 //!
+//! Where no gradient is wanted, [`encoder_layer`] and [`feed_forward`] are whole layers as one operation:
+//! a core takes some samples or rows through all of it, and nothing but the result goes through memory.
+//!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
 //! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
 //! gradient costs what was used of it, and optimizer steps over all parameters at once
@@ -110,6 +113,7 @@ mod embedding;
 mod gelu;
 mod gru;
 mod import;
+mod inference;
 mod init;
 mod linear;
 mod loss;
@@ -125,7 +129,9 @@ mod row_noise;
 pub use attention::{Attention, attention, self_attention};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
-pub use cpu::{CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers};
+pub use cpu::{
+    Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,
+};
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
 pub use device::rounded;
@@ -134,6 +140,7 @@ pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
+pub use inference::{EncoderParameters, EncoderSettings, encoder_layer, feed_forward};
 pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
 pub use loss::{

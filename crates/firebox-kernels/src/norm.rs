@@ -14,6 +14,7 @@ use crate::cpu::{self, CpuKernels, Moments};
 #[cfg(feature = "cube")]
 use crate::cube::{GpuKernels, NormOps, NormSettings, norm_fits};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::dropout::in_place;
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -114,6 +115,20 @@ fn run(
     (Primitive::from_data(TensorData::new(y, x.shape())), moments)
 }
 
+/// [`run`] where nobody else holds the input.
+fn run_in_place(
+    kernels: CpuKernels,
+    x: Primitive,
+    gamma: &Primitive,
+    beta: Option<&Primitive>,
+    epsilon: f32,
+) -> Primitive {
+    let beta = beta.map(|beta| beta.storage::<f32>());
+    let (count, gamma) = (x.shape().num_elements(), gamma.storage::<f32>());
+    let _span = kernel_span!("layer normalisation", [count], 0, 2 * count, false);
+    in_place(x, |x| cpu::layer_norm_in_place(kernels, x, gamma, beta, epsilon))
+}
+
 fn fused<const D: usize>(
     kernels: CpuKernels,
     x: Tensor<D>,
@@ -126,14 +141,11 @@ fn fused<const D: usize>(
         || beta.as_ref().is_some_and(|beta| beta.is_autodiff());
     if !tracked {
         let beta = beta.map(|beta| flex(beta).to_contiguous());
-        let (y, _) = run(
-            kernels,
-            &flex(x).to_contiguous(),
-            &flex(gamma).to_contiguous(),
-            beta.as_ref(),
-            epsilon,
-        );
-        return Tensor::from_primitive::<Flex>(y);
+        let (x, gamma) = (flex(x), flex(gamma).to_contiguous());
+        return Tensor::from_primitive::<Flex>(match x.is_unique() {
+            true => run_in_place(kernels, x, &gamma, beta.as_ref(), epsilon),
+            false => run(kernels, &x.to_contiguous(), &gamma, beta.as_ref(), epsilon).0,
+        });
     }
     let shifted = beta.is_some();
     let beta = beta.unwrap_or_else(|| gamma.clone().detach().zeros_like());
@@ -280,6 +292,22 @@ mod tests {
         assert!(y[20..40].iter().all(|v| v.is_nan()));
         assert!(y[..20].iter().chain(&y[40..]).all(|v| v.is_finite()));
         assert!(y[40..60].iter().all(|v| *v == 2.0));
+    }
+
+    #[test]
+    fn without_a_gradient_it_is_the_same_where_the_input_is_kept_and_where_it_is_not() {
+        let device = Device::flex();
+        for (rows, width) in [(1, 1), (7, 3), (1300, 40), (3, 5000)] {
+            let data = TensorData::new(noise(7, rows * width, 1.0, 0.2), [rows, width]);
+            let x = Tensor::<2>::from_data(data, &device);
+            let gamma = TensorData::new(noise(8, width, 0.5, 1.0), [width]);
+            let gamma = Tensor::<1>::from_data(gamma, &device);
+            let graph = Tensor::from_inner(x.clone()).require_grad();
+            let tracked = layer_norm(graph, Tensor::from_inner(gamma.clone()), None, 1e-5);
+            let kept = layer_norm(x.clone(), gamma.clone(), None, 1e-5).into_data();
+            assert_eq!(kept, tracked.into_data());
+            assert_eq!(kept, layer_norm(x, gamma, None, 1e-5).into_data());
+        }
     }
 
     #[test]

@@ -157,14 +157,18 @@ impl Bert {
         lengths: Option<&[usize]>,
         dropout: Option<Stream>,
     ) -> Tensor<3> {
+        self.encoder.forward(self.embedded(tokens), lengths, dropout)
+    }
+
+    fn embedded(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [_, time] = tokens.dims();
         let [_, positions, _] = self.position.dims();
         assert!(time <= positions, "texts of {time} tokens for a model with {positions} positions");
-        let x = embedding(&self.embed, tokens, None) + self.position.val().narrow(1, 0, time);
-        self.encoder.forward(x, lengths, dropout)
+        embedding(&self.embed, tokens, None) + self.position.val().narrow(1, 0, time)
     }
 
-    /// A score for each label from the first token, before the logistic function.
+    /// A score for each label from the first token, before the logistic function. Without gradients and
+    /// dropout, the last layer computes of the other tokens what the first one attends to, and no more.
     ///
     /// # Shapes
     /// - tokens, lengths: as for [`Bert::encode`]
@@ -178,9 +182,7 @@ impl Bert {
         lengths: Option<&[usize]>,
         dropout: Option<Stream>,
     ) -> Tensor<2> {
-        let encoded = self.encode(tokens, lengths, dropout);
-        let [batch, _, width] = encoded.dims();
-        let first = encoded.narrow(1, 0, 1).reshape([batch, width]);
+        let first = self.encoder.first(self.embedded(tokens), lengths, dropout);
         linear_in(self.precision, first, &self.head)
     }
 }

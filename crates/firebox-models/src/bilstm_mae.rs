@@ -16,7 +16,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Lstm, LstmConfig, dropout, init_linear, layer_norm, linear_in, normal, recomputed, relu_dropout,
+    Activation, Lstm, LstmConfig, dropout, feed_forward, init_linear, layer_norm, linear_in,
+    normal, recomputed, relu_dropout,
 };
 use serde::{Deserialize, Serialize};
 
@@ -206,10 +207,17 @@ impl BiLstmMae {
         let [batch, time, width] = latent.dims();
         // As rows: the gradient of a weight would otherwise be made for each sample and summed.
         let precision = self.lstm.precision();
-        let rows =
-            linear_in(precision, latent.reshape([batch * time, width]), &self.decoder.hidden);
-        let rows = relu_dropout(rows, self.config.dropout, stream);
-        let rows = linear_in(precision, rows, &self.decoder.output);
+        let rows = latent.reshape([batch * time, width]);
+        let Decoder { hidden, output } = &self.decoder;
+        let at_once = match stream {
+            None => feed_forward(precision, &rows, hidden, Activation::Relu, output),
+            Some(_) => None,
+        };
+        let rows = at_once.unwrap_or_else(|| {
+            let rows = linear_in(precision, rows, hidden);
+            let rows = relu_dropout(rows, self.config.dropout, stream);
+            linear_in(precision, rows, output)
+        });
         let [_, channels] = rows.dims();
         rows.reshape([batch, time, channels])
     }

@@ -10,8 +10,9 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, dropout_add, gelu_dropout, init_linear, layer_norm, linear_in, recomputed,
-    relu_dropout, self_attention, uniform,
+    Attention, EncoderParameters, EncoderSettings, attention, dropout_add, encoder_layer,
+    gelu_dropout, init_linear, layer_norm, linear_in, recomputed, relu_dropout, self_attention,
+    uniform,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,15 @@ pub enum Activation {
     Gelu,
     /// The rectifier.
     Relu,
+}
+
+impl From<Activation> for firebox_kernels::Activation {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::Gelu => Self::Gelu,
+            Activation::Relu => Self::Relu,
+        }
+    }
 }
 
 /// Settings of an [`EncoderLayer`], those of PyTorch's.
@@ -141,6 +151,38 @@ impl SelfAttention {
         let attended = self_attention(qkv, lengths, stream, settings).reshape([rows, width]);
         linear_in(settings.precision, attended, &self.out_proj)
     }
+
+    /// What [`forward`](Self::forward) gives for the first step of each sample, `[batch, width]`.
+    fn first(
+        &self,
+        x: Tensor<2>,
+        [batch, time]: [usize; 2],
+        lengths: Option<&[usize]>,
+        settings: &Attention,
+    ) -> Tensor<2> {
+        let [_, width] = x.dims();
+        let part = |from, width| {
+            let bias = self.in_proj.bias.as_ref();
+            Linear {
+                weight: Param::from_tensor(self.in_proj.weight.val().narrow(1, from, width)),
+                bias: bias.map(|bias| Param::from_tensor(bias.val().narrow(0, from, width))),
+            }
+        };
+        let precision = settings.precision;
+        let queries = linear_in(precision, first_steps(x.clone(), [batch, time]), &part(0, width));
+        let others = linear_in(precision, x, &part(width, 2 * width));
+        let others = others.reshape([batch, time, 2 * width]);
+        let [keys, values] = [0, width].map(|from| others.clone().narrow(2, from, width));
+        let queries = queries.reshape([batch, 1, width]);
+        let attended = attention(queries, keys, values, None, lengths, None, settings);
+        linear_in(precision, attended.reshape([batch, width]), &self.out_proj)
+    }
+}
+
+/// The first row of each sample, `[batch · time, width]` → `[batch, width]`.
+fn first_steps(x: Tensor<2>, [batch, time]: [usize; 2]) -> Tensor<2> {
+    let [_, width] = x.dims();
+    x.reshape([batch, time, width]).narrow(1, 0, 1).reshape([batch, width])
 }
 
 impl EncoderLayer {
@@ -167,6 +209,11 @@ impl EncoderLayer {
         lengths: Option<&[usize]>,
         dropout: Option<Stream>,
     ) -> Tensor<3> {
+        if dropout.is_none()
+            && let Some(y) = self.at_once(&x, lengths)
+        {
+            return y;
+        }
         let [batch, time, width] = x.dims();
         let stream = |index| dropout.map(|stream| stream.substream(index));
         let steps = [batch, time];
@@ -187,6 +234,42 @@ impl EncoderLayer {
         x.reshape([batch, time, width])
     }
 
+    /// What [`forward`](Self::forward) gives in evaluation for the first step of each sample,
+    /// `[batch, width]`: of the other steps nothing is computed but what the first one attends to.
+    fn first(&self, x: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
+        let [batch, time, width] = x.dims();
+        let steps = [batch, time];
+        let x = x.reshape([batch * time, width]);
+        let first = first_steps(x.clone(), steps);
+        let settings = self.attention();
+        if self.config.norm_first {
+            let part = norm(&self.norm1, x);
+            let x = first + self.self_attn.first(part, steps, lengths, &settings);
+            x.clone() + self.feed(norm(&self.norm2, x), None)
+        } else {
+            let part = self.self_attn.first(x, steps, lengths, &settings);
+            let x = norm(&self.norm1, first + part);
+            norm(&self.norm2, x.clone() + self.feed(x, None))
+        }
+    }
+
+    /// The layer as one operation, where there is one.
+    fn at_once(&self, x: &Tensor<3>, lengths: Option<&[usize]>) -> Option<Tensor<3>> {
+        let parameters = EncoderParameters {
+            in_proj: &self.self_attn.in_proj,
+            out_proj: &self.self_attn.out_proj,
+            feed: [&self.linear1, &self.linear2],
+            norms: [&self.norm1, &self.norm2],
+        };
+        let settings = EncoderSettings {
+            attention: Attention { dropout: 0.0, ..self.attention() },
+            activation: self.config.activation.into(),
+            epsilon: EPSILON,
+            norm_first: self.config.norm_first,
+        };
+        encoder_layer(x, lengths, &parameters, &settings)
+    }
+
     /// Attention between its projections, `[rows, width]` to the same.
     fn attend(
         &self,
@@ -195,12 +278,15 @@ impl EncoderLayer {
         lengths: Option<&[usize]>,
         stream: Option<Stream>,
     ) -> Tensor<2> {
-        let settings = Attention {
+        self.self_attn.forward(x, steps, lengths, stream, &self.attention())
+    }
+
+    fn attention(&self) -> Attention {
+        Attention {
             dropout: self.config.dropout,
             precision: self.precision,
             ..Attention::new(self.config.heads)
-        };
-        self.self_attn.forward(x, steps, lengths, stream, &settings)
+        }
     }
 
     /// The feed-forward network, `[rows, width]` to the same.
@@ -257,7 +343,38 @@ impl Layers {
         lengths: Option<&[usize]>,
         dropout: Option<Stream>,
     ) -> Tensor<3> {
-        self.layers.iter().enumerate().fold(x, |x, (index, layer)| {
+        self.run(self.layers.len(), x, lengths, dropout)
+    }
+
+    /// What [`forward`](Self::forward) gives for the first step of each sample, `[batch, width]`.
+    pub(crate) fn first(
+        &self,
+        x: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<2> {
+        let [batch, time, width] = x.dims();
+        match self.layers.split_last() {
+            // In training all steps are computed, so that masks are drawn as they always were.
+            Some((last, before)) if dropout.is_none() && !x.is_autodiff() => {
+                last.first(self.run(before.len(), x, lengths, None), lengths)
+            }
+            _ => {
+                let rows = self.forward(x, lengths, dropout).reshape([batch * time, width]);
+                first_steps(rows, [batch, time])
+            }
+        }
+    }
+
+    /// The first so many layers.
+    fn run(
+        &self,
+        count: usize,
+        x: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        self.layers[..count].iter().enumerate().fold(x, |x, (index, layer)| {
             let dropout = dropout.map(|stream| stream.substream(index as u64));
             if !self.recomputed {
                 return layer.forward(x, lengths, dropout);
@@ -265,5 +382,38 @@ impl Layers {
             let lengths = lengths.map(<[usize]>::to_vec);
             recomputed(layer, x, move |layer, x| layer.forward(x, lengths.as_deref(), dropout))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_kernels::normal;
+
+    use super::*;
+
+    #[test]
+    fn the_first_step_alone_is_what_all_layers_give_for_it() {
+        let device = Device::default();
+        let x = normal::<3>(Stream::new(1, "steps"), [3, 20, 24], 0.0, 1.0, &device);
+        for (norm_first, precision) in [(false, Precision::F32), (true, Precision::Bf16)] {
+            let config = EncoderLayerConfig {
+                width: 24,
+                heads: 3,
+                feedforward: 50,
+                dropout: 0.1,
+                activation: Activation::Gelu,
+                norm_first,
+            };
+            let layers = Layers::init(&config, 2, Stream::new(2, "weights"), &device).unwrap();
+            let layers = layers.in_precision(precision);
+            for lengths in [None, Some(&[20, 1, 7][..])] {
+                let all = layers.forward(x.clone(), lengths, None).narrow(1, 0, 1);
+                let first = layers.first(x.clone(), lengths, None);
+                assert_eq!(first.into_data(), all.reshape([3, 24]).into_data());
+            }
+            let drawn = Some(Stream::new(3, "dropout"));
+            let all = layers.forward(x.clone(), None, drawn).narrow(1, 0, 1).reshape([3, 24]);
+            assert_eq!(layers.first(x.clone(), None, drawn).into_data(), all.into_data());
+        }
     }
 }

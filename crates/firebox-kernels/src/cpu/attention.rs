@@ -24,7 +24,7 @@ use firebox_core::Stream;
 
 use super::{BLOCK, CpuKernels, Shared};
 pub(crate) use backward::{AttentionOutput, GradientLayout, attention_backward};
-pub(crate) use forward::attention;
+pub(crate) use forward::{attention, attention_of};
 use softmax::{Draws, Tile};
 
 /// Queries of a block, at most.

@@ -100,7 +100,7 @@ unsafe fn distribution<S: Simd>(x: S::Vector) -> S::Vector {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn value<S: Simd>(x: S::Vector) -> S::Vector {
+pub(super) unsafe fn value<S: Simd>(x: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
     unsafe { S::mul(x, distribution::<S>(x)) }
 }

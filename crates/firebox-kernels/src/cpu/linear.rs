@@ -30,7 +30,7 @@ impl Linear {
     pub(crate) fn weight_gradient(self, x: &[f32], dy: &[f32]) -> Vec<f32> {
         let Self { products, rows, input, output } = self;
         let (x, dy) = (Matrix::new(x, rows, input), Matrix::new(dy, rows, output));
-        if 4 * output > input {
+        if 4 * output >= input {
             return products.product(x.transposed(), dy, None);
         }
         // The wider operand is better the right one. Turned around, the result is small.

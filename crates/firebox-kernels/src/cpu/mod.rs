@@ -21,6 +21,8 @@ mod compute;
 mod conv;
 mod dropout;
 mod embedding;
+mod encoder;
+mod feed_forward;
 mod forward;
 mod gates;
 mod gelu;
@@ -39,6 +41,8 @@ mod simd;
 mod sweep;
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
@@ -54,6 +58,8 @@ pub use ceilings::CpuCeilings;
 pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use embedding::{clear, gather, scatter};
+pub(crate) use encoder::{EncoderLayer, Norm};
+pub(crate) use feed_forward::feed_forward;
 pub(crate) use forward::{Inputs, Saved, forward};
 pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
@@ -61,10 +67,13 @@ pub(crate) use linear::Linear;
 pub(crate) use loss::{CrossEntropy, Element, Row, cross_entropy, elements, scale};
 pub(crate) use max_pool::MaxPool;
 pub(crate) use noise::{Noise, add_noise};
-pub(crate) use norm::{Gradients as NormGradients, Moments, layer_norm, layer_norm_backward};
+pub(crate) use norm::{
+    Gradients as NormGradients, Moments, layer_norm, layer_norm_backward, layer_norm_in_place,
+};
 pub(crate) use plan::{Plan, Sizes};
 pub use pool::{buffer_bytes, release_buffers};
-pub(crate) use product::Products;
+pub use product::Activation;
+pub(crate) use product::{Products, Weight};
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the
@@ -114,6 +123,26 @@ fn each_task(tasks: usize, numbers: usize, run: impl Fn(usize) + Sync) {
         return (0..tasks).for_each(run);
     }
     (0..tasks).into_par_iter().with_max_len(1).for_each(&run);
+}
+
+/// Cuts `count` things into parts and runs each on one thread, in their order: parts of up to `most`
+/// things, and towards the end smaller ones, of at least `fewest`, so that threads end together. Results
+/// must not depend on the parts.
+fn in_order(count: usize, [fewest, most]: [usize; 2], run: impl Fn(Range<usize>) + Sync) {
+    let threads = rayon::current_num_threads();
+    let (mut parts, mut first) = (vec![], 0);
+    while first < count {
+        let left = count - first;
+        let part = left.div_ceil(2 * threads).min(most).max(fewest).clamp(1, left);
+        parts.push(first..first + part);
+        first += part;
+    }
+    let next = AtomicUsize::new(0);
+    (0..threads.min(parts.len())).into_par_iter().with_max_len(1).for_each(|_| {
+        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            run(part.clone());
+        }
+    });
 }
 
 /// So many zeros, written by all threads: a single one takes 5 ms for 50 MB.

@@ -12,6 +12,9 @@ use super::{CpuKernels, written};
 /// rows first and then over these sums in their order, whatever the number of threads.
 const ROWS: usize = 512;
 
+/// Numbers of rows that stay in the first cache.
+const NEAR: usize = 4096;
+
 /// What the forward pass keeps of each row: its mean and one over its standard deviation.
 pub(crate) type Moments = Vec<[f32; 2]>;
 
@@ -34,6 +37,42 @@ pub(crate) fn layer_norm(
     // SAFETY: every row is written from its first number to its last.
     let (y, ()) = unsafe { written(x.len(), write) };
     (y, moments)
+}
+
+/// [`layer_norm`] in the place of `x`, without moments: there is no gradient of it.
+pub(crate) fn layer_norm_in_place(
+    kernels: CpuKernels,
+    x: &mut [f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    epsilon: f32,
+) {
+    let width = gamma.len();
+    let near = (NEAR / width).max(1) * width;
+    x.par_chunks_mut(ROWS * width).for_each(|x| {
+        let mut before = vec![0.0; near.min(x.len())];
+        for y in x.chunks_mut(near) {
+            let before = &mut before[..y.len()];
+            before.copy_from_slice(y);
+            norm_rows(kernels, before, gamma, beta, epsilon, y);
+        }
+    });
+}
+
+/// [`layer_norm`] of some rows by the calling thread, into `y`.
+pub(super) fn norm_rows(
+    kernels: CpuKernels,
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    epsilon: f32,
+    y: &mut [f32],
+) {
+    assert_eq!(x.len(), y.len(), "a number for each");
+    let mut moments = vec![[0.0; 2]; x.len() / gamma.len()];
+    // SAFETY: the same memory, into which nothing but numbers is written.
+    let y = unsafe { std::slice::from_raw_parts_mut(y.as_mut_ptr().cast(), y.len()) };
+    forward(kernels, x, gamma, beta, epsilon, y, &mut moments);
 }
 
 dispatch!(fn forward = forward_rows(

@@ -2,25 +2,34 @@
 //!
 //! The result is cut into rectangles, each computed by one thread over the whole inner size: chunks
 //! of the right operand are packed into panels of 64 columns that stay in the core's first cache,
-//! and register tiles of several rows walk over them. Every number of the result is summed up in
+//! and register tiles of several rows walk over them. Operands that several rectangles read are
+//! packed before them, by all threads. Every number of the result is summed up in
 //! the same order however the result is cut, so that the number of threads changes no bit.
 //!
 //! The speed is that of the `gemm` crate in f32, and twice that in bf16 where the processor has
 //! instructions for it.
 
+mod ahead;
 mod pack;
 mod part;
+mod tile;
+mod weight;
 
 use rayon::prelude::*;
 
-use self::part::{PANEL, TILE, Task, multiply_part};
-use super::compute::{Bf16, F32};
+pub use self::part::Activation;
+use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
+pub(crate) use self::weight::{Rows, Weight};
+use super::compute::{Bf16, Compute, F32};
 use super::pool::Lent;
 use super::{BLOCK, CpuKernels, Shared};
 
 /// Largest rectangle of the result that a thread computes at once, in rows and columns: with its
 /// operands it fits into a core's second cache.
 const RECTANGLE: [usize; 2] = [384, 256];
+
+/// An operand that so many rectangles read is packed once, before them.
+const SHARED: usize = 3;
 
 /// Products of fewer multiplications run on the calling thread: waking another one costs more.
 const SERIAL: usize = 1 << 17;
@@ -80,7 +89,7 @@ pub(crate) struct Products {
 }
 
 impl Products {
-    /// `start + left · right` in memory of its own, `[left.rows, right.columns]`, with one start of a
+    /// `bias + left · right` in memory of its own, `[left.rows, right.columns]`, with a bias for each
     /// column or none.
     pub(crate) fn product(
         self,
@@ -119,15 +128,45 @@ impl Products {
                 Matrix::strided(transposed.get(), inner, columns, columns)
             }
         };
-        let task = Task { kernels: self.kernels, left, right, bias, out };
+        match self.bf16 {
+            false => self.run_in::<F32>(left, right, bias, out),
+            true => self.run_in::<Bf16>(left, right, bias, out),
+        }
+    }
+
+    fn run_in<C: Compute>(
+        self,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+        bias: Option<&[f32]>,
+        out: &Shared<'_>,
+    ) {
+        let (rows, inner, columns) = (left.rows, left.columns, right.columns);
         let cuts = cuts([rows, columns], inner);
-        let whole = [0..rows, 0..columns];
-        let run = |rectangle| match self.bf16 {
-            false => multiply_part::<F32>(task.kernels, &task, rectangle),
-            true => multiply_part::<Bf16>(task.kernels, &task, rectangle),
+        let strips = left.column_stride != 1;
+        let copied = strips || C::PAIR > 1;
+        let packed_left =
+            (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(self.kernels, left));
+        let packed_right = (cuts[0] >= SHARED).then(|| pack::whole_right::<C>(self.kernels, right));
+        let task = Task {
+            left: match (&packed_left, strips) {
+                (None, _) => Left::Numbers(left),
+                (Some(packed), false) => Left::Rows(packed.get()),
+                (Some(packed), true) => Left::Strips(packed.get()),
+            },
+            right: match &packed_right {
+                None => Right::Numbers(right),
+                Some(packed) => Right::Panels(packed.get()),
+            },
+            rows,
+            inner,
+            columns,
+            bias,
+            addend: None,
+            out: Out::Numbers(out),
         };
         if cuts == [1, 1] {
-            return run(whole);
+            return multiply_part::<C>(self.kernels, &task, [0..rows, 0..columns]);
         }
         let part = |size: usize, unit: usize, index: usize, count: usize| {
             let at = |index: usize| (size.div_ceil(unit) * index / count * unit).min(size);
@@ -136,7 +175,9 @@ impl Products {
         // Neighbours share rows of the left operand, which is usually the larger one.
         (0..cuts[0] * cuts[1]).into_par_iter().with_max_len(1).for_each(|index| {
             let (row, column) = (index / cuts[1], index % cuts[1]);
-            run([part(rows, TILE, row, cuts[0]), part(columns, PANEL, column, cuts[1])]);
+            let rows = part(rows, TILE, row, cuts[0]);
+            let columns = part(columns, PANEL, column, cuts[1]);
+            multiply_part::<C>(self.kernels, &task, [rows, columns]);
         });
     }
 }
@@ -279,6 +320,10 @@ mod tests {
             [200, 300, 260],
             [400, 31, 3],
             [1, 1000, 90],
+            // So many rectangles that one operand or both are packed before them.
+            [1190, 300, 45],
+            [50, 290, 790],
+            [1160, 35, 600],
         ];
         let mut draws = Stream::new(5, "sizes").draws();
         sizes.extend((0..12).map(|_| [0, 1, 2].map(|_| 1 + draws.below(150) as usize)));

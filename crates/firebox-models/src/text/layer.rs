@@ -10,7 +10,8 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, dropout_add, gelu, layer_norm, linear_in, normal, self_attention,
+    Attention, EncoderParameters, EncoderSettings, dropout_add, encoder_layer, gelu, layer_norm,
+    linear_in, normal, self_attention,
 };
 
 use super::attention::{Distances, disentangled_scores, heads, hidden, product, rows, weighted};
@@ -99,6 +100,11 @@ impl TextLayer {
         around: Surroundings<'_>,
         stream: Option<Stream>,
     ) -> Tensor<2> {
+        if stream.is_none()
+            && let Some(y) = self.at_once(config, precision, &x, around)
+        {
+            return y;
+        }
         let draw = |index| stream.map(|stream| stream.substream(index));
         let attended = self.attention.forward(config, precision, x.clone(), around, draw(0));
         let x = dropout_add(x, attended, config.dropout, draw(1));
@@ -110,6 +116,42 @@ impl TextLayer {
         };
         let fed = linear_in(precision, between, &self.linear2);
         norm(&self.output_norm, dropout_add(x, fed, config.dropout, draw(2)), config.epsilon)
+    }
+}
+
+impl TextLayer {
+    /// The layer as one operation, where there is one: with plain attention.
+    fn at_once(
+        &self,
+        config: &TextEncoderConfig,
+        precision: Precision,
+        x: &Tensor<2>,
+        around: Surroundings<'_>,
+    ) -> Option<Tensor<2>> {
+        let plain = match config.attention {
+            TextAttention::Windowed(_) => false,
+            TextAttention::Disentangled(_) => around.distances.is_none(),
+            TextAttention::Full => true,
+        };
+        if !plain {
+            return None;
+        }
+        let parameters = EncoderParameters {
+            in_proj: &self.attention.in_proj,
+            out_proj: &self.attention.out_proj,
+            feed: [&self.linear1, &self.linear2],
+            norms: [&self.attention_norm, &self.output_norm],
+        };
+        let settings = EncoderSettings {
+            attention: Attention { precision, ..Attention::new(config.heads) },
+            activation: config.activation.into(),
+            epsilon: config.epsilon,
+            norm_first: false,
+        };
+        let [rows, width] = x.dims();
+        let samples = x.clone().reshape([around.batch, around.time, width]);
+        let y = encoder_layer(&samples, around.lengths, &parameters, &settings)?;
+        Some(y.reshape([rows, width]))
     }
 }
 

@@ -28,7 +28,11 @@ pub(super) fn operations(workload: Workload, sizes: Sizes, evaluate: bool) -> f6
         }
         Workload::BertBase => {
             // Tokens are looked up, not multiplied.
-            (0, 12 * encoder_layer(length, hidden) + dense(hidden, 9))
+            let last = match evaluate {
+                true => first_of_layer(length, hidden),
+                false => encoder_layer(length, hidden),
+            };
+            (0, 11 * encoder_layer(length, hidden) + last + dense(hidden, 9))
         }
         Workload::Mlp => {
             (dense(length * 4, 128), dense(128, 96) + dense(96, 64) + dense(64, 32) + dense(32, 3))
@@ -72,6 +76,13 @@ fn encoder_layer(length: usize, width: usize) -> usize {
         * (dense(width, 3 * width) + attention + dense(width, width) + 2 * dense(width, 4 * width))
 }
 
+/// Operations of the same layer for its first step alone: keys and values of all steps, and the rest of
+/// one.
+fn first_of_layer(length: usize, width: usize) -> usize {
+    let one = 2 * dense(width, width) + 2 * dense(length, width) + 2 * dense(width, 4 * width);
+    length * dense(width, 2 * width) + one
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,7 +106,11 @@ mod tests {
         check(giga(Workload::LstmMae, 512, false), 3.0 * forward - input);
         // 12 layers of 12 · 768² weights on 128 tokens, and two products of 128 × 128 × 768 each.
         let layer = 128.0 * 2.0 * (12.0 * 768.0 * 768.0 + 2.0 * 128.0 * 768.0);
-        check(giga(Workload::BertBase, 16, true), 16.0 * (12.0 * layer + 13_824.0) / 1e9);
+        check(giga(Workload::BertBase, 16, false), 3.0 * 16.0 * (12.0 * layer + 13_824.0) / 1e9);
+        // In evaluation, the last layer has keys and values of all tokens and the rest of the first.
+        let last =
+            128.0 * 2.0 * 2.0 * 768.0 * 768.0 + 2.0 * (10.0 * 768.0 * 768.0 + 2.0 * 128.0 * 768.0);
+        check(giga(Workload::BertBase, 16, true), 16.0 * (11.0 * layer + last + 13_824.0) / 1e9);
         // 420 · 128 + 128 · 96 + 96 · 64 + 64 · 32 + 32 · 3 weights.
         check(giga(Workload::Mlp, 512, true), 512.0 * 2.0 * 74_336.0 / 1e9);
         // 101 GFLOP were counted for a training step by other means (LOG.md), the input's gradient left out.

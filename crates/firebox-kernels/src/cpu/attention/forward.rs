@@ -4,9 +4,9 @@ use std::f32::consts::LOG2_E;
 
 use rayon::prelude::*;
 
-use super::super::BLOCK;
 use super::super::compute::{Bf16, Compute, F32};
 use super::super::pool::Lent;
+use super::super::{BLOCK, Shared};
 use super::products::{Product, product};
 use super::softmax::{Rows, softmax};
 use super::{
@@ -32,15 +32,30 @@ pub(crate) fn attention(
         || Lent::take(room),
         |buffer, (index, normalisers)| {
             let task = Task::new(index, rules, sizes, lengths, operands);
-            let out = task.target(&shared, place, queries);
-            match rules.bf16 {
-                true => run::<Bf16>(&task, buffer.get_mut(), &out, normalisers),
-                false => run::<F32>(&task, buffer.get_mut(), &out, normalisers),
-            }
+            task.run(buffer.get_mut(), &task.target(&shared, place, queries), normalisers);
         },
     );
     // SAFETY: every task has written all rows of its sample and head, and there is a task for each.
     (unsafe { out.filled(count) }, normalisers)
+}
+
+/// The same by the calling thread alone, into every number of `out`.
+pub(crate) fn attention_of(
+    rules: &AttentionRules,
+    sizes: &AttentionSizes,
+    lengths: &AttentionLengths,
+    operands: &Operands<'_>,
+    out: &mut [f32],
+) {
+    let AttentionSizes { batch, queries, heads, size, .. } = *sizes;
+    assert_eq!(out.len(), batch * queries * heads * size, "{sizes:?}");
+    let place = Place::dense(queries, heads * size);
+    let (shared, mut buffer) = (Shared::new(out), Lent::take(room(sizes)));
+    let mut normalisers = vec![[0.0; 2]; queries];
+    for index in 0..batch * heads {
+        let task = Task::new(index, rules, sizes, lengths, operands);
+        task.run(buffer.get_mut(), &task.target(&shared, place, queries), &mut normalisers);
+    }
 }
 
 /// Numbers of memory that a task needs.
@@ -48,6 +63,15 @@ fn room(sizes: &AttentionSizes) -> usize {
     let padded = sizes.size.next_multiple_of(BLOCK);
     let keys = sizes.keys.max(QUERIES) + 1;
     (3 * keys + 2 * QUERIES) * padded + KEYS_FORWARD * QUERIES + 8 * BLOCK
+}
+
+impl Task<'_> {
+    fn run(&self, buffer: &mut [f32], out: &Target<'_>, normalisers: &mut [[f32; 2]]) {
+        match self.rules.bf16 {
+            true => run::<Bf16>(self, buffer, out, normalisers),
+            false => run::<F32>(self, buffer, out, normalisers),
+        }
+    }
 }
 
 fn run<C: Compute>(

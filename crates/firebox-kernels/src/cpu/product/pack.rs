@@ -1,14 +1,25 @@
 //! Operands of a product in the order in which register tiles read them.
+//!
+//! With pairs, a word holds a number and the one a block further on, in groups of two blocks: vectors
+//! of numbers become vectors of words wherever a part of the inner size begins. Whole operands are
+//! packed chunk by chunk, so that what a tile reads lies side by side.
+
+use std::ops::Range;
 
 use super::Matrix;
-use super::part::ZEROS;
-use crate::cpu::BLOCK;
+use super::part::{CHUNK, ZEROS};
 use crate::cpu::compute::Compute;
+use crate::cpu::kernels::dispatch;
+use crate::cpu::pool::Lent;
 use crate::cpu::simd::{Simd, pair};
+use crate::cpu::{BLOCK, CpuKernels, Shared, each_task};
 
 /// Rows of a transposed left operand that are packed side by side: whole vectors, whole register
 /// tiles, and an odd number of cache lines, which spreads the lines over all sets of the cache.
 pub(super) const STRIP: usize = 48;
+
+/// Rows of a left operand that a thread packs at once.
+const ROWS: usize = 64;
 
 /// How many blocks wide the next panel is: four, two or one.
 pub(super) fn panel_blocks(columns_left: usize) -> usize {
@@ -19,61 +30,227 @@ pub(super) fn panel_blocks(columns_left: usize) -> usize {
     }
 }
 
-/// Packs rows of the right operand into panels, `[panel, word, blocks of the panel, 16]`; columns
-/// beyond the last are zero.
-///
+/// Words of so many numbers, of which the first begins a group.
+#[inline(always)]
+pub(super) fn words<C: Compute>(count: usize) -> usize {
+    let group = C::PAIR * BLOCK;
+    count / group * BLOCK + (count % group).min(BLOCK)
+}
+
+/// The first number of a word; the second is a block further on.
+#[inline(always)]
+fn number<C: Compute>(word: usize) -> usize {
+    word / BLOCK * C::PAIR * BLOCK + word % BLOCK
+}
+
+/// Parts of the inner size that are multiplied one after the other.
+pub(super) fn chunks<C: Compute>(inner: usize) -> impl Iterator<Item = Range<usize>> {
+    let chunk = CHUNK * C::PAIR;
+    (0..inner).step_by(chunk).map(move |first| first..inner.min(first + chunk))
+}
+
+/// Some words of a chunk of the inner size, for all rows or columns of an operand in this range.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) inner: Range<usize>,
+    pub(super) words: Range<usize>,
+    pub(super) across: Range<usize>,
+}
+
+impl Part {
+    /// All words of a chunk.
+    pub(super) fn of<C: Compute>(inner: Range<usize>, across: Range<usize>) -> Self {
+        Self { words: 0..words::<C>(inner.len()), inner, across }
+    }
+
+    /// All parts of an operand of so many rows or columns, a group of words each.
+    fn all<C: Compute>(inner: usize, across: usize) -> Vec<Self> {
+        let groups = |inner: Range<usize>| {
+            let all = words::<C>(inner.len());
+            (0..all).step_by(BLOCK).map(move |first| Self {
+                inner: inner.clone(),
+                words: first..all.min(first + BLOCK),
+                across: 0..across,
+            })
+        };
+        chunks::<C>(inner).flat_map(groups).collect()
+    }
+}
+
+/// Room for an operand of which each row or column is so long, and `across` are packed.
+fn room<C: Compute>(inner: usize, across: usize) -> Lent {
+    Lent::take(words::<C>(inner) * across)
+}
+
+/// The whole right operand, `[chunk, panel, word, blocks of the panel, 16]`, written by all threads.
+/// Columns beyond the last, up to a whole block, are zero.
+pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) -> Lent {
+    let across = right.columns.next_multiple_of(BLOCK);
+    let mut lent = room::<C>(right.rows, across);
+    let to = Shared::new(lent.get_mut());
+    let parts = Part::all::<C>(right.rows, right.columns);
+    each_task(parts.len(), right.rows * right.columns, |index| {
+        let at = words::<C>(parts[index].inner.start) * across;
+        right_part::<C>(kernels, right, &parts[index], &to, at);
+    });
+    lent
+}
+
+/// The whole left operand, written by all threads: `[chunk, row, word]`, or `[chunk, strip, word, 48]`
+/// of a transposed one, with rows beyond the last that are zero.
+pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> Lent {
+    let strips = left.column_stride != 1;
+    let across = if strips { left.rows.next_multiple_of(STRIP) } else { left.rows };
+    let mut lent = room::<C>(left.columns, across);
+    let to = Shared::new(lent.get_mut());
+    let numbers = left.rows * left.columns;
+    if strips {
+        let parts = Part::all::<C>(left.columns, left.rows);
+        each_task(parts.len(), numbers, |index| {
+            let at = words::<C>(parts[index].inner.start) * across;
+            strips_part::<C>(kernels, left, &parts[index], &to, at);
+        });
+    } else {
+        each_task(left.rows.div_ceil(ROWS), numbers, |index| {
+            let rows = index * ROWS..left.rows.min((index + 1) * ROWS);
+            for inner in chunks::<C>(left.columns) {
+                let at = words::<C>(inner.start) * across + rows.start * words::<C>(inner.len());
+                rows_part::<C>(kernels, left, &Part::of::<C>(inner, rows.clone()), &to, at);
+            }
+        });
+    }
+    lent
+}
+
+/// [`whole_left`] of rows by the calling thread alone, into the front of `packed`.
+pub(super) fn rows<C: Compute>(kernels: CpuKernels, left: Matrix<'_>, packed: &mut [f32]) {
+    assert_eq!(left.column_stride, 1, "rows");
+    let to = Shared::new(packed);
+    for inner in chunks::<C>(left.columns) {
+        let at = words::<C>(inner.start) * left.rows;
+        rows_part::<C>(kernels, left, &Part::of::<C>(inner, 0..left.rows), &to, at);
+    }
+}
+
+dispatch!(
+    /// Packs rows of the right operand into panels, from `at` on. Nobody else writes to them.
+    fn right_part<C: Compute> = pack_right(right: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
+);
+
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
 pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
     right: Matrix<'_>,
-    inner: std::ops::Range<usize>,
-    columns: &std::ops::Range<usize>,
-    packed: &mut [f32],
+    part: &Part,
+    to: &Shared<'_>,
+    at: usize,
 ) {
-    let words = C::words(inner.len());
-    let mut column = columns.start;
-    while column < columns.end {
-        let width = panel_blocks(columns.end - column) * BLOCK;
-        let valid = width.min(columns.end - column);
-        let panel = &mut packed[(column - columns.start) * words..][..width * words];
-        for (word, to) in panel.chunks_exact_mut(width).enumerate() {
+    let Part { inner, words: some, across: columns } = part;
+    let words = words::<C>(inner.len());
+    for word in some.clone() {
+        let first = number::<C>(word);
+        let mut column = columns.start;
+        while column < columns.end {
+            let width = panel_blocks(columns.end - column) * BLOCK;
+            let valid = width.min(columns.end - column);
             let row = |index: usize| {
                 &right.values[(inner.start + index) * right.row_stride + column..][..valid]
             };
-            let second = word + words < inner.len();
-            let high = if second { row(word + words) } else { &ZEROS[..valid] };
-            // SAFETY: the caller's promise is the same.
-            unsafe { pack_pair::<S, C>(row(word), high, to) };
+            let second = first + BLOCK < inner.len();
+            let high = if second { row(first + BLOCK) } else { &ZEROS[..valid] };
+            let at = at + (column - columns.start) * words + word * width;
+            // SAFETY: the caller's promise is the same, and a word of a panel is written once.
+            unsafe { pack_pair::<S, C>(row(first), high, to.part(at, width)) };
+            column += valid;
         }
-        column += valid;
     }
 }
 
-/// Packs columns of a transposed left operand, `[strip, word, 48]`; rows beyond the last are zero.
-///
+dispatch!(
+    /// Packs columns of a transposed left operand into strips, from `at` on. Nobody else writes to them.
+    fn strips_part<C: Compute> = pack_strips(left: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
+);
+
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
 pub(super) unsafe fn pack_strips<S: Simd, C: Compute>(
     left: Matrix<'_>,
-    rows: &std::ops::Range<usize>,
-    inner: std::ops::Range<usize>,
-    packed: &mut [f32],
+    part: &Part,
+    to: &Shared<'_>,
+    at: usize,
 ) {
-    let words = C::words(inner.len());
-    for first in rows.clone().step_by(STRIP) {
-        let width = STRIP.min(rows.end - first);
-        let strip = &mut packed[(first - rows.start) * words..][..STRIP * words];
-        for (word, to) in strip.chunks_exact_mut(STRIP).enumerate() {
+    let Part { inner, words: some, across: rows } = part;
+    let words = words::<C>(inner.len());
+    for word in some.clone() {
+        let number = number::<C>(word);
+        for first in rows.clone().step_by(STRIP) {
+            let width = STRIP.min(rows.end - first);
             let row = |index: usize| {
                 &left.values[(inner.start + index) * left.column_stride + first..][..width]
             };
-            let second = word + words < inner.len();
-            let high = if second { row(word + words) } else { &ZEROS[..width] };
-            // SAFETY: the caller's promise is the same.
-            unsafe { pack_pair::<S, C>(row(word), high, to) };
+            let second = number + BLOCK < inner.len();
+            let high = if second { row(number + BLOCK) } else { &ZEROS[..width] };
+            let at = at + (first - rows.start) * words + word * STRIP;
+            // SAFETY: the caller's promise is the same, and a word of a strip is written once.
+            unsafe { pack_pair::<S, C>(row(number), high, to.part(at, STRIP)) };
         }
+    }
+}
+
+dispatch!(
+    /// Packs rows of the left operand, each behind the one before it, from `at` on. Nobody else writes
+    /// to them.
+    fn rows_part<C: Compute> = pack_left(left: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn pack_left<S: Simd, C: Compute>(
+    left: Matrix<'_>,
+    part: &Part,
+    to: &Shared<'_>,
+    at: usize,
+) {
+    let Part { inner, words, across: rows } = part;
+    for row in rows.clone() {
+        let from = &left.values[row * left.row_stride + inner.start..][..inner.len()];
+        // SAFETY: the caller's promise is the same, and a row is written once.
+        unsafe {
+            let to = to.part(at + (row - rows.start) * words.len(), words.len());
+            pack_row::<S, C>(from, to);
+        }
+    }
+}
+
+/// Packs a row, or a part of one that begins with a group.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
+    if C::PAIR == 1 {
+        to.copy_from_slice(row);
+        return;
+    }
+    let (groups, rest) = row.as_chunks::<{ 2 * BLOCK }>();
+    let (blocks, rest_words) = to.split_at_mut(groups.len() * BLOCK);
+    for (group, block) in groups.iter().zip(blocks.as_chunks_mut::<BLOCK>().0) {
+        let mut at = 0;
+        while at < BLOCK {
+            // SAFETY: a block is a whole number of vectors.
+            unsafe {
+                let low = S::load(group.as_ptr().add(at));
+                let high = S::load(group.as_ptr().add(BLOCK + at));
+                S::store(block.as_mut_ptr().add(at), S::pair(low, high));
+            }
+            at += S::LANES;
+        }
+    }
+    for (at, word) in rest_words.iter_mut().enumerate() {
+        *word = pair(rest[at], rest.get(BLOCK + at).copied().unwrap_or(0.0));
     }
 }
 

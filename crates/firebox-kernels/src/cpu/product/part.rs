@@ -1,16 +1,20 @@
 //! One rectangle of a product, computed by one thread.
 
+use std::ops::Range;
+
 use super::Matrix;
-use super::pack::{STRIP, pack_right, pack_strips, panel_blocks};
-use crate::cpu::block::{accumulate, for_row_tiles};
+use super::ahead;
+use super::pack::{Part, STRIP, chunks, pack_left, pack_right, pack_strips, panel_blocks, words};
+use super::tile::Tile;
+use crate::cpu::block::for_row_tiles;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
 use crate::cpu::pool::Lent;
 use crate::cpu::simd::Simd;
-use crate::cpu::{BLOCK, CpuKernels, Shared};
+use crate::cpu::{BLOCK, Shared};
 
-/// Words of the inner size that are packed at once: a panel of so many rows fits into 32 KiB.
-const CHUNK: usize = 128;
+/// Words of the inner size that are multiplied at once: a panel of so many rows fits into 32 KiB.
+pub(super) const CHUNK: usize = 128;
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 4 * BLOCK;
@@ -24,17 +28,57 @@ pub(super) static ZEROS: [f32; PANEL] = [0.0; PANEL];
 /// A product, of which rectangles are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
-    pub(super) kernels: CpuKernels,
-    pub(super) left: Matrix<'a>,
-    /// Row-major.
-    pub(super) right: Matrix<'a>,
+    pub(super) left: Left<'a>,
+    pub(super) right: Right<'a>,
+    pub(super) rows: usize,
+    pub(super) inner: usize,
+    pub(super) columns: usize,
     pub(super) bias: Option<&'a [f32]>,
-    /// `[left.rows, right.columns]`; a rectangle is written by one thread.
-    pub(super) out: &'a Shared<'a>,
+    /// `[rows, columns]`, added to complete sums if the result is one of numbers.
+    pub(super) addend: Option<&'a [f32]>,
+    pub(super) out: Out<'a>,
+}
+
+/// Where a task finds its left operand.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a> {
+    /// As it came: it is packed by who computes a rectangle, or read where it is.
+    Numbers(Matrix<'a>),
+    /// Packed, `[chunk, row, word]`.
+    Rows(&'a [f32]),
+    /// Packed, `[chunk, strip, word, 48]`.
+    Strips(&'a [f32]),
+}
+
+/// Where a task finds its right operand.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a> {
+    /// As it came, row-major: it is packed by who computes a rectangle.
+    Numbers(Matrix<'a>),
+    /// Packed, `[chunk, panel, word, column]`.
+    Panels(&'a [f32]),
+}
+
+/// Where the result goes. A rectangle is written by one thread.
+#[derive(Clone, Copy)]
+pub(super) enum Out<'a> {
+    /// `[rows, columns]`
+    Numbers(&'a Shared<'a>),
+    /// After an activation, packed as the left operand of another product, `[chunk, row, word]`.
+    Words(&'a Shared<'a>, Activation),
+}
+
+/// What stands between two linear layers of [`feed_forward`](crate::feed_forward).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// As [`gelu()`](crate::gelu()) computes it.
+    Gelu,
+    /// The rectifier.
+    Relu,
 }
 
 /// Rows and columns of a part of the result.
-pub(super) type Rectangle = [std::ops::Range<usize>; 2];
+pub(super) type Rectangle = [Range<usize>; 2];
 
 dispatch!(
     /// Computes a rectangle of the result.
@@ -49,67 +93,55 @@ dispatch!(
     reason = "the lint does not see comments in the argument of a macro"
 )]
 unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle) {
-    let inner = task.left.columns;
-    let chunk = CHUNK * C::PAIR;
-    let longest = C::words(inner.min(chunk));
-    let mut panels = Lent::take(longest * columns.len().next_multiple_of(PANEL));
-    // Row-major operands of f32 are read where they are.
-    let strips = task.left.column_stride != 1;
-    let copies = strips || C::PAIR > 1;
-    let room = if copies { rows.len().next_multiple_of(STRIP) } else { 0 };
-    let mut operands = Lent::take(longest * room);
-    let mut first = 0;
-    loop {
-        let count = (inner - first).min(chunk);
-        let words = C::words(count);
-        let packed = panels.get_mut();
+    let longest = words::<C>(task.inner.min(CHUNK * C::PAIR));
+    let mut room = Room::new::<C>(task, &rows, &columns, longest);
+    let sums = room.sums.get_mut().as_mut_ptr();
+    for inner in chunks::<C>(task.inner) {
+        let words = words::<C>(inner.len());
         // SAFETY: the features are those that the caller vouches for.
-        unsafe { pack_right::<S, C>(task.right, first..first + count, &columns, packed) };
-        let to = operands.get_mut();
-        match (strips, copies) {
-            // SAFETY: as above.
-            (true, _) => unsafe {
-                pack_strips::<S, C>(task.left, &rows, first..first + count, to);
-            },
-            (false, true) => {
-                for (row, to) in rows.clone().zip(to.chunks_exact_mut(words)) {
-                    let from = &task.left.values[row * task.left.row_stride + first..][..count];
-                    // SAFETY: as above.
-                    unsafe { C::pack::<S>(from, to) };
-                }
-            }
-            _ => (),
-        }
-        let last = first + count == inner;
-        let mut ahead = Ahead::new(task, &rows, &columns, first + count);
+        let (panels, left) = unsafe {
+            (
+                panels::<S, C>(task, &inner, &columns, &mut room.panels),
+                Operand::new::<S, C>(task, &inner, &rows, &mut room.operands),
+            )
+        };
+        let [begins, ends] = [inner.start == 0, inner.end == task.inner];
+        let mut next_rows = ahead::Rows::new(task, &rows, &columns, inner.end);
         let mut column = columns.start;
         while column < columns.end {
             let blocks = panel_blocks(columns.end - column);
-            let panel = &panels.get()[(column - columns.start) * words..][..blocks * BLOCK * words];
+            let (panel, behind) =
+                panels[(column - columns.start) * words..].split_at(blocks * BLOCK * words);
             let width = (blocks * BLOCK).min(columns.end - column);
+            let mut next_panel = ahead::Panel::new(
+                match column + width < columns.end {
+                    true => &behind[..panel.len().min(behind.len())],
+                    false => next_chunk::<C>(task, inner.end, columns.start, panel.len()),
+                },
+                rows.len(),
+            );
             for_row_tiles!(S, rows.len(), row, M => {
                 // SAFETY: as above.
-                unsafe { ahead.prefetch::<S>(M * blocks) };
+                unsafe {
+                    next_rows.prefetch::<S>(M * blocks);
+                    next_panel.prefetch::<S>(M);
+                }
                 let mut a = [std::ptr::null(); M];
                 for (m, a) in a.iter_mut().enumerate() {
-                    *a = match (strips, copies) {
-                        (true, _) => {
-                            let row = row + m;
-                            operands.get()[row / STRIP * STRIP * words + row % STRIP..].as_ptr()
-                        }
-                        (false, true) => operands.get()[(row + m) * words..].as_ptr(),
-                        (false, false) => task.left.at(rows.start + row + m, first),
-                    };
+                    *a = left.row(rows.start + row + m, words);
                 }
                 let tile = Tile {
                     a,
-                    step: if strips { STRIP } else { 1 },
+                    step: left.step,
                     panel,
                     words,
                     row: rows.start + row,
                     column,
                     width,
-                    begins: first == 0,
+                    begins,
+                    ends,
+                    sums: sums.wrapping_add(row * columns.len() + column - columns.start),
+                    sums_row: columns.len(),
                 };
                 // SAFETY: the operands were packed for these sizes, or lie in the left matrix.
                 unsafe {
@@ -122,143 +154,145 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
             });
             column += width;
         }
-        first += count;
-        if last {
-            break;
-        }
     }
 }
 
-/// Rows of both operands that the next chunk of a product with a transposed operand is packed from:
-/// they are brought nearer while this one is computed, because each is a short run of numbers far
-/// from the last, which no processor foresees.
-struct Ahead<'a> {
-    task: &'a Task<'a>,
-    /// First column of the rectangle in either operand's rows, and how many there are.
-    left: [usize; 2],
-    right: [usize; 2],
-    rows: std::ops::Range<usize>,
-    /// Share of a row that a block of a tile's row is worth, and what is left of it.
-    share: f32,
-    due: f32,
+/// Memory of a rectangle.
+struct Room {
+    /// The right operand of a chunk, if it is packed here.
+    panels: Lent,
+    /// The left operand of a chunk, if it is packed here.
+    operands: Lent,
+    /// Sums that are not yet complete, `[rows, columns]`, where the result is not one of numbers.
+    sums: Lent,
 }
 
-impl<'a> Ahead<'a> {
-    fn new(
-        task: &'a Task<'a>,
-        rows: &std::ops::Range<usize>,
-        columns: &std::ops::Range<usize>,
-        next: usize,
+impl Room {
+    fn new<C: Compute>(
+        task: &Task<'_>,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        longest: usize,
     ) -> Self {
-        let end = if task.left.column_stride == 1 { next } else { task.left.columns };
-        let next = next..end.min(next + 2 * CHUNK);
-        let blocks = rows.len() * columns.len().div_ceil(BLOCK);
-        Self {
-            task,
-            left: [rows.start, rows.len()],
-            right: [columns.start, columns.len()],
-            share: next.len() as f32 / blocks.max(1) as f32,
-            rows: next,
-            due: 0.0,
+        let panels = match task.right {
+            Right::Numbers(_) => longest * columns.len().next_multiple_of(PANEL),
+            Right::Panels(_) => 0,
+        };
+        let operands = match task.left {
+            Left::Numbers(left) if left.column_stride != 1 || C::PAIR > 1 => {
+                longest * rows.len().next_multiple_of(STRIP)
+            }
+            _ => 0,
+        };
+        let sums = match task.out {
+            Out::Words(..) => rows.len() * columns.len(),
+            Out::Numbers(_) => 0,
+        };
+        let [panels, operands, sums] = [panels, operands, sums].map(Lent::take);
+        Self { panels, operands, sums }
+    }
+}
+
+/// The panels of these columns for a chunk of the inner size.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn panels<'a, S: Simd, C: Compute>(
+    task: &'a Task<'_>,
+    inner: &Range<usize>,
+    columns: &Range<usize>,
+    room: &'a mut Lent,
+) -> &'a [f32] {
+    match task.right {
+        Right::Panels(packed) => &packed[panel_start::<C>(task, inner.clone(), columns.start)..],
+        Right::Numbers(right) => {
+            let part = Part::of::<C>(inner.clone(), columns.clone());
+            // SAFETY: the caller's promise is the same.
+            unsafe { pack_right::<S, C>(right, &part, &Shared::new(room.get_mut()), 0) };
+            room.get()
         }
     }
+}
 
+/// Where the panel of a column begins in a right operand that is packed as a whole.
+fn panel_start<C: Compute>(task: &Task<'_>, inner: Range<usize>, column: usize) -> usize {
+    let before = words::<C>(inner.start) * task.columns.next_multiple_of(BLOCK);
+    before + column * words::<C>(inner.len())
+}
+
+/// The first `count` words that are read of the panels of the chunk that begins with `first`, if there
+/// is one and it is packed.
+fn next_chunk<'a, C: Compute>(
+    task: &Task<'a>,
+    first: usize,
+    column: usize,
+    count: usize,
+) -> &'a [f32] {
+    match task.right {
+        Right::Panels(packed) if first < task.inner => {
+            let inner = first..task.inner.min(first + CHUNK * C::PAIR);
+            let packed = &packed[panel_start::<C>(task, inner, column)..];
+            &packed[..count.min(packed.len())]
+        }
+        _ => &[],
+    }
+}
+
+/// The left operand's words for a chunk of the inner size.
+struct Operand<'a> {
+    values: &'a [f32],
+    /// The first row that is there.
+    first: usize,
+    /// From one row to the next, where they are no strips.
+    stride: Option<usize>,
+    /// From one word of a row to the next.
+    step: usize,
+}
+
+impl<'a> Operand<'a> {
     /// # Safety
     /// That of [`Simd`].
     #[inline(always)]
-    unsafe fn prefetch<S: Simd>(&mut self, blocks: usize) {
-        self.due += self.share * blocks as f32;
-        while self.due >= 1.0 && !self.rows.is_empty() {
-            let row = self.rows.start;
-            let left = self.task.left.at(self.left[0], row);
-            let right = self.task.right.at(row, self.right[0]);
-            for (at, count) in [(left, self.left[1]), (right, self.right[1])] {
-                for line in (0..count).step_by(BLOCK) {
-                    // SAFETY: the caller's promise is the same.
-                    unsafe { S::prefetch(at.wrapping_add(line)) };
-                }
+    unsafe fn new<S: Simd, C: Compute>(
+        task: &'a Task<'_>,
+        inner: &Range<usize>,
+        rows: &Range<usize>,
+        room: &'a mut Lent,
+    ) -> Self {
+        let (before, words) = (words::<C>(inner.start), words::<C>(inner.len()));
+        let (values, first, stride) = match task.left {
+            Left::Rows(packed) => (&packed[before * task.rows..], 0, Some(words)),
+            Left::Strips(packed) => {
+                (&packed[before * task.rows.next_multiple_of(STRIP)..], 0, None)
             }
-            self.rows.start += 1;
-            self.due -= 1.0;
-        }
-    }
-}
-
-/// A register tile of the result and one chunk of its operands.
-struct Tile<'a, const M: usize> {
-    /// Rows of the left operand.
-    a: [*const f32; M],
-    /// Numbers from one word of a row to the next.
-    step: usize,
-    /// Columns of the right operand, packed.
-    panel: &'a [f32],
-    words: usize,
-    row: usize,
-    column: usize,
-    /// Columns that exist.
-    width: usize,
-    /// Whether this is the first chunk.
-    begins: bool,
-}
-
-impl<const M: usize> Tile<'_, M> {
-    /// # Safety
-    /// That of [`Simd`]; the operands are valid for `words`, with `step` numbers between two words
-    /// of `a` and `N` blocks in the panel; the tile lies in the rectangle of this thread.
-    #[inline(always)]
-    unsafe fn run<S: Simd, C: Compute, const N: usize>(&self, task: &Task<'_>) {
-        let (columns, width) = (task.right.columns, self.width);
-        let at = self.row * columns + self.column;
-        let out = task.out.pointer(at, (M - 1) * columns + width);
-        let whole = width == N * BLOCK;
-        // Where columns do not exist, the tile is computed beside the result.
-        let mut edge = std::mem::MaybeUninit::<[f32; TILE * PANEL]>::uninit();
-        let (mut to, mut to_row) = (out, columns);
-        let start: (*const f32, usize) = match (self.begins, task.bias) {
-            (true, None) => (ZEROS.as_ptr(), 0),
-            (true, Some(bias)) => (bias[self.column..][..width].as_ptr(), 0),
-            (false, _) => (out, columns),
+            Left::Numbers(left) if left.column_stride == 1 && C::PAIR == 1 => {
+                (&left.values[inner.start..], 0, Some(left.row_stride))
+            }
+            Left::Numbers(left) => {
+                let part = Part::of::<C>(inner.clone(), rows.clone());
+                let strips = left.column_stride != 1;
+                let to = Shared::new(room.get_mut());
+                // SAFETY: the caller's promise is the same.
+                unsafe {
+                    match strips {
+                        true => pack_strips::<S, C>(left, &part, &to, 0),
+                        false => pack_left::<S, C>(left, &part, &to, 0),
+                    }
+                }
+                (room.get(), rows.start, (!strips).then_some(words))
+            }
         };
-        let (mut start, mut start_row) = start;
-        if !whole {
-            let edge = edge.write([0.0; TILE * PANEL]).as_mut_ptr();
-            for row in 0..M {
-                // SAFETY: both places have `width` numbers in each of `M` rows.
-                unsafe {
-                    let from = start.add(row * start_row);
-                    std::ptr::copy_nonoverlapping(from, edge.add(row * PANEL), width);
-                }
-            }
-            (start, start_row, to, to_row) = (edge, PANEL, edge, PANEL);
-        }
-        let mut lane = 0;
-        while lane < BLOCK {
-            // SAFETY: both places have `M` rows of `N` blocks, and so have the operands.
-            unsafe {
-                let mut acc = [[S::splat(0.0); N]; M];
-                for (m, row) in acc.iter_mut().enumerate() {
-                    for (n, value) in row.iter_mut().enumerate() {
-                        *value = S::load(start.add(m * start_row + n * BLOCK + lane));
-                    }
-                }
-                let panel = self.panel.as_ptr().add(lane);
-                accumulate::<S, C, M, N>(&mut acc, self.a, self.step, panel, self.words);
-                for (m, row) in acc.into_iter().enumerate() {
-                    for (n, value) in row.into_iter().enumerate() {
-                        S::store(to.add(m * to_row + n * BLOCK + lane), value);
-                    }
-                }
-            }
-            lane += S::LANES;
-        }
-        if !whole {
-            for row in 0..M {
-                // SAFETY: as above.
-                unsafe {
-                    let from = to.add(row * PANEL);
-                    std::ptr::copy_nonoverlapping(from, out.add(row * columns), width);
-                }
-            }
+        Self { values, first, stride, step: if stride.is_none() { STRIP } else { 1 } }
+    }
+
+    /// Where a row begins.
+    #[inline(always)]
+    fn row(&self, row: usize, words: usize) -> *const f32 {
+        let row = row - self.first;
+        match self.stride {
+            Some(stride) => self.values[row * stride..][..words].as_ptr(),
+            None => self.values[row / STRIP * STRIP * words..][row % STRIP..].as_ptr(),
         }
     }
 }

@@ -1,0 +1,104 @@
+//! What a product reads next is brought nearer while it computes: rows that are packed later, which
+//! are short runs of numbers far from each other, and panels, which come from beyond the second cache.
+
+use std::ops::Range;
+
+use super::Matrix;
+use super::part::{CHUNK, Left, Right, Task};
+use crate::cpu::BLOCK;
+use crate::cpu::simd::Simd;
+
+/// A share of some lines or rows that each block of a tile's rows is worth.
+struct Due {
+    left: Range<usize>,
+    share: f32,
+    due: f32,
+}
+
+impl Due {
+    /// All of them over so many blocks of a tile's row.
+    fn new(all: Range<usize>, blocks: usize) -> Self {
+        Self { share: all.len() as f32 / blocks.max(1) as f32, left: all, due: 0.0 }
+    }
+
+    /// Those that are due after so many more blocks.
+    #[inline(always)]
+    fn after(&mut self, blocks: usize) -> Range<usize> {
+        self.due += self.share * blocks as f32;
+        let count = (self.due as usize).min(self.left.len());
+        self.due -= count as f32;
+        let first = self.left.start;
+        self.left.start += count;
+        first..first + count
+    }
+}
+
+/// Rows of both operands that the next chunk of a product with a transposed operand is packed from.
+pub(super) struct Rows<'a> {
+    /// An operand, its first column within the rectangle and how many there are.
+    operands: [Option<(Matrix<'a>, Range<usize>)>; 2],
+    due: Due,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn new(
+        task: &Task<'a>,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        next: usize,
+    ) -> Self {
+        let left = match task.left {
+            Left::Numbers(left) if left.column_stride != 1 => {
+                Some((left.transposed(), rows.clone()))
+            }
+            _ => None,
+        };
+        let right = match (task.left, task.right) {
+            (Left::Numbers(left), Right::Numbers(_)) if left.column_stride == 1 => None,
+            (_, Right::Numbers(right)) => Some((right, columns.clone())),
+            _ => None,
+        };
+        let none = left.is_none() && right.is_none();
+        let end = if none { next } else { task.inner.min(next + 2 * CHUNK) };
+        let blocks = rows.len() * columns.len().div_ceil(BLOCK);
+        Self { operands: [left, right], due: Due::new(next..end, blocks) }
+    }
+
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn prefetch<S: Simd>(&mut self, blocks: usize) {
+        for row in self.due.after(blocks) {
+            for (matrix, columns) in self.operands.iter().flatten() {
+                let at = matrix.at(row, columns.start);
+                for line in (0..columns.len()).step_by(BLOCK) {
+                    // SAFETY: the caller's promise is the same; the address need not be valid.
+                    unsafe { S::prefetch(at.wrapping_add(line)) };
+                }
+            }
+        }
+    }
+}
+
+/// The panel that is read after this one.
+pub(super) struct Panel {
+    at: *const f32,
+    due: Due,
+}
+
+impl Panel {
+    /// `next` is multiplied after so many rows.
+    pub(super) fn new(next: &[f32], rows: usize) -> Self {
+        Self { at: next.as_ptr(), due: Due::new(0..next.len().div_ceil(BLOCK), rows) }
+    }
+
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn prefetch<S: Simd>(&mut self, rows: usize) {
+        for line in self.due.after(rows) {
+            // SAFETY: the caller's promise is the same; the address need not be valid.
+            unsafe { S::prefetch(self.at.wrapping_add(line * BLOCK)) };
+        }
+    }
+}

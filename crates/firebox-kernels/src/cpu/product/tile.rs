@@ -1,0 +1,182 @@
+//! A register tile: some rows by a panel's columns of a product, over one chunk of its inner size.
+
+use super::pack::words;
+use super::part::{Activation, CHUNK, Out, PANEL, TILE, Task, ZEROS};
+use crate::cpu::block::accumulate;
+use crate::cpu::compute::Compute;
+use crate::cpu::simd::Simd;
+use crate::cpu::{BLOCK, Shared, gelu};
+
+/// A register tile of the result and one chunk of its operands.
+pub(super) struct Tile<'a, const M: usize> {
+    /// Rows of the left operand.
+    pub(super) a: [*const f32; M],
+    /// Numbers from one word of a row to the next.
+    pub(super) step: usize,
+    /// Columns of the right operand, packed.
+    pub(super) panel: &'a [f32],
+    pub(super) words: usize,
+    pub(super) row: usize,
+    pub(super) column: usize,
+    /// Columns that exist.
+    pub(super) width: usize,
+    /// Whether this is the first chunk, and the last.
+    pub(super) begins: bool,
+    pub(super) ends: bool,
+    /// Where the sums of words are, and the distance of their rows.
+    pub(super) sums: *mut f32,
+    pub(super) sums_row: usize,
+}
+
+impl<const M: usize> Tile<'_, M> {
+    /// # Safety
+    /// That of [`Simd`]; the operands are valid for `words`, with `step` numbers between two words
+    /// of `a` and `N` blocks in the panel; the tile lies in the rectangle of this thread, and its sums
+    /// are valid if the result is one of words.
+    #[inline(always)]
+    pub(super) unsafe fn run<S: Simd, C: Compute, const N: usize>(&self, task: &Task<'_>) {
+        let (columns, width) = (task.columns, self.width);
+        let whole = width == N * BLOCK;
+        // Where columns do not exist, or numbers become words, the tile is computed beside the result.
+        let mut edge = std::mem::MaybeUninit::<[f32; TILE * PANEL]>::uninit();
+        let beside = edge.as_mut_ptr().cast::<f32>();
+        let (kept, kept_row) = match task.out {
+            Out::Numbers(out) => {
+                let at = self.row * columns + self.column;
+                (out.pointer(at, (M - 1) * columns + width), columns)
+            }
+            Out::Words(..) => (self.sums, self.sums_row),
+        };
+        let words = matches!(task.out, Out::Words(..)) && self.ends;
+        let (to, to_row) = if whole && !words { (kept, kept_row) } else { (beside, PANEL) };
+        let addend = match (self.ends, task.addend) {
+            (true, Some(addend)) => Some(&addend[self.row * columns + self.column..]),
+            _ => None,
+        };
+        let (mut start, mut start_row): (*const f32, usize) = match (self.begins, task.bias) {
+            (true, None) => (ZEROS.as_ptr(), 0),
+            (true, Some(bias)) => (bias[self.column..][..width].as_ptr(), 0),
+            (false, _) => (kept, kept_row),
+        };
+        if !whole {
+            // SAFETY: the memory of the tile.
+            unsafe { beside.write_bytes(0, TILE * PANEL) };
+            for row in 0..M {
+                // SAFETY: both places have `width` numbers in each of `M` rows.
+                unsafe {
+                    let from = start.add(row * start_row);
+                    std::ptr::copy_nonoverlapping(from, beside.add(row * PANEL), width);
+                }
+            }
+            (start, start_row) = (beside, PANEL);
+        }
+        // Added by vectors where there are whole ones, and with the copy from beside otherwise.
+        let by_vector =
+            addend.filter(|_| whole).map(|addend| addend[..(M - 1) * columns + width].as_ptr());
+        let mut lane = 0;
+        while lane < BLOCK {
+            // SAFETY: both places have `M` rows of `N` blocks, and so have the operands.
+            unsafe {
+                let mut acc = [[S::splat(0.0); N]; M];
+                for (m, row) in acc.iter_mut().enumerate() {
+                    for (n, value) in row.iter_mut().enumerate() {
+                        *value = S::load(start.add(m * start_row + n * BLOCK + lane));
+                    }
+                }
+                let panel = self.panel.as_ptr().add(lane);
+                accumulate::<S, C, M, N>(&mut acc, self.a, self.step, panel, self.words);
+                if let Some(addend) = by_vector {
+                    for (m, row) in acc.iter_mut().enumerate() {
+                        for (n, value) in row.iter_mut().enumerate() {
+                            let addend = addend.add(m * columns + n * BLOCK + lane);
+                            *value = S::add(*value, S::load(addend));
+                        }
+                    }
+                }
+                for (m, row) in acc.into_iter().enumerate() {
+                    for (n, value) in row.into_iter().enumerate() {
+                        S::store(to.add(m * to_row + n * BLOCK + lane), value);
+                    }
+                }
+            }
+            lane += S::LANES;
+        }
+        if let (true, Out::Words(out, activation)) = (words, task.out) {
+            // SAFETY: the tile was stored beside the result, and the rectangle is this thread's.
+            unsafe { self.pack::<S, C, N>(beside, task, out, activation) };
+        } else if !whole {
+            for row in 0..M {
+                // SAFETY: as above.
+                unsafe {
+                    let from = std::slice::from_raw_parts_mut(beside.add(row * PANEL), width);
+                    if let Some(addend) = addend {
+                        let addend = &addend[row * columns..][..width];
+                        from.iter_mut().zip(addend).for_each(|(sum, addend)| *sum += addend);
+                    }
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), kept.add(row * kept_row), width);
+                }
+            }
+        }
+    }
+
+    /// Puts a complete tile where another product reads it.
+    ///
+    /// # Safety
+    /// That of [`Simd`]; `tile` holds `M` rows of `N` blocks, a panel apart.
+    #[inline(always)]
+    unsafe fn pack<S: Simd, C: Compute, const N: usize>(
+        &self,
+        tile: *mut f32,
+        task: &Task<'_>,
+        out: &Shared<'_>,
+        activation: Activation,
+    ) {
+        let chunk = self.column / (CHUNK * C::PAIR) * CHUNK * C::PAIR;
+        let of_a_row = words::<C>((task.columns - chunk).min(CHUNK * C::PAIR));
+        let first = words::<C>(chunk) * task.rows + words::<C>(self.column - chunk);
+        let count = words::<C>(self.width);
+        for row in 0..M {
+            let to = out.pointer(first + (self.row + row) * of_a_row, count);
+            // SAFETY: vectors end within the row's blocks, of which there are `N`, and the row of words
+            // within the result, or beside it where it is not made of whole blocks.
+            unsafe {
+                let from = tile.add(row * PANEL);
+                let whole = count == N.div_ceil(C::PAIR) * BLOCK;
+                let words = if whole { to } else { from };
+                for block in (0..N).step_by(C::PAIR) {
+                    for lane in (0..BLOCK).step_by(S::LANES) {
+                        let at = from.add(block * BLOCK + lane);
+                        let mut word = activation.apply::<S>(S::load(at));
+                        if C::PAIR == 2 {
+                            let mut high = S::splat(0.0);
+                            if block + 1 < N {
+                                high = activation.apply::<S>(S::load(at.add(BLOCK)));
+                            }
+                            word = S::pair(word, high);
+                        }
+                        // Words are never ahead of the numbers that they are made of.
+                        S::store(words.add(block / C::PAIR * BLOCK + lane), word);
+                    }
+                }
+                if !whole {
+                    std::ptr::copy_nonoverlapping(from, to, count);
+                }
+            }
+        }
+    }
+}
+
+impl Activation {
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, x: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            match self {
+                Self::Gelu => gelu::value::<S>(x),
+                Self::Relu => S::clamp(x, 0.0, f32::INFINITY),
+            }
+        }
+    }
+}

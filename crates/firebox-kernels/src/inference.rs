@@ -1,0 +1,244 @@
+//! Layers as one operation each where no gradient is wanted: what is between their products stays in
+//! the caches of the core that made it. Results are those of the operations one by one, to the bit.
+//!
+//! Only Burn's CPU backend has them. Where they do not run (other devices and types, gradients, a
+//! batch that would leave threads without work) they return `None`, and the caller composes the layer
+//! as it does in training.
+
+use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn::nn::{LayerNorm, Linear};
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::Precision;
+
+use crate::attention::{self, Attention};
+use crate::cpu::{self, Activation, CpuKernels, MOST_POSITIONS, Norm, Products, Weight};
+use crate::device::{flex, is_flex};
+use crate::profile::kernel_span;
+
+type Primitive = FloatTensor<Flex>;
+
+/// The parameters of a layer of a Transformer's encoder.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderParameters<'a> {
+    /// Queries, keys and values side by side, `[width, 3 · width]`.
+    pub in_proj: &'a Linear,
+    /// What follows attention, `[width, width]`.
+    pub out_proj: &'a Linear,
+    /// The feed-forward network, `[width, between]` and `[between, width]`.
+    pub feed: [&'a Linear; 2],
+    /// Of attention and of the feed-forward network, `[width]`.
+    pub norms: [&'a LayerNorm; 2],
+}
+
+/// How an encoder layer computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EncoderSettings {
+    /// Its attention, without dropout; its precision is that of all products.
+    pub attention: Attention,
+    /// What stands between the linear layers of the feed-forward network.
+    pub activation: Activation,
+    /// What layer normalisation adds to the variance.
+    pub epsilon: f64,
+    /// Whether it stands before each part, not after its residual sum.
+    pub norm_first: bool,
+}
+
+/// `second(activation(first(x)))`, without gradients; see the [module](self) for where it is `None`.
+///
+/// # Shapes
+/// - x: `[rows, input]`
+/// - the result: `[rows, output]`
+///
+/// # Panics
+/// If a shape does not fit; the message holds the shapes.
+pub fn feed_forward(
+    precision: Precision,
+    x: &Tensor<2>,
+    first: &Linear,
+    activation: Activation,
+    second: &Linear,
+) -> Option<Tensor<2>> {
+    let layers = [first, second].map(Dense::new);
+    let [rows, input] = x.dims();
+    let products = products(precision, x, &layers)?;
+    check("the input of a feed-forward network", [rows, input], &layers);
+    let [[_, between], [_, output]] = layers.each_ref().map(Dense::sizes);
+    let _span = kernel_span!(
+        "feed-forward network",
+        [rows, input, between, output],
+        2 * rows * between * (input + output),
+        rows * (input + output) + between * (input + output),
+        products.bf16
+    );
+    let x = flex(x.clone()).to_contiguous();
+    let layers = layers.map(Dense::values);
+    let [first, second] = layers.each_ref().map(|layer| layer.packed(products));
+    let y = cpu::feed_forward(&first, activation, &second, x.storage::<f32>());
+    let y = Primitive::from_data(TensorData::new(y, [rows, output]));
+    Some(Tensor::from_primitive::<Flex>(y))
+}
+
+/// A layer of a Transformer's encoder, without gradients and dropout; see the [module](self) for where
+/// it is `None`. Steps after a sample's length are not attended to; what the layer gives for them
+/// means nothing.
+///
+/// # Shapes
+/// - x and the result: `[batch, time, width]`
+/// - lengths: valid steps of each sample, `[batch]`, all if `None`
+///
+/// # Panics
+/// If a shape does not fit; the message holds the shapes.
+pub fn encoder_layer(
+    x: &Tensor<3>,
+    lengths: Option<&[usize]>,
+    parameters: &EncoderParameters<'_>,
+    settings: &EncoderSettings,
+) -> Option<Tensor<3>> {
+    let [batch, time, width] = x.dims();
+    let EncoderParameters { in_proj, out_proj, feed: [first, second], norms } = *parameters;
+    let layers = [in_proj, out_proj, first, second].map(Dense::new);
+    let attention = &settings.attention;
+    let products = products(attention.precision, x, &layers)?;
+    let [Some(norm1), Some(norm2)] = norms.map(Values::of) else { return None };
+    let threads = rayon::current_num_threads();
+    if time >= MOST_POSITIONS || !(batch.is_multiple_of(threads) || batch >= 4 * threads) {
+        return None;
+    }
+    let sizes = attention::sizes(attention, [batch, time, time], width);
+    attention::check_lengths("sequence", batch, lengths);
+    check("the input of an encoder layer", [batch * time, width], &layers[..1]);
+    check("the output of attention", [batch * time, width], &layers[1..2]);
+    check("the input of a feed-forward network", [batch * time, width], &layers[2..]);
+    for (what, found, allowed) in [
+        ("the projection before attention", layers[0].sizes()[1], 3 * width),
+        ("the projection after attention", layers[1].sizes()[1], width),
+        ("the feed-forward network", layers[3].sizes()[1], width),
+        ("layer normalisation", norm1.sizes[0], width),
+        ("layer normalisation", norm2.sizes[0], width),
+    ] {
+        assert_eq!(
+            found, allowed,
+            "{what} gives {found} numbers a step where {allowed} are needed"
+        );
+    }
+    let [_, between] = layers[2].sizes();
+    let (rows, weights) = (batch * time, width * (4 * width + 2 * between));
+    let _span = kernel_span!(
+        "encoder layer",
+        [batch, time, width, between],
+        2 * rows * weights + 4 * rows * time * width,
+        2 * rows * width + weights,
+        products.bf16
+    );
+    let x = flex(x.clone()).to_contiguous();
+    let layers = layers.map(Dense::values);
+    let [in_proj, out_proj, first, second] = layers.each_ref().map(|layer| layer.packed(products));
+    let layer = cpu::EncoderLayer {
+        rules: attention::rules(products.kernels, &sizes, attention, None),
+        sizes,
+        in_proj,
+        out_proj,
+        feed: [first, second],
+        activation: settings.activation,
+        norms: [&norm1, &norm2].map(|norm| norm.norm(settings.epsilon)),
+        norm_first: settings.norm_first,
+    };
+    let y = layer.forward(x.storage::<f32>(), lengths);
+    let y = Primitive::from_data(TensorData::new(y, [batch, time, width]));
+    Some(Tensor::from_primitive::<Flex>(y))
+}
+
+/// How products of these tensors are computed, if they are ours to compute and none has a gradient.
+fn products<const D: usize>(
+    precision: Precision,
+    x: &Tensor<D>,
+    layers: &[Dense],
+) -> Option<Products> {
+    let bf16 = match precision {
+        Precision::F32 | Precision::Tf32 => false,
+        Precision::Bf16 => true,
+        Precision::F16 => return None,
+    };
+    let fits = plain(x) && layers.iter().all(Dense::on_cpu);
+    CpuKernels::fused().filter(|_| fits).map(|kernels| Products { kernels, bf16 })
+}
+
+/// Checks that layers follow one another.
+#[track_caller]
+fn check(what: &str, [rows, width]: [usize; 2], layers: &[Dense]) {
+    layers.iter().map(Dense::sizes).fold(width, |width, [input, output]| {
+        assert_eq!(
+            width,
+            input,
+            "{what} is {:?} ([rows, width]), but a weight is {:?} ([input, output])",
+            [rows, width],
+            [input, output]
+        );
+        output
+    });
+}
+
+/// Parameters of a linear layer.
+struct Dense {
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+}
+
+impl Dense {
+    fn new(layer: &Linear) -> Self {
+        Self { weight: layer.weight.val(), bias: layer.bias.as_ref().map(|bias| bias.val()) }
+    }
+
+    fn sizes(&self) -> [usize; 2] {
+        self.weight.dims()
+    }
+
+    fn on_cpu(&self) -> bool {
+        plain(&self.weight) && self.bias.as_ref().is_none_or(plain)
+    }
+
+    /// Its numbers, if they are [on the CPU](Self::on_cpu).
+    fn values(self) -> Values<2> {
+        let sizes = self.sizes();
+        let bias = self.bias.map(|bias| flex(bias).to_contiguous());
+        Values { first: flex(self.weight).to_contiguous(), second: bias, sizes }
+    }
+}
+
+/// Numbers of parameters: a weight and a bias, or a scale and a shift.
+struct Values<const D: usize> {
+    first: Primitive,
+    second: Option<Primitive>,
+    sizes: [usize; D],
+}
+
+impl Values<2> {
+    fn packed(&self, products: Products) -> Weight<'_> {
+        let bias = self.second.as_ref().map(|bias| bias.storage::<f32>());
+        products.weight(self.first.storage::<f32>(), bias, self.sizes)
+    }
+}
+
+impl Values<1> {
+    /// Those of a layer normalisation, if they are in f32 on the CPU without a gradient.
+    fn of(norm: &LayerNorm) -> Option<Self> {
+        let (gamma, beta) = (norm.gamma.val(), norm.beta.as_ref().map(|beta| beta.val()));
+        let fits = plain(&gamma) && beta.as_ref().is_none_or(plain);
+        fits.then(|| Self {
+            sizes: gamma.dims(),
+            first: flex(gamma).to_contiguous(),
+            second: beta.map(|beta| flex(beta).to_contiguous()),
+        })
+    }
+
+    fn norm(&self, epsilon: f64) -> Norm<'_> {
+        let beta = self.second.as_ref().map(|beta| beta.storage::<f32>());
+        Norm { gamma: self.first.storage::<f32>(), beta, epsilon: epsilon as f32 }
+    }
+}
+
+/// Whether the kernels take a tensor, and no gradient is wanted of it.
+fn plain<const D: usize>(tensor: &Tensor<D>) -> bool {
+    is_flex(tensor) && !tensor.is_autodiff() && tensor.shape().num_elements() > 0
+}
