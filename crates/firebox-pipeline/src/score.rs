@@ -49,10 +49,13 @@ impl WantedScores {
     pub(crate) const NONE: Self = Self { scores: vec![], each_epoch: false };
 }
 
+/// The values of a model's scores, or why it has none.
+type Values = Result<Vec<f64>, PipelineError>;
+
 /// How models of a training are scored: the value of each score that is wanted, in that order.
 pub(crate) struct Judge<'a, M> {
     pub(crate) wanted: &'a WantedScores,
-    pub(crate) of: Box<dyn Fn(&M) -> Result<Vec<f64>, PipelineError> + Sync + 'a>,
+    pub(crate) of: Box<dyn Fn(&M) -> Values + Sync + 'a>,
 }
 
 /// An objective whose models are scored after each validation.

@@ -115,7 +115,8 @@ pub(crate) fn work(
     Ok(well)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::sync::Mutex;
 

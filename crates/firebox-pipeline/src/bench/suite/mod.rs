@@ -210,7 +210,8 @@ fn now() -> String {
     OffsetDateTime::now_utc().format(format).unwrap_or_default()
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
