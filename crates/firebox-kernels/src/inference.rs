@@ -44,7 +44,9 @@ pub struct EncoderSettings {
     pub norm_first: bool,
 }
 
-/// `second(activation(first(x)))`, without gradients; see the [module](self) for where it is `None`.
+/// `second(activation(first(x)))` in one operation, without gradients. It is `None`, for the caller to
+/// compose it, on other devices than Burn's CPU backend, in f16, where a gradient is wanted, and if
+/// there is nothing to compute.
 ///
 /// # Shapes
 /// - x: `[rows, input]`
@@ -79,9 +81,10 @@ pub fn feed_forward(
     Some(Tensor::from_primitive::<Flex>(y))
 }
 
-/// A layer of a Transformer's encoder, without gradients and dropout; see the [module](self) for where
-/// it is `None`. Steps after a sample's length are not attended to; what the layer gives for them
-/// means nothing.
+/// A layer of a Transformer's encoder in one operation, without gradients and dropout. It is `None`
+/// where [`feed_forward`] is, and for a batch whose samples would leave threads without work: results
+/// are those of the operations one by one, to the bit, so it does not matter which are used. Steps
+/// after a sample's length are not attended to; what the layer gives for them means nothing.
 ///
 /// # Shapes
 /// - x and the result: `[batch, time, width]`

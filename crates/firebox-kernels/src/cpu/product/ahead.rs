@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::Matrix;
 use super::part::{CHUNK, Left, Right, Task};
 use crate::cpu::BLOCK;
+use crate::cpu::compute::Compute;
 use crate::cpu::simd::Simd;
 
 /// A share of some lines or rows that each block of a tile's rows is worth.
@@ -75,6 +76,48 @@ impl<'a> Rows<'a> {
                     // SAFETY: the caller's promise is the same; the address need not be valid.
                     unsafe { S::prefetch(at.wrapping_add(line)) };
                 }
+            }
+        }
+    }
+}
+
+/// Rows of the left operand that are packed next: of the next chunk, or of the next rows after the last.
+pub(super) struct Packed<'a> {
+    left: Option<Matrix<'a>>,
+    columns: Range<usize>,
+    due: Due,
+}
+
+impl<'a> Packed<'a> {
+    pub(super) fn new<C: Compute>(
+        task: &Task<'a>,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        next: usize,
+    ) -> Self {
+        let left = match task.left {
+            Left::Numbers(left) if left.column_stride == 1 && C::PAIR > 1 => Some(left),
+            _ => None,
+        };
+        let (rows, first) = match next < task.inner {
+            true => (rows.clone(), next),
+            false => (rows.end..task.rows.min(rows.end + rows.len()), 0),
+        };
+        let end = task.inner.min(first + CHUNK * C::PAIR);
+        let rows = if left.is_some() { rows } else { 0..0 };
+        let blocks = rows.len() * columns.len().div_ceil(BLOCK);
+        Self { left, columns: first..end, due: Due::new(rows, blocks) }
+    }
+
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn prefetch<S: Simd>(&mut self, blocks: usize) {
+        let Some(left) = self.left else { return };
+        for row in self.due.after(blocks) {
+            for column in self.columns.clone().step_by(BLOCK) {
+                // SAFETY: the caller's promise is the same; the address need not be valid.
+                unsafe { S::prefetch(left.at(row, column)) };
             }
         }
     }

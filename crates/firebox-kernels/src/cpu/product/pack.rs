@@ -148,20 +148,19 @@ pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
 ) {
     let Part { inner, words: some, across: columns } = part;
     let words = words::<C>(inner.len());
-    for word in some.clone() {
-        let first = number::<C>(word);
+    // A chunk lies in the cache, and is written panel by panel; rows from afar are read as they lie.
+    let height = if some.len() == words { words } else { 1 };
+    for word in some.clone().step_by(height.max(1)) {
         let mut column = columns.start;
         while column < columns.end {
             let width = panel_blocks(columns.end - column) * BLOCK;
             let valid = width.min(columns.end - column);
-            let row = |index: usize| {
-                &right.values[(inner.start + index) * right.row_stride + column..][..valid]
-            };
-            let second = first + BLOCK < inner.len();
-            let high = if second { row(first + BLOCK) } else { &ZEROS[..valid] };
             let at = at + (column - columns.start) * words + word * width;
             // SAFETY: the caller's promise is the same, and a word of a panel is written once.
-            unsafe { pack_pair::<S, C>(row(first), high, to.part(at, width)) };
+            unsafe {
+                let to = to.part(at, height * width);
+                pack_block::<S, C>(right, inner, word, column..column + valid, width, to);
+            }
             column += valid;
         }
     }
@@ -183,19 +182,44 @@ pub(super) unsafe fn pack_strips<S: Simd, C: Compute>(
 ) {
     let Part { inner, words: some, across: rows } = part;
     let words = words::<C>(inner.len());
-    for word in some.clone() {
-        let number = number::<C>(word);
+    // As in `pack_right`.
+    let height = if some.len() == words { words } else { 1 };
+    for word in some.clone().step_by(height.max(1)) {
         for first in rows.clone().step_by(STRIP) {
-            let width = STRIP.min(rows.end - first);
-            let row = |index: usize| {
-                &left.values[(inner.start + index) * left.column_stride + first..][..width]
-            };
-            let second = number + BLOCK < inner.len();
-            let high = if second { row(number + BLOCK) } else { &ZEROS[..width] };
+            let valid = first..rows.end.min(first + STRIP);
             let at = at + (first - rows.start) * words + word * STRIP;
             // SAFETY: the caller's promise is the same, and a word of a strip is written once.
-            unsafe { pack_pair::<S, C>(row(number), high, to.part(at, STRIP)) };
+            unsafe {
+                let to = to.part(at, height * STRIP);
+                pack_block::<S, C>(left.transposed(), inner, word, valid, STRIP, to);
+            }
         }
+    }
+}
+
+/// Packs some columns of a row-major matrix, `[word, width]`, from a word on.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pack_block<S: Simd, C: Compute>(
+    matrix: Matrix<'_>,
+    inner: &Range<usize>,
+    first: usize,
+    columns: Range<usize>,
+    width: usize,
+    to: &mut [f32],
+) {
+    let zeros = &ZEROS[..columns.len()];
+    for (word, to) in to.chunks_exact_mut(width).enumerate() {
+        let row = |index: usize| {
+            let at = (inner.start + index) * matrix.row_stride + columns.start;
+            &matrix.values[at..][..columns.len()]
+        };
+        let low = number::<C>(first + word);
+        let high = if low + BLOCK < inner.len() { row(low + BLOCK) } else { zeros };
+        // SAFETY: the caller's promise is the same.
+        unsafe { pack_pair::<S, C>(row(low), high, to) };
     }
 }
 

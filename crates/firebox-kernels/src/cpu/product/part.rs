@@ -107,6 +107,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
         };
         let [begins, ends] = [inner.start == 0, inner.end == task.inner];
         let mut next_rows = ahead::Rows::new(task, &rows, &columns, inner.end);
+        let mut next_left = ahead::Packed::new::<C>(task, &rows, &columns, inner.end);
         let mut column = columns.start;
         while column < columns.end {
             let blocks = panel_blocks(columns.end - column);
@@ -124,6 +125,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                 // SAFETY: as above.
                 unsafe {
                     next_rows.prefetch::<S>(M * blocks);
+                    next_left.prefetch::<S>(M * blocks);
                     next_panel.prefetch::<S>(M);
                 }
                 let mut a = [std::ptr::null(); M];
@@ -157,14 +159,15 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
     }
 }
 
-/// Memory of a rectangle.
+/// Memory of a rectangle, given back in the order in which the next one finds its own again: the pool
+/// looks at the newest first, and panels fit where operands do.
 struct Room {
-    /// The right operand of a chunk, if it is packed here.
-    panels: Lent,
-    /// The left operand of a chunk, if it is packed here.
-    operands: Lent,
     /// Sums that are not yet complete, `[rows, columns]`, where the result is not one of numbers.
     sums: Lent,
+    /// The left operand of a chunk, if it is packed here.
+    operands: Lent,
+    /// The right operand of a chunk, if it is packed here.
+    panels: Lent,
 }
 
 impl Room {
@@ -189,7 +192,7 @@ impl Room {
             Out::Numbers(_) => 0,
         };
         let [panels, operands, sums] = [panels, operands, sums].map(Lent::take);
-        Self { panels, operands, sums }
+        Self { sums, operands, panels }
     }
 }
 
