@@ -92,6 +92,8 @@ impl RedisBackend {
             if !is_passing(&error) {
                 return Err(self.failed(&error, start));
             }
+            // It is back, and reads what it had stored.
+            self.gone &= !is_loading(&error);
             if start.elapsed() + pause > self.patience() {
                 self.gone = true;
                 return Err(self.failed(&error, start));
@@ -243,6 +245,11 @@ fn is_passing(error: &RedisError) -> bool {
         || error.is_timeout()
 }
 
+/// Whether the server answers, but not yet what it is asked.
+fn is_loading(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::BusyLoading)
+}
+
 /// An address without its user and password. What follows the host may hold an `@` of its own.
 pub(super) fn hidden(url: &str) -> String {
     let Some((kind @ "redis", rest)) = url.split_once("://") else { return url.to_owned() };
@@ -253,7 +260,36 @@ pub(super) fn hidden(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::hidden;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers every command of two connections as a server does that has just begun, and knows of no key
+    /// after that.
+    fn loading(listener: &TcpListener) {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (mut stream, mut text) = (stream.unwrap(), [0; 4096]);
+            let answer = if number < 2 { "-LOADING it reads its data\r\n" } else { "$-1\r\n" };
+            while let Ok(count @ 1..) = stream.read(&mut text) {
+                let commands = text[..count].iter().filter(|byte| **byte == b'*').count();
+                let _ = stream.write_all(answer.repeat(commands).as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_back_and_reads_its_data_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || loading(&listener));
+        let mut backend = RedisBackend::open(&url, Duration::from_secs(30)).unwrap();
+        // It had stayed away for as long as it is waited for.
+        backend.gone = true;
+        let found = backend.ask(|c| redis::cmd("GET").arg("a").query::<Option<u64>>(c));
+        assert_eq!(found.unwrap(), None);
+        assert!(!backend.gone);
+    }
 
     #[test]
     fn an_address_is_shown_without_its_password_and_with_its_prefix() {
