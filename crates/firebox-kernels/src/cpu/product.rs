@@ -149,6 +149,7 @@ impl Products {
             (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(self.kernels, left));
         let packed_right = (cuts[0] >= SHARED).then(|| pack::whole_right::<C>(self.kernels, right));
         let task = Task {
+            kernels: self.kernels,
             left: match (&packed_left, strips) {
                 (None, _) => Left::Numbers(left),
                 (Some(packed), false) => Left::Rows(packed.get()),

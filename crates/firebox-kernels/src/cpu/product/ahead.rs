@@ -9,28 +9,28 @@ use crate::cpu::BLOCK;
 use crate::cpu::compute::Compute;
 use crate::cpu::simd::Simd;
 
-/// A share of some lines or rows that each block of a tile's rows is worth.
+/// Lines or rows, of which each block or row of a tile is worth a share.
 struct Due {
     left: Range<usize>,
-    share: f32,
-    due: f32,
+    /// In units of 2^-16.
+    share: usize,
+    due: usize,
 }
 
 impl Due {
-    /// All of them over so many blocks of a tile's row.
+    /// All of them over so many blocks or rows.
     fn new(all: Range<usize>, blocks: usize) -> Self {
-        Self { share: all.len() as f32 / blocks.max(1) as f32, left: all, due: 0.0 }
+        Self { share: (all.len() << 16) / blocks.max(1), left: all, due: 0 }
     }
 
-    /// Those that are due after so many more blocks.
+    /// Those that are due after so many more blocks or rows.
     #[inline(always)]
     fn after(&mut self, blocks: usize) -> Range<usize> {
-        self.due += self.share * blocks as f32;
-        let count = (self.due as usize).min(self.left.len());
-        self.due -= count as f32;
+        self.due += self.share * blocks;
         let first = self.left.start;
-        self.left.start += count;
-        first..first + count
+        self.left.start = self.left.end.min(first + (self.due >> 16));
+        self.due &= 0xffff;
+        first..self.left.start
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub(super) fn new(
+    pub(super) fn new<C: Compute>(
         task: &Task<'a>,
         rows: &Range<usize>,
         columns: &Range<usize>,
@@ -60,7 +60,7 @@ impl<'a> Rows<'a> {
             _ => None,
         };
         let none = left.is_none() && right.is_none();
-        let end = if none { next } else { task.inner.min(next + 2 * CHUNK) };
+        let end = if none { next } else { task.inner.min(next + CHUNK * C::PAIR) };
         let blocks = rows.len() * columns.len().div_ceil(BLOCK);
         Self { operands: [left, right], due: Due::new(next..end, blocks) }
     }

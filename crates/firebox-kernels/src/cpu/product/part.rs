@@ -11,7 +11,7 @@ use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
 use crate::cpu::pool::Lent;
 use crate::cpu::simd::Simd;
-use crate::cpu::{BLOCK, Shared};
+use crate::cpu::{BLOCK, CpuKernels, Shared};
 
 /// Words of the inner size that are multiplied at once: a panel of so many rows fits into 32 KiB.
 pub(super) const CHUNK: usize = 128;
@@ -28,6 +28,7 @@ pub(super) static ZEROS: [f32; PANEL] = [0.0; PANEL];
 /// A product, of which rectangles are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
+    pub(super) kernels: CpuKernels,
     pub(super) left: Left<'a>,
     pub(super) right: Right<'a>,
     pub(super) rows: usize,
@@ -106,7 +107,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
             )
         };
         let [begins, ends] = [inner.start == 0, inner.end == task.inner];
-        let mut next_rows = ahead::Rows::new(task, &rows, &columns, inner.end);
+        let mut next_rows = ahead::Rows::new::<C>(task, &rows, &columns, inner.end);
         let mut next_left = ahead::Packed::new::<C>(task, &rows, &columns, inner.end);
         let mut column = columns.start;
         while column < columns.end {
@@ -128,12 +129,8 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     next_left.prefetch::<S>(M * blocks);
                     next_panel.prefetch::<S>(M);
                 }
-                let mut a = [std::ptr::null(); M];
-                for (m, a) in a.iter_mut().enumerate() {
-                    *a = left.row(rows.start + row + m, words);
-                }
                 let tile = Tile {
-                    a,
+                    a: left.rows::<M>(rows.start + row, words),
                     step: left.step,
                     panel,
                     words,
@@ -289,13 +286,22 @@ impl<'a> Operand<'a> {
         Self { values, first, stride, step: if stride.is_none() { STRIP } else { 1 } }
     }
 
-    /// Where a row begins.
+    /// Where rows begin.
     #[inline(always)]
-    fn row(&self, row: usize, words: usize) -> *const f32 {
+    fn rows<const M: usize>(&self, row: usize, words: usize) -> [*const f32; M] {
         let row = row - self.first;
-        match self.stride {
-            Some(stride) => self.values[row * stride..][..words].as_ptr(),
-            None => self.values[row / STRIP * STRIP * words..][row % STRIP..].as_ptr(),
+        let mut rows = [std::ptr::null(); M];
+        if let Some(stride) = self.stride {
+            let first = self.values[row * stride..][..(M - 1) * stride + words].as_ptr();
+            for (m, row) in rows.iter_mut().enumerate() {
+                *row = first.wrapping_add(m * stride);
+            }
+            return rows;
         }
+        for (m, to) in rows.iter_mut().enumerate() {
+            let row = row + m;
+            *to = self.values[row / STRIP * STRIP * words..][row % STRIP..].as_ptr();
+        }
+        rows
     }
 }

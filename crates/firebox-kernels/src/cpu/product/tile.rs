@@ -4,6 +4,7 @@ use super::pack::words;
 use super::part::{Activation, CHUNK, Out, PANEL, TILE, Task, ZEROS};
 use crate::cpu::block::accumulate;
 use crate::cpu::compute::Compute;
+use crate::cpu::kernels::dispatch;
 use crate::cpu::simd::Simd;
 use crate::cpu::{BLOCK, Shared, gelu};
 
@@ -58,9 +59,11 @@ impl<const M: usize> Tile<'_, M> {
             (true, Some(bias)) => (bias[self.column..][..width].as_ptr(), 0),
             (false, _) => (kept, kept_row),
         };
-        if !whole {
+        if !whole || words {
             // SAFETY: the memory of the tile.
             unsafe { beside.write_bytes(0, TILE * PANEL) };
+        }
+        if !whole {
             for row in 0..M {
                 // SAFETY: both places have `width` numbers in each of `M` rows.
                 unsafe {
@@ -102,8 +105,9 @@ impl<const M: usize> Tile<'_, M> {
             lane += S::LANES;
         }
         if let (true, Out::Words(out, activation)) = (words, task.out) {
-            // SAFETY: the tile was stored beside the result, and the rectangle is this thread's.
-            unsafe { self.pack::<S, C, N>(beside, task, out, activation) };
+            // SAFETY: it is the tile's memory, and holds numbers.
+            let tile = unsafe { &mut *beside.cast() };
+            pack_tile::<C>(task.kernels, tile, Place::new::<C, M>(self, task, activation), out);
         } else if !whole {
             for row in 0..M {
                 // SAFETY: as above.
@@ -118,51 +122,79 @@ impl<const M: usize> Tile<'_, M> {
             }
         }
     }
+}
 
+/// Where the words of a complete tile go.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Rows and columns of the tile, without what its panel has beyond the last.
+    rows: usize,
+    width: usize,
+    /// Where its first word goes, and the distance of rows.
+    first: usize,
+    of_a_row: usize,
+    activation: Activation,
+}
+
+impl Place {
+    fn new<C: Compute, const M: usize>(
+        tile: &Tile<'_, M>,
+        task: &Task<'_>,
+        activation: Activation,
+    ) -> Self {
+        let chunk = tile.column / (CHUNK * C::PAIR) * CHUNK * C::PAIR;
+        let of_a_row = words::<C>((task.columns - chunk).min(CHUNK * C::PAIR));
+        let before = words::<C>(chunk) * task.rows + words::<C>(tile.column - chunk);
+        let first = before + tile.row * of_a_row;
+        Self { rows: M, width: tile.width, first, of_a_row, activation }
+    }
+}
+
+dispatch!(
     /// Puts a complete tile where another product reads it.
     ///
-    /// # Safety
-    /// That of [`Simd`]; `tile` holds `M` rows of `N` blocks, a panel apart.
-    #[inline(always)]
-    unsafe fn pack<S: Simd, C: Compute, const N: usize>(
-        &self,
-        tile: *mut f32,
-        task: &Task<'_>,
-        out: &Shared<'_>,
-        activation: Activation,
-    ) {
-        let chunk = self.column / (CHUNK * C::PAIR) * CHUNK * C::PAIR;
-        let of_a_row = words::<C>((task.columns - chunk).min(CHUNK * C::PAIR));
-        let first = words::<C>(chunk) * task.rows + words::<C>(self.column - chunk);
-        let count = words::<C>(self.width);
-        for row in 0..M {
-            let to = out.pointer(first + (self.row + row) * of_a_row, count);
-            // SAFETY: vectors end within the row's blocks, of which there are `N`, and the row of words
-            // within the result, or beside it where it is not made of whole blocks.
-            unsafe {
-                let from = tile.add(row * PANEL);
-                let whole = count == N.div_ceil(C::PAIR) * BLOCK;
-                let words = if whole { to } else { from };
-                for block in (0..N).step_by(C::PAIR) {
-                    for lane in (0..BLOCK).step_by(S::LANES) {
-                        let at = from.add(block * BLOCK + lane);
-                        let mut word = activation.apply::<S>(S::load(at));
-                        if C::PAIR == 2 {
-                            let mut high = S::splat(0.0);
-                            if block + 1 < N {
-                                high = activation.apply::<S>(S::load(at.add(BLOCK)));
-                            }
-                            word = S::pair(word, high);
+    /// One function for tiles of all heights and widths: in each of them, its code would outweigh
+    /// that of the product.
+    fn pack_tile<C: Compute> = packed_tile(
+        tile: &mut [f32; TILE * PANEL],
+        place: Place,
+        out: &Shared<'_>
+    )
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn packed_tile<S: Simd, C: Compute>(
+    tile: &mut [f32; TILE * PANEL],
+    place: Place,
+    out: &Shared<'_>,
+) {
+    let Place { rows, width, first, of_a_row, activation } = place;
+    let (blocks, count) = (width.div_ceil(BLOCK), words::<C>(width));
+    for (row, numbers) in tile.chunks_exact_mut(PANEL).take(rows).enumerate() {
+        // SAFETY: vectors end within the row's blocks.
+        unsafe {
+            let from = numbers.as_mut_ptr();
+            for block in (0..blocks).step_by(C::PAIR) {
+                for lane in (0..BLOCK).step_by(S::LANES) {
+                    let at = from.add(block * BLOCK + lane);
+                    let mut word = activation.apply::<S>(S::load(at));
+                    if C::PAIR == 2 {
+                        let mut high = S::splat(0.0);
+                        if block + 1 < blocks {
+                            high = activation.apply::<S>(S::load(at.add(BLOCK)));
                         }
-                        // Words are never ahead of the numbers that they are made of.
-                        S::store(words.add(block / C::PAIR * BLOCK + lane), word);
+                        word = S::pair(word, high);
                     }
-                }
-                if !whole {
-                    std::ptr::copy_nonoverlapping(from, to, count);
+                    // Words are never ahead of the numbers that they are made of.
+                    S::store(from.add(block / C::PAIR * BLOCK + lane), word);
                 }
             }
         }
+        // SAFETY: the rectangle is this thread's.
+        let to = unsafe { out.part(first + row * of_a_row, count) };
+        to.copy_from_slice(&numbers[..count]);
     }
 }
 

@@ -90,6 +90,7 @@ impl Weight<'_> {
 
     fn run(&self, rows: usize, left: Rows<'_>, addend: Option<&[f32]>, out: Out<'_>) {
         let task = Task {
+            kernels: self.products.kernels,
             left: match left {
                 Rows::Numbers(values) => Left::Numbers(Matrix::new(values, rows, self.input)),
                 Rows::Packed(words) => Left::Rows(words),
