@@ -23,14 +23,14 @@ pub struct TokenisedText {
 /// stay.
 ///
 /// # Errors
-/// If nothing of the text has a token, or its evidence has none.
+/// If the text cannot be split, nothing of it has a token, or its evidence has none.
 pub fn tokenise(
     tokenizer: &Tokenizer,
     text: &str,
     span: Option<[usize; 2]>,
     longest: usize,
 ) -> Result<TokenisedText, TextError> {
-    let mut tokens = tokenizer.encode(text);
+    let mut tokens = tokenizer.encode(text)?;
     let [before, after] = tokenizer.around();
     let own = tokens.len() - before - after;
     let shown = || text.chars().take(40).collect::<String>();
@@ -56,7 +56,7 @@ pub fn tokenise(
     tokens.drain(kept..kept + cut);
     let span_cut = span.is_some_and(|[_, last]| last >= kept);
     Ok(TokenisedText {
-        places: tokens.iter().map(|t| if t.special { [0, 0] } else { t.place }).collect(),
+        places: tokens.iter().map(|token| token.place).collect(),
         tokens: tokens.into_iter().map(|token| token.id).collect(),
         span: span.filter(|_| !span_cut),
         cut,

@@ -25,7 +25,7 @@ fn tokens_are_those_of_tokenizers() {
         assert_eq!(expected.len(), 13);
         for case in &expected {
             let text = case["text"].as_str().unwrap();
-            let found = tokenizer.encode(text);
+            let found = tokenizer.encode(text).unwrap();
             let numbers = |key: &str| -> Vec<u64> {
                 case[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
             };
@@ -37,13 +37,7 @@ fn tokens_are_those_of_tokenizers() {
             for (index, token) in found.iter().enumerate().filter(|(_, token)| !token.special) {
                 let place = &case["offsets"][index];
                 let place = [0, 1].map(|side| place[side].as_u64().unwrap() as usize);
-                // White space at an end of a place is told in different ways and never asked for.
-                let seen = |[from, end]: [usize; 2]| text[from..end].trim();
-                // What was joined of a letter and its mark is here the place of both, and there of the
-                // letter alone.
-                let mark = |c: char| ('\u{300}'..='\u{36f}').contains(&c);
-                let own = seen(token.place).trim_end_matches(mark);
-                if seen(place) != own && seen(place) != seen(token.place) {
+                if token.place != place {
                     wrong.push(format!("{name} {text:?} {index}: {:?} for {place:?}", token.place));
                 }
             }
@@ -62,11 +56,11 @@ fn a_tokenizer_made_from_texts_reads_back() {
     std::fs::write(&path, tokenizer.to_json()).unwrap();
     let again = Tokenizer::read(&path).unwrap();
     let text = "Chest pain, Ünknown 数!";
-    assert_eq!(again.encode(text), tokenizer.encode(text));
+    assert_eq!(again.encode(text).unwrap(), tokenizer.encode(text).unwrap());
     let tokens = tokenizer.vocabulary();
     assert!((30..80).contains(&tokens), "{tokens}");
     // Frequent words are whole, and a character that was never seen is unknown.
-    let tokens = tokenizer.encode(text);
+    let tokens = tokenizer.encode(text).unwrap();
     assert_eq!(&text[tokens[2].place[0]..tokens[2].place[1]], "pain");
     assert_eq!(tokens.last().map(|token| token.id), tokenizer.id("[SEP]"));
     assert!(tokens.iter().any(|token| Some(token.id) == tokenizer.id("[UNK]")));
@@ -92,12 +86,17 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     check(
         "\"type\":\"BertNormalizer\"",
-        "\"type\":\"Nmt\"",
-        "\"type\":\"Nmt\"}, which is not supported; supported is BertNormalizer",
+        "\"type\":\"Mine\"",
+        "has a `normalizer` of type `Mine` that cannot be used",
     );
-    check("\"type\":\"BertPreTokenizer\"", "\"type\":\"UnicodeScripts\"", "UnicodeScripts");
-    check("\"type\":\"WordPiece\",\"unk", "\"type\":\"Chars\",\"unk", "model \"Chars\"");
-    check("\"unk_token\":\"[UNK]\"", "\"unk_token\":\"<none>\"", "no token for unknown words");
+    check("\"type\":\"BertPreTokenizer\"", "\"type\":\"Mine\"", "`pre_tokenizer` of type `Mine`");
+    check("\"type\":\"WordPiece\",\"unk", "\"type\":\"Chars\",\"unk", "`model` of type `Chars`");
+    check(
+        "\"unk_token\":\"[UNK]\"",
+        "\"unk_token\":\"<none>\"",
+        "no token for what its vocabulary",
+    );
+    check("\"version\":\"1.0\"", "\"version\":\"2.0\"", "Unknown tokenizer version '2.0'");
     check(
         "\"type\":\"TemplateProcessing\"",
         "\"type\":\"Sequence\",\"processors\":[]",

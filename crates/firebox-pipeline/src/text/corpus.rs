@@ -19,7 +19,7 @@ use crate::keys::json;
 use crate::stages::{Run, count};
 
 /// Of what is stored. A change of it needs a new number.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const DATA: &str = "tokens.json";
 const MANIFEST: &str = "manifest.json";
 
@@ -40,7 +40,8 @@ pub(super) struct Tokens {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
-    tokenizer: serde_json::Value,
+    /// The content of its `tokenizer.json`.
+    tokenizer: String,
     texts: Vec<TokenisedText>,
 }
 
@@ -254,7 +255,7 @@ impl Run<'_> {
                     (made, false)
                 }
             };
-            let tokenizer = Tokenizer::from_text(&stored.tokenizer.to_string())?;
+            let tokenizer = Tokenizer::from_text(&stored.tokenizer)?;
             let cut = stored.texts.iter().filter(|text| text.cut > 0).count();
             let detail = format!(
                 "{} of {} kinds; {cut} of {} texts cut off at {}",
@@ -293,8 +294,7 @@ fn make(text: &TextConfig, corpus: &Corpus) -> Result<Stored, PipelineError> {
     };
     let made: Result<Vec<TokenisedText>, TextError> =
         texts.par_iter().zip(spans).map(one).collect();
-    let source = serde_json::from_str(&tokenizer.to_json()).unwrap_or_default();
-    Ok(Stored { tokenizer: source, texts: made? })
+    Ok(Stored { tokenizer: tokenizer.to_json().to_owned(), texts: made? })
 }
 
 /// What is stored under a key, if it is whole.

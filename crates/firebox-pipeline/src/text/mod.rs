@@ -135,7 +135,7 @@ impl Chain for Text {
             classes: &corpus.texts.labels,
             trained: &learnt.summary,
             scores: named(&measured.scores()),
-            shown: Shown::texts(input, tokens.tokenizer.to_json()),
+            shown: Shown::texts(input, tokens.tokenizer.to_json().to_owned()),
         };
         run.keep_model(work, kept)?;
         let report = page::report(run, work.prepared.name(), &corpus, &tokens, &measured, &learnt);

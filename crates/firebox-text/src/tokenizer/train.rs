@@ -1,14 +1,16 @@
 //! A WordPiece tokenizer made from texts, for models that are trained from scratch.
+//!
+//! Words are those of the crate `tokenizers`, pieces are joined here: its trainer numbers pieces in the
+//! order of a hash map with a new seed for every run, and so makes another vocabulary each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use tokenizers::{Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+
 use super::Tokenizer;
-use super::characters::{characters, text};
-use super::normalise::Normaliser;
-use super::split::Splitter;
 use crate::TextError;
 
 /// Tokens that every vocabulary begins with.
@@ -87,8 +89,7 @@ impl WordPieceTraining {
                 vocabulary.push(joined);
             }
         }
-        let source = self.source(&vocabulary);
-        Tokenizer::from_json(source).map_err(TextError::Tokenizer)
+        Tokenizer::from_text(&self.source(&vocabulary).to_string())
     }
 
     /// Words with how often they occur.
@@ -96,11 +97,21 @@ impl WordPieceTraining {
         &self,
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<BTreeMap<String, usize>, TextError> {
-        let normaliser = Normaliser::read(&self.normaliser()).map_err(TextError::Tokenizer)?;
+        let wrong = |error: tokenizers::Error| TextError::Tokenizer(error.to_string());
+        // That of the vocabulary to be made splits the texts, so that both see the same words.
+        let special = self.source(&SPECIAL.map(str::to_owned));
+        let splitting = Tokenizer::from_text(&special.to_string())?.inner;
         let mut words = BTreeMap::new();
         for written in texts {
-            for word in Splitter::Bert.apply(normaliser.apply(characters(written)), true) {
-                *words.entry(text(&word)).or_insert(0) += 1;
+            let mut text = PreTokenizedString::from(written);
+            if let Some(normaliser) = splitting.get_normalizer() {
+                text.normalize(|text| normaliser.normalize(text)).map_err(wrong)?;
+            }
+            if let Some(splitter) = splitting.get_pre_tokenizer() {
+                splitter.pre_tokenize(&mut text).map_err(wrong)?;
+            }
+            for (word, ..) in text.get_splits(OffsetReferential::Original, OffsetType::None) {
+                *words.entry(word.to_owned()).or_insert(0) += 1;
             }
         }
         Ok(words)
@@ -117,13 +128,6 @@ impl WordPieceTraining {
         let ((left, right), _) = most.filter(|(_, count)| **count >= self.least)?;
         let joined = (*left).to_owned() + right.strip_prefix(PREFIX).unwrap_or(right);
         Some(([(*left).to_owned(), (*right).to_owned()], joined))
-    }
-
-    fn normaliser(&self) -> Value {
-        json!({
-            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-            "strip_accents": null, "lowercase": self.lowercase,
-        })
     }
 
     /// The `tokenizer.json`, which Hugging Face's libraries read, too.
@@ -145,7 +149,10 @@ impl WordPieceTraining {
             "truncation": null,
             "padding": null,
             "added_tokens": added,
-            "normalizer": self.normaliser(),
+            "normalizer": {
+                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": null, "lowercase": self.lowercase,
+            },
             "pre_tokenizer": { "type": "BertPreTokenizer" },
             "post_processor": {
                 "type": "TemplateProcessing",
