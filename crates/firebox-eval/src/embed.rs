@@ -125,10 +125,8 @@ impl Labelled {
         let mut spacing = 1;
         let mut chosen = Vec::new();
         for ((part, source), limit) in PARTS.into_iter().zip(all).zip(limits) {
-            let labelled = labelled(source).map_err(|source| EvalError::Read { part, source })?;
-            let (places, every) = evenly(labelled.len(), limit);
-            let indices = places.into_iter().map(|place| labelled[place]).collect();
-            chosen.push(Chosen { source: Arc::clone(source), indices });
+            let (of_part, every) = Chosen::labelled(part, source, limit)?;
+            chosen.push(of_part);
             spacing = every;
         }
         let Ok(chosen) = <[Chosen; 3]>::try_from(chosen) else { return Ok(None) };
@@ -143,13 +141,7 @@ impl Labelled {
         batch_size: usize,
         device: &Device,
     ) -> Result<Parts, EvalError> {
-        let part = |place: usize| {
-            let embedded = embed_all(encoder, self.0[place].clone(), batch_size, device)
-                .map_err(|source| EvalError::Read { part: PARTS[place], source })?;
-            let Embeddings { rows, width, labels } = embedded;
-            let labels = labels.into_iter().flatten().collect();
-            Ok::<_, EvalError>(Features { rows, width, labels })
-        };
+        let part = |place: usize| self.0[place].encode(PARTS[place], encoder, batch_size, device);
         Ok(Parts { train: part(0)?, validation: part(1)?, test: part(2)? })
     }
 
@@ -213,6 +205,35 @@ pub(crate) fn evenly(count: usize, limit: usize) -> (Vec<usize>, usize) {
 pub(crate) struct Chosen {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) indices: Vec<usize>,
+}
+
+impl Chosen {
+    /// At most `limit` of the labelled samples (0 is all), evenly spaced, and the smallest space between
+    /// two.
+    pub(crate) fn labelled(
+        part: &'static str,
+        source: &Arc<dyn Source>,
+        limit: usize,
+    ) -> Result<(Self, usize), EvalError> {
+        let all = labelled(source).map_err(|source| EvalError::Read { part, source })?;
+        let (places, every) = evenly(all.len(), limit);
+        let indices = places.into_iter().map(|place| all[place]).collect();
+        Ok((Self { source: Arc::clone(source), indices }, every))
+    }
+
+    /// What an encoder makes of the samples, with their labels.
+    pub(crate) fn encode<E: Encoder>(
+        &self,
+        part: &'static str,
+        encoder: &E,
+        batch_size: usize,
+        device: &Device,
+    ) -> Result<Features, EvalError> {
+        let embedded = embed_all(encoder, self.clone(), batch_size, device);
+        let Embeddings { rows, width, labels } =
+            embedded.map_err(|source| EvalError::Read { part, source })?;
+        Ok(Features { rows, width, labels: labels.into_iter().flatten().collect() })
+    }
 }
 
 impl Source for Chosen {

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use crate::features::{Features, Standardiser};
+use crate::features::{Features, Standardiser, first_largest};
 use crate::matrix::{Matrix, cholesky, multiply, solve};
 
 /// Above this width the bound is taken as diagonal: its factor would take longer than it saves.
@@ -319,7 +319,7 @@ impl Logistic {
 
     /// The most probable class of each row; of equal ones the first.
     pub fn predict(&self, rows: &[f32]) -> Vec<u32> {
-        self.probabilities(rows).chunks_exact(self.classes.max(1)).map(largest).collect()
+        self.probabilities(rows).chunks_exact(self.classes.max(1)).map(first_largest).collect()
     }
 
     /// Mean negative log-probability of the true classes. A class unseen in training counts as
@@ -333,16 +333,6 @@ impl Logistic {
             .sum();
         sum / rows.len().max(1) as f64
     }
-}
-
-fn largest(row: &[f64]) -> u32 {
-    let mut best = 0;
-    for (class, value) in row.iter().enumerate() {
-        if *value > row[best] {
-            best = class;
-        }
-    }
-    best as u32
 }
 
 #[cfg(test)]

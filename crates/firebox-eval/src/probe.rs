@@ -79,10 +79,7 @@ fn choose(
     validation: &Features,
     all: &Features,
 ) -> f64 {
-    // From strong to weak: each fit starts from its stronger neighbour.
-    let mut strengths = config.l2.clone();
-    strengths.sort_unstable_by(|a, b| b.total_cmp(a));
-    strengths.dedup();
+    let strengths = strengths(config);
     if let [only] = strengths[..] {
         return only;
     }
@@ -118,22 +115,40 @@ pub(crate) fn validation_predictions(
     train: &Features,
     validation: &Features,
 ) -> Vec<u32> {
-    let mut strengths = config.l2.clone();
-    strengths.sort_unstable_by(|a, b| b.total_cmp(a));
-    strengths.dedup();
-    let problem = LogisticProblem::new(train, classes);
-    let stop = Stop { iterations: config.iterations, gradient: CHOOSING };
     let mut best: Option<(f64, Logistic)> = None;
-    let mut previous = None;
-    for l2 in strengths {
-        let fitted = problem.fit(l2, previous.as_ref(), stop);
+    each_fit(config, classes, &strengths(config), train, |_, fitted| {
         let loss = fitted.log_loss(validation);
         if best.as_ref().is_none_or(|(least, _)| loss < *least) {
             best = Some((loss, fitted.clone()));
         }
+    });
+    best.map_or_else(Vec::new, |(_, fitted)| fitted.predict(&validation.rows))
+}
+
+/// The penalties to choose from, from strong to weak.
+fn strengths(config: &ProbeConfig) -> Vec<f64> {
+    let mut strengths = config.l2.clone();
+    strengths.sort_unstable_by(|a, b| b.total_cmp(a));
+    strengths.dedup();
+    strengths
+}
+
+/// Fits with each penalty, each from its stronger neighbour; `take` gets the place of each and its fit.
+fn each_fit(
+    config: &ProbeConfig,
+    classes: usize,
+    strengths: &[f64],
+    train: &Features,
+    mut take: impl FnMut(usize, &Logistic),
+) {
+    let problem = LogisticProblem::new(train, classes);
+    let stop = Stop { iterations: config.iterations, gradient: CHOOSING };
+    let mut previous = None;
+    for (place, l2) in strengths.iter().enumerate() {
+        let fitted = problem.fit(*l2, previous.as_ref(), stop);
+        take(place, &fitted);
         previous = Some(fitted);
     }
-    best.map_or_else(Vec::new, |(_, fitted)| fitted.predict(&validation.rows))
 }
 
 fn add_losses(
@@ -144,14 +159,9 @@ fn add_losses(
     held: &Features,
     losses: &mut [f64],
 ) {
-    let problem = LogisticProblem::new(train, classes);
-    let stop = Stop { iterations: config.iterations, gradient: CHOOSING };
-    let mut previous = None;
-    for (l2, loss) in strengths.iter().zip(losses) {
-        let fitted = problem.fit(*l2, previous.as_ref(), stop);
-        *loss += fitted.log_loss(held) * held.len() as f64;
-        previous = Some(fitted);
-    }
+    each_fit(config, classes, strengths, train, |place, fitted| {
+        losses[place] += fitted.log_loss(held) * held.len() as f64;
+    });
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use burn::tensor::Device;
 use firebox_loader::Source;
 use firebox_models::Encoder;
 
-use crate::embed::{Chosen, Embeddings, PARTS, embed_all, evenly, labelled};
+use crate::embed::{Chosen, PARTS};
 use crate::probe::validation_predictions;
-use crate::{Confusion, EvalConfig, EvalError, Features};
+use crate::{Confusion, EvalConfig, EvalError};
 
 /// Labelled training and validation windows, chosen once, on which any number of encoders are scored.
 pub struct ValidationProbe {
@@ -32,14 +32,9 @@ impl ValidationProbe {
         validation: &Arc<dyn Source>,
     ) -> Result<Option<Self>, EvalError> {
         config.validate()?;
-        let choose = |part: usize, source: &Arc<dyn Source>| {
-            let all =
-                labelled(source).map_err(|source| EvalError::Read { part: PARTS[part], source })?;
-            let (places, _) = evenly(all.len(), config.train_limit);
-            let indices = places.into_iter().map(|place| all[place]).collect();
-            Ok::<_, EvalError>(Chosen { source: Arc::clone(source), indices })
-        };
-        let chosen = [choose(0, train)?, choose(1, validation)?];
+        let choose =
+            |part: usize, source| Chosen::labelled(PARTS[part], source, config.train_limit);
+        let chosen = [choose(0, train)?.0, choose(1, validation)?.0];
         let classes = train.classes().len();
         let nothing = chosen.iter().any(Source::is_empty);
         Ok((!nothing).then(|| Self { config: config.clone(), chosen, classes }))
@@ -57,13 +52,9 @@ impl ValidationProbe {
         device: &Device,
     ) -> Result<Confusion, EvalError> {
         let encode = |part: usize| {
-            let chosen = self.chosen[part].clone();
-            let embedded = embed_all(encoder, chosen, self.config.batch_size, device)
-                .map_err(|source| EvalError::Read { part: PARTS[part], source })?;
-            let Embeddings { rows, width, labels } = embedded;
-            let labels = labels.into_iter().flatten().collect();
-            let features = Features { rows, width, labels };
-            features.check(PARTS[part], width, self.classes)?;
+            let (part, chosen) = (PARTS[part], &self.chosen[part]);
+            let features = chosen.encode(part, encoder, self.config.batch_size, device)?;
+            features.check(part, features.width, self.classes)?;
             Ok::<_, EvalError>(features)
         };
         let (train, validation) = (encode(0)?, encode(1)?);

@@ -23,9 +23,7 @@ use crate::{LoadError, Sample, Source, TrainSource};
 #[derive(Debug)]
 pub struct AugmentedWindows {
     originals: NormalisedWindows<TrainWindows>,
-    /// The windows that are used, by their place among all; none where all are.
-    chosen: Option<Vec<usize>>,
-    versions: u32,
+    versions: Versions,
     augmenter: Augmenter,
     /// Augmenters with their scratch memory, for whichever thread reads next.
     idle: Mutex<Vec<Augmenter>>,
@@ -51,8 +49,8 @@ impl AugmentedWindows {
         let originals = NormalisedWindows::new(windows, normaliser);
         let channels = originals.windows().set().channels();
         let augmenter = Augmenter::new(augmentation, channels, seed)?;
-        let versions = augmentation.versions;
-        Ok(Self { originals, chosen: None, versions, augmenter, idle: Mutex::default() })
+        let versions = Versions(augmentation.versions);
+        Ok(Self { originals, versions, augmenter, idle: Mutex::default() })
     }
 
     /// Some of the windows, by their places among all, in this order. Each has the versions that it has
@@ -62,19 +60,12 @@ impl AugmentedWindows {
     ///
     /// When there is no window at one of the places.
     pub fn only(self, places: Vec<usize>) -> Self {
-        let windows = self.originals.len();
-        assert!(places.iter().all(|place| *place < windows), "places below {windows}");
-        Self { chosen: Some(places), ..self }
-    }
-
-    /// Number of windows, without their versions.
-    pub fn windows(&self) -> usize {
-        self.chosen.as_ref().map_or(self.originals.len(), Vec::len)
+        Self { originals: self.originals.only(places), ..self }
     }
 
     /// The windows without their versions.
-    pub(crate) fn originals(&self) -> Originals<'_> {
-        Originals(self)
+    pub(crate) fn originals(&self) -> &NormalisedWindows<TrainWindows> {
+        &self.originals
     }
 
     /// What is drawn of versions.
@@ -83,80 +74,44 @@ impl AugmentedWindows {
     }
 
     /// Versions of each window in an epoch, beside the original.
-    pub(crate) fn versions(&self) -> u32 {
+    pub(crate) fn versions(&self) -> Versions {
         self.versions
     }
 
-    /// The place of a window among all, which its versions depend on.
-    pub(crate) fn number(&self, place: usize) -> usize {
-        self.chosen.as_ref().map_or(place, |chosen| chosen[place])
-    }
-
-    /// The scale that the prices of the window with a number share.
-    pub(crate) fn scale(&self, number: usize) -> PriceScale {
+    /// The scale that the prices of the window at a place among all share.
+    pub(crate) fn scale(&self, place: usize) -> PriceScale {
         let windows = self.originals.windows();
-        let window = &windows.windows()[number];
+        let window = &windows.windows()[place];
         PriceScale::of(self.originals.normaliser(), windows.set(), window)
-    }
-
-    /// Samples of each window.
-    fn slots(&self) -> usize {
-        self.versions as usize + 1
     }
 }
 
-/// The number of the version that a slot holds in an epoch of `versions`; 0 is the original.
-pub(crate) fn version(versions: u32, epoch: u64, slot: usize) -> u32 {
-    match slot as u64 {
-        0 => 0,
-        // After 2³² versions of one window they come again.
-        slot => {
-            let drawn = epoch.wrapping_mul(u64::from(versions)).wrapping_add(slot - 1);
-            (1 + drawn % u64::from(u32::MAX)) as u32
+/// How many versions of each window an epoch has, beside its original.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Versions(u32);
+
+impl Versions {
+    /// Samples of each window.
+    pub(crate) fn slots(self) -> usize {
+        self.0 as usize + 1
+    }
+
+    /// The number of the version that a sample of an epoch is; 0 is the original.
+    pub(crate) fn of(self, epoch: u64, index: usize) -> u32 {
+        match (index % self.slots()) as u64 {
+            0 => 0,
+            // After 2³² versions of one window they come again.
+            slot => {
+                let drawn = epoch.wrapping_mul(u64::from(self.0)).wrapping_add(slot - 1);
+                (1 + drawn % u64::from(u32::MAX)) as u32
+            }
         }
     }
 }
 
-/// The originals alone.
-pub(crate) struct Originals<'a>(&'a AugmentedWindows);
-
-impl Source for Originals<'_> {
-    fn len(&self) -> usize {
-        self.0.windows()
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.0.originals.shape()
-    }
-
-    fn length(&self, index: usize) -> usize {
-        self.0.originals.length(self.0.number(index))
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        self.0.originals.read(self.0.number(index), out)
-    }
-
-    fn gather(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-        steps: usize,
-        out: &mut Vec<f32>,
-    ) -> Result<Vec<Sample>, LoadError> {
-        from_set(self, self.0.originals.windows().set(), epoch, indices, steps, out)
-    }
-
-    fn classes(&self) -> &[String] {
-        self.0.originals.classes()
-    }
-}
-
-impl TrainSource for Originals<'_> {}
-
 impl Source for AugmentedWindows {
     fn len(&self) -> usize {
-        self.windows() * self.slots()
+        self.originals.len() * self.versions.slots()
     }
 
     fn shape(&self) -> [usize; 2] {
@@ -164,7 +119,7 @@ impl Source for AugmentedWindows {
     }
 
     fn length(&self, index: usize) -> usize {
-        self.originals.length(self.number(index / self.slots()))
+        self.originals.length(index / self.versions.slots())
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
@@ -172,15 +127,17 @@ impl Source for AugmentedWindows {
     }
 
     fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let (number, slot) = (self.number(index / self.slots()), index % self.slots());
-        let sample = self.originals.read(number, out)?;
-        if slot > 0 {
+        let original = index / self.versions.slots();
+        let sample = self.originals.read(original, out)?;
+        let version = self.versions.of(epoch, index);
+        if version > 0 {
             let [_, channels] = self.shape();
             let out = &mut out[..sample.length as usize * channels];
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut augmenter = idle.unwrap_or_else(|| self.augmenter.clone());
-            augmenter.load(number as u64, out, self.scale(number));
-            augmenter.version(version(self.versions, epoch, slot), out);
+            let place = self.originals.place(original);
+            augmenter.load(place as u64, out, self.scale(place));
+            augmenter.version(version, out);
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
         }
         Ok(sample)
@@ -197,7 +154,7 @@ impl Source for AugmentedWindows {
     }
 
     fn varies(&self) -> bool {
-        self.versions > 0
+        self.versions.slots() > 1
     }
 
     fn fresh(&self) -> Option<&Self> {

@@ -16,15 +16,15 @@ use firebox_kernels::add_row_noise;
 
 use self::prices::{Layout, Prices};
 use self::warp::Warp;
-use crate::AugmentedWindows;
-use crate::augmented::version;
+use crate::augmented::Versions;
+use crate::{AugmentedWindows, Source};
 
 /// How versions are drawn of the originals that lie on a device.
 pub(crate) struct Fresh {
     recipe: Recipe,
-    versions: u32,
-    /// The number of each window, which its versions depend on.
-    numbers: Vec<u32>,
+    versions: Versions,
+    /// The place of each window among all, which its versions depend on.
+    places: Vec<u32>,
     /// Standard deviation of the jitter of each channel, `[window, channel]`.
     deviations: Tensor<2>,
     /// The maps between prices and the scale that they share, `[window, 12]`; none where all share one.
@@ -36,8 +36,8 @@ pub(crate) struct Fresh {
 /// The same while the originals are read.
 pub(crate) struct Begun {
     recipe: Recipe,
-    versions: u32,
-    numbers: Vec<u32>,
+    versions: Versions,
+    places: Vec<u32>,
     deviations: Vec<f32>,
     scales: Vec<PriceScale>,
 }
@@ -45,17 +45,17 @@ pub(crate) struct Begun {
 impl Begun {
     /// Takes what depends on the valid values of an original; all come in their order.
     pub(crate) fn add(&mut self, windows: &AugmentedWindows, index: usize, values: &[f32]) {
-        let number = windows.number(index);
-        self.numbers.push(number as u32);
+        let place = windows.originals().place(index);
+        self.places.push(place as u32);
         self.recipe.deviations(values, &mut self.deviations);
         if self.recipe.bars().is_some() {
-            self.scales.push(windows.scale(number));
+            self.scales.push(windows.scale(place));
         }
     }
 
     pub(crate) fn upload(self, device: &Device) -> Fresh {
-        let Self { recipe, versions, numbers, deviations, scales } = self;
-        let count = numbers.len();
+        let Self { recipe, versions, places, deviations, scales } = self;
+        let count = places.len();
         let deviations = TensorData::new(deviations, [count, recipe.channels()]);
         let shared = scales.iter().all(|scale| *scale == PriceScale::SHARED);
         let scales = (!shared).then(|| {
@@ -65,34 +65,34 @@ impl Begun {
         });
         let deviations = Tensor::from_data(deviations, device);
         let layout = recipe.bars().map(|bars| Layout::new(bars, recipe.channels(), device));
-        Fresh { recipe, versions, numbers, deviations, scales, layout }
+        Fresh { recipe, versions, places, deviations, scales, layout }
     }
 }
 
 impl Fresh {
     /// Begins with no original.
     pub(crate) fn begin(windows: &AugmentedWindows) -> Begun {
+        let count = windows.originals().len();
         Begun {
             recipe: windows.recipe().clone(),
             versions: windows.versions(),
-            numbers: Vec::with_capacity(windows.windows()),
-            deviations: Vec::with_capacity(windows.windows() * windows.recipe().channels()),
+            places: Vec::with_capacity(count),
+            deviations: Vec::with_capacity(count * windows.recipe().channels()),
             scales: Vec::new(),
         }
     }
 
     /// Samples of each window.
     pub(crate) fn slots(&self) -> usize {
-        self.versions as usize + 1
+        self.versions.slots()
     }
 
     /// What is drawn of these samples in an epoch.
     pub(crate) fn drawn(&self, epoch: u64, indices: &[usize]) -> Vec<Drawn> {
         let draw = |index: &usize| {
-            let (row, slot) = (index / self.slots(), index % self.slots());
             let mut drawn = Drawn::default();
-            let window = u64::from(self.numbers[row]);
-            self.recipe.draw(window, version(self.versions, epoch, slot), &mut drawn);
+            let window = u64::from(self.places[index / self.slots()]);
+            self.recipe.draw(window, self.versions.of(epoch, *index), &mut drawn);
             drawn
         };
         indices.iter().map(draw).collect()

@@ -93,7 +93,7 @@ pub fn place(
 ) -> Result<(Place, String), LoadError> {
     let drawn = source.varies();
     // What a device that draws versions itself holds.
-    let originals = source.fresh().filter(|_| drawn).map(|fresh| bytes_of(&fresh.originals()));
+    let originals = source.fresh().filter(|_| drawn).map(|fresh| bytes_of(fresh.originals()));
     let bytes = originals.unwrap_or_else(|| bytes_of(source));
     let (size, how) = match originals {
         Some(_) => (format!("{} of originals", megabytes(bytes)), DRAWN_THERE),
@@ -216,9 +216,8 @@ impl TrainResident {
             }
             Some(windows) => {
                 let mut fresh = Fresh::begin(windows);
-                let originals = windows.originals();
                 let take = |index, values: &[f32]| fresh.add(windows, index, values);
-                let (about, values) = upload_all(&originals, device, take)?;
+                let (about, values) = upload_all(windows.originals(), device, take)?;
                 let fresh = Some(fresh.upload(device));
                 Ok(Self(Arc::new(Held { about, values, fresh })))
             }

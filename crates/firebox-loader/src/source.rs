@@ -156,6 +156,8 @@ pub trait TrainSource: Source {}
 pub struct NormalisedWindows<W> {
     windows: W,
     normaliser: Normaliser,
+    /// The windows that are used, by their place among all; none where all are.
+    chosen: Option<Vec<usize>>,
 }
 
 impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
@@ -168,10 +170,26 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
     pub fn new(windows: W, normaliser: Normaliser) -> Self {
         let channels = windows.set().channels();
         assert_eq!(channels, normaliser.channels(), "the normaliser was fitted on other channels");
-        Self { windows, normaliser }
+        Self { windows, normaliser, chosen: None }
     }
 
-    /// The windows.
+    /// Some of the windows, by their places among all, in this order.
+    ///
+    /// # Panics
+    ///
+    /// When there is no window at one of the places.
+    pub fn only(self, places: Vec<usize>) -> Self {
+        let windows = self.windows.len();
+        assert!(places.iter().all(|place| *place < windows), "places below {windows}");
+        Self { chosen: Some(places), ..self }
+    }
+
+    /// The place of a sample's window among all.
+    pub fn place(&self, index: usize) -> usize {
+        self.chosen.as_ref().map_or(index, |chosen| chosen[index])
+    }
+
+    /// All windows, those that are not used among them.
     pub fn windows(&self) -> &W {
         &self.windows
     }
@@ -184,7 +202,7 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
 
 impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
     fn len(&self) -> usize {
-        self.windows.len()
+        self.chosen.as_ref().map_or(self.windows.len(), Vec::len)
     }
 
     fn shape(&self) -> [usize; 2] {
@@ -192,11 +210,11 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
     }
 
     fn length(&self, index: usize) -> usize {
-        self.windows.windows()[index].length as usize
+        self.windows.windows()[self.place(index)].length as usize
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let window = &self.windows.windows()[index];
+        let window = &self.windows.windows()[self.place(index)];
         let [_, channels] = self.shape();
         let out = &mut out[..window.length as usize * channels];
         self.normaliser.apply(self.windows.set(), window, out);

@@ -86,11 +86,18 @@ pub(crate) trait Chain: Sync {
 
     /// Everything up to the end of training, for a search: what the training says of itself, or
     /// `None` if it was stopped. It leaves the scores that the run wants in [`Work::scores`].
+    ///
+    /// # Errors
+    ///
+    /// Among others, that this kind is not searched.
     fn train_only(
         &self,
         run: &Run<'_>,
         work: &mut Work<'_>,
-    ) -> Result<Option<Summary>, PipelineError>;
+    ) -> Result<Option<Summary>, PipelineError> {
+        let _ = (run, work);
+        Err(PipelineError::Setting(self.unsearched().unwrap_or_default().to_owned()))
+    }
 }
 
 impl Kind {

@@ -11,7 +11,7 @@ use firebox_loader::{
 use firebox_models::{Classifier, Classify, Parameter, read_parameters};
 use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
 
-use super::draw::{Drawn, counts, draw};
+use super::draw::{counts, draw, labelled};
 use super::{Begin, FinetuneConfig};
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -113,10 +113,7 @@ impl Fitting<'_> {
         let truth = test.windows().iter().filter_map(|window| window.label).collect();
         let test = NormalisedWindows::new(test, self.windows.normaliser.clone());
         let test: Arc<dyn Source> = Arc::new(test);
-        let labelled: Vec<usize> = (0..parts.train.len())
-            .filter(|index| parts.train.windows()[*index].label.is_some())
-            .collect();
-        let majority = most_frequent(&counts(&parts.train, &labelled));
+        let majority = most_frequent(&counts(&parts.train, &labelled(&parts.train)));
         let (shares, seeds) = (self.settings.sorted_shares(), u64::from(self.settings.seeds));
         let total = shares.len() as u64 * seeds * self.settings.arms.len() as u64;
         let (mut scored, mut trainings, mut matched) = (vec![], vec![], None);
@@ -162,9 +159,7 @@ impl Fitting<'_> {
     /// The place for what is drawn: that of all labelled training windows, more than which no arm
     /// learns from.
     pub(super) fn placed(&self) -> Result<Placed, PipelineError> {
-        let part = &self.windows.parts.train;
-        let labelled = |index: &usize| part.windows()[*index].label.is_some();
-        let labelled = (0..part.len()).filter(labelled).collect();
+        let labelled = labelled(&self.windows.parts.train);
         self.run.placed(self.source(labelled, self.run.config.run.seed)?.as_ref())
     }
 
@@ -172,7 +167,7 @@ impl Fitting<'_> {
     fn source(&self, chosen: Vec<usize>, seed: u64) -> Result<Arc<dyn TrainSource>, PipelineError> {
         let (all, own) = (self.windows.parts.train.clone(), self.windows.normaliser.clone());
         Ok(match self.settings.versions {
-            0 => Arc::new(Drawn::new(Arc::new(NormalisedWindows::new(all, own)), chosen)),
+            0 => Arc::new(NormalisedWindows::new(all, own).only(chosen)),
             versions => {
                 let augment = Augmentation { versions, ..self.run.config.augment.clone() };
                 Arc::new(AugmentedWindows::new(all, own, &augment, seed)?.only(chosen))
@@ -195,7 +190,7 @@ impl Fitting<'_> {
             train,
             windows,
             validation: (!held.is_empty())
-                .then(|| Arc::new(Drawn::new(Arc::new(validation), held)) as Arc<dyn Source>),
+                .then(|| Arc::new(validation.only(held)) as Arc<dyn Source>),
             weights: self.settings.class_weights.of(&counts),
         })
     }

@@ -5,15 +5,18 @@
 //! drawn, too.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use firebox_core::{Stream, Windows};
-use firebox_loader::{LoadError, Sample, Source, TrainSource};
 
 use crate::error::PipelineError;
 
 /// Fewest windows of each class that anything is learnt from.
 const FEWEST: usize = 2;
+
+/// Indices of the labelled windows of a part.
+pub(super) fn labelled(part: &Windows) -> Vec<usize> {
+    (0..part.len()).filter(|index| part.windows()[*index].label.is_some()).collect()
+}
 
 /// Indices of the labelled windows of a part that are drawn at a share: of each class its share, rounded,
 /// by windows, or by whole series where `by_series`.
@@ -57,10 +60,8 @@ pub(super) fn check(
     by_series: bool,
 ) -> Result<(), PipelineError> {
     let refuse = |what: String| Err(PipelineError::Setting(what));
-    let all = |part: &Windows| -> Vec<usize> {
-        (0..part.len()).filter(|index| part.windows()[*index].label.is_some()).collect()
-    };
-    let (fitted, asked) = (counts(train, &all(train)), counts(test, &all(test)));
+    let all = |part: &Windows| counts(part, &labelled(part));
+    let (fitted, asked) = (all(train), all(test));
     let name = |class: usize| &train.classes()[class];
     match fitted.iter().filter(|count| **count > 0).count() {
         0 => return refuse("no training window has a label, and fine-tuning learns from labels\n  set [labels] (--set labels=last), and `data.columns.label` if a column holds them".to_owned()),
@@ -101,50 +102,16 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Some samples of a source that may be trained on.
-pub(super) struct Drawn<S> {
-    source: Arc<S>,
-    indices: Vec<usize>,
-}
-
-impl<S> Drawn<S> {
-    pub(super) fn new(source: Arc<S>, indices: Vec<usize>) -> Self {
-        Self { source, indices }
-    }
-}
-
-impl<S: Source> Source for Drawn<S> {
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.source.shape()
-    }
-
-    fn length(&self, index: usize) -> usize {
-        self.source.length(self.indices[index])
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        self.source.read(self.indices[index], out)
-    }
-
-    fn classes(&self) -> &[String] {
-        self.source.classes()
-    }
-}
-
-impl<S: TrainSource> TrainSource for Drawn<S> {}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use firebox_core::{
         Augmentation, Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, Split,
         SplitRule, StepLabels, WindowRule, split,
     };
-    use firebox_loader::{AugmentedWindows, NormalisedWindows};
+    use firebox_loader::{AugmentedWindows, NormalisedWindows, Source};
 
     /// `series` series of 40 steps, labelled by their number, windows of 10.
     fn parts(series: u32, class: impl Fn(u32) -> u32) -> Split {

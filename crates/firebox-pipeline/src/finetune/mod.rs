@@ -15,7 +15,7 @@ use firebox_core::{Event, Key, Labels};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
-use firebox_train::{Classification, LoadEncoder, Summary, read_weights};
+use firebox_train::{Classification, LoadEncoder, read_weights};
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -154,11 +154,6 @@ impl Chain for Finetune {
         Some(
             "a search trains one model a trial, and `finetune` trains many\n  search the pre-training: set pipeline = \"pretrain\"",
         )
-    }
-
-    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        let why = self.unsearched().unwrap_or_default();
-        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 

@@ -15,7 +15,7 @@ use firebox_core::{Event, Fold, Key, Labels, walk_forward};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, contest};
 use firebox_export::Task;
-use firebox_train::{AdamWConfig, Optimizer, SgdConfig, Summary};
+use firebox_train::{AdamWConfig, Optimizer, SgdConfig};
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -172,11 +172,6 @@ impl Chain for Multitimeframe {
             "a search needs one training with one validation loss, and `multitimeframe` has several of both\n  \
              search a pipeline of one model",
         )
-    }
-
-    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        let why = self.unsearched().unwrap_or_default();
-        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 

@@ -18,7 +18,6 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, Key, Labels, Stream};
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
-use firebox_train::Summary;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
@@ -164,11 +163,6 @@ impl Chain for Pseudolabel {
             "a search needs a validation loss that compares, and losses on clusters of its own do not\n  \
              search a pipeline of another kind",
         )
-    }
-
-    fn train_only(&self, _: &Run<'_>, _: &mut Work<'_>) -> Result<Option<Summary>, PipelineError> {
-        let why = self.unsearched().unwrap_or_default();
-        Err(PipelineError::Setting(why.to_owned()))
     }
 }
 
