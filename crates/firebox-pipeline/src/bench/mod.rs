@@ -195,7 +195,6 @@ fn peer_name(precision: Precision) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use super::*;
 
@@ -244,15 +243,11 @@ mod tests {
     #[test]
     fn steps_go_on_for_as_long_as_is_asked() {
         let config = BenchConfig { seconds: 0.5, watched: true, ..small(Workload::Mlp) };
-        let start = Instant::now();
         let measured = measure(&config, &ChosenDevice::named("cpu"), &Silent).unwrap();
-        let whole = start.elapsed().as_secs_f64();
         let (count, all) = (measured.times.len(), measured.times.iter().sum::<f64>());
         assert!(count >= 3 && measured.losses.len() == count + 1, "{count}");
-        // The watcher's clock starts behind that of the steps.
         let seconds = measured.watching.unwrap().seconds;
-        assert!(whole >= 0.5 && seconds <= whole, "{seconds} s of {whole} s");
-        assert!(all <= 1e3 * seconds, "{seconds} s, steps of {all} ms");
+        assert!(seconds >= 0.5 && all <= 1e3 * seconds, "{seconds} s, steps of {all} ms");
     }
 
     #[test]

@@ -100,16 +100,17 @@ pub(super) fn watched<T>(
         if !matches!(event, Event::Machine(_)) {
             nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
-        own.on(event);
+        let mark = || marks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Around what `own` times, so that no step is timed that is not watched.
         if let Event::Step { step, .. } = event {
             steps.fetch_add(1, Ordering::Relaxed);
-            let mut marks = marks.lock().unwrap_or_else(PoisonError::into_inner);
             if *step == warmup {
-                marks.0 = Some(spent());
+                mark().0 = Some(spent());
             }
-            if stop.load(Ordering::Relaxed) {
-                marks.1 = Some(spent());
-            }
+        }
+        own.on(event);
+        if matches!(event, Event::Step { .. }) && stop.load(Ordering::Relaxed) {
+            mark().1 = Some(spent());
         }
     };
     let (done, first, ended) = obeying(folder, &Requests::new(), progress, || {
