@@ -457,7 +457,7 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
             continue;
         }
         let panel = &packed[column * gate_rows..][..width * BLOCK * gate_rows];
-        for_row_tiles!(S, tile.active(t), row, M => {
+        for_row_tiles!(S, C, tile.active(t), row, M => {
             let out = &mut back[row * columns + column..];
             assert!(out.len() >= (M - 1) * columns + width * BLOCK);
             assert!(d_gates.len() >= ((blocks - 1) * block_rows + row + M) * row_words);

@@ -54,10 +54,49 @@ pub(super) unsafe fn accumulate<S: Simd, C: Compute, const M: usize, const N: us
     b: *const f32,
     count: usize,
 ) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        if S::APART {
+            for n in 0..N {
+                let mut column = [[S::splat(0.0)]; M];
+                for (column, acc) in column.iter_mut().zip(&*acc) {
+                    *column = [acc[n]];
+                }
+                add_products::<S, C, M, 1>(
+                    &mut column,
+                    a,
+                    step,
+                    b.add(n * BLOCK),
+                    N * BLOCK,
+                    count,
+                );
+                for (acc, column) in acc.iter_mut().zip(column) {
+                    acc[n] = column[0];
+                }
+            }
+        } else {
+            add_products::<S, C, M, N>(acc, a, step, b, N * BLOCK, count);
+        }
+    }
+}
+
+/// The same with `b_row` numbers from one row of `b` to the next.
+///
+/// # Safety
+/// As for [`accumulate`].
+#[inline(always)]
+unsafe fn add_products<S: Simd, C: Compute, const M: usize, const N: usize>(
+    acc: &mut [[S::Vector; N]; M],
+    a: [*const f32; M],
+    step: usize,
+    b: *const f32,
+    b_row: usize,
+    count: usize,
+) {
     for k in 0..count {
         // SAFETY: `k` is below `count`, for which the caller vouches.
         unsafe {
-            let row = b.add(k * N * BLOCK);
+            let row = b.add(k * b_row);
             let mut columns = [S::splat(0.0); N];
             for (n, column) in columns.iter_mut().enumerate() {
                 *column = S::load(row.add(n * BLOCK));
@@ -72,31 +111,39 @@ pub(super) unsafe fn accumulate<S: Simd, C: Compute, const M: usize, const N: us
     }
 }
 
+/// Rows of a register tile of operands in words of `C`, at most.
+pub(super) const fn most_rows<S: Simd, C: Compute>() -> usize {
+    // Halves of words that are taken apart need registers, too.
+    if S::APART && C::PAIR == 2 { 4 } else { S::ROWS }
+}
+
 /// How many of `left` rows the next register tile takes: no tile that is followed by a sliver.
 #[inline(always)]
-pub(super) fn next_rows<S: Simd>(left: usize) -> usize {
-    if S::ROWS == 6 && (left == 7 || left == 8) { 4 } else { left.min(S::ROWS) }
+pub(super) fn next_rows<S: Simd, C: Compute>(left: usize) -> usize {
+    let most = const { most_rows::<S, C>() };
+    if most == 6 && (left == 7 || left == 8) { 4 } else { left.min(most) }
 }
 
 /// Calls `$kernel::<S, M>($arguments, row)` for register tiles of `M` rows that cover `$rows` rows.
 macro_rules! for_row_tiles {
-    ($S:ty, $rows:expr, $row:ident, $M:ident => $call:expr) => {{
+    ($S:ty, $C:ty, $rows:expr, $row:ident, $M:ident => $call:expr) => {{
         let rows: usize = $rows;
         let mut $row = 0;
         while $row < rows {
-            let taken = $crate::cpu::block::next_rows::<$S>(rows - $row);
+            let taken = $crate::cpu::block::next_rows::<$S, $C>(rows - $row);
             macro_rules! tile {
                 ($count:literal) => {{
                     const $M: usize = $count;
                     $call
                 }};
             }
-            // Sizes beyond `ROWS` are never taken; the comparison lets the compiler drop them.
+            // Larger sizes are never taken; the comparison lets the compiler drop them.
+            let most = const { $crate::cpu::block::most_rows::<$S, $C>() };
             match taken {
-                6 if <$S>::ROWS >= 6 => tile!(6),
-                5 if <$S>::ROWS >= 5 => tile!(5),
-                4 if <$S>::ROWS >= 4 => tile!(4),
-                3 if <$S>::ROWS >= 3 => tile!(3),
+                6 if most >= 6 => tile!(6),
+                5 if most >= 5 => tile!(5),
+                4 if most >= 4 => tile!(4),
+                3 if most >= 3 => tile!(3),
                 2 => tile!(2),
                 _ => tile!(1),
             }

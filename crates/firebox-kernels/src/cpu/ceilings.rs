@@ -91,6 +91,8 @@ unsafe fn chains_of<S: Simd>(bf16: bool, rounds: u64, operations: &mut u64) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match S::LANES {
+            // Two registers each.
+            _ if S::APART => so_many_chains::<S, { CHAINS / 2 }>(bf16, rounds, operations),
             16 => so_many_chains::<S, MANY_CHAINS>(bf16, rounds, operations),
             _ => so_many_chains::<S, CHAINS>(bf16, rounds, operations),
         }

@@ -305,7 +305,7 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
     let saved_row = tile.start(t) * sizes.blocks();
     for block in 0..sizes.blocks() {
         let panel = &packed[block * panel_size..][..panel_size];
-        for_row_tiles!(S, running, row, M => {
+        for_row_tiles!(S, C, running, row, M => {
             let mut x = [std::ptr::null(); M];
             let mut h = [std::ptr::null(); M];
             for m in 0..M {

@@ -3,6 +3,8 @@
 //! Kernels are generic over [`Simd`] and inlined as a whole into a function that switches the
 //! features on (see `mod.rs`), so nothing here is called from afar.
 
+use std::marker::PhantomData;
+
 /// Vectors of f32.
 ///
 /// # Safety
@@ -13,9 +15,12 @@ pub(super) trait Simd: Copy {
     type Vector: Copy;
     /// Numbers in a vector; divides [`BLOCK`](super::BLOCK).
     const LANES: usize;
-    /// Rows of a register tile that is four vectors wide: as many as leave room in the registers
-    /// for one row of the other operand.
+    /// Rows of a register tile that is four vectors wide, or one where [`APART`](Simd::APART): as many
+    /// as leave room in the registers for one row of the other operand.
     const ROWS: usize;
+    /// Whether the vectors of a register tile are computed one after the other: where the registers have
+    /// no room for so many that each row of the other operand is worth its way from the second cache.
+    const APART: bool = false;
 
     unsafe fn splat(x: f32) -> Self::Vector;
     unsafe fn load(at: *const f32) -> Self::Vector;
@@ -162,8 +167,121 @@ impl Simd for Portable {
     }
 }
 
+/// Two vectors as one, so that it fills a cache line: a tile of one such column reads whole lines.
+#[derive(Clone, Copy)]
+pub(super) struct Twice<S>(PhantomData<S>);
+
+// SAFETY, for every block below: the caller's promise is the same.
+impl<S: Simd> Simd for Twice<S> {
+    type Vector = [S::Vector; 2];
+    const LANES: usize = 2 * S::LANES;
+    const ROWS: usize = 6;
+    const APART: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::splat(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::load(at), S::load(at.add(S::LANES))] }
+    }
+    #[inline(always)]
+    unsafe fn store(at: *mut f32, x: Self::Vector) {
+        // SAFETY: see above.
+        unsafe {
+            S::store(at, x[0]);
+            S::store(at.add(S::LANES), x[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::add(a[0], b[0]), S::add(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::sub(a[0], b[0]), S::sub(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::mul(a[0], b[0]), S::mul(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::div(a[0], b[0]), S::div(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn reciprocal(x: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::reciprocal(x[0]), S::reciprocal(x[1])] }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::fma(a[0], b[0], c[0]), S::fma(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn clamp(x: Self::Vector, low: f32, high: f32) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::clamp(x[0], low, high), S::clamp(x[1], low, high)] }
+    }
+    #[inline(always)]
+    unsafe fn round(x: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::round(x[0]), S::round(x[1])] }
+    }
+    #[inline(always)]
+    unsafe fn scale(x: Self::Vector, n: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::scale(x[0], n[0]), S::scale(x[1], n[1])] }
+    }
+    #[inline(always)]
+    unsafe fn where_small(
+        x: Self::Vector,
+        bound: f32,
+        a: Self::Vector,
+        b: Self::Vector,
+    ) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe {
+            [S::where_small(x[0], bound, a[0], b[0]), S::where_small(x[1], bound, a[1], b[1])]
+        }
+    }
+    #[inline(always)]
+    unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::pair(low[0], high[0]), S::pair(low[1], high[1])] }
+    }
+    #[inline(always)]
+    unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector) {
+        // SAFETY: see above.
+        let (first, second) = unsafe { (S::unpair(words[0]), S::unpair(words[1])) };
+        ([first.0, second.0], [first.1, second.1])
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const f32) {
+        // SAFETY: see above.
+        unsafe { S::prefetch(at) }
+    }
+    #[inline(always)]
+    unsafe fn dot(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::dot(a[0], b[0], c[0]), S::dot(a[1], b[1], c[1])] }
+    }
+}
+
+/// AVX2 with FMA.
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
+pub(super) type Avx2 = Twice<Ymm>;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx512, Ymm};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -173,9 +291,9 @@ mod x86 {
 
     /// AVX2 with FMA: 16 registers of eight numbers.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Avx2;
+    pub(in super::super) struct Ymm;
 
-    impl Avx2 {
+    impl Ymm {
         /// The nearest bf16, in the upper half of each lane. (Not a closure in `pair`: closures are
         /// compiled without the features of the function around them, and so not inlined.)
         ///
@@ -196,7 +314,7 @@ mod x86 {
     }
 
     // SAFETY, for every block below: the caller vouches for AVX2 and FMA and for the pointers.
-    impl Simd for Avx2 {
+    impl Simd for Ymm {
         type Vector = __m256;
         const LANES: usize = 8;
         const ROWS: usize = 2;

@@ -3,7 +3,7 @@
 use firebox_core::Stream;
 
 use super::super::BLOCK;
-use super::super::simd::{Portable, Simd};
+use super::super::simd::{Portable, Simd, Twice};
 
 /// More instructions on vectors.
 ///
@@ -66,6 +66,40 @@ impl Lanes for Portable {
     }
 }
 
+// SAFETY, for every block below: the caller's promise is the same.
+impl<S: Lanes> Lanes for Twice<S> {
+    #[inline(always)]
+    unsafe fn max(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::max(a[0], b[0]), S::max(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn draw(stream: Stream, query: u32, group: u32) -> [Self::Vector; 4] {
+        // SAFETY: see above.
+        let [a, b, c, d] = unsafe { S::draw(stream, query, group) };
+        // SAFETY: see above.
+        let [e, f, g, h] = unsafe { S::draw(stream, query + S::LANES as u32, group) };
+        [[a, e], [b, f], [c, g], [d, h]]
+    }
+    #[inline(always)]
+    unsafe fn keep_low(x: Self::Vector, words: Self::Vector, threshold: u16) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::keep_low(x[0], words[0], threshold), S::keep_low(x[1], words[1], threshold)] }
+    }
+    #[inline(always)]
+    unsafe fn keep_high(x: Self::Vector, words: Self::Vector, threshold: u16) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe {
+            [S::keep_high(x[0], words[0], threshold), S::keep_high(x[1], words[1], threshold)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        // SAFETY: see above.
+        unsafe { S::transpose(from, from_row, to, to_row) }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
@@ -73,7 +107,7 @@ mod x86 {
     use firebox_core::Stream;
 
     use super::super::super::BLOCK;
-    use super::super::super::simd::{Avx2, Avx512};
+    use super::super::super::simd::{Avx512, Ymm};
     use super::Lanes;
 
     // Philox4x32-10, as in `firebox_core::random`: a lane of 64 bits holds one of its words in the
@@ -82,7 +116,7 @@ mod x86 {
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
     // SAFETY, for every block below: the caller vouches for AVX2.
-    impl Lanes for Avx2 {
+    impl Lanes for Ymm {
         #[inline(always)]
         unsafe fn max(a: __m256, b: __m256) -> __m256 {
             // SAFETY: see above.

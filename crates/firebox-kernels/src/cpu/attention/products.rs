@@ -64,12 +64,13 @@ unsafe fn product_panels<S: Simd, C: Compute>(
             };
         }
         match blocks - first {
+            _ if S::APART => panel!(1),
             1 => panel!(1),
             2 => panel!(2),
             3 => panel!(3),
             _ => panel!(4),
         }
-        first += 4;
+        first += if S::APART { 1 } else { 4 };
     }
 }
 
@@ -87,7 +88,7 @@ unsafe fn panel<S: Simd, C: Compute, const N: usize>(
 ) {
     let mut done = 0;
     // A single block of columns does not keep the multipliers busy with six rows.
-    if N == 1 && S::ROWS == 6 {
+    if N == 1 && S::ROWS == 6 && !S::APART {
         while product.rows - done >= 8 {
             // SAFETY: eight rows are left, and the caller vouches for all of them.
             unsafe { tile::<S, C, 8, N>(product, a, b, out, done) };
@@ -96,7 +97,7 @@ unsafe fn panel<S: Simd, C: Compute, const N: usize>(
     }
     // SAFETY: as above, for the rows that are left.
     unsafe {
-        for_row_tiles!(S, product.rows - done, row, M =>
+        for_row_tiles!(S, C, product.rows - done, row, M =>
             tile::<S, C, M, N>(product, a, b, out, done + row));
     }
 }

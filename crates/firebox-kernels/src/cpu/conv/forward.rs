@@ -204,7 +204,7 @@ unsafe fn multiply<S: Simd, C: Compute>(
                 };
                 macro_rules! columns {
                     ($N:literal) => {
-                        for_row_tiles!(S, count, step, M => {
+                        for_row_tiles!(S, C, count, step, M => {
                             let mut starts = [input; M];
                             for (m, start) in starts.iter_mut().enumerate() {
                                 *start = window(step + m);

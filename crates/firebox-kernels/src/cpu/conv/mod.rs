@@ -13,6 +13,7 @@ mod weights;
 use rayon::prelude::*;
 
 use super::BLOCK;
+use super::block::accumulate;
 use super::compute::{Bf16, Compute, F32};
 use super::noise::Noise;
 use super::simd::{Simd, pair};
@@ -253,19 +254,7 @@ unsafe fn tile<S: Simd, C: Compute, const M: usize, const N: usize>(
                     *sum = S::load(acc.add(m * stride + n * BLOCK + lane));
                 }
             }
-            for k in 0..count {
-                let row = b.add(k * N * BLOCK + lane);
-                let mut columns = [S::splat(0.0); N];
-                for (n, column) in columns.iter_mut().enumerate() {
-                    *column = S::load(row.add(n * BLOCK));
-                }
-                for m in 0..M {
-                    let x = S::splat(*a[m].add(k * step));
-                    for n in 0..N {
-                        sums[m][n] = C::fma::<S>(x, columns[n], sums[m][n]);
-                    }
-                }
-            }
+            accumulate::<S, C, M, N>(&mut sums, a, step, b.add(lane), count);
             for (m, sums) in sums.iter().enumerate() {
                 for (n, sum) in sums.iter().enumerate() {
                     S::store(acc.add(m * stride + n * BLOCK + lane), *sum);

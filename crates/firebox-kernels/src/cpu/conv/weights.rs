@@ -200,7 +200,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             let sums = buffers.sums.as_mut_ptr().add(tap * channels * width);
             macro_rules! columns {
                 ($N:literal) => {
-                    for_row_tiles!(S, channels, channel, M => {
+                    for_row_tiles!(S, C, channels, channel, M => {
                         let mut starts = [input; M];
                         for (m, start) in starts.iter_mut().enumerate() {
                             *start = input.add(channel + m);

@@ -122,7 +122,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                 },
                 rows.len(),
             );
-            for_row_tiles!(S, rows.len(), row, M => {
+            for_row_tiles!(S, C, rows.len(), row, M => {
                 // SAFETY: as above.
                 unsafe {
                     next_rows.prefetch::<S>(M * blocks);
