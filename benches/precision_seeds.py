@@ -6,8 +6,8 @@
 Runs `firebox run` once for each precision and seed (a finished run is not repeated), reads the
 validation loss and the probe's test accuracy of each, and prints means, spreads and differences to
 f32: within 0.5 % is what issue and reference system ask for. The program is FIREBOX_PROGRAM, or
-target/release/firebox. On two cores the main job takes about a minute a run in f32, less in bf16, and
-about eight times as long in f16, which a processor emulates: 15 runs are an hour. `--set
+target/release/firebox. On two cores the main job takes a minute or two a run, less in bf16 where the processor
+has instructions for it, and a little more in f16, which is rounding on top of f32 there. `--set
 train.epochs=6` shortens all. Needs Python alone.
 """
 

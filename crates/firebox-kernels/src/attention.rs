@@ -22,6 +22,7 @@ use crate::cpu::{
 };
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
+use crate::rounded::halved;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -122,10 +123,11 @@ pub fn attention(
         return Tensor::zeros([batch, queries, width], (&q.device(), q.dtype()));
     }
     let on_cpu = is_flex(&q) && is_flex(&k) && is_flex(&v);
-    match kernels(on_cpu, &sizes, settings) {
+    match kernels(on_cpu, &sizes) {
         Some(kernels) => {
             let rules = rules(kernels, &sizes, settings, mask);
-            fused([q, k, v], Call { rules, sizes, lengths, packed: false })
+            let inputs = [q, k, v].map(|input| halved(input, settings.precision));
+            fused(inputs, Call { rules, sizes, lengths, packed: false })
         }
         None => elsewhere(vec![q, k, v], &sizes, &lengths, mask, settings),
     }
@@ -185,10 +187,11 @@ pub fn self_attention(
     if batch * time * width == 0 {
         return Tensor::zeros([batch, time, width], (&qkv.device(), qkv.dtype()));
     }
-    match kernels(is_flex(&qkv), &sizes, settings) {
+    match kernels(is_flex(&qkv), &sizes) {
         Some(kernels) => {
             let rules = rules(kernels, &sizes, settings, mask);
-            fused([qkv], Call { rules, sizes, lengths, packed: true })
+            let inputs = [halved(qkv, settings.precision)];
+            fused(inputs, Call { rules, sizes, lengths, packed: true })
         }
         None => elsewhere(vec![qkv], &sizes, &lengths, mask, settings),
     }
@@ -218,9 +221,8 @@ pub(crate) fn check_lengths(what: &str, batch: usize, lengths: Option<&[usize]>)
 }
 
 /// The kernels for these tensors, or `None` if attention must be composed.
-fn kernels(on_cpu: bool, sizes: &AttentionSizes, settings: &Attention) -> Option<CpuKernels> {
-    let fits =
-        settings.precision != Precision::F16 && sizes.queries.max(sizes.keys) < cpu::MOST_POSITIONS;
+fn kernels(on_cpu: bool, sizes: &AttentionSizes) -> Option<CpuKernels> {
+    let fits = sizes.queries.max(sizes.keys) < cpu::MOST_POSITIONS;
     CpuKernels::fused().filter(|_| on_cpu && fits)
 }
 

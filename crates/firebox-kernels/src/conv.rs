@@ -15,9 +15,10 @@ use tracing::span::EnteredSpan;
 
 use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
-use crate::device::{flex, flex_in_graph, is_flex, rounded};
+use crate::device::{flex, flex_in_graph, is_flex};
 use crate::init::uniform;
 use crate::profile::kernel_span;
+use crate::rounded::{halved, rounded};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -48,7 +49,7 @@ pub fn conv1d(
     let conv = check(x.dims(), layer);
     let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
     let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
-    let taken = layer.groups == 1 && precision != Precision::F16 && conv.input > 0;
+    let taken = layer.groups == 1 && conv.input > 0;
     let noise = noise.filter(|noise| noise.deviation != 0.0);
     let shape = [conv.batch, conv.steps(), conv.output];
     if shape.contains(&0) {
@@ -59,8 +60,8 @@ pub fn conv1d(
             let arithmetic = ConvArithmetic { kernels, bf16: precision == Precision::Bf16 };
             fused(
                 Fused { arithmetic, conv, noise: noise.map(GaussianNoise::kernel) },
-                x,
-                weight,
+                halved(x, precision),
+                halved(weight, precision),
                 bias,
             )
         }

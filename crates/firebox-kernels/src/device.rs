@@ -3,8 +3,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
-use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Tensor, TensorData};
-use firebox_core::Precision;
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::cpu;
 
@@ -49,16 +48,4 @@ pub(crate) fn own(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
     }
     let shape = whole.shape();
     FloatTensor::<Flex>::from_data(TensorData::new(cpu::copy(whole.storage()), shape))
-}
-
-/// The operand of a product, rounded to the type it is computed in and back: the product of such
-/// operands in f32 is that of a matrix unit that adds up in f32.
-pub fn rounded<const D: usize>(tensor: Tensor<D>, precision: Precision) -> Tensor<D> {
-    let kept = tensor.dtype();
-    let narrow = match precision {
-        Precision::Bf16 if kept == DType::F32 => FloatDType::BF16,
-        Precision::F16 if kept == DType::F32 => FloatDType::F16,
-        _ => return tensor,
-    };
-    tensor.cast(narrow).cast(kept)
 }

@@ -124,6 +124,7 @@ mod norm;
 mod optimizer;
 mod profile;
 mod recompute;
+mod rounded;
 mod row_noise;
 
 pub use attention::{Attention, attention, self_attention};
@@ -134,7 +135,6 @@ pub use cpu::{
 };
 #[cfg(feature = "cube")]
 pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
-pub use device::rounded;
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
@@ -156,4 +156,5 @@ pub use optimizer::{
     add_scaled, approach, squared_norm, update_on_device, update_parameters,
 };
 pub use recompute::{recomputed, recomputes_on};
+pub use rounded::rounded;
 pub use row_noise::add_row_noise;

@@ -11,8 +11,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Precision;
 
 use crate::cpu::{self, CpuKernels, Products};
-use crate::device::{flex, flex_in_graph, is_flex, rounded};
+use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
+use crate::rounded::{halved, rounded};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -34,8 +35,9 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
 /// they are summed in f32, and everything else is f32.
 ///
 /// On a CPU, [`Precision::Bf16`] takes half the time of f32 where the processor has instructions for
-/// it, and more elsewhere. [`Precision::F16`] is composed of Burn's operations, and
-/// [`Precision::Tf32`] is f32 here: what a device does with f32 matmuls is not chosen in this crate.
+/// it, and about as much elsewhere. [`Precision::F16`] is f32 there on operands that are
+/// [rounded](crate::rounded()) before, and [`Precision::Tf32`] is f32 here: what a device does with f32
+/// matmuls is not chosen in this crate.
 ///
 /// # Shapes
 /// As those of [`linear()`].
@@ -52,19 +54,14 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
         x.dims(),
         weight.dims()
     );
-    let bf16 = match precision {
-        Precision::F32 | Precision::Tf32 => Some(false),
-        Precision::Bf16 => Some(true),
-        Precision::F16 => None,
-    };
     let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
-    let (Some(bf16), Some(kernels), true) = (bf16, CpuKernels::fused(), on_cpu) else {
+    let fits = on_cpu && rows * input * output > 0;
+    let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
         return composed(precision, x, weight, bias);
     };
-    if rows * input * output == 0 {
-        return composed(precision, x, weight, bias);
-    }
-    let sizes = cpu::Linear { products: Products { kernels, bf16 }, rows, input, output };
+    let products = Products { kernels, bf16: precision == Precision::Bf16 };
+    let sizes = cpu::Linear { products, rows, input, output };
+    let [x, weight] = [x, weight].map(|operand| halved(operand, precision));
     let tracked =
         x.is_autodiff() || weight.is_autodiff() || bias.as_ref().is_some_and(Tensor::is_autodiff);
     if !tracked {
@@ -236,10 +233,11 @@ mod tests {
         })
     }
 
-    /// Operands of products in float64, rounded to bf16 if asked.
+    /// Operands of products in float64, rounded if asked.
     fn wide(values: &[f32], precision: Precision) -> Vec<f64> {
         let round = |value: f32| match precision {
             Precision::Bf16 => half::bf16::from_f32(value).to_f64(),
+            Precision::F16 => half::f16::from_f32(value).to_f64(),
             _ => f64::from(value),
         };
         values.iter().map(|value| round(*value)).collect()
@@ -255,11 +253,13 @@ mod tests {
             ([300, 256, 128], false),
             ([530, 140, 3], true),
         ] {
-            for precision in [Precision::F32, Precision::Bf16] {
+            for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
                 let [x, w] =
                     [noise(1, rows * input), noise(2, input * output)].map(|v| wide(&v, precision));
                 let (b, d) = (noise(3, output), noise(4, rows * output));
-                let rounded = wide(&d, precision);
+                // In f16 gradients are rounded behind a product, not before it.
+                let before = if precision == Precision::F16 { Precision::F32 } else { precision };
+                let rounded = wide(&d, before);
                 let (mut y, mut dx) = (vec![0.0; rows * output], vec![0.0; rows * input]);
                 let (mut dw, mut db) = (vec![0.0; input * output], vec![0.0; output]);
                 for r in 0..rows {
@@ -280,7 +280,11 @@ mod tests {
                     // Composed of Burn's operations, gradients are not rounded before a product.
                     let composed = kernels == CpuKernels::Composed;
                     let loose = composed && precision == Precision::Bf16;
-                    let bounds = if loose { [1e-5, 1e-2, 1e-2, 1e-5] } else { [1e-5; 4] };
+                    let bounds = match precision {
+                        Precision::F16 => [1e-5, 4e-4, 4e-4, 1e-5],
+                        _ if loose => [1e-5, 1e-2, 1e-2, 1e-5],
+                        _ => [1e-5; 4],
+                    };
                     for ((ours, exact), bound) in
                         results.iter().zip([&y, &dx, &dw, &db]).zip(bounds)
                     {

@@ -6,7 +6,8 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
-use crate::device::{lift, rounded};
+use crate::device::lift;
+use crate::rounded::rounded;
 
 /// The same as [`attention()`](super::attention()), on inputs that fit.
 pub(super) fn attention(

@@ -15,6 +15,10 @@ fn bf16(x: f32) -> f64 {
     f64::from(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
 }
 
+fn f16(x: f32) -> f64 {
+    half::f16::from_f32(x).to_f64()
+}
+
 /// `[y, dx, dweight, dbias]` of the loss `Σ dy · y`.
 type Results = [Vec<f64>; 4];
 
@@ -113,12 +117,16 @@ impl Case {
     #[track_caller]
     fn check(&self) {
         for kernels in CpuKernels::available() {
-            for (precision, round) in
-                [(Precision::F32, f64::from as fn(f32) -> f64), (Precision::Bf16, bf16)]
-            {
+            for (precision, round) in [
+                (Precision::F32, f64::from as fn(f32) -> f64),
+                (Precision::Bf16, bf16),
+                (Precision::F16, f16),
+            ] {
                 // Burn rounds the gradient that passes through a cast as well.
                 let bound = match (kernels, precision) {
                     (CpuKernels::Composed, Precision::Bf16) => 1e-2,
+                    // In f16 it is rounded behind the products, and in the reference before them.
+                    (_, Precision::F16) => 1e-3,
                     _ => 1e-5,
                 };
                 let results = kernels.force(|| self.run(precision, None));

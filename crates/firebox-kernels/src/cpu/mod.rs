@@ -37,6 +37,7 @@ mod pack;
 mod plan;
 mod pool;
 mod product;
+mod round;
 mod simd;
 mod sweep;
 
@@ -74,6 +75,7 @@ pub(crate) use plan::{Plan, Sizes};
 pub use pool::{buffer_bytes, release_buffers};
 pub use product::Activation;
 pub(crate) use product::{Products, Weight};
+pub(crate) use round::{Narrow, round};
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 
 /// Hidden units that are computed together, and the width of the blocks of all packed operands: the

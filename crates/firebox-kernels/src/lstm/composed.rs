@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::{LstmState, Stack, Weights};
 use crate::cpu::CellKind;
-use crate::device::rounded;
+use crate::rounded::rounded;
 
 /// All directions of one layer.
 ///

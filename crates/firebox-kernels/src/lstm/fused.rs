@@ -23,6 +23,7 @@ use crate::cpu::{
 };
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
+use crate::rounded::halved;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -31,7 +32,6 @@ type Primitive = FloatTensor<Flex>;
 /// # Panics
 /// If `FIREBOX_KERNELS` asks for what this processor cannot do.
 pub(super) fn kernels(
-    stack: &Stack<'_>,
     input: &Tensor<3>,
     weights: &[Weights],
     initial: Option<&LstmState>,
@@ -43,7 +43,6 @@ pub(super) fn kernels(
     if let Some(LstmState { hidden, cell }) = initial {
         fits &= is_flex(hidden) && is_flex(cell);
     }
-    fits &= stack.precision != Precision::F16;
     if fits { CpuKernels::fused() } else { None }
 }
 
@@ -65,8 +64,8 @@ pub(super) fn layer(
     let plan = Arc::new(Plan::new(sizes, lengths));
     let (mut ih, mut hh, mut bias) = (vec![], vec![], vec![]);
     for weights in weights {
-        ih.push(weights.weight_ih);
-        hh.push(weights.weight_hh);
+        ih.push(halved(weights.weight_ih, stack.precision));
+        hh.push(halved(weights.weight_hh, stack.precision));
         bias.push(weights.bias.unsqueeze_dim::<2>(1));
     }
     let states = [directions, batch, hidden];
@@ -75,11 +74,11 @@ pub(super) fn layer(
         LstmState { hidden: zeros(), cell: zeros() }
     });
     let tensors = [
-        input,
+        halved(input, stack.precision),
         Tensor::stack(ih, 0),
         Tensor::stack(hh, 0),
         Tensor::stack(bias, 0),
-        state.hidden,
+        halved(state.hidden, stack.precision),
         state.cell,
     ];
     let (output, last) = if tensors.iter().any(Tensor::is_autodiff) {

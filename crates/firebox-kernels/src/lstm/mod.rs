@@ -259,9 +259,11 @@ impl Lstm {
     /// it, while sums, gates, states and gradients of parameters stay f32. Weights are rounded once
     /// a call, never where they are stored.
     ///
-    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact) and `Bf16`. Those of
-    /// GPUs compute what the device can store, and store gates and outputs in that type. In any
-    /// other case Burn's own operations compute in f32 on rounded operands, which is right and slow.
+    /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact), `Bf16`, and `F16` as
+    /// f32 on inputs, weights and a first state that are [rounded](crate::rounded()), and with rounded
+    /// gradients of these; states between two steps are f32. Those of GPUs compute what the device can
+    /// store, and store gates and outputs in that type. In any other case Burn's own operations compute
+    /// in f32 on rounded operands, which is right and slow.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
@@ -312,7 +314,7 @@ impl Stack<'_> {
             let weights: Vec<_> =
                 (0..directions).map(|index| weights(layer * directions + index)).collect();
             let initial = state.as_ref().map(|state| state.layer(layer, directions));
-            let fused = fused::kernels(self, &output, &weights, initial.as_ref());
+            let fused = fused::kernels(&output, &weights, initial.as_ref());
             let (above, last) = match fused {
                 Some(kernels) => fused::layer(kernels, self, output, lengths, weights, initial),
                 None => self.elsewhere(output, lengths, weights, initial),

@@ -60,22 +60,34 @@ fn agrees_with_pytorch() {
     }
 }
 
-#[test]
-fn bf16_is_as_exact_as_pytorchs() {
+/// Rounded operands: off by at most so many times the error of PyTorch's bf16, and by no less than
+/// rounding makes.
+fn check_rounded(precision: Precision, times: f64, least: f64) {
     for case in CASES {
         let (problem, exact, theirs) = golden(case);
         for kernels in CpuKernels::available() {
-            let results = kernels.force(|| run(&problem, Precision::Bf16));
+            let results = kernels.force(|| run(&problem, precision));
             for (index, name) in NAMES.iter().enumerate() {
                 let (error, theirs) =
                     (relative_error(&results[index], &exact[index]), theirs[index]);
                 assert!(
-                    error < 1.5 * theirs,
-                    "{kernels:?}, {case}: {name} is off by {error:.2e}, PyTorch's by {theirs:.2e}"
+                    error < times * theirs,
+                    "{kernels:?} {precision}, {case}: {name} is off by {error:.2e}, PyTorch's bf16 by {theirs:.2e}"
                 );
                 // Rounding happened: this is not f32 under another name.
-                assert!(error > 1e-4, "{kernels:?}, {case}: {name} is off by {error:.2e} only");
+                assert!(error > least, "{kernels:?} {precision}, {case}: {name}: {error:.2e} only");
             }
         }
     }
+}
+
+#[test]
+fn bf16_is_as_exact_as_pytorchs() {
+    check_rounded(Precision::Bf16, 1.5, 1e-4);
+}
+
+/// It has three bits more.
+#[test]
+fn f16_is_four_times_as_exact_as_pytorchs_bf16() {
+    check_rounded(Precision::F16, 0.25, 1e-5);
 }

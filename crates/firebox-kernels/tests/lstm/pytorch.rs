@@ -162,22 +162,23 @@ fn check(name: &str) {
     }
 }
 
-/// bf16 by every variant, at most half as far off again as PyTorch's own.
-fn check_bf16(name: &str) {
+/// Rounded operands by every variant: off by at most so many times the error of PyTorch's bf16, and by
+/// no less than rounding makes.
+fn check_rounded(name: &str, precision: Precision, times: f64, least: f64) {
     let golden = Golden::read(name);
     let theirs: BTreeMap<String, f64> =
         serde_json::from_str(&golden.metadata["bf16"]).expect("errors of PyTorch");
     for kernels in CpuKernels::available() {
-        let ours = kernels.force(|| golden.errors(Precision::Bf16));
+        let ours = kernels.force(|| golden.errors(precision));
         for (part, error) in &ours {
             let theirs = theirs[part];
             assert!(
-                *error < 1.5 * theirs,
-                "{kernels:?}: {part} of {name} is off by {error:.2e}, PyTorch's by {theirs:.2e}"
+                *error < times * theirs,
+                "{kernels:?} {precision}: {part} of {name} is off by {error:.2e}, PyTorch's bf16 by {theirs:.2e}"
             );
         }
         // Rounding happened: this is not f32 under another name.
-        assert!(ours.values().all(|error| *error > 1e-4), "{kernels:?}: {ours:?}");
+        assert!(ours.values().all(|error| *error > least), "{kernels:?} {precision}: {ours:?}");
     }
 }
 
@@ -223,6 +224,13 @@ fn gru_over_many_steps() {
 
 #[test]
 fn bf16_is_as_exact_as_pytorchs() {
-    check_bf16("long");
-    check_bf16("gru-long");
+    check_rounded("long", Precision::Bf16, 1.5, 1e-4);
+    check_rounded("gru-long", Precision::Bf16, 1.5, 1e-4);
+}
+
+/// It has three bits more.
+#[test]
+fn f16_is_four_times_as_exact_as_pytorchs_bf16() {
+    check_rounded("long", Precision::F16, 0.25, 1e-5);
+    check_rounded("gru-long", Precision::F16, 0.25, 1e-5);
 }

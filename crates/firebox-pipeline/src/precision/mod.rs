@@ -204,7 +204,7 @@ pub fn resolve(
             return Err(PolicyError::Missing { asked: precision, why, alternatives });
         }
         Support::Emulated(_) if precision == Precision::F16 => {
-            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slow".to_owned()
+            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slower than that".to_owned()
         }
         Support::Native(_) if precision == Precision::F32 && !abilities.processor => {
             "as written; products may run in TF32 where Burn's autotuning finds that faster".to_owned()
