@@ -97,10 +97,15 @@ fn what_is_not_supported_is_refused_by_name() {
         "no token for what its vocabulary",
     );
     check("\"version\":\"1.0\"", "\"version\":\"2.0\"", "Unknown tokenizer version '2.0'");
-    check(
-        "\"type\":\"TemplateProcessing\"",
-        "\"type\":\"Sequence\",\"processors\":[]",
-        "adds no token before",
-    );
     check("{\"version\"", "\"version\"", "is not JSON");
+    check(
+        "{\"id\":2,\"content\":\"[CLS]\"",
+        "{\"id\":7,\"content\":\"[CLS]\"",
+        "gives the added token `[CLS]` the number 7, but it has 2",
+    );
+    let text = std::fs::read_to_string(golden("wordpiece.json")).unwrap();
+    let mut file: Value = serde_json::from_str(&text).unwrap();
+    file["post_processor"] = Value::Null;
+    let error = Tokenizer::from_text(&file.to_string()).unwrap().check(1000).unwrap_err();
+    assert!(error.to_string().contains("adds no token before"), "{error}");
 }

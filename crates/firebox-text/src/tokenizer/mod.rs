@@ -9,6 +9,7 @@ mod train;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::ModelWrapper;
@@ -72,6 +73,7 @@ impl Tokenizer {
         let mut inner: tokenizers::Tokenizer = source
             .parse()
             .map_err(|error: tokenizers::Error| unusable(&source, &error.to_string()))?;
+        Outline::of(&source)?.check(&inner)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.encode(NOBODYS, false).map_err(|error| {
@@ -90,14 +92,16 @@ impl Tokenizer {
     /// # Errors
     /// If the tokenizer cannot split the text.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        let found = self.inner.encode(text, true).map_err(|error| {
+        // Places in characters, as Python's are: those in bytes can begin and end within one.
+        let found = self.inner.encode_char_offsets(text, true).map_err(|error| {
             let shown: String = text.chars().take(40).collect();
             TextError::Texts(format!("the text `{shown}` cannot be split into tokens: {error}"))
         })?;
+        let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
         let special = found.get_special_tokens_mask().iter().map(|special| *special == 1);
         let places = found.get_offsets().iter().zip(special);
         let tokens = found.get_ids().iter().zip(places).map(|(id, (place, special))| {
-            let place = if special { [0, 0] } else { [place.0, place.1] };
+            let place = if special { [0, 0] } else { [bytes[place.0], bytes[place.1]] };
             Token { id: *id, place, special }
         });
         Ok(tokens.collect())
@@ -160,6 +164,87 @@ fn around(tokenizer: &tokenizers::Tokenizer) -> Result<[usize; 2], String> {
     Ok([before, with.len() - before - 1])
 }
 
+/// What a file says of its parts. The crate takes a part of a type that it does not know for one that it
+/// knows if the rest fits, and numbers an added token anew if another has its number; both are refused.
+#[derive(Deserialize)]
+struct Outline {
+    model: Kind,
+    normalizer: Option<Kind>,
+    pre_tokenizer: Option<Kind>,
+    post_processor: Option<Kind>,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    r#type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+}
+
+impl Outline {
+    fn of(source: &str) -> Result<Self, String> {
+        serde_json::from_str(source).map_err(|error| format!("cannot be read: {error}"))
+    }
+
+    fn check(&self, read: &tokenizers::Tokenizer) -> Result<(), String> {
+        let model = match read.get_model() {
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::WordPiece(_) => "WordPiece",
+            ModelWrapper::WordLevel(_) => "WordLevel",
+            ModelWrapper::Unigram(_) => "Unigram",
+        };
+        same("model", Some(&self.model), Some(model.to_owned()))?;
+        same("normalizer", self.normalizer.as_ref(), read.get_normalizer().and_then(kind))?;
+        let splitter = read.get_pre_tokenizer().and_then(kind);
+        same("pre_tokenizer", self.pre_tokenizer.as_ref(), splitter)?;
+        let processor = read.get_post_processor().and_then(kind);
+        same("post_processor", self.post_processor.as_ref(), processor)?;
+        for Added { id, content } in &self.added_tokens {
+            let found = read.token_to_id(content);
+            if found != Some(*id) {
+                let found = found.map_or("none".to_owned(), |id| id.to_string());
+                return Err(format!(
+                    "gives the added token `{content}` the number {id}, but it has {found} beside the \
+                     others: two tokens share a number, or one has two"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The type of a part as it was read.
+fn kind(part: &impl Serialize) -> Option<String> {
+    let written = serde_json::to_value(part).ok()?;
+    Some(written.get("type")?.as_str()?.to_owned())
+}
+
+/// Checks that a part was read as what the file says.
+fn same(key: &str, asked: Option<&Kind>, read: Option<String>) -> Result<(), String> {
+    let asked = asked.and_then(|part| part.r#type.clone());
+    match asked {
+        Some(asked) if Some(&asked) != read.as_ref() => {
+            Err(refused(key, Some(&asked), "it is of no type that is known"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// That a part of a file cannot be used, and what can.
+fn refused(key: &str, kind: Option<&str>, why: &str) -> String {
+    let kind = kind.map_or(String::new(), |kind| format!(" of type `{kind}`"));
+    format!(
+        "has a `{key}`{kind} that cannot be used: {why}; supported is what Hugging Face's \
+         `tokenizers` 0.23 reads, which also writes such files (`save_pretrained` of a fast tokenizer)"
+    )
+}
+
 /// What of a file cannot be used.
 fn unusable(source: &str, whole: &str) -> String {
     let file: Value = match serde_json::from_str(source) {
@@ -178,11 +263,7 @@ fn unusable(source: &str, whole: &str) -> String {
     let found = wrong.into_iter().find_map(|(key, error)| Some((key, error?)));
     let (key, error) = found.unwrap_or(("content", whole.to_owned()));
     let kind = file.get(key).and_then(|part| part.get("type")).and_then(Value::as_str);
-    let kind = kind.map_or(String::new(), |kind| format!(" of type `{kind}`"));
-    format!(
-        "has a `{key}`{kind} that cannot be used: {error}; supported is what Hugging Face's \
-         `tokenizers` 0.23 reads, which also writes such files (`save_pretrained` of a fast tokenizer)"
-    )
+    refused(key, kind, &error)
 }
 
 fn fails<T: DeserializeOwned>(part: Value) -> Option<String> {
