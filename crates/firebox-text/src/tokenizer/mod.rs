@@ -258,7 +258,7 @@ fn unusable(source: &str, whole: &str) -> String {
         ("model", fails::<ModelWrapper>(part("model"))),
         ("post_processor", fails::<Option<PostProcessorWrapper>>(part("post_processor"))),
         ("decoder", fails::<Option<DecoderWrapper>>(part("decoder"))),
-        ("added_tokens", fails::<Vec<AddedToken>>(part("added_tokens"))),
+        ("added_tokens", fails::<Option<Vec<AddedToken>>>(part("added_tokens"))),
     ];
     let found = wrong.into_iter().find_map(|(key, error)| Some((key, error?)));
     let (key, error) = found.unwrap_or(("content", whole.to_owned()));
