@@ -14,7 +14,7 @@ mod weights;
 
 use rayon::prelude::*;
 
-use super::block::{Buffer, accumulate, for_row_tiles};
+use super::block::{Buffer, Part, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
 use super::forward::{Inputs, Saved, at_rest, load_blocks, prefetch, store_blocks};
@@ -506,14 +506,15 @@ unsafe fn product_tile<S: Simd, C: Compute, const M: usize, const N: usize>(at: 
         // SAFETY: every address is within the shapes for which the caller vouches.
         unsafe {
             let mut acc = [[S::splat(0.0); N]; M];
-            for block in 0..at.blocks {
+            let count = GATES / C::PAIR;
+            accumulate_parts::<S, C, M, N>(&mut acc, at.blocks, |block| {
                 let mut a = [at.a; M];
                 for (m, a) in a.iter_mut().enumerate() {
-                    *a = at.a.add(block * at.a_block + m * GATES / C::PAIR);
+                    *a = at.a.add(block * at.a_block + m * count);
                 }
-                let b = at.panel.add(block * GATES / C::PAIR * N * BLOCK + lane);
-                accumulate::<S, C, M, N>(&mut acc, a, 1, b, GATES / C::PAIR);
-            }
+                let b = at.panel.add(block * count * N * BLOCK + lane);
+                Part { a, step: 1, b, count }
+            });
             for (m, row) in acc.into_iter().enumerate() {
                 for (n, value) in row.into_iter().enumerate() {
                     S::store(at.out.add(m * at.out_row + n * BLOCK + lane), value);

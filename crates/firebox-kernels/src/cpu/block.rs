@@ -40,6 +40,16 @@ impl Buffer {
     }
 }
 
+/// A part of a sum of products: `count` words of `M` rows, `step` numbers apart, and as many rows of
+/// the packed operand `b`.
+#[derive(Clone, Copy)]
+pub(super) struct Part<const M: usize> {
+    pub(super) a: [*const f32; M],
+    pub(super) step: usize,
+    pub(super) b: *const f32,
+    pub(super) count: usize,
+}
+
 /// `acc[m][n] += Σ_k a[m][k * step] * b[k][n]` over `count` words, where row `k` of the packed
 /// operand `b` is `N` blocks long.
 ///
@@ -55,6 +65,21 @@ pub(super) unsafe fn accumulate<S: Simd, C: Compute, const M: usize, const N: us
     count: usize,
 ) {
     // SAFETY: the caller's promise is the same.
+    unsafe { accumulate_parts::<S, C, M, N>(acc, 1, |_| Part { a, step, b, count }) }
+}
+
+/// The same over several parts. Where columns are computed one after the other, the sums of one stay in
+/// registers over all parts.
+///
+/// # Safety
+/// As for [`accumulate`], for each part.
+#[inline(always)]
+pub(super) unsafe fn accumulate_parts<S: Simd, C: Compute, const M: usize, const N: usize>(
+    acc: &mut [[S::Vector; N]; M],
+    parts: usize,
+    part: impl Fn(usize) -> Part<M>,
+) {
+    // SAFETY: the caller's promise is the same.
     unsafe {
         if S::APART {
             for n in 0..N {
@@ -62,20 +87,20 @@ pub(super) unsafe fn accumulate<S: Simd, C: Compute, const M: usize, const N: us
                 for (column, acc) in column.iter_mut().zip(&*acc) {
                     *column = [acc[n]];
                 }
-                add_products::<S, C, M, 1>(
-                    &mut column,
-                    a,
-                    step,
-                    b.add(n * BLOCK),
-                    N * BLOCK,
-                    count,
-                );
+                for index in 0..parts {
+                    let Part { a, step, b, count } = part(index);
+                    let b = b.add(n * BLOCK);
+                    add_products::<S, C, M, 1>(&mut column, a, step, b, N * BLOCK, count);
+                }
                 for (acc, column) in acc.iter_mut().zip(column) {
                     acc[n] = column[0];
                 }
             }
         } else {
-            add_products::<S, C, M, N>(acc, a, step, b, N * BLOCK, count);
+            for index in 0..parts {
+                let Part { a, step, b, count } = part(index);
+                add_products::<S, C, M, N>(acc, a, step, b, N * BLOCK, count);
+            }
         }
     }
 }

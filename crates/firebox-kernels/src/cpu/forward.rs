@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::block::{Buffer, accumulate, for_row_tiles};
+use super::block::{Buffer, Part, accumulate, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
 use super::kernels::dispatch;
@@ -384,8 +384,15 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
         }
         let mut acc = [bias; M];
         let inputs = at.panel.add(GATES);
-        accumulate::<S, C, M, 4>(&mut acc, at.x, 1, inputs, at.channels);
-        accumulate::<S, C, M, 4>(&mut acc, at.h, 1, inputs.add(at.channels * GATES), at.units);
+        let states = inputs.add(at.channels * GATES);
+        if S::APART {
+            let parts = [(at.x, inputs, at.channels), (at.h, states, at.units)]
+                .map(|(a, b, count)| Part { a, step: 1, b, count });
+            accumulate_parts::<S, C, M, 4>(&mut acc, parts.len(), |index| parts[index]);
+        } else {
+            accumulate::<S, C, M, 4>(&mut acc, at.x, 1, inputs, at.channels);
+            accumulate::<S, C, M, 4>(&mut acc, at.h, 1, states, at.units);
+        }
         for (m, columns) in acc.into_iter().enumerate() {
             let cell = at.cell.add(m * BLOCK);
             let (kept, c, h) = K::step::<S, C>(columns, S::load(cell));

@@ -60,10 +60,12 @@ pub(super) struct Tile {
 }
 
 /// Rows of the tiles of a batch. Large tiles reuse weights better, many tiles keep many cores busy; a
-/// batch that would be one tile of sixteen is two of eight.
+/// batch that would be one tile of sixteen is two of eight. Where there are many, they are whole register
+/// tiles of six rows; where there are few, equal ones share the cores better.
 fn rows(batch: usize) -> usize {
     let fewest = batch.div_ceil(2).clamp(8, 16);
-    batch.div_ceil(16).clamp(fewest, 64)
+    let rows = batch.div_ceil(16).clamp(fewest, 64);
+    if batch < 256 { rows } else { rows.next_multiple_of(6) }
 }
 
 impl Plan {
