@@ -147,11 +147,14 @@ impl BatchNorm {
     }
 
     /// Moves the running statistics towards the mean and the biased variance of a batch of so many
-    /// rows.
+    /// rows; those of a channel stay as they are where the batch's are not finite, of which PyTorch's would
+    /// never recover.
     fn update(&self, mean: Tensor<1>, variance: Tensor<1>, rows: usize) {
         let unbiased = rows as f64 / (rows.max(2) - 1) as f64;
+        let finite = mean.clone().is_finite().bool_and(variance.clone().is_finite());
         let moved = |running: Tensor<1>, batch: Tensor<1>| {
-            running * (1.0 - self.momentum) + batch * self.momentum
+            let moved = running.clone() * (1.0 - self.momentum) + batch * self.momentum;
+            running.mask_where(finite.clone(), moved)
         };
         self.running_mean.change(|running| moved(running, mean));
         self.running_var.change(|running| moved(running, variance * unbiased));

@@ -185,7 +185,8 @@ fn nan_spreads_as_in_pytorch() {
             };
             same("y", y.clone());
             same("result", golden.rest(&norm, y));
-            assert!(norm.running_mean.value().is_nan().all().into_scalar::<bool>());
+            // PyTorch's would be NaN from here on, for good; a step that is skipped must leave no trace.
+            assert!(!norm.running_mean.value().is_nan().any().into_scalar::<bool>());
         });
     }
 }

@@ -323,3 +323,34 @@ fn channels_must_fit() {
     let device = Device::flex();
     BatchNormConfig::new(4).init(&device).forward(Tensor::zeros([2, 5, 3], &device));
 }
+
+#[test]
+fn a_batch_that_is_not_finite_leaves_the_running_statistics() {
+    for bad in [f32::NAN, f32::INFINITY, f32::MAX] {
+        let case = Case::new([6, 11, 5], 1.0, 0.3, RELU);
+        let mut spoilt = case.x.clone();
+        // In channel 2 of 5 alone.
+        spoilt[7] = bad;
+        for kernels in CpuKernels::available() {
+            kernels.force(|| {
+                let module = case.module(&Device::flex().autodiff());
+                case.run(&module, None);
+                let running =
+                    || [&module.running_mean, &module.running_var].map(|r| values(r.value()));
+                let before = running();
+                let x = TensorData::new(spoilt.clone(), case.shape);
+                let _ = module.forward(Tensor::<3>::from_data(x, &Device::flex().autodiff()));
+                let after = running();
+                for (before, after) in before.iter().zip(&after) {
+                    assert_eq!(before[2], after[2], "{bad} moved what it spoilt");
+                    assert!(
+                        before
+                            .iter()
+                            .zip(after)
+                            .all(|(b, a)| a.is_finite() && (b != a || *b == before[2]))
+                    );
+                }
+            });
+        }
+    }
+}
