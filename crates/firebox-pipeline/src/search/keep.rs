@@ -1,5 +1,7 @@
 //! Which checkpoints of a search stay on disk.
 
+use std::collections::BTreeSet;
+
 use firebox_search::{Study, Trial, TrialState};
 
 use super::conclude::ranked;
@@ -30,6 +32,13 @@ impl Search {
                 Ok(Ran::Interrupted) | Err(_) => {}
             }
         }
+        // Those that failed for good, whoever noticed it, and that no trial goes on with.
+        let runs_of = |which: fn(&Trial) -> bool| {
+            trials.iter().filter(move |trial| which(trial)).filter_map(trial::run_of)
+        };
+        let living: BTreeSet<String> = runs_of(|trial| !trial.state.is_finished()).collect();
+        let failed = runs_of(|trial| trial.state == TrialState::Fail);
+        done.extend(failed.filter(|run| !living.contains(run)));
         let mut runs: Vec<String> = vec![];
         for one in ranked(&trials, study.directions()) {
             // Trials with the same values are one run.
@@ -42,6 +51,7 @@ impl Search {
         });
         let kept = within(self.search.size_budget, sizes.collect());
         done.extend(runs);
+        let done: BTreeSet<String> = done.into_iter().collect();
         for run in done.iter().filter(|run| !kept.contains(run)) {
             trial::forget(&self.config.run.directory.join(run));
         }

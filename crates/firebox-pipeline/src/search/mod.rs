@@ -295,14 +295,14 @@ impl Search {
     fn begin(&self, file: &Path, with_file: bool) -> Result<(), PipelineError> {
         let study = self.study()?;
         study.check_space(&self.space)?;
-        let known = study.system_attributes()?;
-        let known = known.get(PIPELINE).and_then(|text| text.as_str());
-        if let Some(text) = known {
+        // In one change: of two that begin at the same time, one finds what the other has set.
+        let known = study.claim_system_attribute(PIPELINE, &self.text.clone().into())?;
+        if let Some(text) = known.as_ref().and_then(|text| text.as_str()) {
             let theirs = layers::parse(&self.kept_in(), text, [], &[])?;
             same_search(&self.name, file, &self.config, &theirs)?;
-        }
-        if with_file || known.is_none() {
-            study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
+            if with_file {
+                study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
+            }
         }
         study.set_metric_names(&self.search.objectives.names())?;
         Ok(())
@@ -343,6 +343,13 @@ impl Search {
         self.search.objectives.all().iter().map(value).collect()
     }
 
+    /// Whether a trial with this error is put back: where it is none of its own, but not again and again. A
+    /// trial that no worker can read something for would keep all of them from any other.
+    fn puts_back(&self, trial: &TrialHandle<'_>, error: &PipelineError) -> bool {
+        let journal = matches!(error, PipelineError::Study(StudyError::Storage(_)));
+        is_shared(error) && (journal || trial.interruptions() < self.search.retries)
+    }
+
     /// Runs a trial; what it says besides its value becomes the reason of its failure.
     fn attempt(
         &self,
@@ -373,7 +380,9 @@ impl Search {
             }
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
-            Err(error) if is_shared(error) => "put back, as the worker cannot go on".to_owned(),
+            Err(error) if self.puts_back(trial, error) => {
+                "put back, as the worker cannot go on".to_owned()
+            }
             Err(error) => format!("failed: {}", reason(error)),
         };
         let resumed = match trial.origin() {
@@ -387,7 +396,11 @@ impl Search {
             seconds: started.elapsed().as_secs_f64(),
             detail: format!("{detail}; {}{resumed}", parameters_text(&frozen)),
         });
-        self.tidy(study, &frozen, &ran)?;
+        if let Err(error) = self.tidy(study, &frozen, &ran) {
+            let why = reason(&error);
+            let message = format!("checkpoints that are not needed any more stay: {why}");
+            listener.on(&Event::Warning { message });
+        }
         match ran {
             Ok(ran @ Ran::Complete { .. }) => Ok(self.values(&ran)),
             Ok(Ran::Pruned) => {
@@ -398,7 +411,7 @@ impl Search {
                 trial.interrupt();
                 Ok(vec![])
             }
-            Err(error) if is_shared(&error) => {
+            Err(error) if self.puts_back(trial, &error) => {
                 trial.interrupt();
                 let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
                 fault.get_or_insert(error);

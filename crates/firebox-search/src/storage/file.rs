@@ -68,6 +68,13 @@ impl FileBackend {
         if tail.is_empty() {
             return Ok(());
         }
+        if !is_begun(tail) {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+            return Err(StorageError::Damaged {
+                place: self.place(self.lines + lines),
+                reason: "it is no part of an entry, and stays as it is".to_owned(),
+            });
+        }
         let mut journal =
             OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
         if serde_json::from_slice::<serde::de::IgnoredAny>(tail).is_ok() {
@@ -78,6 +85,15 @@ impl FileBackend {
         }
         flush(&journal).map_err(file("write", &self.path))
     }
+}
+
+/// Whether this is the beginning of an entry, or the zeros that some file systems leave in its place.
+fn is_begun(tail: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"{\"op_code\"";
+    let zeros = tail.iter().rev().take_while(|byte| **byte == 0).count();
+    let tail = &tail[..tail.len() - zeros];
+    let known = tail.len().min(BEGINNING.len());
+    tail[..known] == BEGINNING[..known]
 }
 
 /// Makes all that was written to the journal, by whomever, outlive the machine; the times of the file,
@@ -134,14 +150,15 @@ impl Backend for FileBackend {
         text.push('\n');
         let journal =
             OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
-        // One write, so that a process that is killed leaves all of it or nothing.
-        let flush = |()| if last { flush(&journal) } else { Ok(()) };
-        let stored = (&journal).write_all(text.as_bytes()).and_then(flush);
-        if stored.is_err() {
+        // One write, which others see as a whole unless it was cut off.
+        let written = (&journal).write_all(text.as_bytes());
+        if written.is_err() {
             // What a full disk took of it must not be read as the beginning of the next entry.
             let _ = journal.set_len(self.bytes);
         }
-        stored.map_err(file("write", &self.path))?;
+        // Lines that could not be flushed stay: others may have read them.
+        let flush = |()| if last { flush(&journal) } else { Ok(()) };
+        written.and_then(flush).map_err(file("write", &self.path))?;
         Ok(true)
     }
 

@@ -26,9 +26,11 @@ pub(crate) enum Operation {
         key: String,
         value: Value,
     },
+    /// A trial that runs, with its first attributes in the same line.
     CreateTrial {
         study: u64,
         started: f64,
+        system_attributes: BTreeMap<String, Value>,
     },
     /// A trial that waits for a worker, with what it is to begin with.
     Enqueue {
@@ -118,8 +120,14 @@ impl Operation {
             Self::StudySystemAttribute { study, key, value } => {
                 format!(r#""study_id":{study},"system_attr":{{{}:{value}}}"#, text(key))
             }
-            Self::CreateTrial { study, started } => {
-                format!(r#""study_id":{study},"datetime_start":"{}""#, time::write(*started))
+            Self::CreateTrial { study, started, system_attributes } => {
+                let started = time::write(*started);
+                let mut fields = format!(r#""study_id":{study},"datetime_start":"{started}""#);
+                if !system_attributes.is_empty() {
+                    let attributes = object(system_attributes, Value::to_string);
+                    fields += &format!(r#","system_attrs":{attributes}"#);
+                }
+                fields
             }
             Self::Enqueue {
                 study,

@@ -252,7 +252,10 @@ fn is_loading(error: &RedisError) -> bool {
 
 /// An address without its user and password. What follows the host may hold an `@` of its own.
 pub(super) fn hidden(url: &str) -> String {
-    let Some((kind @ "redis", rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((kind, rest)) = url.split_once("://").filter(|(kind, _)| !kind.contains("unix"))
+    else {
+        return url.to_owned();
+    };
     let (server, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
     let host = server.rsplit_once('@').map_or(server, |(_, host)| host);
     format!("{kind}://{host}{query}")
@@ -298,6 +301,7 @@ mod tests {
             ("redis://:secret@host:1/0", "redis://host:1/0"),
             ("redis://me:se@cret@host/0?prefix=a@b", "redis://host/0?prefix=a@b"),
             ("redis://host/0?prefix=a@b", "redis://host/0?prefix=a@b"),
+            ("rediss://me:secret@host:1/0", "rediss://host:1/0"),
             ("unix://a@b.socket", "unix://a@b.socket"),
             ("study@home/study.log", "study@home/study.log"),
         ] {

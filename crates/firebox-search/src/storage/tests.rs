@@ -155,6 +155,24 @@ fn half_a_last_line_is_no_entry_and_gives_way_to_the_next() {
 }
 
 #[test]
+fn a_file_of_something_else_is_refused_and_stays_as_it_is() {
+    for text in ["secret", "{\"name\": 1}", "a\0\0", "\0\0a"] {
+        let (_folder, path) = journal(text);
+        let refused = open(&path)
+            .and_then(|storage| storage.change::<_, StorageError>(|_| Ok((vec![begin("t")], ()))));
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+    // An empty one, and one of zeros, which some file systems leave, are a journal's beginning.
+    for text in ["", "\0\0\0", "{\"op", "{\"op_code\":0,\"wor\0\0"] {
+        let (_folder, path) = journal(text);
+        append(&open(&path).unwrap(), vec![begin("t")]);
+        assert_eq!(open(&path).unwrap().studies().unwrap(), ["t"], "{text:?}");
+    }
+}
+
+#[test]
 fn what_is_written_is_read_back_by_another() {
     let (_folder, path) = journal("");
     let (one, two) = (open(&path).unwrap(), open(&path).unwrap());
@@ -165,7 +183,7 @@ fn what_is_written_is_read_back_by_another() {
     append(
         &one,
         vec![
-            Operation::CreateTrial { study: 0, started: 10.25 },
+            Operation::CreateTrial { study: 0, started: 10.25, system_attributes: BTreeMap::new() },
             Operation::Parameter {
                 trial: 0,
                 name: "x".into(),
@@ -251,7 +269,11 @@ fn ten_thousand_trials_are_loaded_in_under_a_second() {
     append(&storage, vec![begin("s")]);
     let float = Distribution::Float { low: 1e-5, high: 1e-1, log: true, step: None };
     let trial = |trial: u64| {
-        let mut all = vec![Operation::CreateTrial { study: 0, started: trial as f64 }];
+        let mut all = vec![Operation::CreateTrial {
+            study: 0,
+            started: trial as f64,
+            system_attributes: BTreeMap::new(),
+        }];
         all.extend((0..5).map(|n| {
             let (name, internal) = (format!("parameter_{n}"), 1e-5 * (trial as f64 + 1.5));
             Operation::Parameter { trial, name, internal, distribution: float.clone() }

@@ -1,5 +1,6 @@
 //! A trial in the hands of the function that is searched.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
@@ -42,6 +43,8 @@ pub struct TrialHandle<'study> {
     pub(super) groups: Option<Vec<BTreeMap<String, Distribution>>>,
     /// What the function asked for; see [`TrialHandle::give_up`].
     pub(super) wish: Option<Ended>,
+    /// Whether the journal failed: that is no fault of the trial.
+    pub(super) unheard: Cell<bool>,
     done: bool,
 }
 
@@ -61,6 +64,7 @@ impl<'study> TrialHandle<'study> {
             proposed: BTreeMap::new(),
             groups: None,
             wish: None,
+            unheard: Cell::new(false),
             done: false,
         }
     }
@@ -74,6 +78,11 @@ impl<'study> TrialHandle<'study> {
     /// worker died; else its own. What a trial leaves behind to go on from belongs under this number.
     pub fn origin(&self) -> u64 {
         self.origin
+    }
+
+    /// How often it was put back into the queue because its worker was stopped.
+    pub fn interruptions(&self) -> u64 {
+        self.trial().map_or(0, |trial| retry::stopped(&trial).len() as u64)
     }
 
     /// The direction of each objective of its study.
@@ -180,11 +189,15 @@ impl<'study> TrialHandle<'study> {
         mut decide: impl FnMut(&StudyRecord, &Trial) -> Result<Vec<Operation>, StudyError>,
     ) -> Result<(), StudyError> {
         let ended = || StudyError::Ended { number: self.number };
-        self.study.storage.change(|replay: &Replay| {
+        let changed = self.study.storage.change(|replay: &Replay| {
             let record = replay.study(self.study.id).ok_or_else(ended)?;
             let trial = replay.trial(self.id).filter(|trial| trial.state == TrialState::Running);
             Ok((decide(record, trial.ok_or_else(ended)?)?, ()))
-        })
+        });
+        if matches!(changed, Err(StudyError::Storage(_))) {
+            self.unheard.set(true);
+        }
+        changed
     }
 
     /// Ends the trial.
@@ -206,7 +219,7 @@ impl<'study> TrialHandle<'study> {
             other => other,
         };
         let (study, id) = (self.study.id, self.id);
-        let told = self.change(|_, trial| {
+        let told = self.change(|record, trial| {
             let state = |state, values| {
                 vec![Operation::State { trial: id, state, values, time: time::now() }]
             };
@@ -221,7 +234,7 @@ impl<'study> TrialHandle<'study> {
                 Ended::Failed(reason) => retry::fail(id, reason),
                 Ended::Interrupted => {
                     let cause = retry::Cause::Stopped("its worker was stopped");
-                    retry::fail_and_retry(study, id, trial, cause)
+                    retry::fail_and_retry(record, study, id, trial, cause)
                 }
             })
         });

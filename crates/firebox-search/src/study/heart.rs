@@ -18,6 +18,8 @@ use crate::trial::{Trial, TrialState};
 pub(super) const HEARTBEAT: &str = "firebox:heartbeat";
 /// How many intervals without a sign of life make a trial a lost one.
 const LOST_AFTER: f64 = 3.0;
+/// A journal that answers sooner than this was never away.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// The attribute's value now.
 pub(super) fn beat(every: Duration) -> Value {
@@ -27,14 +29,15 @@ pub(super) fn beat(every: Duration) -> Value {
 /// Beats for the running trials of a study until it is dropped.
 pub(super) struct Heart {
     shared: Arc<Shared>,
-    every: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    every: Duration,
+    /// Since when the journal has answered this process without delay.
+    steady: Mutex<Instant>,
 }
 
 #[derive(Default)]
@@ -47,15 +50,37 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Notes that the journal answered after so long.
+    fn answered(&self, after: Duration) {
+        if after > (self.every / 2).max(SLOW) {
+            *self.steady.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
 }
 
 impl Heart {
     pub(super) fn new(every: Duration) -> Self {
-        Self { shared: Arc::default(), every, thread: Mutex::new(None) }
+        let (state, changed, steady) =
+            (Mutex::default(), Condvar::new(), Mutex::new(Instant::now()));
+        let shared = Arc::new(Shared { state, changed, every, steady });
+        Self { shared, thread: Mutex::new(None) }
     }
 
     pub(super) fn every(&self) -> Duration {
-        self.every
+        self.shared.every
+    }
+
+    /// Notes that the journal answered after so long.
+    pub(super) fn answered(&self, after: Duration) {
+        self.shared.answered(after);
+    }
+
+    /// Whether the journal has answered this process without delay for a whole interval, so that those
+    /// who live have had the time to say so.
+    pub(super) fn is_steady(&self) -> bool {
+        let since = self.shared.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        since.elapsed() > self.shared.every
     }
 
     /// Beats for this trial, by its number in the journal, from now on. Its first beat was written
@@ -64,12 +89,11 @@ impl Heart {
         self.shared.state().running.insert(trial);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            let (shared, storage, every) =
-                (Arc::clone(&self.shared), Arc::clone(storage), self.every);
+            let (shared, storage) = (Arc::clone(&self.shared), Arc::clone(storage));
             // Without the thread the trial may be tried twice, and is still counted once.
             *thread = std::thread::Builder::new()
                 .name("firebox-heartbeat".to_owned())
-                .spawn(move || run(&shared, &storage, every))
+                .spawn(move || run(&shared, &storage))
                 .ok();
         }
     }
@@ -94,7 +118,8 @@ impl Drop for Heart {
     }
 }
 
-fn run(shared: &Shared, storage: &Storage, every: Duration) {
+fn run(shared: &Shared, storage: &Storage) {
+    let every = shared.every;
     loop {
         let wait = shared.changed.wait_timeout_while(shared.state(), every, |state| !state.stopped);
         let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
@@ -103,6 +128,7 @@ fn run(shared: &Shared, storage: &Storage, every: Duration) {
         }
         let running = state.running.clone();
         drop(state);
+        let asked = Instant::now();
         // A journal that fails is reported by the trial's own next change.
         let _ = storage.change::<_, crate::storage::StorageError>(|replay| {
             let alive = running.iter().filter(|trial| {
@@ -115,6 +141,7 @@ fn run(shared: &Shared, storage: &Storage, every: Duration) {
             });
             Ok((beats.collect(), ()))
         });
+        shared.answered(asked.elapsed());
     }
 }
 
@@ -139,5 +166,23 @@ impl Watch {
         }
         self.0 = seen;
         lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_an_outage_of_the_journal_everybody_has_an_interval_to_say_that_they_live() {
+        let heart = Heart::new(Duration::from_secs(2));
+        assert!(!heart.is_steady());
+        while !heart.is_steady() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        heart.answered(Duration::from_millis(900));
+        assert!(heart.is_steady());
+        heart.answered(Duration::from_secs(40));
+        assert!(!heart.is_steady());
     }
 }

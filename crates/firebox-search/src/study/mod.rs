@@ -18,7 +18,7 @@ mod suggest;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
@@ -238,6 +238,25 @@ impl Study {
         })
     }
 
+    /// Sets an attribute of the system unless there is one; returns the one that there is. Of several who do
+    /// so at once, one sets it.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn claim_system_attribute(
+        &self,
+        key: &str,
+        value: &Json,
+    ) -> Result<Option<Json>, StudyError> {
+        self.storage.change(|replay| {
+            let had = replay.study(self.id).and_then(|study| study.system_attributes.get(key));
+            let (study, key) = (self.id, key.to_owned());
+            let operation = Operation::StudySystemAttribute { study, key, value: value.clone() };
+            Ok((had.is_none().then_some(operation).into_iter().collect(), had.cloned()))
+        })
+    }
+
     /// Names the objectives, as Optuna's `set_metric_names` does; its dashboard shows them.
     ///
     /// # Errors
@@ -316,14 +335,17 @@ impl Study {
             if let Some((id, _)) = waiting.find(|(_, trial)| room || retry::is_retry(trial)) {
                 let (state, values) = (TrialState::Running, None);
                 let taken = Operation::State { trial: id, state, values, time: time::now() };
-                return Ok((vec![taken, self.beat(id)], Ok(id)));
+                // First the sign of life: what was cut off behind it still waits.
+                return Ok((vec![self.beat(id), taken], Ok(id)));
             }
             if !room || sampler().is_exhausted(&study.trials) {
                 return Ok((vec![], Err(false)));
             }
             let (id, started) = (replay.trial_count(), time::now());
-            let begun = Operation::CreateTrial { study: self.id, started };
-            Ok((vec![begun, self.beat(id)], Ok(id)))
+            let first = (HEARTBEAT.to_owned(), heart::beat(self.heart.every()));
+            let system_attributes = BTreeMap::from([first]);
+            let begun = Operation::CreateTrial { study: self.id, started, system_attributes };
+            Ok((vec![begun], Ok(id)))
         })?;
         let id = match taken {
             Ok(id) => id,
@@ -342,11 +364,14 @@ impl Study {
 
     /// Fails the trials whose worker died, and puts each back into the queue.
     fn retry_lost(&self) -> Result<(), StudyError> {
+        let looked = Instant::now();
         let lost = self.view(|study| {
+            self.heart.answered(looked.elapsed());
             let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
             watch.lost(self.strange(study))
         })?;
-        if lost.is_empty() {
+        // Where the journal could not be had, nobody could give a sign of life either.
+        if lost.is_empty() || !self.heart.is_steady() {
             return Ok(());
         }
         self.storage.change(|replay| {
@@ -356,7 +381,8 @@ impl Study {
             let still = watch.lost(self.strange(study));
             let operations = still.into_iter().filter_map(|id| {
                 let cause = retry::Cause::Died(self.retries);
-                Some(retry::fail_and_retry(self.id, id, replay.trial(id)?, cause))
+                let trial = replay.trial(id)?;
+                Some(retry::fail_and_retry(study, self.id, id, trial, cause))
             });
             Ok((operations.flatten().collect(), ()))
         })

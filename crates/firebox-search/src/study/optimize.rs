@@ -60,18 +60,21 @@ impl Study {
                 }
             };
             let result = catch_unwind(AssertUnwindSafe(|| objective(&mut trial)));
-            let ended = trial.wish.take().unwrap_or_else(|| match result {
+            let wish = trial.wish.take();
+            let stops = wish == Some(Ended::Interrupted);
+            let ended = wish.unwrap_or_else(|| match result {
                 Ok(Ok(values)) => Ended::Complete(values),
+                // If the journal answers again, the trial is gone on with; if not, nobody is told.
+                Ok(Err(_)) if trial.unheard.get() => Ended::Interrupted,
                 Ok(Err(error)) => Ended::Failed(error.to_string()),
                 Err(panic) => Ended::Failed(format!("it panicked: {}", said(panic.as_ref()))),
             });
-            let interrupted = ended == Ended::Interrupted;
             match trial.end(ended) {
                 // Somebody else goes on with it; what this worker computed is the same.
                 Ok(_) | Err(StudyError::Ended { .. }) => {}
                 Err(error) => return Err(error),
             }
-            if interrupted {
+            if stops {
                 return Ok(());
             }
         }

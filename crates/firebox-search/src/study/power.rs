@@ -124,6 +124,47 @@ fn a_journal_that_is_cut_anywhere_behind_its_last_flush_loses_nothing_that_had_e
     }
 }
 
+/// Whichever lines of a change a failure leaves, no trial is lost: one that ran is tried again once, and the
+/// budget is spent on trials that end.
+#[test]
+fn a_change_of_which_some_lines_are_left_loses_no_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("study.log");
+    {
+        let study = study(&path, HEARTBEAT);
+        let budget = Budget { trials: Some(1), ..Budget::default() };
+        study.optimize(&budget, objective).unwrap();
+        // The second trial is stopped, put back, and gone on with.
+        let budget = Budget { trials: Some(2), ..Budget::default() };
+        let stop = |trial: &mut TrialHandle<'_>| {
+            objective(trial)?;
+            trial.interrupt();
+            Ok::<_, StudyError>(vec![])
+        };
+        study.optimize(&budget, stop).unwrap();
+        study.optimize(&budget, objective).unwrap();
+    }
+    let whole = std::fs::read(&path).unwrap();
+    let ends = (1..=whole.len()).filter(|at| whole[at - 1] == b'\n');
+    let begun = String::from_utf8_lossy(&whole).find("\"op_code\":4").unwrap();
+    let mut seen = 0;
+    for cut in ends.filter(|cut| *cut > begun) {
+        seen += 1;
+        let path = folder.path().join(format!("{cut}.log"));
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let study = study(&path, HEARTBEAT);
+        let budget = Budget { trials: Some(2), ..Budget::default() };
+        study.optimize(&budget, objective).unwrap();
+        let trials = study.trials().unwrap();
+        let mut complete: Vec<_> =
+            trials.iter().filter(|t| t.state == TrialState::Complete).map(retry::origin).collect();
+        complete.sort_unstable();
+        assert_eq!(complete, [0, 1], "cut at {cut}: {trials:?}");
+        assert!(trials.iter().all(|trial| trial.state.is_finished()), "cut at {cut}: {trials:?}");
+    }
+    assert!(seen > 15, "{seen}");
+}
+
 fn objective(trial: &mut TrialHandle<'_>) -> Result<Vec<f64>, StudyError> {
     let (x, y) = (trial.suggest_float("x", 0.0, 1.0)?, trial.suggest_float("y", 0.0, 1.0)?);
     for step in 0..3 {

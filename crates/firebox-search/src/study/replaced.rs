@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use super::{Study, StudyError, retry};
-use crate::storage::{Operation, Replay};
+use crate::storage::{Operation, Replay, StudyRecord};
 use crate::trial::{Trial, TrialState};
 
 impl Study {
@@ -17,7 +17,7 @@ impl Study {
     ///
     /// If the journal fails.
     pub fn fail(&self, number: u64, reason: &str) -> Result<bool, StudyError> {
-        self.end_running(number, |id, _| retry::fail(id, reason))
+        self.end_running(number, |_, id, _| retry::fail(id, reason))
     }
 
     /// As [`Study::fail`], and puts the trial back into the queue with what it had and these system
@@ -32,25 +32,26 @@ impl Study {
         reason: &str,
         attributes: &BTreeMap<String, Json>,
     ) -> Result<bool, StudyError> {
-        self.end_running(number, |id, trial| {
+        self.end_running(number, |study, id, trial| {
             let mut trial = trial.clone();
             trial.system_attributes.extend(attributes.clone());
-            retry::fail_and_retry(self.id, id, &trial, retry::Cause::Stopped(reason))
+            retry::fail_and_retry(study, self.id, id, &trial, retry::Cause::Stopped(reason))
         })
     }
 
     fn end_running(
         &self,
         number: u64,
-        end: impl Fn(u64, &Trial) -> Vec<Operation>,
+        end: impl Fn(&StudyRecord, u64, &Trial) -> Vec<Operation>,
     ) -> Result<bool, StudyError> {
         self.storage.change(|replay: &Replay| {
             let found = replay.study(self.id).and_then(|study| {
                 let place = usize::try_from(number).ok()?;
-                Some((*study.ids.get(place)?, study.trials.get(place)?))
+                Some((study, *study.ids.get(place)?, study.trials.get(place)?))
             });
-            let running = found.filter(|(_, trial)| trial.state == TrialState::Running);
-            let operations = running.map(|(id, trial)| end(id, trial)).unwrap_or_default();
+            let running = found.filter(|(_, _, trial)| trial.state == TrialState::Running);
+            let operations = running.map(|(study, id, trial)| end(study, id, trial));
+            let operations = operations.unwrap_or_default();
             let ended = !operations.is_empty();
             Ok((operations, ended))
         })

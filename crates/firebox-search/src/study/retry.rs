@@ -29,6 +29,18 @@ pub(super) fn is_retry(trial: &Trial) -> bool {
     trial.system_attributes.contains_key(FAILED_TRIAL)
 }
 
+fn numbers(trial: &Trial, key: &str) -> Vec<Value> {
+    match trial.system_attributes.get(key) {
+        Some(Value::Array(numbers)) => numbers.clone(),
+        _ => vec![],
+    }
+}
+
+/// Numbers of the trials that it goes on with and whose worker was stopped.
+pub(super) fn stopped(trial: &Trial) -> Vec<Value> {
+    numbers(trial, STOPPED)
+}
+
 /// Ends a trial with a reason.
 pub(super) fn fail(id: u64, reason: &str) -> Vec<Operation> {
     vec![
@@ -46,19 +58,26 @@ pub(super) enum Cause<'a> {
     Stopped(&'a str),
 }
 
+/// Whether a trial was put back into the queue: another one has its number in its history.
+fn is_put_back(study: &StudyRecord, trial: &Trial) -> bool {
+    let number = Value::from(trial.number);
+    let later = study.trials.iter().skip(trial.number as usize);
+    later.into_iter().any(|other| numbers(other, HISTORY).contains(&number))
+}
+
 /// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
 /// too many workers died with it before.
+///
+/// The queue comes first: whatever a failure of the machine leaves of these lines, the trial is either
+/// still to be put back or already there, and then only ended.
 pub(super) fn fail_and_retry(
+    record: &StudyRecord,
     study: u64,
     id: u64,
     trial: &Trial,
     cause: Cause<'_>,
 ) -> Vec<Operation> {
-    let numbers = |key: &str| match trial.system_attributes.get(key) {
-        Some(Value::Array(numbers)) => numbers.clone(),
-        _ => vec![],
-    };
-    let (mut history, mut stopped) = (numbers(HISTORY), numbers(STOPPED));
+    let (mut history, mut stopped) = (numbers(trial, HISTORY), stopped(trial));
     let reason = match cause {
         Cause::Died(most) => {
             let reason = "its worker gave no sign of life any more";
@@ -81,15 +100,14 @@ pub(super) fn fail_and_retry(
     if !stopped.is_empty() {
         system_attributes.insert(STOPPED.to_owned(), Value::Array(stopped));
     }
-    let mut operations = fail(id, reason);
-    operations.push(Operation::Enqueue {
+    let put_back = (!is_put_back(record, trial)).then(|| Operation::Enqueue {
         study,
         parameters: trial.parameters.clone(),
         intermediate: trial.intermediate.clone(),
         user_attributes: trial.user_attributes.clone(),
         system_attributes,
     });
-    operations
+    put_back.into_iter().chain(fail(id, reason)).collect()
 }
 
 /// How many trials count: each chain of retries once, and none that waits.
