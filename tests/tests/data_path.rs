@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 use firebox_tests::{command, errors, firebox, project};
@@ -195,10 +197,70 @@ fn what_cannot_be_is_refused_with_the_way_out() {
     assert!(said.contains("a window at least two blocks"), "{said}");
     let said = refused(&["data.path=ftp://server/bars.csv"]);
     assert!(said.contains("use s3://, gs://, az:// or https://"), "{said}");
-    let said = refused(&["data.path=s3://bucket/bars.csv"]);
-    let known =
-        ["this build has no client", "does not exist", "may not be read", "cannot be fetched"];
-    assert!(known.iter().any(|known| said.contains(known)), "{said}");
+    // Nobody listens there.
+    let folder = project(PIPELINE, 500);
+    let gone = ["run", "p.toml", "--set", "data.path=http://127.0.0.1:1/bars.csv"];
+    let said = errors(&firebox(folder.path(), &gone));
+    assert!(said.contains("`http://127.0.0.1:1/bars.csv` cannot be fetched"), "{said}");
+}
+
+/// Serves one file, whole or in parts, and returns the port.
+fn serve(content: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let content = content.clone();
+            std::thread::spawn(move || while answer(&mut stream, &content).is_some() {});
+        }
+    });
+    port
+}
+
+/// Answers a request; `None` if the connection has ended.
+fn answer(stream: &mut TcpStream, content: &[u8]) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let first = lines.next()?.ok()?;
+    let headers = lines.map_while(Result::ok).take_while(|line| !line.is_empty());
+    let range = headers.map(|line| line.to_lowercase()).find(|line| line.starts_with("range:"));
+    let range = range.and_then(|line| {
+        let (start, end) = line.split_once('=')?.1.split_once('-')?;
+        Some((start.trim().parse::<usize>().ok()?, end.trim().parse::<usize>().ok()?))
+    });
+    let (status, start, end) = match range {
+        Some((start, end)) => ("206 Partial", start, (end + 1).min(content.len())),
+        None => ("200 OK", 0, content.len()),
+    };
+    let all = content.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{all}\r\nETag: \"one\"\r\n\r\n",
+        end - start,
+        end - 1
+    );
+    stream.write_all(head.as_bytes()).ok()?;
+    if !first.starts_with("HEAD") {
+        stream.write_all(&content[start..end]).ok()?;
+    }
+    Some(())
+}
+
+#[test]
+fn a_run_on_the_data_of_a_server_is_that_on_a_copy_and_goes_on() {
+    let folder = project(PIPELINE, 500);
+    let port = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
+    let address = format!("data.path=http://127.0.0.1:{port}/bars.csv");
+    let [local, remote] = [("local", "window.stride=3"), ("remote", &address)]
+        .map(|(name, setting)| run(folder.path(), name, &[setting, "train.epochs=3"]));
+    assert_eq!(losses(&remote), losses(&local));
+    let settings = resolved(&remote);
+    assert!(settings.contains(&format!("\"http://127.0.0.1:{port}/bars.csv\"")), "{settings}");
+    // As if it had been killed after its training.
+    std::fs::remove_file(remote.join("manifest.json")).unwrap();
+    let again = firebox(folder.path(), &["run", "--resume", &remote.display().to_string()]);
+    assert_eq!(again.status.code(), Some(0), "{}", errors(&again));
+    assert!(remote.join("manifest.json").is_file());
+    let checked = firebox(folder.path(), &["data", "check-leaks", "p.toml", "--set", &address]);
+    assert_eq!(checked.status.code(), Some(0), "{}", errors(&checked));
 }
 
 #[test]

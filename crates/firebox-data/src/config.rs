@@ -62,10 +62,12 @@ impl DataConfig {
         Self { path: Paths(vec![path.into()]), ..Self::default() }
     }
 
-    /// Takes relative paths to be relative to `folder` instead of the working directory.
+    /// Takes relative paths to be relative to `folder` instead of the working directory. URLs stay as they
+    /// are.
     pub fn resolve(&mut self, folder: &Path) {
         let paths = self.path.0.iter_mut().chain(self.test.iter_mut().flat_map(|test| &mut test.0));
-        paths.for_each(|path| *path = folder.join(&*path));
+        let files = paths.filter(|path| !path.to_str().is_some_and(|text| text.contains("://")));
+        files.for_each(|path| *path = folder.join(&*path));
     }
 }
 

@@ -8,6 +8,7 @@ use firebox_core::{Labels, Listener, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::{LoadError, LoaderConfig};
 use firebox_monitor::{MonitorConfig, ProfileConfig};
+use firebox_remote::is_remote;
 use firebox_train::LossScale;
 
 use crate::device::ChosenDevice;
@@ -373,7 +374,7 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     {
         mlflow.to = absolute(Path::new(mlflow.to.trim()))?.display().to_string();
     }
-    for path in paths(&mut config) {
+    for path in paths(&mut config).filter(|path| !is_remote(path)) {
         *path = absolute(path)?;
     }
     if let Some(encoder) = config.finetune.as_mut().and_then(|finetune| finetune.encoder.as_mut()) {
@@ -510,6 +511,16 @@ mod tests {
         config.train.layer_decay = Some(firebox_train::LayerDecay { factor: 0.5, layers });
         let said = plan(&config);
         assert!(said.contains("`train.layer_decay.layers` names `gru.*`"), "{said}");
+    }
+
+    #[test]
+    fn addresses_stay_what_they_are_beside_paths() {
+        let mut config = PipelineConfig::default();
+        let url = PathBuf::from("s3://bucket/bars.parquet");
+        config.data.path = firebox_data::Paths(vec![url.clone(), PathBuf::from("bars.csv")]);
+        let found = absolute(config).unwrap().data.path.0;
+        assert_eq!(found[0], url);
+        assert!(found[1].is_absolute() && found[1].ends_with("bars.csv"), "{found:?}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::Feed;
+use crate::feed::{Feed, series_key};
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::measure;
@@ -169,7 +169,7 @@ const BAR: usize = 4;
 
 /// Steps and channels of the windows, the channels from data that were read before.
 pub(crate) fn probe_shape(config: &PipelineConfig) -> Result<[usize; 2], PipelineError> {
-    let series = firebox_data::fingerprint(&config.data)?;
+    let series = series_key(config)?;
     let checks = firebox_data::stored_checks(&config.run.cache, series);
     Ok([config.window.length, checks.map_or(BAR, |checks| checks.channels.len().max(1))])
 }

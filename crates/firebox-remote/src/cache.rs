@@ -16,6 +16,7 @@ use crate::RemoteError;
 const BUCKET: &str = "remote-v1";
 const MANIFEST: &str = "manifest.json";
 const PART: &str = "part.json";
+const LOCK: &str = "lock";
 
 /// What a server says of a file without sending it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,15 +40,22 @@ pub(crate) struct Copy {
     url: String,
     folder: PathBuf,
     name: String,
+    /// Locked: one process at a time looks at the copy and fetches it.
+    _lock: File,
 }
 
 impl Copy {
+    /// The place of the copy, which is this one's alone until it is dropped: waits for any other process
+    /// that fetches the same.
     pub(crate) fn of(url: &str, cache: &Path) -> Result<Self, RemoteError> {
         let key = Key::builder(BUCKET, 1).field("url", url).finish();
         let folder = cache.join(BUCKET).join(key.to_string());
         let name = url.rsplit('/').next().unwrap_or_default().to_owned();
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
-        Ok(Self { url: url.to_owned(), folder, name })
+        let lock = folder.join(LOCK);
+        let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+        let _lock = locked.map_err(RemoteError::io("lock", &lock))?;
+        Ok(Self { url: url.to_owned(), folder, name, _lock })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -97,6 +105,10 @@ impl Copy {
         let (part, path, manifest) = (self.part_path(), self.path(), self.folder.join(MANIFEST));
         if manifest.exists() {
             fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
+        }
+        let bytes = fs::metadata(&part).map_err(RemoteError::io("read", &part))?.len();
+        if bytes != version.bytes {
+            return Err(RemoteError::Changed { url: self.url.clone() });
         }
         let blake3 = hash(&part).map_err(RemoteError::io("read", &part))?;
         fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;

@@ -150,6 +150,20 @@ fn a_file_is_fetched_once_and_again_when_it_or_the_copy_changes() {
 }
 
 #[test]
+fn several_who_want_the_same_fetch_it_once() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let url = server.url("bars.csv");
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(|| get(&url, cache.path()))).collect();
+        for one in all {
+            assert_eq!(one.join().unwrap().unwrap(), content());
+        }
+    });
+    assert_eq!(server.file.sent.load(Ordering::SeqCst), 25_500);
+}
+
+#[test]
 fn a_download_that_was_cut_short_goes_on() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start(content(), 11);
