@@ -143,7 +143,7 @@ fn slice(bars: &Bars, range: std::ops::Range<usize>) -> Bars {
 }
 
 /// Bars of `length` microseconds, each from those that close within it; and the last row of each.
-/// A bar without a row is not made.
+/// A bar without a row is not made, and neither is the last one before it is closed.
 fn resample(rows: &Bars, length: i64) -> (Bars, Vec<usize>) {
     let (mut out, mut last) = (Bars::default(), Vec::new());
     for row in 0..rows.len() {
@@ -163,6 +163,14 @@ fn resample(rows: &Bars, length: i64) -> (Bars, Vec<usize>) {
         out.low[bar] = out.low[bar].min(rows.low[row]);
         out.close[bar] = rows.close[row];
         last[bar] = row;
+    }
+    // The last one may go on: it is closed once a row closes at its end.
+    if out.closed.last() > rows.closed.last() {
+        last.pop();
+        for column in [&mut out.open, &mut out.high, &mut out.low, &mut out.close] {
+            column.pop();
+        }
+        out.closed.pop();
     }
     (out, last)
 }

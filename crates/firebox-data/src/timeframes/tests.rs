@@ -118,6 +118,39 @@ fn only_closed_bars_are_visible() {
     assert_eq!(series.time[0], 480 * 60_000_000);
 }
 
+/// Whatever row is the last, what is made of those before it is the same, and no bar is made of a part of
+/// its rows.
+#[test]
+fn a_cut_of_the_rows_is_a_cut_of_the_bars() {
+    let roles = [Role::Open, Role::High, Role::Low, Role::Close];
+    let channels: Vec<_> =
+        roles.iter().enumerate().map(|(i, role)| Channel::new(format!("c{i}"), *role)).collect();
+    let frames = Timeframes {
+        periods: Periods { average: 1, strength: 1, fast: 1, slow: 1, signal: 1 },
+        higher_periods: HigherPeriods { average: 1, strength: 1 },
+        ..Timeframes::default()
+    };
+    let minute = 60_000_000;
+    let made = |minutes: i64| {
+        let price = |t: i64| 100.0 + ((t * 37) % 101) as f64 / 10.0;
+        let rows: Vec<f64> = (0..minutes).flat_map(|t| [price(t); 4]).collect();
+        let series = Series::regular("a", 0, minute, rows, 4);
+        let set = SeriesSet::new(channels.clone(), vec![], vec![series]).unwrap();
+        let (made, _) = derive(&set, &frames, Interval::from_microseconds(minute)).unwrap();
+        let series = &made.series()[0];
+        (series.time.to_vec(), series.values.to_vec())
+    };
+    let all = 3 * 1440;
+    let (times, values) = made(all);
+    for minutes in all - 40..all {
+        let (time, value) = made(minutes);
+        // The default base is 15 minutes; the bar that ends with the last row is closed.
+        assert_eq!(*time.last().unwrap(), minutes / 15 * 15 * minute, "{minutes}");
+        assert_eq!(time, times[..time.len()], "{minutes}");
+        assert_eq!(value, values[..value.len()], "{minutes}");
+    }
+}
+
 #[test]
 fn what_cannot_be_made_says_why() {
     let folder = tempfile::tempdir().unwrap();
