@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use firebox_core::{
-    Fold, HeldOutWindows, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, Window,
-    split, walk_forward,
+    Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows,
+    Window, split, walk_forward,
 };
 use firebox_data::{Change, changed, first_difference};
 
+use crate::feed::local;
+use crate::forecast::{channels, training_samples};
 use crate::{Kind, PipelineConfig, PipelineError, Prepared};
 
 /// What was compared, and found equal.
@@ -32,7 +34,10 @@ impl Prepared {
     /// [`PipelineError::Leak`] with the first feature, window or scale that differs; and whatever ends
     /// the reading of the data.
     pub fn check_leaks(&self, listener: &dyn Listener) -> Result<LeakCheck, PipelineError> {
-        Checking::new(self.config(), listener)?.run()
+        let config = self.config();
+        let data = local(&config.data, &config.run.cache, listener)?;
+        Checking::new(&PipelineConfig { data: data.into_owned(), ..config.clone() }, listener)?
+            .run()
     }
 }
 
@@ -43,6 +48,8 @@ struct Checking<'a> {
     set: Arc<SeriesSet>,
     clock: bool,
     splits: Vec<(String, Split)>,
+    /// What windows are split with: labels, or how far forecasts look ahead.
+    labels: Labels,
 }
 
 impl<'a> Checking<'a> {
@@ -57,7 +64,8 @@ impl<'a> Checking<'a> {
         let (set, checks) = changed(&config.data, &Change::None, listener)?;
         let (set, clock) = (Arc::new(set), checks.span.is_some());
         let splits = splits(config, &set, clock)?;
-        Ok(Self { config, listener, set, clock, splits })
+        let labels = labels(config, &set, clock)?;
+        Ok(Self { config, listener, set, clock, splits, labels })
     }
 
     fn run(&self) -> Result<LeakCheck, PipelineError> {
@@ -114,11 +122,11 @@ impl<'a> Checking<'a> {
     /// Windows with the steps that their labels look at, up to a moment.
     fn compare_windows(&self, after: &Arc<SeriesSet>, moment: i64) -> Result<usize, PipelineError> {
         let all = |set: &Arc<SeriesSet>| -> Result<Vec<Window>, PipelineError> {
-            let config = self.config;
+            let (config, labels) = (self.config, &self.labels);
             let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
-            let train = split(set, &config.window.rule(), &whole, &config.labels)?.train;
+            let train = split(set, &config.window.rule(), &whole, labels)?.train;
             let ends = |window: &&Window| {
-                let last = window.steps().end - 1 + config.labels.horizon();
+                let last = window.steps().end - 1 + labels.horizon();
                 set.series()[window.series as usize].time[last] <= moment
             };
             Ok(train.windows().iter().filter(ends).copied().collect())
@@ -154,7 +162,8 @@ impl<'a> Checking<'a> {
         let Some(other) = other else {
             return Err(leak("fold", i64::MIN, false, &format!("{name} is gone")));
         };
-        let [before, after] = [normalised(self.config, split)?, normalised(self.config, other)?];
+        let read = |split| normalised(self.config, split, self.clock);
+        let [before, after] = [read(split)?, read(other)?];
         let found = before.iter().zip(&after).position(|(before, after)| before != after);
         let found =
             found.or((before.len() != after.len()).then_some(before.len().min(after.len())));
@@ -197,11 +206,25 @@ fn splits(
     let given = config.data.test.is_some();
     let rule =
         config.split.unwrap_or_else(|| SplitRule::automatic(given, clock, set.series().len()).0);
-    let split = split(set, &config.window.rule(), &rule, &config.labels)?;
+    let split = split(set, &config.window.rule(), &rule, &labels(config, set, clock)?)?;
     Ok(vec![("the split".to_owned(), split)])
 }
 
-fn normalised(config: &PipelineConfig, split: &Split) -> Result<Vec<Vec<u32>>, PipelineError> {
+/// The labels of a pipeline; of forecasts, how far they look ahead.
+fn labels(config: &PipelineConfig, set: &SeriesSet, clock: bool) -> Result<Labels, PipelineError> {
+    if config.pipeline != Kind::Forecast {
+        return Ok(config.labels);
+    }
+    let forecast = config.forecast.clone().unwrap_or_default();
+    Ok(Labels::Ahead { steps: channels(&forecast, set, clock)?.0.reach() })
+}
+
+/// All that training reads of each training window: its normalised values, and what is forecast from it.
+fn normalised(
+    config: &PipelineConfig,
+    split: &Split,
+    clock: bool,
+) -> Result<Vec<Vec<u32>>, PipelineError> {
     let train: &TrainWindows = &split.train;
     let normaliser = Normaliser::fit(config.window.normalise, train)?;
     let width = train.set().channels().len();
@@ -210,7 +233,15 @@ fn normalised(config: &PipelineConfig, split: &Split) -> Result<Vec<Vec<u32>>, P
         normaliser.apply(train.set(), window, &mut values);
         values.into_iter().map(f32::to_bits).collect()
     };
-    Ok(train.windows().iter().map(bits).collect())
+    let mut all: Vec<Vec<u32>> = train.windows().iter().map(bits).collect();
+    if config.pipeline == Kind::Forecast {
+        let forecast = config.forecast.clone().unwrap_or_default();
+        let (rule, _) = channels(&forecast, train.set(), clock)?;
+        for (own, more) in all.iter_mut().zip(training_samples(rule, train.set(), train)) {
+            own.extend(more.into_iter().map(f32::to_bits));
+        }
+    }
+    Ok(all)
 }
 
 fn steps_until(set: &SeriesSet, moment: i64) -> usize {
@@ -268,6 +299,29 @@ mod tests {
         assert!(matches!(&error, PipelineError::Leak { kind: "feature", .. }), "{error}");
         assert!(error.to_string().contains("feature `open`"), "{error}");
         assert!(!error.is_bad_input());
+    }
+
+    #[test]
+    fn what_forecasts_are_made_from_is_checked_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path());
+        (config.pipeline, config.labels) = (Kind::Forecast, Labels::None);
+        config.forecast = Some(
+            toml::from_str("targets = ['close']\nhorizons = [1, 4]\nstatics = ['open']").unwrap(),
+        );
+        let checking = Checking::new(&config, &Silent).unwrap();
+        assert_eq!(checking.run().unwrap().lines.len(), 3);
+        // Targets of the last training windows that are not those of the file.
+        let (_, split) = &checking.splits[0];
+        let window = *split.train.windows().last().unwrap();
+        let step = window.steps().end - 1 + 4;
+        let mut series = checking.set.series().to_vec();
+        series[window.series as usize].values[step * 4 + 3] *= 1.5;
+        let channels = checking.set.channels().to_vec();
+        let set = SeriesSet::new(channels, checking.set.classes().to_vec(), series).unwrap();
+        let other = splits(&config, &Arc::new(set), checking.clock).unwrap().remove(0).1;
+        let error = checking.compare_scales("the split", &other).unwrap_err().to_string();
+        assert!(error.contains("comes out otherwise"), "{error}");
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::unread::only_evaluates_by;
 
 pub use config::ForecastConfig;
 use sequences::Sequences;
+pub(crate) use sequences::{channels, training_samples};
 
 /// Forecasts of several targets at several horizons.
 pub(crate) struct Forecast;

@@ -95,7 +95,8 @@ fn sequences(
     hold: firebox_cache::Hold,
 ) -> Result<Sequences, PipelineError> {
     let (split_rule, chosen) = rule_for(run.config, &ingested)?;
-    let (rule, inputs) = channels(config, &ingested)?;
+    let clock = ingested.checks.span.is_some();
+    let (rule, inputs) = channels(config, &ingested.set, clock)?;
     let set = Arc::new(ingested.set.select(&inputs).map_err(|error| {
         PipelineError::Setting(format!("`forecast.inputs` cannot be taken: {error}"))
     })?);
@@ -116,12 +117,13 @@ fn sequences(
     Ok(Sequences { windows, scaler, samples, season })
 }
 
-/// What is forecast by the channels of the data, and the channels that a window shows.
-fn channels(
+/// What is forecast by the channels of the data, and the channels that a window shows. `clock` says whether
+/// the data has times.
+pub(crate) fn channels(
     config: &ForecastConfig,
-    ingested: &Ingested,
+    set: &SeriesSet,
+    clock: bool,
 ) -> Result<(ForecastRule, Vec<usize>), PipelineError> {
-    let set = &ingested.set;
     let find = |key: &str, names: &[String]| -> Result<Vec<usize>, PipelineError> {
         let find = |name: &String| {
             set.channel(name).ok_or_else(|| {
@@ -134,7 +136,7 @@ fn channels(
         };
         names.iter().map(find).collect()
     };
-    if !config.calendar.is_empty() && ingested.checks.span.is_none() {
+    if !config.calendar.is_empty() && !clock {
         return Err(PipelineError::Setting(
             "`forecast.calendar` asks for the hour or the day of each window, and the data has no times\n  \
              declare their column in `data.columns.time`, or remove `forecast.calendar`"
@@ -154,6 +156,20 @@ fn channels(
         predicted: config.predict,
     };
     Ok((rule, inputs))
+}
+
+/// Static features and targets of each training window, as training reads them.
+pub(crate) fn training_samples(
+    rule: ForecastRule,
+    set: &SeriesSet,
+    train: &TrainWindows,
+) -> Vec<Vec<f32>> {
+    let scaler = ForecastScaler::fit(rule, set, train);
+    let one = |window: &Window| {
+        let samples = samples(&scaler, set, std::slice::from_ref(window));
+        [samples.statics, samples.targets].concat()
+    };
+    train.windows().iter().map(one).collect()
 }
 
 fn samples(scaler: &ForecastScaler, set: &SeriesSet, windows: &[Window]) -> ForecastSamples {
