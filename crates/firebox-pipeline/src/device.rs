@@ -47,9 +47,11 @@ impl ChosenDevice {
     /// Runs work on a thread of rayon's pool if this is a processor: what it spreads over the pool then
     /// starts without waking a thread first, which takes a fifth of a step of two milliseconds.
     ///
-    /// One thread of the pool is left to others: the work may wait for one that needs it, such as a
-    /// thread that reads data. What finds no other thread free runs where it is. A pool of one thread
-    /// is left to others whole, and the work has another one of its own.
+    /// One thread of the pool is left to others. What finds no other thread free runs where it is. A pool of
+    /// one thread is left to others whole, and the work has another one of its own.
+    ///
+    /// The work must not wait for a thread that spreads work over the pool, too: one of the pool may take this
+    /// work while it waits for a part of that thread's, which then waits for this.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         if self.backend != "cpu" {
             return work();

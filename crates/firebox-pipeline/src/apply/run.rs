@@ -59,7 +59,9 @@ pub fn apply(
         let card = &card;
         scope.spawn(move || new.read(card, listener, |loaded| to_model.send(loaded).is_ok()));
         let writer = scope.spawn(move || write(table, &from_model));
-        let done = device.run(|| work.all(model, from_files, to_file));
+        let done = work.all(&model, &from_files, &to_file);
+        // The writer ends when nobody writes to it any more, and the reader when nobody reads.
+        drop((from_files, to_file));
         let written = writer.join().unwrap_or_else(|_| {
             let source = std::io::Error::other("the thread that writes has panicked");
             Err(DataError::Io { action: "write", path: output.clone(), source })
@@ -245,11 +247,11 @@ impl Work<'_> {
     /// Everything that is read, in its order. `None` if it was stopped.
     fn all(
         mut self,
-        model: Model,
-        from_files: Receiver<Result<Loaded, PipelineError>>,
-        to_file: SyncSender<Columns>,
+        model: &Model,
+        from_files: &Receiver<Result<Loaded, PipelineError>>,
+        to_file: &SyncSender<Columns>,
     ) -> Result<Option<Applied>, PipelineError> {
-        self.heads.width = self.heads.width_of(&model);
+        self.heads.width = self.heads.width_of(model);
         let mut applied = Applied {
             output: self.request.output.clone(),
             windows: 0,
@@ -280,7 +282,7 @@ impl Work<'_> {
                 continue;
             }
             let part = Part { names: &names, loaded: &loaded, windows };
-            if !self.windows(&model, part, &mut applied, &to_file)? {
+            if !self.windows(model, part, &mut applied, to_file)? {
                 return Ok(None);
             }
         }
@@ -316,7 +318,10 @@ impl Work<'_> {
             let own = &windows.windows()[to..to + batch.len()];
             to += batch.len();
             let given = (batch.inputs, batch.lengths.as_slice());
-            self.heads.compute(model, &part.loaded.set, own, given, &mut values);
+            // Not all of the work: it waits for a thread that needs the pool to read.
+            self.device.run(|| {
+                self.heads.compute(model, &part.loaded.set, own, given, &mut values);
+            });
             let progress = Event::Progress {
                 stage: "apply".to_owned(),
                 done: applied.windows + to as u64,
