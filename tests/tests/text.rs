@@ -178,6 +178,31 @@ fn the_model_reads_new_texts(folder: &Path, path: &Path) {
     assert!(said.contains("60 texts agree"), "{said}");
 }
 
+/// Wherever the tokens lie, the same is learnt; texts of one length make more batches, with less padding.
+#[test]
+fn tokens_lie_in_memory_and_come_by_length() {
+    let learnt = |more: &[&str]| {
+        let project = project();
+        let said = run(project.path(), &[&["--set", "train.epochs=3"], more].concat());
+        let (path, scores) = scores(project.path());
+        let resolved = std::fs::read_to_string(path.join("pipeline.toml")).unwrap();
+        let training = std::fs::read(path.join("training.json")).unwrap();
+        let training: Value = serde_json::from_slice(&training).unwrap();
+        let steps = find(&training, "steps").unwrap().as_u64().unwrap();
+        let encoder = find(&scores, "encoder").unwrap();
+        (steps, find(&training, "loss").unwrap().clone(), encoder.clone(), resolved, said)
+    };
+    let streamed = learnt(&[]);
+    assert!(streamed.3.contains("samples are written into each batch"), "{}", streamed.3);
+    let held = learnt(&["--set", "loader.resident=memory"]);
+    assert!(held.3.contains("fit") || held.3.contains("asked for"), "{}", held.3);
+    assert_eq!((held.0, held.1, held.2), (streamed.0, streamed.1, streamed.2));
+    let by_length = learnt(&["--set", "loader.buckets=4"]);
+    assert!(by_length.0 > streamed.0, "{} steps, {}", by_length.0, streamed.0);
+    let few = learnt(&["--set", "loader.buckets=4", "--set", "loader.tokens=48"]);
+    assert!(few.0 > by_length.0, "{} steps, {}", few.0, by_length.0);
+}
+
 #[test]
 fn every_precision_is_what_was_asked_for() {
     let project = project();

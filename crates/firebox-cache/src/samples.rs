@@ -301,13 +301,14 @@ fn refuse_other(folder: &Path, key: Key) -> Result<(), CacheError> {
         let what = "inputs or settings";
         Err(CacheError::OtherInputs { path: folder.to_owned(), what })
     };
-    match fs::read(&begun) {
-        Ok(text) => match serde_json::from_slice::<Key>(&text) {
-            Ok(found) if found == key => Ok(()),
-            _ => other(),
-        },
-        Err(_) if folder.join(manifest::NAME).exists() => other(),
-        Err(_) => {
+    // One that cannot be read was being written when its process ended: each shard that is there has a
+    // key of its own.
+    let found = fs::read(&begun).ok().and_then(|text| serde_json::from_slice::<Key>(&text).ok());
+    match found {
+        Some(found) if found == key => Ok(()),
+        Some(_) => other(),
+        None if folder.join(manifest::NAME).exists() => other(),
+        None => {
             let text = serde_json::to_vec(&key)
                 .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
             write_flushed(&begun, &text)

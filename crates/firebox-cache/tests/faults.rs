@@ -201,6 +201,20 @@ fn a_conversion_that_was_cut_short_goes_on_with_what_is_whole() {
     assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
 }
 
+/// A process that was killed, or a disk that was full, while the first file was written.
+#[test]
+fn half_a_key_is_written_anew() {
+    for half in ["", "\"0123"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("key.json"), half).unwrap();
+        let spec = spec(10, Storage::F32);
+        Samples::write(folder.path(), &spec, &Silent, read).unwrap();
+        let other = SampleSpec { key: Key::builder("others", 1).finish(), ..spec };
+        let error = Samples::write(folder.path(), &other, &Silent, read).unwrap_err();
+        assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
+    }
+}
+
 #[test]
 fn values_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -34,6 +34,11 @@ impl Masking {
         (self.time_masks > 0 && self.longest > 0.0) || self.channels > 0.0
     }
 
+    /// Whether nothing is hidden.
+    pub fn is_off(&self) -> bool {
+        !self.is_on()
+    }
+
     /// Checks the shares.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Which samples each batch of an epoch holds: a function of the settings, the seed and the epoch.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +25,11 @@ pub(crate) struct Plan {
     kind: Kind,
     /// Orders of the last epochs that were asked for, the newest last.
     orders: Mutex<Vec<(u64, Arc<Vec<u32>>)>>,
+    members: Mutex<Members>,
 }
+
+/// The samples of buckets in their orders, by epoch and bucket, of the last two epochs.
+type Members = BTreeMap<(u64, u64), Arc<Vec<u32>>>;
 
 enum Kind {
     /// In the order of the source, padded to the batch's own longest if lengths are quantised.
@@ -64,7 +69,14 @@ impl Plan {
 
     fn new(source: &dyn Source, config: LoaderConfig, kind: Kind) -> Self {
         let [longest, _] = source.shape();
-        Self { config, samples: source.len(), longest, kind, orders: Mutex::default() }
+        Self {
+            config,
+            samples: source.len(),
+            longest,
+            kind,
+            orders: Mutex::default(),
+            members: Mutex::default(),
+        }
     }
 
     /// Batches of an epoch: the same number in each.
@@ -223,10 +235,18 @@ impl Plan {
     }
 
     /// The samples of a bucket in the order of an epoch.
-    fn members(&self, epoch: u64, index: u64, bucket: &Bucket) -> Vec<u32> {
+    fn members(&self, epoch: u64, index: u64, bucket: &Bucket) -> Arc<Vec<u32>> {
+        let mut all = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(members) = all.get(&(epoch, index)) {
+            return Arc::clone(members);
+        }
         let stream = Stream::new(self.config.seed, "buckets").substream(epoch);
         let mut members = bucket.members.clone();
         stream.substream(index).draws().shuffle(&mut members);
+        let members = Arc::new(members);
+        // Threads work at the end of one epoch and at the beginning of the next.
+        all.retain(|(of, _), _| of.abs_diff(epoch) <= 1);
+        all.insert((epoch, index), Arc::clone(&members));
         members
     }
 }
@@ -235,7 +255,7 @@ impl Plan {
 /// ends at the longest sample.
 fn buckets(source: &dyn Source, quantum: usize, config: &LoaderConfig) -> Vec<Bucket> {
     let [longest, _] = source.shape();
-    let mut by_length = std::collections::BTreeMap::<usize, Vec<u32>>::new();
+    let mut by_length = BTreeMap::<usize, Vec<u32>>::new();
     for index in 0..source.len() {
         let steps = source.length(index).max(1).next_multiple_of(quantum).min(longest);
         by_length.entry(steps).or_default().push(index as u32);

@@ -109,12 +109,15 @@ pub fn place(
         Resident::Memory if drawn => return refuse("memory", DRAWN_ANEW.to_owned()),
         _ => {}
     }
+    let there = if room.shared { room.host } else { room.device };
+    // Parts that are uploaded one after the other lie beside the whole for a moment.
+    let share = if bytes > CHUNK_BYTES as u64 { 0.5 } else { 1.0 };
     match wanted {
         Resident::Stream => Ok((Place::Stream, "asked for".to_owned())),
-        Resident::Device if fits(room.device.filter(|_| !room.shared), 1.0) => {
+        Resident::Device if fits(there, share) => {
             Ok((Place::Device, format!("asked for ({size}){how}")))
         }
-        Resident::Device => refuse("device", too_large(&size, room.device)),
+        Resident::Device => refuse("device", too_large(&size, there)),
         Resident::Memory if fits(room.host, 1.0) => {
             Ok((Place::Memory, format!("asked for ({size})")))
         }

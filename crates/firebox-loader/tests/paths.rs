@@ -421,6 +421,11 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
         error,
         "`resident` is \"device\", but its 2664.0 MB do not fit into 1000.0 MB of free memory; set it to \"auto\" or \"stream\""
     );
+    // A device that computes in the host's memory has no more than the host; and what is uploaded part by part
+    // lies there twice for a moment.
+    assert!(place(Resident::Device, &Ragged(9_000_000), cpu).is_err());
+    assert!(place(Resident::Device, &Ragged(2_000_000), gpu).is_err());
+    assert!(chosen(Resident::Device, 1_500_000, gpu).starts_with("device: asked for"));
 }
 
 /// A random walk, split.

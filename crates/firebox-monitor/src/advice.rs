@@ -174,16 +174,29 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             format!("`loader.workers` from {now} to {workers}"),
         );
     }
-    some(
-        said,
-        format!(
-            "`loader.workers` from {} to {}, `loader.prefetch` from {} to {}",
-            settings.workers,
-            settings.workers + 1,
-            settings.prefetch,
-            (2 * settings.prefetch).max(2)
+    let prefetch = format!(
+        "`loader.prefetch` from {} to {}",
+        settings.prefetch,
+        (2 * settings.prefetch).max(2)
+    );
+    match times {
+        // Threads are known to fill batches as fast as they can, or as fast as they are used.
+        Some(times) if times.fills() && settings.workers >= threads => some(
+            format!("{said}; the {threads} threads of this machine all fill batches"),
+            "`loader.resident` to \"memory\", if the data fit there, or a data set that is stored in \
+             the type it is read in (`firebox data convert`)"
+                .to_owned(),
         ),
-    )
+        Some(times) if times.fills() => {
+            some(format!("{said}; more threads would not change it"), prefetch)
+        }
+        // Nothing is filled where data lie on the device.
+        Some(_) => some(format!("{said}; no thread of the loader takes part in it"), String::new()),
+        None => {
+            let (now, more) = (settings.workers, settings.workers + 1);
+            some(said, format!("`loader.workers` from {now} to {more}, {prefetch}"))
+        }
+    }
 }
 
 fn saves(usage: &Usage, settings: &Settings) -> Option<Advice> {

@@ -91,6 +91,11 @@ impl StepTimes {
         format!("{} ({} of a step)", largest.1, percent(largest.0 / all))
     }
 
+    /// Whether batches are filled by threads.
+    pub(crate) fn fills(&self) -> bool {
+        self.filling > 0.0
+    }
+
     /// The smallest number of threads that would fill batches as fast as they are used, out of
     /// `threads` that the machine has, and how much faster steps would be with them. None where `now`
     /// are enough, so that more would bring nothing.

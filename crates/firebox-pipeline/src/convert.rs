@@ -187,9 +187,11 @@ pub fn convert(
     let paths = array_paths(folder)?;
     let opened = paths.par_iter().map(|(path, _)| ArrayFile::open(path));
     let arrays = opened.collect::<Result<Vec<_>, _>>()?;
-    let mut classes: Vec<String> = paths.iter().filter_map(|(_, class)| class.clone()).collect();
-    classes.dedup();
     let (kept, skipped) = sort_out(folder, &arrays, config.odd)?;
+    // What is left out has no part in the labels: the key below does not know it.
+    let mut classes: Vec<String> =
+        kept.iter().filter_map(|index| paths[*index].1.clone()).collect();
+    classes.dedup();
     let channels = arrays[kept[0]].channels;
     let limit = if config.length == 0 { usize::MAX } else { config.length };
     let storage = config.storage.unwrap_or(arrays[kept[0]].storage());
@@ -373,6 +375,23 @@ mod tests {
         array(&arrays.join("dogs/c.npy"), &[4, 2], false, |at| at as f32);
         let error = convert(&arrays, &output, &config, &Silent).unwrap_err();
         assert!(matches!(error, ConvertError::Cache(CacheError::OtherInputs { .. })), "{error}");
+    }
+
+    #[test]
+    fn what_is_left_out_moves_no_class() {
+        let root = tempfile::tempdir().unwrap();
+        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+        array(&arrays.join("ants/a.npy"), &[4, 2], false, |at| at as f32);
+        array(&arrays.join("cats/a.npy"), &[4, 2], false, |at| at as f32);
+        let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
+        convert(&arrays, &output, &config, &Silent).unwrap();
+        array(&arrays.join("bees/a.npy"), &[4, 3], false, |at| at as f32);
+        let again = convert(&arrays, &output, &config, &Silent).unwrap();
+        assert_eq!(again.classes, ["ants", "cats"]);
+        let samples = Samples::open(&output, true).unwrap();
+        let class =
+            |index: usize| &samples.classes()[samples.record(index).label.unwrap() as usize];
+        assert_eq!([class(0), class(1)], ["ants", "cats"]);
     }
 
     #[test]

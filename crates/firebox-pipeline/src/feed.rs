@@ -98,15 +98,7 @@ impl Run<'_> {
     /// processor they stay there unless something else is asked for: writing them into a batch is little
     /// more than copying them.
     pub(crate) fn placed(&self, source: &dyn TrainSource) -> Result<Placed, PipelineError> {
-        let (wanted, room) = (self.config.loader.resident, self.room()?);
-        let (place, why) = match wanted {
-            Resident::Auto if room.shared => {
-                let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";
-                (Place::Stream, why.to_owned())
-            }
-            _ => place(wanted, source, room)?,
-        };
-        Ok(Placed { place, why })
+        placed_in(self.config.loader.resident, source, self.room()?)
     }
 
     /// A loader of such samples, for a kind of pipeline whose trainings have their own. Trials of a search
@@ -135,19 +127,59 @@ impl Run<'_> {
         key: Option<Key>,
         config: LoaderConfig,
     ) -> Result<TrainLoader, PipelineError> {
-        let device = self.device.device.clone();
-        let (what, make): (_, &dyn Fn() -> Result<TrainResident, LoadError>) = match placed.place {
-            Place::Stream => return Ok(TrainLoader::new(source, config, device)?),
-            Place::Device => ("device", &|| TrainResident::upload(source.as_ref(), &device)),
-            Place::Memory => ("memory", &|| TrainResident::read(source.as_ref())),
-        };
-        let set = match key {
+        loader_at(self.device, placed, source, config, |what, make| match key {
             // The trials of a search read or upload a set once.
-            Some(key) => TrainResident::clone(&*self.shared.get(what, key, make)?.0),
-            None => make()?,
-        };
-        Ok(TrainLoader::resident(set, config, device.clone())?)
+            Some(key) => Ok(TrainResident::clone(&*self.shared.get(what, key, make)?.0)),
+            None => make(),
+        })
     }
+}
+
+/// A loader of a small set, outside of any pipeline, that lies where `auto` has it.
+pub(crate) fn auto_loader(
+    device: &ChosenDevice,
+    source: Arc<dyn TrainSource>,
+    config: LoaderConfig,
+) -> Result<TrainLoader, PipelineError> {
+    let room = room(device, &device.backend);
+    let placed = placed_in(Resident::Auto, source.as_ref(), room)?;
+    loader_at(device, &placed, source, config, |_, make| make())
+}
+
+/// [`place`], but on a processor samples that `auto` places stay with what they are made of.
+fn placed_in(
+    wanted: Resident,
+    source: &dyn TrainSource,
+    room: Room,
+) -> Result<Placed, PipelineError> {
+    let (place, why) = match wanted {
+        Resident::Auto if room.shared => {
+            let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";
+            (Place::Stream, why.to_owned())
+        }
+        _ => place(wanted, source, room)?,
+    };
+    Ok(Placed { place, why })
+}
+
+/// What reads or uploads a set.
+type Make<'a> = dyn Fn() -> Result<TrainResident, LoadError> + 'a;
+
+/// A loader of samples that lie in this place; `keep` makes them, or has what was made before.
+fn loader_at(
+    device: &ChosenDevice,
+    placed: &Placed,
+    source: Arc<dyn TrainSource>,
+    config: LoaderConfig,
+    keep: impl FnOnce(&'static str, &Make<'_>) -> Result<TrainResident, LoadError>,
+) -> Result<TrainLoader, PipelineError> {
+    let device = device.device.clone();
+    let set = match placed.place {
+        Place::Stream => return Ok(TrainLoader::new(source, config, device)?),
+        Place::Device => keep("device", &|| TrainResident::upload(source.as_ref(), &device))?,
+        Place::Memory => keep("memory", &|| TrainResident::read(source.as_ref()))?,
+    };
+    Ok(TrainLoader::resident(set, config, device.clone())?)
 }
 
 /// The augmentation with the versions that its mode makes.

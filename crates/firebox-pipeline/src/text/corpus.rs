@@ -1,6 +1,7 @@
 //! The texts, their split, and their tokens, which are made once and stored.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use firebox_cache::{Hold, Store, TOKENS};
 use firebox_core::{Event, Key, LabelledTexts};
@@ -32,7 +33,7 @@ pub(super) struct Corpus {
 /// The texts as tokens.
 pub(super) struct Tokens {
     pub(super) tokenizer: Tokenizer,
-    pub(super) texts: Vec<TokenisedText>,
+    pub(super) texts: Arc<Vec<TokenisedText>>,
     /// Keeps them in the cache.
     _hold: Hold,
 }
@@ -264,7 +265,7 @@ impl Run<'_> {
                 stored.texts.len(),
                 text.longest
             );
-            Ok((Tokens { tokenizer, texts: stored.texts, _hold: hold }, reused, detail))
+            Ok((Tokens { tokenizer, texts: Arc::new(stored.texts), _hold: hold }, reused, detail))
         })?;
         let evidence = tokens.texts.iter().filter(|text| text.span_cut).count();
         if evidence > 0 {

@@ -47,6 +47,10 @@ impl Source for TokenSource {
         [self.longest, 1]
     }
 
+    fn length(&self, index: usize) -> usize {
+        self.texts[self.rows[index]].tokens.len()
+    }
+
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
         let tokens = &self.texts[self.rows[index]].tokens;
         // Vocabularies are far below 2²⁴, up to which f32 holds every whole number.
@@ -77,6 +81,10 @@ impl Source for TrainingTokens {
 
     fn shape(&self) -> [usize; 2] {
         self.0.shape()
+    }
+
+    fn length(&self, index: usize) -> usize {
+        self.0.length(index)
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {

@@ -163,7 +163,7 @@ fn answer(
     if rows.is_empty() {
         return Ok(answers);
     }
-    let source = Arc::new(TokenSource::new(&Arc::new(tokens.texts.clone()), rows));
+    let source = Arc::new(TokenSource::new(&tokens.texts, rows));
     let batch_size = run.config.evaluate.batch_size;
     let config = LoaderConfig { batch_size, ..run.loader() };
     let [before, after] = tokens.tokenizer.around();

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key};
 use firebox_export::{Architecture, Task, TextInput};
-use firebox_loader::{HeldOutLoader, TrainLoader};
+use firebox_loader::HeldOutLoader;
 use firebox_models::{TextAttention, TextModel, read_parameters};
 use firebox_train::{Data, Summary, TrainError, check_groups};
 
@@ -96,6 +96,9 @@ impl Chain for Text {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let corpus = run.corpus()?;
         let tokens = run.tokens(&corpus, &mut work.remade)?;
+        let source = TrainingTokens::new(&tokens.texts, &corpus.parts);
+        work.reasons.push(run.placed(&source)?.reason());
+        work.resolved()?;
         let learnt = match run.learn(&corpus, &tokens, work.path, None, &mut work.remade)? {
             Training::Complete(learnt) => *learnt,
             Training::Interrupted { step } => return Ok(Making::Interrupted { step }),
@@ -198,18 +201,18 @@ impl Run<'_> {
         let (trained, from) = self.stage("train", Some(self.keys.training), remade, || {
             let device = &self.device.device;
             let (model, from) = self.text_model(corpus, tokens)?;
-            let texts = Arc::new(tokens.texts.clone());
-            let source = Arc::new(TrainingTokens::new(&texts, &corpus.parts));
-            let loader = TrainLoader::new(source, self.loader(), device.clone())?;
+            let texts = &tokens.texts;
+            let source = Arc::new(TrainingTokens::new(texts, &corpus.parts));
+            let loader = self.placed_loader(source, Some(self.keys.windows), self.loader())?;
             let validation = match corpus.parts.validation.as_slice() {
                 [] => None,
                 rows => {
-                    let source = Arc::new(TokenSource::new(&texts, rows));
+                    let source = Arc::new(TokenSource::new(texts, rows));
                     Some(HeldOutLoader::new(source, self.loader(), device.clone())?)
                 }
             };
             let data = Data { train: &loader, validation: validation.as_ref() };
-            let learning = Learning::new(corpus, &texts, config::table(self.config)?.loss);
+            let learning = Learning::new(corpus, texts, config::table(self.config)?.loss);
             let (trained, said) = self.train_own(path, model, &learning, data, judge)?;
             let detail = format!("{from}; {said}");
             Ok(((trained, from), trained_before, detail))

@@ -10,7 +10,7 @@ use firebox_core::{Key, Requests, Silent, Stream};
 use firebox_eval::{
     ArchiveSet, Features, Logistic, RandomKernels, Recipe, Ridge, Stop, Svm, choose_penalty,
 };
-use firebox_loader::{HeldOutLoader, LoaderConfig, Source, TrainLoader};
+use firebox_loader::{HeldOutLoader, LoaderConfig, Source};
 use firebox_models::{Classify, DilatedEncoder};
 use firebox_train::{
     ClassWeights, Classification, Contrasting, Data, Objective, Outcome, Run, TrainConfig, train,
@@ -21,6 +21,7 @@ use super::sets::{self, Pair, Set};
 use super::{FINETUNE, PRETRAIN, UcrConfig, key};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::auto_loader;
 
 /// When a fit of logistic regression ends.
 const STOP: Stop = Stop { iterations: 300, gradient: 1e-6 };
@@ -190,7 +191,7 @@ impl Job<'_> {
         O: Objective<M>,
     {
         let loader = LoaderConfig { batch_size, workers: 0, seed, ..LoaderConfig::default() };
-        let loader = TrainLoader::new(set.train.clone(), loader, self.device.device.clone())?;
+        let loader = auto_loader(self.device, set.train.clone(), loader)?;
         let own: Key = key(kind, set.key, self.config, seed, &self.device.arithmetic()?);
         let folder: PathBuf =
             self.output.join(&self.pair.name).join(format!("{kind}-{seed}-{}", own.short()));
