@@ -129,6 +129,54 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     assert_eq!(repeated["verdict"], scores["verdict"]);
 }
 
+/// Hidden steps and channels change what is learnt, and whoever hides none has the run of before.
+#[test]
+fn steps_and_channels_can_be_hidden() {
+    let project = project();
+    let folder = project.path();
+    let short = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
+    let loss = || {
+        let [own] = &runs(folder)[..] else { panic!("one run") };
+        let training = own.join("parts/share-1/fine-tuned/seed-1337/training.json");
+        let summary: Value = serde_json::from_slice(&std::fs::read(training).unwrap()).unwrap();
+        summary["best"]["loss"].as_f64().unwrap()
+    };
+    run(folder, &short);
+    let plain = loss();
+    let nothing = run(folder, &[&short[..], &["--set", "finetune.masking.longest=0.5"]].concat());
+    assert!(nothing.contains("nothing to do"), "no mask of any length: {nothing}");
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    let masks = ["finetune.masking.time_masks=2", "finetune.masking.longest=0.5"];
+    let masks = ["--set", masks[0], "--set", masks[1]];
+    run(folder, &[&short[..], &masks].concat());
+    assert_ne!(loss(), plain);
+    let said = refused(folder, &["--set", "finetune.masking.longest=1.5"]);
+    assert!(said.contains("`finetune.masking.longest` is 1.5; it must be from 0 to 1"), "{said}");
+}
+
+/// The gradients of every arm are scaled as those of pre-training are, and as the settings have it.
+#[test]
+fn every_arm_has_the_loss_scale_of_its_precision() {
+    let project = project();
+    let folder = project.path();
+    let scale = |more: &[&str]| {
+        let short = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
+        let _ = std::fs::remove_dir_all(folder.join("runs"));
+        run(folder, &[&short[..], more].concat());
+        let [own] = &runs(folder)[..] else { panic!("one run") };
+        let history = own.join("parts/share-1/fine-tuned/seed-1337/history.jsonl");
+        let history = std::fs::read_to_string(history).unwrap();
+        let scales = history.lines().filter_map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["step"]["loss_scale"].as_f64()
+        });
+        scales.reduce(f64::max).unwrap()
+    };
+    assert_eq!(scale(&[]), 1.0);
+    let f16 = ["--set", "run.precision=f16"];
+    assert_eq!(scale(&f16), 65_536.0);
+    assert_eq!(scale(&[f16[0], f16[1], "--set", "train.loss_scale={static=256}"]), 256.0);
+}
+
 #[test]
 fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let project = project();

@@ -2,9 +2,12 @@
 //! faster.
 //!
 //! Sizes are tried from small to large, each twice the one before, by a few training steps of the
-//! model on noise. The bytes that two sizes took say what the next would take, so that none is tried
-//! that may not fit. It ends where a size brings less than 5 % more windows a second. The learning rate
-//! is left alone.
+//! model on noise. The bytes that two sizes took say what the next would take, and the second is taken
+//! to need twice the first, so that none is tried that may not fit; the first of all is the smallest. It ends
+//! where a size of more than 32 brings less than 5 % more windows a second. The learning rate is left alone.
+//!
+//! What is chosen is kept for as long as it fits into memory at all: free memory is another one at every
+//! start, and a run that goes on needs the batch that it began with.
 
 use std::path::Path;
 
@@ -14,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::PipelineConfig;
 use crate::bench::Probe;
-use crate::cached::cached;
+use crate::cached::{cached, cached_if};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::device_class;
@@ -25,17 +28,21 @@ const HEADROOM: f64 = 0.2;
 /// How much faster twice the batch has to be.
 const GAIN: f64 = 1.05;
 /// The first and the last size that are tried. Larger ones change what is learnt more than they save.
-const SIZES: [usize; 2] = [32, 4096];
+const SIZES: [usize; 2] = [4, 4096];
+/// Sizes up to this one are taken if they fit, whatever they bring: the guess for the smallest devices.
+const SMALL: usize = 32;
 /// Steps of a size that are timed.
 const STEPS: u64 = 3;
 /// Bucket of the cache.
-const BUCKET: &str = "batch-v1";
+const BUCKET: &str = "batch-v2";
 
 /// The size that was chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Chosen {
     /// Windows of a batch.
     pub(crate) size: usize,
+    /// Bytes that its steps took.
+    bytes: u64,
     /// Why, in one line.
     pub(crate) reason: String,
 }
@@ -73,23 +80,26 @@ fn choose(
     let mut all: Vec<Taken> = vec![];
     let mut size = SIZES[0];
     let ended = loop {
-        if let [.., smaller, larger] = all[..] {
-            let bytes = expected(smaller, larger, size);
-            if bytes > usable {
-                break format!(
-                    "{size} would take {:.0} MiB of the {:.0} free, of which {:.0} % stay free",
-                    mib(bytes),
-                    mib(room),
-                    100.0 * HEADROOM
-                );
-            }
+        let bytes = match all[..] {
+            [] => 0,
+            [only] => 2 * only.bytes,
+            [.., smaller, larger] => expected(smaller, larger, size),
+        };
+        if bytes > usable {
+            break format!(
+                "{size} would take {:.0} MiB of the {:.0} free, of which {:.0} % stay free",
+                mib(bytes),
+                mib(room),
+                100.0 * HEADROOM
+            );
         }
         let taken = take(size)?;
         let last = all.last().copied();
-        if taken.bytes > usable && last.is_some() {
+        if taken.bytes > usable {
             break format!("{size} took {:.0} MiB of the {:.0} free", mib(taken.bytes), mib(room));
         }
         if let Some(last) = last
+            && size > SMALL
             && taken.rate() < GAIN * last.rate()
         {
             break format!(
@@ -104,7 +114,11 @@ fn choose(
         size *= 2;
     };
     let Some(best) = all.last() else {
-        return Err(PipelineError::Setting("no batch was measured".to_owned()));
+        return Err(PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and even a batch of {ended}, of which {:.0} % stay free\n  \
+             choose a smaller model or a shorter window, or set loader.batch_size to a number below {size}",
+            100.0 * HEADROOM
+        )));
     };
     let (class, guessed) = guess;
     let reason = format!(
@@ -117,7 +131,7 @@ fn choose(
             format!("; the guess for the class `{class}` was {guessed}")
         }
     );
-    Ok(Chosen { size: best.size, reason })
+    Ok(Chosen { size: best.size, bytes: best.bytes, reason })
 }
 
 /// [`choose`], or what was found before for this model, precision and device.
@@ -146,10 +160,9 @@ pub(crate) fn choose_cached(
         .field("arithmetic", device.arithmetic()?)
         .field("precision", config.run.precision.to_string())
         .field("model", model_text(config, 0))
-        // Free memory changes by the second; what matters is its order.
-        .field("room", room.next_power_of_two().to_le_bytes())
         .finish();
-    cached(&config.run.cache.join(BUCKET), &key, || {
+    let fits = |chosen: &Chosen| chosen.bytes <= room;
+    cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
         choose(room, (&class.name, class.batch_size), |size| take(config, size, device))
     })
 }
@@ -213,7 +226,8 @@ fn take(
     Ok(Taken { size, milliseconds, bytes })
 }
 
-/// Bytes that this process can still take: of the machine, and of its own limits. Linux alone says it.
+/// Bytes that this process can still take: of the machine, of its own limits, and of its control group's.
+/// Linux alone says it.
 fn room() -> Option<u64> {
     let machine = field(Path::new("/proc/meminfo"), "MemAvailable:")?;
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -224,7 +238,9 @@ fn room() -> Option<u64> {
         let most: u64 = line.split_whitespace().next()?.parse().ok()?;
         Some(most.saturating_sub(field(status, used)?))
     });
-    Some(rooms.fold(machine, u64::min))
+    let group = memory::limit().zip(memory::held());
+    let group = group.map(|(limit, held)| limit.saturating_sub(held));
+    Some(rooms.chain(group).fold(machine, u64::min))
 }
 
 /// A field of a file of `/proc` in KiB, as bytes.
@@ -267,12 +283,46 @@ mod tests {
         })
         .unwrap();
         // 138 of 160 usable MiB, and 266 for twice as many.
-        assert_eq!((chosen.size, tried), (128, vec![32, 64, 128]));
+        assert_eq!((chosen.size, tried), (128, vec![4, 8, 16, 32, 64, 128]));
         assert!(
             chosen.reason.contains("256 would take 266 MiB of the 200 free"),
             "{}",
             chosen.reason
         );
+    }
+
+    #[test]
+    fn a_batch_that_fills_the_memory_is_not_doubled_and_none_is_taken_that_breaks_the_headroom() {
+        let tried = |room: u64| {
+            let mut tried = vec![];
+            let mut take = model(1 << 20);
+            let chosen = choose(room, ("a class", 32), |size| {
+                tried.push(size);
+                take(size)
+            });
+            (tried, chosen.map(|chosen| chosen.size).map_err(|error| error.to_string()))
+        };
+        // 14 of 16 usable MiB for four windows: eight might take twice as much.
+        assert_eq!(tried(20 * MIB), (vec![4], Ok(4)));
+        let (tried, chosen) = tried(15 * MIB);
+        let error = chosen.unwrap_err();
+        assert!(
+            tried == [4] && error.contains("even a batch of 4 took 14 MiB of the 15"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_choice_is_kept_while_it_fits() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = Key::builder("test", 1).finish();
+        let ask = |room: u64| {
+            let fits = |chosen: &Chosen| chosen.bytes <= room;
+            let measure = || choose(room, ("a class", 128), model(1 << 20));
+            cached_if(folder.path(), &key, fits, measure).unwrap().size
+        };
+        // More room than when it was chosen, a little less, and less than it takes.
+        assert_eq!([200, 4000, 140, 100].map(|mib| ask(mib * MIB)), [128, 128, 128, 64]);
     }
 
     #[test]

@@ -20,9 +20,23 @@ pub(crate) fn cached<T: Serialize + DeserializeOwned>(
     key: &Key,
     measure: impl FnOnce() -> Result<T, PipelineError>,
 ) -> Result<T, PipelineError> {
+    cached_if(bucket, key, |_| true, measure)
+}
+
+/// The same for an answer that may no longer hold: it is measured anew then.
+///
+/// # Errors
+/// As for [`cached`].
+pub(crate) fn cached_if<T: Serialize + DeserializeOwned>(
+    bucket: &Path,
+    key: &Key,
+    holds: impl FnOnce(&T) -> bool,
+    measure: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<T, PipelineError> {
     let path = bucket.join(format!("{key}.json"));
     let known = std::fs::read(&path).ok();
-    if let Some(answer) = known.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+    let known: Option<T> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if let Some(answer) = known.filter(holds) {
         return Ok(answer);
     }
     let answer = measure()?;

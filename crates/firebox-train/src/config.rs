@@ -248,6 +248,9 @@ impl TrainConfig {
         check("average.decay", share, |v| (0.0..1.0).contains(&v), "at least 0 and below 1")?;
         let every = self.average.map_or(1, |average| average.every);
         check("average.every", every, |v| v >= 1, "at least 1")?;
+        let begins = self.average.map_or(0, |average| average.from_epoch);
+        let allowed = "below `train.epochs`: no update would be averaged";
+        check("average.from_epoch", begins, |epoch| epoch < self.epochs, allowed)?;
         self.optimizer.validate()?;
         groups::validate(self)?;
         self.loss_scale.validate()?;
@@ -360,6 +363,14 @@ mod tests {
         );
         check(r#"{"average": {"decay": 1}}"#, "average.decay` is 1");
         check(r#"{"average": {"every": 0}}"#, "average.every` is 0");
+        check(
+            r#"{"epochs": 5, "average": {"from_epoch": 5}}"#,
+            "average.from_epoch` is 5; it must be below `train.epochs`",
+        );
+        check(
+            r#"{"groups": [{"parameters": ["a"], "frozen": true, "learning_rate": 0.1}]}"#,
+            "groups.learning_rate` is 0.1 in a group that is frozen",
+        );
         check(r#"{"optimizer": {"sgd": {"momentum": 1}}}"#, "sgd.momentum` is 1");
         check(r#"{"optimizer": {"sgd": {"momentum": 0, "nesterov": true}}}"#, "nesterov` is true");
         check(r#"{"schedule": {"cosine": {"minimum": -1}}}"#, "schedule.cosine.minimum");

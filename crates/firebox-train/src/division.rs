@@ -111,11 +111,16 @@ impl Divisions {
     }
 }
 
-/// Whether a panic says that a device had no memory left, as the drivers of GPUs put it.
+/// Whether a panic says that a device had no memory left.
 pub(crate) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_lowercase();
-    ["out of memory", "outofmemory", "out_of_memory", "out of device memory"]
+    says_out_of_memory(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default())
+}
+
+/// Whether a text says that a device had no memory left, as the drivers of GPUs and CubeCL put it.
+pub(crate) fn says_out_of_memory(text: &str) -> bool {
+    let text = text.to_lowercase();
+    ["out of memory", "outofmemory", "out_of_memory", "out-of-memory", "out of device memory"]
         .iter()
         .any(|sign| text.contains(sign))
 }
@@ -149,6 +154,7 @@ mod tests {
         assert!(oom("CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\""));
         assert!(oom("Out of Memory when allocating 12 bytes"));
         assert!(is_out_of_memory(&"wgpu error: Out of Memory".to_owned()));
+        assert!(says_out_of_memory("an out-of-memory error while allocating 12 bytes"));
         assert!(!oom("index out of bounds") && !is_out_of_memory(&3));
     }
 }

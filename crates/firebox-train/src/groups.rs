@@ -113,6 +113,11 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
             let allowed = "left out there, or `frozen` be left out";
             return Err(ConfigError { key: "groups.unfreeze_at", found, allowed });
         }
+        if let (true, Some(rate)) = (group.frozen, group.learning_rate) {
+            let found = format!("{rate} in a group that is frozen for the whole run");
+            let allowed = "left out there, or `frozen` be left out";
+            return Err(ConfigError { key: "groups.learning_rate", found, allowed });
+        }
     }
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
     check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;

@@ -24,7 +24,7 @@ use crate::checkpoint::{
     newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
-use crate::division::{Divisions, is_out_of_memory};
+use crate::division::{Divisions, is_out_of_memory, says_out_of_memory};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
 use crate::groups::freeze;
@@ -275,12 +275,13 @@ impl<M: Module> Session<'_, M> {
         let step = self.state.step + 1;
         let parts = self.divisions.parts(step);
         let work = AssertUnwindSafe(|| self.compute(objective, loader, group, parts));
-        let panic = match catch_unwind(work) {
+        match catch_unwind(work) {
+            // CubeCL hands on a failed allocation with the tensors that needed it, up to who reads them.
+            Ok(Err(TrainError::Device(error))) if says_out_of_memory(&error) => {}
             Ok(step) => return step.map(Some),
-            Err(panic) if is_out_of_memory(panic.as_ref()) => panic,
+            Err(panic) if is_out_of_memory(panic.as_ref()) => drop(panic),
             Err(panic) => resume_unwind(panic),
-        };
-        drop(panic);
+        }
         self.watch.end();
         let shortage = Shortage { step, parts, samples: self.samples, bytes: 0 };
         let message = self.divisions.divide(shortage)?.to_string();

@@ -247,8 +247,12 @@ fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
     let own = learnt.iter().filter(|one| one.precision == precision);
     // Few steps say nothing of the end, whether they are near or not.
     let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
-    let beyond = |one: &Learning| one.difference.abs() - 2.0 * one.error;
-    let worst = enough.iter().max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    // One that is not close comes before all that are.
+    let beyond = |one: &Learning| (!one.is_close(), one.difference.abs() - 2.0 * one.error);
+    let worst = enough.iter().max_by(|a, b| {
+        let (a, b) = (beyond(a), beyond(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
     let (mark, found) = match worst {
         None if !few.is_empty() => {
             (Mark::NotHere, "too few steps to say; leave out --quick".to_owned())
@@ -406,6 +410,22 @@ mod tests {
         let device = ChosenDevice::named("cpu");
         assert_eq!(early_stopping(&device).unwrap(), (3, 3));
         assert!(processor_seconds().is_none_or(|seconds| seconds >= 0.0));
+    }
+
+    #[test]
+    fn a_model_that_ends_elsewhere_is_not_hidden_by_one_with_a_larger_difference() {
+        let base: Vec<f64> = (0..300).map(|step| 2.0 - 0.005 * f64::from(step)).collect();
+        let learnt = |apart: f64, spread: f64, workload| {
+            let [own, other] = [apart, spread]
+                .map(|by| base.iter().map(|loss| loss + 2.0 * by).collect::<Vec<_>>());
+            Learning::new(workload, Precision::Bf16, &own, [&base, &other])
+        };
+        // 3 % beside a spread of 4 %, and 1 % beside one of 0.1 %.
+        let close = learnt(0.03, 0.04, Workload::LstmMae);
+        let apart = learnt(0.01, 0.001, Workload::Mlp);
+        assert!(close.is_close() && !apart.is_close() && apart.is_enough());
+        let tick = accuracy(&[close, apart], Precision::Bf16);
+        assert!(tick.mark == Mark::No && tick.found.contains("mlp"), "{}", tick.found);
     }
 
     #[test]

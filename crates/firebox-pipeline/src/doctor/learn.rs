@@ -50,7 +50,7 @@ pub struct Learning {
 
 impl Learning {
     /// `base` are the losses in f32, and `other` those with another seed.
-    fn new(
+    pub(super) fn new(
         workload: Workload,
         precision: Precision,
         losses: &[f64],
@@ -123,7 +123,13 @@ pub(super) fn learn(
     let mut all = vec![];
     for Timed { precision, .. } in timed {
         tell(&format!("training {} in {precision} for {steps} steps", workload.name()));
-        let losses = taken(*precision, SEEDS[0])?;
+        let losses = match taken(*precision, SEEDS[0]) {
+            Err(PipelineError::Train(error)) if !base.is_empty() => {
+                tell(&format!("{} does not train in {precision}: {error}", workload.name()));
+                vec![f64::NAN; base.len()]
+            }
+            losses => losses?,
+        };
         if base.is_empty() {
             base.clone_from(&losses);
             other = taken(*precision, SEEDS[1])?;

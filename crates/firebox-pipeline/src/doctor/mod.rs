@@ -153,7 +153,7 @@ pub fn doctor(
             timed.iter().filter(|timed| timed.workload == workload.name()).collect();
         learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
     }
-    let (precision, reason) = recommend(&timed, &abilities, &precisions);
+    let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
     let checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
     let class = device_class(&device.description).clone();
@@ -189,9 +189,11 @@ fn bench(workload: Workload, precision: Precision, steps: u64, warmup: u64) -> B
 /// Speed-up that a precision must have before it is recommended, as `run.precision = "auto"` has it.
 const MARGIN: f64 = 1.05;
 
-/// The precision whose speed-up over f32, as the geometric mean over the models, is the largest.
+/// The precision whose speed-up over f32, as the geometric mean over the models, is the largest, among those
+/// in which all models were timed and none ended elsewhere than in f32.
 fn recommend(
     timed: &[Timed],
+    learnt: &[Learning],
     abilities: &Abilities,
     precisions: &[Precision],
 ) -> (Precision, String) {
@@ -204,9 +206,28 @@ fn recommend(
         (ups.iter().sum::<f64>() / ups.len().max(1) as f64).exp()
     };
     let others = precisions.iter().copied().filter(|precision| *precision != Precision::F32);
-    let best = others.max_by(|a, b| mean(*a).total_cmp(&mean(*b)));
+    let (mut left, mut others): (Vec<String>, Vec<Precision>) = (vec![], others.collect());
+    let models = |precision: Precision| timed.iter().filter(move |one| one.precision == precision);
+    others.retain(|precision| {
+        let apart = learnt.iter().find(|one| {
+            one.precision == *precision && !one.is_close() && (one.is_enough() || one.last.is_nan())
+        });
+        let why = match apart {
+            Some(one) => format!("{precision} is left out: {} ends elsewhere in it", one.workload),
+            None if models(*precision).count() < models(Precision::F32).count() => {
+                format!("{precision} is left out: not all models train in it")
+            }
+            None => return true,
+        };
+        left.push(why);
+        false
+    });
+    let left: String = left.iter().map(|why| format!("; {why}")).collect();
+    let best = others.into_iter().max_by(|a, b| mean(*a).total_cmp(&mean(*b)));
     let Some(best) = best else {
-        return (Precision::F32, "this device computes in nothing else".to_owned());
+        let said =
+            if left.is_empty() { "this device computes in nothing else" } else { "it is safe" };
+        return (Precision::F32, format!("{said}{left}"));
     };
     let gain = mean(best);
     let slower: Vec<&str> = timed
@@ -220,9 +241,10 @@ fn recommend(
     };
     if gain >= MARGIN {
         let how = abilities.support(best).how();
-        (best, format!("{how}; {gain:.2}× f32 in the mean over the models{but}"))
+        (best, format!("{how}; {gain:.2}× f32 in the mean over the models{but}{left}"))
     } else {
-        let said = format!("the best other type, {best}, reaches {gain:.2}× f32 in the mean{but}");
+        let said =
+            format!("the best other type, {best}, reaches {gain:.2}× f32 in the mean{but}{left}");
         (Precision::F32, said)
     }
 }
@@ -284,8 +306,9 @@ fn block(timed: &[Timed], precision: Precision, reason: &str) -> String {
         .iter()
         .find(|timed| timed.workload == Workload::LstmMae.name() && timed.precision == precision);
     let batch = main.map_or(Workload::LstmMae.default_batch(), |timed| timed.batch);
+    let workers = firebox_loader::default_workers();
     format!(
-        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = 1\n"
+        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = {workers}\n"
     )
 }
 
@@ -306,7 +329,7 @@ mod tests {
         let both = [Precision::F32, Precision::Bf16];
         let ask = |ups: [f64; 2]| {
             let timed = [timed("a", Precision::Bf16, ups[0]), timed("b", Precision::Bf16, ups[1])];
-            recommend(&timed, &abilities, &both)
+            recommend(&timed, &[], &abilities, &both)
         };
         let (precision, why) = ask([1.5, 1.5]);
         assert_eq!(
@@ -323,10 +346,37 @@ mod tests {
     }
 
     #[test]
+    fn what_ends_elsewhere_or_does_not_train_is_not_recommended() {
+        let abilities = Abilities {
+            precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
+            processor: true,
+        };
+        let both = [Precision::F32, Precision::Bf16];
+        let timed = [timed("a", Precision::F32, 1.0), timed("a", Precision::Bf16, 2.0)];
+        let losses: Vec<f64> = (0..100).map(|step| 2.0 - 0.01 * f64::from(step)).collect();
+        let learnt = |factor: f64| {
+            let own: Vec<f64> = losses.iter().map(|loss| loss * factor).collect();
+            Learning::new(Workload::Mlp, Precision::Bf16, &own, [&losses, &losses])
+        };
+        let ask = |timed: &[Timed], factor| recommend(timed, &[learnt(factor)], &abilities, &both);
+        assert_eq!(ask(&timed, 1.0).0, Precision::Bf16);
+        for factor in [1.5, f64::NAN] {
+            let (precision, why) = ask(&timed, factor);
+            assert_eq!(precision, Precision::F32, "{why}");
+            assert!(why.contains("bf16 is left out: mlp ends elsewhere in it"), "{why}");
+        }
+        let (precision, why) = ask(&timed[..1], 1.0);
+        assert_eq!(precision, Precision::F32);
+        assert!(why.contains("not all models train in it"), "{why}");
+    }
+
+    #[test]
     fn the_block_can_be_pasted() {
         let text = block(&[], Precision::Bf16, "why");
         let read: toml::Table = text.parse().unwrap();
         assert_eq!(read["run"]["precision"].as_str(), Some("bf16"));
         assert_eq!(read["loader"]["batch_size"].as_integer(), Some(512));
+        let workers = read["loader"]["workers"].as_integer();
+        assert_eq!(workers, i64::try_from(firebox_loader::default_workers()).ok());
     }
 }

@@ -81,7 +81,13 @@ pub(super) fn time(
         // Nobody trains in an emulated f16: one step tells how slow it is.
         let few = config.quick && emulated && *precision == Precision::F16;
         let allowed = if few { None } else { Some(time.next()) };
-        let sample = one(workload, *precision, allowed, device)?;
+        let sample = match one(workload, *precision, allowed, device) {
+            Err(PipelineError::Train(error)) if *precision != Precision::F32 => {
+                tell(&format!("{} does not train in {precision}: {error}", workload.name()));
+                continue;
+            }
+            sample => sample?,
+        };
         let base = all.first().map_or(sample.median_ms, |first| first.median_ms);
         all.push(Timed { speed_up: base / sample.median_ms, emulated, ..sample });
     }

@@ -9,7 +9,9 @@ use firebox_loader::{
     AugmentedWindows, HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainSource,
 };
 use firebox_models::{Classifier, Classify, Parameter, read_parameters};
-use firebox_train::{Classification, Data, MatchReport, Outcome, Summary, load_matching};
+use firebox_train::{
+    Classification, Data, MatchReport, Outcome, Summary, TrainConfig, load_matching,
+};
 
 use super::draw::{counts, draw, labelled};
 use super::{Begin, FinetuneConfig};
@@ -18,7 +20,7 @@ use crate::error::PipelineError;
 use crate::feed::Placed;
 use crate::keys::json;
 use crate::measure::overlap;
-use crate::stages::{Run, Windows, count};
+use crate::stages::{Run, Windows, count, training};
 use crate::sub::Sub;
 use crate::zoo::Pretrainable;
 
@@ -232,6 +234,7 @@ impl Fitting<'_> {
         let loader = LoaderConfig { batch_size: settings.batch_size, ..run.loader() };
         let loader = LoaderConfig { seed, ..loader };
         let train = run.placed_loader(drawing.train.clone(), None, loader)?;
+        let train = train.with_masking(settings.masking);
         let validation = drawing.validation.clone();
         let validation = validation.map(|held| HeldOutLoader::new(held, loader, device.clone()));
         let validation = validation.transpose()?;
@@ -245,7 +248,12 @@ impl Fitting<'_> {
         let (batch_size, keys) = (settings.batch_size, FinetuneConfig::keys());
         let sub = Sub { name, key, seed, batch_size, keys };
         let data = Data { train: &train, validation: validation.as_ref() };
-        let config = settings.training(arm);
+        let of_run = training(run.config);
+        let config = TrainConfig {
+            loss_scale: of_run.loss_scale,
+            allow_unscaled_f16: of_run.allow_unscaled_f16,
+            ..settings.training(arm)
+        };
         let trained = run.train_sub(work, &sub, model, &objective, data, &config)?;
         match trained.summary.outcome {
             Outcome::Interrupted => Err(PipelineError::Interrupted),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use firebox_eval::Arm;
+use firebox_loader::Masking;
 use firebox_models::ClassifierConfig;
 use firebox_monitor::SettingKeys;
 use firebox_train::{
@@ -59,6 +60,10 @@ pub struct FinetuneConfig {
     pub class_weights: ClassWeights,
     /// How training windows are mixed.
     pub mix: Mix,
+    /// Stretches of steps, and channels, that are hidden of training windows, drawn anew in each epoch
+    /// (SpecAugment's masks); none by default.
+    #[serde(skip_serializing_if = "Masking::is_off")]
+    pub masking: Masking,
 }
 
 impl Default for FinetuneConfig {
@@ -81,6 +86,7 @@ impl Default for FinetuneConfig {
             loss: ClassLoss::default(),
             class_weights: ClassWeights::default(),
             mix: Mix::Mixup { alpha: 0.4 },
+            masking: Masking::default(),
         }
     }
 }
@@ -142,6 +148,9 @@ impl FinetuneConfig {
             let allowed = "it must be 0 or more and finite";
             return refuse("weight_decay", self.weight_decay.to_string(), allowed);
         }
+        self.masking.validate().map_err(|error| {
+            PipelineError::Setting(error.to_string().replacen('`', "`finetune.", 1))
+        })?;
         self.head.validate()?;
         for checked in [self.loss.validate(), self.mix.validate()] {
             if let Err(ConfigError { key, found, allowed }) = checked {
@@ -228,6 +237,11 @@ mod tests {
         check("[loss.focal]\ngamma = -1", "`finetune.loss.focal.gamma` is -1");
         check("encoder_rate = 0", "`finetune.encoder_rate` is 0");
         check("[mix.mixup]\nalpha = 0", "`finetune.mix.mixup.alpha` is 0");
+        check("[masking]\nlongest = 2", "`finetune.masking.longest` is 2; it must be from 0 to 1");
+        check(
+            "[masking]\nchannels = 1",
+            "`finetune.masking.channels` is 1; it must be from 0 to below 1",
+        );
         assert!(toml::from_str::<FinetuneConfig>("epoch = 3").is_err());
     }
 

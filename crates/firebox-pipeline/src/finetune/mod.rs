@@ -15,7 +15,7 @@ use firebox_core::{Event, Key, Labels};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
-use firebox_train::{Classification, LoadEncoder, read_weights};
+use firebox_train::{Classification, LoadEncoder, LossScale, read_weights};
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -86,6 +86,11 @@ impl Chain for Finetune {
             if draws_on_device(config, &device.arithmetic()?) {
                 training = training.field("drawn", "device");
             }
+        }
+        // Left out where there is none, so that such runs keep their keys.
+        let scale = crate::stages::training(config).loss_scale;
+        if !matches!(scale, LossScale::Off) {
+            training = training.field("loss_scale", json(&scale));
         }
         let training = training
             .field("model", json(&config.model))

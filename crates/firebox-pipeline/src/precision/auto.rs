@@ -51,8 +51,10 @@ impl Timing {
 /// Chooses among `candidates` (f32 first) by the times of steps that `time` measures, in
 /// milliseconds.
 ///
+/// A type whose training fails, as f16 may whose gradients overflow, is not chosen, and named.
+///
 /// # Errors
-/// The first of `time`.
+/// The first of `time` in f32, or that is none of training.
 pub(crate) fn choose(
     candidates: &[Precision],
     device: &ChosenDevice,
@@ -60,11 +62,22 @@ pub(crate) fn choose(
     mut time: impl FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
 ) -> Result<Choice, PipelineError> {
     let mut times = vec![vec![]; candidates.len()];
+    let mut failed = vec![None; candidates.len()];
     for round in 0..ROUNDS {
         for place in 0..candidates.len() {
             // Back and forth, so that none is always the first.
             let place = if round % 2 == 0 { place } else { candidates.len() - 1 - place };
-            times[place].extend(time(candidates[place])?);
+            if failed[place].is_some() {
+                continue;
+            }
+            match time(candidates[place]) {
+                Ok(more) => times[place].extend(more),
+                Err(PipelineError::Train(error)) if candidates[place] != Precision::F32 => {
+                    failed[place] = Some(error.to_string());
+                    times[place].clear();
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
     let timings: Vec<Timing> = candidates
@@ -74,7 +87,13 @@ pub(crate) fn choose(
         .collect();
     let abilities = Abilities::of(device)?;
     let guess = device_class(&device.description);
-    Ok(decide(timings, &abilities, (&guess.name, guess.precision), what))
+    let mut choice = decide(timings, &abilities, (&guess.name, guess.precision), what);
+    for (precision, error) in candidates.iter().zip(failed) {
+        if let Some(error) = error {
+            choice.reason += &format!("; {precision} failed: {error}");
+        }
+    }
+    Ok(choice)
 }
 
 /// The decision, from the shortest step of each: other processes make steps longer, and none shorter.
@@ -177,6 +196,19 @@ mod tests {
         );
         // Within what a short measurement can make of nothing.
         assert_eq!(chosen([10.3, 10.0]).precision, Precision::F32);
+    }
+
+    #[test]
+    fn a_type_that_does_not_train_is_named_and_not_chosen() {
+        let time = |precision| match precision {
+            Precision::Bf16 => Err(firebox_train::TrainError::Device("overflow".to_owned()).into()),
+            _ => Ok(vec![10.0; 3]),
+        };
+        let chosen = choose(&BOTH, &device(), "this model", time).unwrap();
+        assert_eq!(chosen.precision, Precision::F32);
+        assert!(chosen.reason.contains("; bf16 failed: "), "{}", chosen.reason);
+        let fails = |_| Err(firebox_train::TrainError::Device("gone".to_owned()).into());
+        assert!(choose(&BOTH, &device(), "this model", fails).is_err());
     }
 
     #[test]
