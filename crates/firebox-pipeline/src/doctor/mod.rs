@@ -320,16 +320,20 @@ mod tests {
         Timed { workload: workload.to_owned(), precision, speed_up, ..Timed::default() }
     }
 
-    #[test]
-    fn what_is_slower_is_not_recommended() {
+    /// Of a processor with units for bf16.
+    fn asked(timed: &[Timed], learnt: &[Learning]) -> (Precision, String) {
         let abilities = Abilities {
             precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
             processor: true,
         };
-        let both = [Precision::F32, Precision::Bf16];
+        recommend(timed, learnt, &abilities, &[Precision::F32, Precision::Bf16])
+    }
+
+    #[test]
+    fn what_is_slower_is_not_recommended() {
         let ask = |ups: [f64; 2]| {
             let timed = [timed("a", Precision::Bf16, ups[0]), timed("b", Precision::Bf16, ups[1])];
-            recommend(&timed, &[], &abilities, &both)
+            asked(&timed, &[])
         };
         let (precision, why) = ask([1.5, 1.5]);
         assert_eq!(
@@ -347,18 +351,13 @@ mod tests {
 
     #[test]
     fn what_ends_elsewhere_or_does_not_train_is_not_recommended() {
-        let abilities = Abilities {
-            precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
-            processor: true,
-        };
-        let both = [Precision::F32, Precision::Bf16];
         let timed = [timed("a", Precision::F32, 1.0), timed("a", Precision::Bf16, 2.0)];
         let losses: Vec<f64> = (0..100).map(|step| 2.0 - 0.01 * f64::from(step)).collect();
         let learnt = |factor: f64| {
             let own: Vec<f64> = losses.iter().map(|loss| loss * factor).collect();
             Learning::new(Workload::Mlp, Precision::Bf16, &own, [&losses, &losses])
         };
-        let ask = |timed: &[Timed], factor| recommend(timed, &[learnt(factor)], &abilities, &both);
+        let ask = |timed: &[Timed], factor| asked(timed, &[learnt(factor)]);
         assert_eq!(ask(&timed, 1.0).0, Precision::Bf16);
         for factor in [1.5, f64::NAN] {
             let (precision, why) = ask(&timed, factor);
