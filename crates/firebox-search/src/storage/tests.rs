@@ -285,14 +285,17 @@ fn ten_thousand_trials_are_loaded_in_under_a_second() {
         all
     };
     append(&storage, (0..10_000).flat_map(trial).collect());
-    let start = Instant::now();
-    let loaded = open(&path).unwrap();
-    let seconds = start.elapsed().as_secs_f64();
-    assert_eq!(loaded.peek(|replay| replay.study(0).unwrap().trials.len()), 10_000);
-    println!("10,000 trials of 17 entries: {seconds:.3} s");
-    // The machine may be busy with other tests: the figure is measured alone, by
-    // `firebox-benches` and by hand; this holds a quadratic replay off.
-    assert!(seconds < 5.0, "{seconds} s");
+    // The best of a few: the machine may be busy with other tests.
+    let load = || {
+        let start = Instant::now();
+        let loaded = open(&path).unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        assert_eq!(loaded.peek(|replay| replay.study(0).unwrap().trials.len()), 10_000);
+        seconds
+    };
+    let seconds = [load(), load(), load()];
+    println!("10,000 trials of 17 entries: {seconds:.3?} s");
+    assert!(seconds.iter().any(|seconds| *seconds < 1.0), "{seconds:.3?} s");
 }
 
 /// On a file system in memory, where flushing costs nothing: what is left is the append itself.
