@@ -87,4 +87,4 @@ pub use stop::EarlyStop;
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
 pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};
 pub use summary::{Savings, best_trial, savings};
-pub use trial::{Trial, TrialState};
+pub use trial::{Trial, TrialState, superseded};

@@ -1,10 +1,16 @@
 //! One attempt, as Optuna's `FrozenTrial` keeps it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use crate::space::Distribution;
+
+/// System attributes of a retry, as Optuna's `RetryHeartbeatStaleTrialCallback` (before 4.9
+/// `RetryFailedTrialCallback`) writes them: the first trial of the chain, and all before this one.
+pub(crate) const FAILED_TRIAL: &str = "failed_trial";
+pub(crate) const HISTORY: &str = "retry_history";
 
 /// Where a trial stands. The numbers are those of Optuna's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,4 +78,22 @@ impl Trial {
             ended: None,
         }
     }
+
+    /// The number of the trial that was begun first and that this one goes on with, if it is a retry;
+    /// else its own.
+    pub fn origin(&self) -> u64 {
+        let first = self.system_attributes.get(FAILED_TRIAL).and_then(Json::as_u64);
+        first.unwrap_or(self.number)
+    }
+
+    /// The numbers of the trials that it goes on with, if it is a retry.
+    pub fn earlier_tries(&self) -> impl Iterator<Item = u64> {
+        let history = self.system_attributes.get(HISTORY).and_then(Json::as_array);
+        history.into_iter().flatten().filter_map(Json::as_u64)
+    }
+}
+
+/// The numbers of the trials that another one goes on with.
+pub fn superseded(trials: &[Trial]) -> BTreeSet<u64> {
+    trials.iter().flat_map(Trial::earlier_tries).collect()
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use firebox_core::{Event, Listener};
-use firebox_search::{Direction, Trial, TrialState, pareto_front};
+use firebox_search::{Direction, Trial, TrialState, pareto_front, superseded};
 
 use super::text::{reason, value_text};
 use super::{Search, page, trial};
@@ -52,8 +52,9 @@ impl Search {
         let folder = self.folder();
         std::fs::create_dir_all(&folder).map_err(at(&folder))?;
         // What was tried again is told of by the last try.
-        let retried = |trial: &Trial| trials.iter().any(|later| goes_on_with(later, trial.number));
-        let shown: Vec<Trial> = trials.iter().filter(|trial| !retried(trial)).cloned().collect();
+        let retried = superseded(&trials);
+        let shown = trials.into_iter().filter(|trial| !retried.contains(&trial.number));
+        let shown: Vec<Trial> = shown.collect();
         let count = |state| shown.iter().filter(|trial| trial.state == state).count();
         let (best, warnings) = self.best(&shown);
         for message in &warnings {
@@ -219,11 +220,6 @@ pub(super) fn ranked<'a>(trials: &'a [Trial], directions: &[Direction]) -> Vec<R
         by_front.then(loss(a).total_cmp(&loss(b))).then(a.trial.number.cmp(&b.trial.number))
     });
     ranked
-}
-
-fn goes_on_with(later: &Trial, number: u64) -> bool {
-    let history = later.system_attributes.get("retry_history").and_then(|list| list.as_array());
-    history.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(number)))
 }
 
 #[cfg(test)]

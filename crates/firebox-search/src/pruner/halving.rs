@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use crate::direction::Direction;
-use crate::pruner::{Pruner, PrunerError, first_completed, last_report};
+use crate::pruner::{Pruner, PrunerError, distinct, first_completed, last_report};
 use crate::trial::{Trial, TrialState};
 
 /// Asynchronous successive halving: Optuna's `SuccessiveHalvingPruner`. Source: Li et al., "A system for
@@ -18,7 +18,8 @@ use crate::trial::{Trial, TrialState};
 ///
 /// Which rungs a trial has completed, and with which values, is written in its attributes, as Optuna
 /// does it. Where they are missing it is computed from the reports, which is the same but for a pruned
-/// trial that reached several rungs at its last step: it counts in the first of those.
+/// trial that reached several rungs at its last step: it counts in the first of those. A trial that was
+/// tried again counts once, as its last try.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SuccessiveHalvingPruner {
@@ -172,7 +173,7 @@ pub(crate) fn rung_attributes(trial: &Trial, completed: &[u32]) -> BTreeMap<Stri
 
 impl Pruner for SuccessiveHalvingPruner {
     fn prune(&self, trials: &[Trial], trial: &Trial, direction: Direction) -> bool {
-        self.decide(trials.iter(), trial, direction, None).0
+        self.decide(distinct(trials, trial).into_iter(), trial, direction, None).0
     }
 
     fn attributes(
@@ -181,6 +182,7 @@ impl Pruner for SuccessiveHalvingPruner {
         trial: &Trial,
         direction: Direction,
     ) -> BTreeMap<String, Json> {
-        rung_attributes(trial, &self.decide(trials.iter(), trial, direction, None).1)
+        let rivals = distinct(trials, trial).into_iter();
+        rung_attributes(trial, &self.decide(rivals, trial, direction, None).1)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::direction::Direction;
 use crate::pruner::halving::{SuccessiveHalvingPruner, rung_attributes};
-use crate::pruner::{Pruner, PrunerError, first_completed};
+use crate::pruner::{Pruner, PrunerError, distinct, first_completed};
 use crate::trial::Trial;
 
 /// Hyperband: Optuna's `HyperbandPruner`. Source: Li et al., "Hyperband: a novel bandit-based approach to
@@ -15,7 +15,7 @@ use crate::trial::Trial;
 ///
 /// Each trial belongs to one of some brackets by the study's name and its number. Trials of a bracket
 /// compete with each other alone; bracket `b` is a [`SuccessiveHalvingPruner`] that leaves out `b`
-/// rungs at the start.
+/// rungs at the start. A retry stays in the bracket of the trial that it goes on with, whose rungs it has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HyperbandPruner {
@@ -86,11 +86,14 @@ impl HyperbandPruner {
 
     /// The bracket of trial `number`. `None` as long as the steps of a whole trial are unknown.
     pub fn bracket(&self, trials: &[Trial], number: u64) -> Option<u32> {
-        self.bracket_of(&self.budgets(trials)?.0, number)
+        let place = trials.binary_search_by_key(&number, |trial| trial.number);
+        let origin = place.map_or(number, |place| trials[place].origin());
+        self.bracket_of(&self.budgets(trials)?.0, origin)
     }
 
-    fn bracket_of(&self, budgets: &[u64], number: u64) -> Option<u32> {
-        let hash = crc32(format!("{}_{number}", self.study).as_bytes());
+    /// The bracket of the trials that began as this one.
+    fn bracket_of(&self, budgets: &[u64], origin: u64) -> Option<u32> {
+        let hash = crc32(format!("{}_{origin}", self.study).as_bytes());
         let mut place = u64::from(hash).checked_rem(budgets.iter().sum())?;
         for (bracket, budget) in (0..).zip(budgets) {
             if place < *budget {
@@ -103,7 +106,7 @@ impl HyperbandPruner {
 
     fn decide(&self, trials: &[Trial], trial: &Trial, direction: Direction) -> (bool, Vec<u32>) {
         let Some((budgets, since)) = self.budgets(trials) else { return (false, Vec::new()) };
-        let Some(bracket) = self.bracket_of(&budgets, trial.number) else {
+        let Some(bracket) = self.bracket_of(&budgets, trial.origin()) else {
             return (false, Vec::new());
         };
         let halving = SuccessiveHalvingPruner {
@@ -112,9 +115,9 @@ impl HyperbandPruner {
             min_early_stopping_rate: bracket,
             bootstrap_count: self.bootstrap_count,
         };
-        let rivals =
-            trials.iter().filter(|other| self.bracket_of(&budgets, other.number) == Some(bracket));
-        halving.decide(rivals, trial, direction, since)
+        let mut rivals = distinct(trials, trial);
+        rivals.retain(|other| self.bracket_of(&budgets, other.origin()) == Some(bracket));
+        halving.decide(rivals.into_iter(), trial, direction, since)
     }
 }
 

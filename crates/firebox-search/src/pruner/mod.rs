@@ -17,7 +17,7 @@ pub use percentile::{MedianPruner, PercentilePruner, Schedule};
 pub use threshold::ThresholdPruner;
 
 use crate::direction::Direction;
-use crate::trial::{Trial, TrialState};
+use crate::trial::{Trial, TrialState, superseded};
 
 /// Decides whether a trial is worth going on with.
 ///
@@ -93,6 +93,14 @@ pub enum PrunerError {
         /// Upper threshold.
         upper: f64,
     },
+}
+
+/// The trials that `own` is compared with, each work once: a retry has the reports of the tries before
+/// it, which are left out. (Optuna's pruners count them all.)
+fn distinct<'a>(trials: &'a [Trial], own: &Trial) -> Vec<&'a Trial> {
+    let mut earlier = superseded(trials);
+    earlier.extend(own.earlier_tries());
+    trials.iter().filter(|trial| !earlier.contains(&trial.number)).collect()
 }
 
 /// The last step that a trial has reported, and the value there.

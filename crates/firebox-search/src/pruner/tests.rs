@@ -177,3 +177,61 @@ fn settings_that_cannot_be_are_named() {
         "`lower` is 2 and `upper` is 1; `lower` must be at most `upper`",
     );
 }
+
+/// A trial that reported a value at step 1.
+fn reported(number: u64, state: TrialState, value: f64) -> Trial {
+    Trial { intermediate: BTreeMap::from([(1, value)]), ..trial(number, state) }
+}
+
+/// The same, which goes on with an earlier one.
+fn retry(number: u64, of: u64, state: TrialState, value: f64) -> Trial {
+    let mut retry = reported(number, state, value);
+    retry.system_attributes.insert("failed_trial".into(), of.into());
+    retry.system_attributes.insert("retry_history".into(), vec![of].into());
+    retry
+}
+
+#[test]
+fn a_trial_that_was_tried_again_counts_once() {
+    use TrialState::{Complete, Fail, Running, Waiting};
+    let halving = SuccessiveHalvingPruner {
+        min_resource: Some(1),
+        reduction_factor: 2,
+        ..Default::default()
+    };
+    // One bracket.
+    let hyperband =
+        HyperbandPruner { max_resource: Some(1), reduction_factor: 2, ..Default::default() };
+    let pruners: [(&str, Box<dyn Pruner>); 2] =
+        [("halving", Box::new(halving)), ("hyperband", Box::new(hyperband))];
+    for (name, pruner) in pruners {
+        let prune = |trials: &[Trial], own: &Trial| pruner.prune(trials, own, Direction::Minimize);
+        let others = [reported(1, Complete, 0.3), reported(2, Complete, 0.4)];
+        // The second of four goes on; the second of five with one value twice would not.
+        let own = reported(4, Running, 0.2);
+        for (first, again) in [(Fail, Waiting), (Fail, Running), (Fail, Complete), (Fail, Fail)] {
+            let tries = [reported(0, first, 0.1), retry(3, 0, again, 0.1)];
+            let all = [&tries[..1], &others, &tries[1..], std::slice::from_ref(&own)].concat();
+            assert!(!prune(&all, &own), "{name} {again:?}");
+            assert!(!prune(&all[..all.len() - 1], &own), "{name} {again:?}");
+        }
+        let twice = [reported(0, Fail, 0.1), reported(3, Fail, 0.1)];
+        assert!(prune(&[&twice[..], &others].concat(), &own), "{name}: two works count twice");
+        // The second of three does not go on; it does not stand beside its own first try.
+        let own = retry(3, 2, Running, 0.2);
+        let all = [reported(0, Complete, 0.1), reported(1, Complete, 0.3), reported(2, Fail, 0.2)];
+        let with_it = [&all[..], std::slice::from_ref(&own)].concat();
+        assert!(prune(&all, &own) && prune(&with_it, &own), "{name}");
+    }
+}
+
+#[test]
+fn a_retry_stays_in_its_bracket() {
+    let pruner = HyperbandPruner { max_resource: Some(27), ..Default::default() };
+    let bracket = |trials: &[Trial], number| pruner.bracket(trials, number).unwrap();
+    let first = bracket(&[], 0);
+    let other = (1..).find(|number| bracket(&[], *number) != first).unwrap();
+    let trials = [reported(0, TrialState::Fail, 0.5), retry(other, 0, TrialState::Running, 0.5)];
+    assert_eq!(bracket(&trials, other), first);
+    assert!(pruner.competes(&trials, 0, other) && !pruner.competes(&[], 0, other));
+}

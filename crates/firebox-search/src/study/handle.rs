@@ -58,7 +58,7 @@ impl<'study> TrialHandle<'study> {
             study,
             id,
             number: trial.number,
-            origin: retry::origin(trial),
+            origin: trial.origin(),
             parameters: trial.parameters.clone(),
             fixed,
             proposed: BTreeMap::new(),

@@ -115,7 +115,7 @@ fn a_journal_that_is_cut_anywhere_behind_its_last_flush_loses_nothing_that_had_e
         assert!(trials.iter().all(|trial| trial.state.is_finished()), "cut at {cut}: {trials:?}");
         let again: Vec<_> = trials.iter().filter(|trial| retry::is_retry(trial)).collect();
         assert_eq!((trials.len(), again.len()), (4, 1), "cut at {cut}: tried again once");
-        assert_eq!(retry::origin(again[0]), 1);
+        assert_eq!(again[0].origin(), 1);
         // What its first try had of its values is kept: it is the same trial.
         for (name, value) in &trials[1].parameters {
             assert_eq!(&again[0].parameters[name], value, "cut at {cut}");
@@ -157,7 +157,7 @@ fn a_change_of_which_some_lines_are_left_loses_no_trial() {
         study.optimize(&budget, objective).unwrap();
         let trials = study.trials().unwrap();
         let mut complete: Vec<_> =
-            trials.iter().filter(|t| t.state == TrialState::Complete).map(retry::origin).collect();
+            trials.iter().filter(|t| t.state == TrialState::Complete).map(Trial::origin).collect();
         complete.sort_unstable();
         assert_eq!(complete, [0, 1], "cut at {cut}: {trials:?}");
         assert!(trials.iter().all(|trial| trial.state.is_finished()), "cut at {cut}: {trials:?}");

@@ -1,7 +1,4 @@
 //! Trials whose worker died: failed once, and put back into the queue in the same change.
-//!
-//! The names of the attributes are those of Optuna's `RetryHeartbeatStaleTrialCallback` (before 4.9
-//! `RetryFailedTrialCallback`), in `optuna/storages/_callbacks.py`.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +6,12 @@ use serde_json::{Value, json};
 
 use super::heart::HEARTBEAT;
 use crate::storage::{Operation, StudyRecord, time};
-use crate::trial::{Trial, TrialState};
+use crate::trial::{FAILED_TRIAL, HISTORY, Trial, TrialState};
 
 /// User attribute with the reason of a failure.
 pub(super) const REASON: &str = "fail_reason";
-const FAILED_TRIAL: &str = "failed_trial";
-const HISTORY: &str = "retry_history";
 /// Those of the history whose worker was stopped and did not die.
 const STOPPED: &str = "firebox:stopped";
-
-/// Number of the first trial of those that this one is a retry of.
-pub(super) fn origin(trial: &Trial) -> u64 {
-    let first = trial.system_attributes.get(FAILED_TRIAL).and_then(Value::as_u64);
-    first.unwrap_or(trial.number)
-}
 
 /// Whether it is a retry of another.
 pub(super) fn is_retry(trial: &Trial) -> bool {
@@ -60,9 +49,8 @@ pub(super) enum Cause<'a> {
 
 /// Whether a trial was put back into the queue: another one has its number in its history.
 fn is_put_back(study: &StudyRecord, trial: &Trial) -> bool {
-    let number = Value::from(trial.number);
-    let later = study.trials.iter().skip(trial.number as usize);
-    later.into_iter().any(|other| numbers(other, HISTORY).contains(&number))
+    let mut later = study.trials.iter().skip(trial.number as usize);
+    later.any(|other| other.earlier_tries().any(|number| number == trial.number))
 }
 
 /// Ends a trial and puts it back into the queue with its parameters and what it has reported, unless
@@ -95,7 +83,7 @@ pub(super) fn fail_and_retry(
     let kept = |key: &String| key != HEARTBEAT && !key.starts_with("constraints");
     let mut system_attributes: BTreeMap<_, _> = trial.system_attributes.clone();
     system_attributes.retain(|key, _| kept(key));
-    system_attributes.insert(FAILED_TRIAL.to_owned(), json!(origin(trial)));
+    system_attributes.insert(FAILED_TRIAL.to_owned(), json!(trial.origin()));
     system_attributes.insert(HISTORY.to_owned(), Value::Array(history));
     if !stopped.is_empty() {
         system_attributes.insert(STOPPED.to_owned(), Value::Array(stopped));
