@@ -250,6 +250,33 @@ fn several_workers_share_a_search() {
     assert_eq!(values(folder).len(), 11);
 }
 
+/// The time of a search is the study's: what one command has used, the next has not.
+#[test]
+fn the_time_of_a_search_is_that_of_all_its_commands() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let file = ["search", "p.toml"];
+    let join = ["search", "--join", "runs/p.search/study.log"];
+    let together = ["search", "p.toml", "--workers", "2"];
+    // A trial takes longer.
+    let timeout = ["--set", "search.timeout=0.001"];
+    for command in [&file[..], &join, &together] {
+        let output = firebox(folder, &[command, &timeout].concat());
+        assert_done(&output);
+        assert_eq!(values(folder).len(), 1, "{command:?}");
+        let text = said(&output);
+        let why = "no more are begun: trials ran for ";
+        assert!(text.contains(why) && text.contains("`search.timeout` = 0.001"), "{text}");
+    }
+    let output = firebox(folder, &[&join[..], &["--set", "search.timeout=1000"]].concat());
+    assert_done(&output);
+    assert_eq!(values(folder).len(), 4);
+    let why = "no more are begun: all of `search.trials` = 4";
+    assert!(said(&output).contains(why), "{}", said(&output));
+    let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+    assert!(summary.contains(why), "{summary}");
+}
+
 /// Waits until a run's log has the text.
 #[cfg(unix)]
 fn wait_for(folder: &Path, text: &str) {

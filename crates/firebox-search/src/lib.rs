@@ -85,6 +85,6 @@ pub use sampler::{
 pub use space::{Choice, Distribution, DistributionError, Value};
 pub use stop::EarlyStop;
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
-pub use study::{Budget, Ended, Options, Parameter, Space, Study, StudyError, TrialHandle};
+pub use study::{Budget, Ended, Limit, Options, Parameter, Space, Study, StudyError, TrialHandle};
 pub use summary::{Savings, best_trial, savings};
 pub use trial::{Trial, TrialState, superseded};

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 use firebox_core::Listener;
@@ -56,11 +55,8 @@ pub(crate) struct SearchFlags {
     /// Work, leave the conclusion to whoever started this, and stop when standard input ends.
     #[arg(long, hide = true)]
     worker: bool,
-    /// When the worker began whose place this one takes, in seconds since 1970.
+    /// What the worker had in hand whose place this one takes, when it ran out of memory.
     #[arg(long, hide = true)]
-    began: Option<f64>,
-    /// What it had in hand when it ran out of memory.
-    #[arg(long, hide = true, requires = "began")]
     after: Option<Shortage>,
 }
 
@@ -85,9 +81,8 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
         write_line(&format!("join it with: {}", join_command(&search)));
     }
     let terminal = Terminal::new(flags.log);
-    if let (Some(before), Some(began)) = (&flags.after, flags.began) {
-        let began = Duration::try_from_secs_f64(began).unwrap_or_default();
-        search.take_over(before.clone(), UNIX_EPOCH + began, &terminal)?;
+    if let Some(before) = &flags.after {
+        search.take_over(before.clone(), &terminal)?;
     }
     #[cfg(unix)]
     if flags.workers == 1 {
@@ -117,8 +112,6 @@ fn outlive_shortages(flags: &SearchFlags, search: &Search, stop: &Arc<AtomicBool
     if flags.worker {
         arguments.push("--worker".into());
     }
-    let began = search.began().duration_since(UNIX_EPOCH).unwrap_or_default();
-    arguments.push(format!("--began={}", began.as_secs_f64()).into());
     let variable = (ADDRESS.into(), search.secret_storage().into());
     crate::memory::begin_worker_anew(arguments, variable, "--after", stop);
 }
@@ -183,6 +176,9 @@ fn join_command(search: &Search) -> String {
 fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
     let Searched { complete, pruned, failed, .. } = searched;
     say(format_args!("{complete} complete, {pruned} given up early, {failed} failed"))?;
+    if let Some(ended) = &searched.ended {
+        say(format_args!("no more are begun: {ended}"))?;
+    }
     if let Some((number, value)) = searched.best {
         let objective = searched.objective;
         say(format_args!("best: trial {number} with a {objective} of {value:.6}"))?;

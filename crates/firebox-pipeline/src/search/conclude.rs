@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use firebox_core::{Event, Listener};
-use firebox_search::{Direction, Trial, TrialState, pareto_front, superseded};
+use firebox_search::{Direction, Limit, Study, Trial, TrialState, pareto_front, superseded};
 
 use super::text::{reason, value_text};
-use super::{Search, page, trial};
+use super::{Search, SearchConfig, page, trial};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::{Finished, Prepared};
@@ -20,6 +20,8 @@ pub struct Searched {
     pub pruned: usize,
     /// See above.
     pub failed: usize,
+    /// Why no more trials are begun, if so.
+    pub ended: Option<String>,
     /// Number of the best trial and its value of the first objective; with several objectives, of the
     /// one that is best in the first.
     pub best: Option<(u64, f64)>,
@@ -56,6 +58,7 @@ impl Search {
         let shown = trials.into_iter().filter(|trial| !retried.contains(&trial.number));
         let shown: Vec<Trial> = shown.collect();
         let count = |state| shown.iter().filter(|trial| trial.state == state).count();
+        let ended = self.ended(&study)?;
         let (best, warnings) = self.best(&shown);
         for message in &warnings {
             listener.on(&Event::Warning { message: message.clone() });
@@ -68,6 +71,7 @@ impl Search {
             objectives: &self.search.objectives,
             sampler: self.search.sampler.name(),
             pruner: self.search.pruner().name(),
+            ended: ended.clone(),
             best: best.iter().map(|best| best.trial.number).collect(),
             configuration: String::new(),
             warnings,
@@ -97,6 +101,7 @@ impl Search {
             complete: count(TrialState::Complete),
             pruned: count(TrialState::Pruned),
             failed: count(TrialState::Fail),
+            ended,
             best: best.first().map(|best| (best.trial.number, best.value)),
             objective: self.search.objectives.names()[0],
             front,
@@ -104,6 +109,25 @@ impl Search {
             page,
             finished,
         })
+    }
+
+    /// Why no more trials are begun.
+    fn ended(&self, study: &Study) -> Result<Option<String>, PipelineError> {
+        let Some(limit) = study.limit(&self.budget())? else { return Ok(None) };
+        let SearchConfig { trials, timeout, early_stop, .. } = &self.search;
+        Ok(Some(match limit {
+            Limit::Trials => format!("all of `search.trials` = {trials}"),
+            Limit::Time => format!(
+                "trials ran for {:.1} s, all workers and commands together, and `search.timeout` = {}",
+                study.time_spent()?.as_secs_f64(),
+                timeout.unwrap_or_default()
+            ),
+            Limit::EarlyStop => format!(
+                "the last {} trials have not improved the best value (`search.early_stop`)",
+                early_stop.as_ref().map_or(0, |rule| rule.patience)
+            ),
+            Limit::Proposals => "the sampler has nothing left to propose".to_owned(),
+        }))
     }
 
     /// A trial as a pipeline file.

@@ -26,7 +26,10 @@ pub struct SearchConfig {
     pub storage: Option<String>,
     /// Trials in all, of all workers. One that is tried again counts once.
     pub trials: u64,
-    /// Seconds after which a worker begins no more trials.
+    /// Seconds after which no more trials are begun: of the study, whoever works on it, in however many
+    /// commands. The time in which at least one of its trials ran counts, by the journal; a trial that runs
+    /// when it is over is not stopped, and one whose worker died is gone on with. Clocks of machines should
+    /// differ by less than trials take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
     /// Ends the search when the best value has not improved for some trials.

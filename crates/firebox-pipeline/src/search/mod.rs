@@ -22,7 +22,7 @@ mod trial;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use firebox_core::{Event, Listener};
 use firebox_search::{Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle};
@@ -78,8 +78,6 @@ pub struct Search {
     turns: Turns,
     /// What the process had in hand whose place this one took.
     before: Option<Shortage>,
-    /// When the worker began, in this process or the one before.
-    began: SystemTime,
 }
 
 impl Search {
@@ -154,7 +152,6 @@ impl Search {
             shared: Shared::keeping(),
             turns: Turns::default(),
             before: None,
-            began: SystemTime::now(),
         };
         this.begin(&file, matches!(source, SearchSource::File(_)))?;
         Ok(this)
@@ -185,13 +182,8 @@ impl Search {
         folder(&self.config, &self.name)
     }
 
-    /// When this worker began.
-    pub fn began(&self) -> SystemTime {
-        self.began
-    }
-
-    /// Takes the place of a process of this worker that had begun at this time and ran out of memory:
-    /// ends its trials, or puts them back.
+    /// Takes the place of a process of this worker that ran out of memory: ends its trials, or puts them
+    /// back.
     ///
     /// # Errors
     ///
@@ -199,7 +191,6 @@ impl Search {
     pub fn take_over(
         &mut self,
         before: Shortage,
-        began: SystemTime,
         listener: &dyn Listener,
     ) -> Result<(), PipelineError> {
         let study = self.study()?;
@@ -213,7 +204,7 @@ impl Search {
         if before.stopped {
             self.stop.store(true, Ordering::SeqCst);
         }
-        (self.before, self.began) = (Some(before), began);
+        self.before = Some(before);
         Ok(())
     }
 
@@ -229,13 +220,7 @@ impl Search {
         listener: &dyn Listener,
     ) -> Result<(), PipelineError> {
         let study = self.study()?;
-        let past = self.began.elapsed().unwrap_or_default();
-        let time = self.search.timeout.map(Duration::from_secs_f64);
-        let budget = Budget {
-            trials: Some(self.search.trials),
-            time: time.map(|time| time.saturating_sub(past)),
-            early_stop: self.search.early_stop.clone(),
-        };
+        let budget = self.budget();
         let gpu = device.backend != "cpu";
         let threads = rayon::current_num_threads();
         let concurrent = self.before.as_ref().map_or(self.search.concurrent, |before| {
@@ -275,6 +260,14 @@ impl Search {
     /// Whether the worker was asked to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
+    }
+
+    fn budget(&self) -> Budget {
+        Budget {
+            trials: Some(self.search.trials),
+            time: self.search.timeout.map(Duration::from_secs_f64),
+            early_stop: self.search.early_stop.clone(),
+        }
     }
 
     fn study(&self) -> Result<Study, PipelineError> {

@@ -24,6 +24,8 @@ pub(super) struct About<'a> {
     pub(super) objectives: &'a Objectives,
     pub(super) sampler: &'static str,
     pub(super) pruner: &'static str,
+    /// Why no more trials are begun, if so.
+    pub(super) ended: Option<String>,
     /// Numbers of the best trials: one, or those on the Pareto front of several objectives.
     pub(super) best: Vec<u64>,
     /// The best trial as a pipeline file.
@@ -61,11 +63,14 @@ fn report(about: &About<'_>) -> StudyReport {
         marks: axis.marks(MARKS),
     };
     let fact = |name: &str, value: &str| Fact::new(name, value);
+    let mut facts =
+        vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)];
+    facts.extend(about.ended.iter().map(|ended| fact("no more trials", ended)));
     StudyReport {
         title: format!("Search of {}", study.name()),
         study: study.name().to_owned(),
         created: crate::page::now(),
-        facts: vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)],
+        facts,
         objectives: objectives.all().iter().map(objective).collect(),
         parameters: axes.iter().map(mark).collect(),
         trials: trials.iter().map(|trial| row(trial, began, &axes)).collect(),
@@ -129,6 +134,9 @@ fn summary(about: &About<'_>) -> String {
         if count > 0 {
             text.push_str(&format!("- {what}: {count}\n"));
         }
+    }
+    if let Some(ended) = &about.ended {
+        text.push_str(&format!("- no more are begun: {ended}\n"));
     }
     if let Some(saved) = savings(trials) {
         text.push_str(&format!(

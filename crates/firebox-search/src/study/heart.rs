@@ -26,6 +26,21 @@ pub(super) fn beat(every: Duration) -> Value {
     json!({ "time": time::now(), "every": every.as_secs_f64() })
 }
 
+/// The last sign of life of a trial.
+pub(super) struct Beat {
+    /// By the clock of its worker, in seconds since the epoch.
+    pub(super) time: f64,
+    /// Seconds to the next one.
+    pub(super) every: f64,
+}
+
+impl Beat {
+    pub(super) fn of(trial: &Trial) -> Option<Self> {
+        let beat = trial.system_attributes.get(HEARTBEAT)?;
+        Some(Self { time: beat.get("time")?.as_f64()?, every: beat.get("every")?.as_f64()? })
+    }
+}
+
 /// Beats for the running trials of a study until it is dropped.
 pub(super) struct Heart {
     shared: Arc<Shared>,

@@ -13,6 +13,7 @@ mod heart;
 mod optimize;
 mod replaced;
 mod retry;
+mod spent;
 mod suggest;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use serde_json::Value as Json;
 pub use conditional::{Parameter, Space};
 pub use error::StudyError;
 pub use handle::{Ended, TrialHandle};
-pub use optimize::Budget;
+pub use optimize::{Budget, Limit};
 
 use crate::direction::Direction;
 use crate::pruner::Pruner;
@@ -192,6 +193,45 @@ impl Study {
         self.view(best)
     }
 
+    /// The time in which at least one trial of the study ran, up to now, by its journal: whoever worked
+    /// on it, and in however many processes, one after the other or at once. A trial whose worker died
+    /// counts up to its last sign of life.
+    ///
+    /// Each machine writes the time of its own clock. Where clocks differ by more than trials take,
+    /// trials that ran at once may count twice; nothing else depends on them.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn time_spent(&self) -> Result<Duration, StudyError> {
+        self.view(spent)
+    }
+
+    /// What keeps the study from beginning another trial, if anything does.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails.
+    pub fn limit(&self, budget: &Budget) -> Result<Option<Limit>, StudyError> {
+        self.view(|study| self.limit_of(study, budget).or_else(|| self.exhausted(study)))
+    }
+
+    fn limit_of(&self, study: &StudyRecord, budget: &Budget) -> Option<Limit> {
+        let over = |rule: &EarlyStop| rule.is_over(&study.trials, &self.directions);
+        if budget.trials.is_some_and(|most| retry::begun(study) >= most) {
+            Some(Limit::Trials)
+        } else if budget.time.is_some_and(|most| spent(study) >= most) {
+            Some(Limit::Time)
+        } else {
+            budget.early_stop.as_ref().is_some_and(over).then_some(Limit::EarlyStop)
+        }
+    }
+
+    fn exhausted(&self, study: &StudyRecord) -> Option<Limit> {
+        let sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        sampler.is_exhausted(&study.trials).then_some(Limit::Proposals)
+    }
+
     /// Attributes of the user.
     ///
     /// # Errors
@@ -309,8 +349,7 @@ impl Study {
         Ok(())
     }
 
-    /// Takes a trial that waits, or begins one. `None` if there is none to begin: the budget is used
-    /// up, the best value has not improved for long, or the sampler has nothing left to propose.
+    /// Takes a trial that waits, or begins one. `None` if there is none to begin, see [`Study::limit`].
     ///
     /// # Errors
     ///
@@ -324,12 +363,9 @@ impl Study {
 
     fn ask_within(&self, budget: &Budget) -> Result<Asked<'_>, StudyError> {
         self.retry_lost()?;
-        let sampler = || self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = self.storage.change::<_, StudyError>(|replay| {
             let Some(study) = replay.study(self.id) else { return Ok((vec![], Err(true))) };
-            let over = |rule: &EarlyStop| rule.is_over(&study.trials, &self.directions);
-            let over = budget.early_stop.as_ref().is_some_and(over);
-            let room = !over && budget.trials.is_none_or(|most| retry::begun(study) < most);
+            let room = self.limit_of(study, budget).is_none();
             let waiting = study.open.iter().map(|place| (study.ids[*place], &study.trials[*place]));
             let mut waiting = waiting.filter(|(_, trial)| trial.state == TrialState::Waiting);
             if let Some((id, _)) = waiting.find(|(_, trial)| room || retry::is_retry(trial)) {
@@ -338,7 +374,7 @@ impl Study {
                 // First the sign of life: what was cut off behind it still waits.
                 return Ok((vec![self.beat(id), taken], Ok(id)));
             }
-            if !room || sampler().is_exhausted(&study.trials) {
+            if !room || self.exhausted(study).is_some() {
                 return Ok((vec![], Err(false)));
             }
             let (id, started) = (replay.trial_count(), time::now());
@@ -450,6 +486,11 @@ impl Study {
             wanted: format!("`{name}` among {new}; {reason}"),
         }
     }
+}
+
+fn spent(study: &StudyRecord) -> Duration {
+    let seconds = spent::seconds(&study.trials, time::now());
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

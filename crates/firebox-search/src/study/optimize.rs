@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Ended, Study, StudyError, TrialHandle};
 use crate::stop::EarlyStop;
@@ -13,10 +13,24 @@ use crate::stop::EarlyStop;
 pub struct Budget {
     /// Trials of the study in all, of all workers. A trial that is tried again counts once.
     pub trials: Option<u64>,
-    /// Time since this worker began. A trial that runs by then is not stopped.
+    /// Time of the study in all, of all workers: that in which at least one of its trials ran, see
+    /// [`Study::time_spent`]. A trial that runs when it is over is not stopped.
     pub time: Option<Duration>,
     /// When the best value has not improved for long.
     pub early_stop: Option<EarlyStop>,
+}
+
+/// Why a study begins no more trials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// [`Budget::trials`]
+    Trials,
+    /// [`Budget::time`]
+    Time,
+    /// [`Budget::early_stop`]
+    EarlyStop,
+    /// The sampler has nothing left to propose.
+    Proposals,
 }
 
 /// What became of asking for a trial.
@@ -43,12 +57,7 @@ impl Study {
         budget: &Budget,
         mut objective: impl FnMut(&mut TrialHandle<'_>) -> Result<Vec<f64>, E>,
     ) -> Result<(), StudyError> {
-        let start = Instant::now();
-        loop {
-            let late = budget.time.is_some_and(|time| start.elapsed() >= time);
-            if late || self.stop.load(Ordering::SeqCst) {
-                return Ok(());
-            }
+        while !self.stop.load(Ordering::SeqCst) {
             let mut trial = match self.ask_within(budget)? {
                 Asked::Trial(trial) => trial,
                 Asked::Stopped => return Ok(()),
@@ -78,6 +87,7 @@ impl Study {
                 return Ok(());
             }
         }
+        Ok(())
     }
 }
 

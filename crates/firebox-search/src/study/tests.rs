@@ -229,6 +229,47 @@ fn budgets_end_a_search() {
 }
 
 #[test]
+fn the_time_of_a_study_is_that_of_all_its_workers() {
+    let storage = Arc::new(Storage::memory().unwrap());
+    let study = || Study::join(&storage, "s", &[Direction::Minimize], options()).unwrap();
+    let budget = Budget { time: Some(Duration::from_millis(300)), ..Budget::default() };
+    let slow = |_: &mut TrialHandle<'_>| {
+        std::thread::sleep(Duration::from_millis(40));
+        Ok::<_, StudyError>(vec![1.0])
+    };
+    assert_eq!(study().limit(&budget).unwrap(), None);
+    // One worker after the other, each for one trial, and a pause that costs nothing.
+    for _ in 0..2 {
+        let one =
+            Budget { trials: Some(study().trials().unwrap().len() as u64 + 1), ..budget.clone() };
+        study().optimize(&one, slow).unwrap();
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    assert_eq!(study().limit(&budget).unwrap(), None);
+    study().optimize(&budget, slow).unwrap();
+    let all = study().trials().unwrap().len();
+    assert!((3..=8).contains(&all), "{all} trials of 40 ms");
+    let spent = study().time_spent().unwrap();
+    assert!(spent >= Duration::from_millis(300) && spent < Duration::from_secs(5), "{spent:?}");
+    // Who comes later has nothing left to begin.
+    assert_eq!(study().limit(&budget).unwrap(), Some(Limit::Time));
+    study().optimize(&budget, slow).unwrap();
+    assert!(study().ask(&budget).unwrap().is_none());
+    assert_eq!(study().trials().unwrap().len(), all);
+    // But a trial that was begun is gone on with.
+    study().ask(&Budget::default()).unwrap().unwrap().tell(Ended::Interrupted).unwrap();
+    study().optimize(&budget, slow).unwrap();
+    let states: Vec<_> = study().trials().unwrap()[all..].iter().map(|t| t.state).collect();
+    assert_eq!(states, [TrialState::Fail, TrialState::Complete]);
+    let begun = Budget { trials: Some(all as u64 + 1), ..Budget::default() };
+    assert_eq!(study().limit(&begun).unwrap(), Some(Limit::Trials));
+    let patience = Some(EarlyStop { patience: 1, min_delta: 0.0 });
+    let patience = Budget { early_stop: patience, ..Budget::default() };
+    assert_eq!(study().limit(&patience).unwrap(), Some(Limit::EarlyStop));
+    assert_eq!(study().limit(&Budget::default()).unwrap(), None);
+}
+
+#[test]
 fn enqueued_trials_come_first_with_their_values() {
     let study = minimize();
     let values =
