@@ -277,6 +277,37 @@ fn the_time_of_a_search_is_that_of_all_its_commands() {
     assert!(summary.contains(why), "{summary}");
 }
 
+/// A trial with the values of another has its result without training, and its curve.
+#[test]
+fn a_trial_that_repeats_another_has_its_curve() {
+    let search = r#"
+[search]
+trials = 3
+sampler = "random"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3] }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml", "--set", "train.epochs=3"]);
+    assert_done(&output);
+    let all = values(folder);
+    assert_eq!(all, [all[0]; 3]);
+    let reports = |trial: u64| -> Vec<(u64, f64)> {
+        let own = entries(folder, 7).into_iter().filter(|entry| entry["trial_id"] == trial);
+        own.map(|e| (e["step"].as_u64().unwrap(), e["intermediate_value"].as_f64().unwrap()))
+            .collect()
+    };
+    assert_eq!(reports(0).len(), 3);
+    assert_eq!((reports(1), reports(2)), (reports(0), reports(0)));
+    let repeats = entries(folder, 9).into_iter().filter_map(|entry| {
+        let original = entry["system_attr"].get("firebox:repeats")?.as_u64()?;
+        Some((entry["trial_id"].as_u64()?, original))
+    });
+    assert_eq!(repeats.collect::<Vec<_>>(), [(1, 0), (2, 0)]);
+    assert!(errors(&output).contains("the same as trial 0"), "{}", errors(&output));
+}
+
 /// Waits until a run's log has the text.
 #[cfg(unix)]
 fn wait_for(folder: &Path, text: &str) {

@@ -5,7 +5,8 @@
 //! parameters, its intermediate values and its outcome. A [`Pruner`] says which trials to give up, an
 //! [`EarlyStop`] when to end. All of them are functions of a seed, the trial's number and the past
 //! trials: a study goes on after a restart as if nothing had happened, and workers need to share
-//! nothing but the trials. Their decisions are those of Optuna 5.0.0. Afterwards [`importances`],
+//! nothing but the trials. Their decisions are those of Optuna 5.0.0, but for a trial that was tried
+//! again or repeats another, which counts once for a pruner. Afterwards [`importances`],
 //! [`pareto_front`] and [`hypervolume()`] sum up what was found.
 //!
 //! The [`Storage`] keeps studies in a file or on a Redis server, in the format of Optuna's

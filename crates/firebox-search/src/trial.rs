@@ -11,6 +11,8 @@ use crate::space::Distribution;
 /// `RetryFailedTrialCallback`) writes them: the first trial of the chain, and all before this one.
 pub(crate) const FAILED_TRIAL: &str = "failed_trial";
 pub(crate) const HISTORY: &str = "retry_history";
+/// System attribute with the number of the trial whose result one has.
+pub(crate) const REPEATS: &str = "firebox:repeats";
 
 /// Where a trial stands. The numbers are those of Optuna's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +92,12 @@ impl Trial {
     pub fn earlier_tries(&self) -> impl Iterator<Item = u64> {
         let history = self.system_attributes.get(HISTORY).and_then(Json::as_array);
         history.into_iter().flatten().filter_map(Json::as_u64)
+    }
+
+    /// The number of the trial whose result it has, if it computed none of its own; see
+    /// [`TrialHandle::repeat`](crate::TrialHandle::repeat).
+    pub fn repeats(&self) -> Option<u64> {
+        self.system_attributes.get(REPEATS).and_then(Json::as_u64)
     }
 }
 

@@ -361,7 +361,8 @@ impl Search {
         in_hand.begin();
         let ran = self.config_of(&frozen).and_then(|config| {
             let objectives = &self.search.objectives;
-            let worker = trial::Worker { device, stop: &self.stop, shared: &self.shared, listener };
+            let (stop, shared) = (&self.stop, &self.shared);
+            let worker = trial::Worker { study, device, stop, shared, listener };
             trial::run(&self.name, config, objectives, &worker, trial)
         });
         // What the kernels keep from step to step has the sizes of this trial's model; others that run take
@@ -378,16 +379,18 @@ impl Search {
             }
             Err(error) => format!("failed: {}", reason(error)),
         };
-        let resumed = match trial.origin() {
-            origin if origin == trial.number() => String::new(),
-            origin => format!(", goes on with trial {origin}"),
+        let repeats = trial.trial().and_then(|trial| trial.repeats());
+        let earlier = match (repeats, trial.origin()) {
+            (Some(original), _) => format!(", the same as trial {original}"),
+            (None, origin) if origin == trial.number() => String::new(),
+            (None, origin) => format!(", goes on with trial {origin}"),
         };
         listener.on(&Event::StageFinished {
             stage,
             key: None,
             reused: false,
             seconds: started.elapsed().as_secs_f64(),
-            detail: format!("{detail}; {}{resumed}", parameters_text(&frozen)),
+            detail: format!("{detail}; {}{earlier}", parameters_text(&frozen)),
         });
         if let Err(error) = self.tidy(study, &frozen, &ran) {
             let why = reason(&error);

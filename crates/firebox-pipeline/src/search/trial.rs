@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener};
-use firebox_search::{StudyError, Trial, TrialHandle};
+use firebox_search::{Study, StudyError, Trial, TrialHandle, TrialState};
 
 use super::Objectives;
 use super::training::{Halt, train_only};
@@ -39,6 +39,8 @@ struct Watcher<'a, 'study> {
     /// Number of the trial, and epochs that it may take.
     number: u64,
     epochs: u64,
+    /// Whether any epoch ended.
+    trained: AtomicBool,
     /// What of each epoch is for others to be compared with.
     reports: Reports,
     /// The score of the epoch that is about to end.
@@ -104,6 +106,7 @@ impl Listener for Watcher<'_, '_> {
             self.halt.stop.store(true, Ordering::SeqCst);
         }
         if let Event::Epoch { epoch, .. } = event {
+            self.trained.store(true, Ordering::SeqCst);
             self.listener.on(&Event::Progress {
                 stage: format!("trial {}", self.number),
                 done: *epoch,
@@ -144,6 +147,7 @@ pub(super) enum Ran {
 
 /// What a trial has of the worker that runs it.
 pub(super) struct Worker<'a> {
+    pub(super) study: &'a Study,
     pub(super) device: &'a ChosenDevice,
     pub(super) stop: &'a AtomicBool,
     pub(super) shared: &'a Shared,
@@ -159,14 +163,14 @@ pub(super) fn run(
     worker: &Worker<'_>,
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
-    let Worker { device, stop, shared, listener } = *worker;
+    let Worker { study, device, stop, shared, listener } = *worker;
     let (number, epochs) = (trial.number(), config.train.epochs);
     let prepared = Prepared::of(name, config).settled(device)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
     let halt = Halt::default();
-    let (trained, pruned, failed) = {
+    let (trained, anew, pruned, failed) = {
         let watcher = Watcher {
             trial: Mutex::new(trial),
             stop,
@@ -176,6 +180,7 @@ pub(super) fn run(
             listener,
             number,
             epochs,
+            trained: AtomicBool::new(false),
             reports: Reports::of(objectives),
             score: Mutex::new(None),
         };
@@ -199,7 +204,7 @@ pub(super) fn run(
             }
         };
         let failed = watcher.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (trained, watcher.pruned.into_inner(), failed)
+        (trained, watcher.trained.into_inner(), watcher.pruned.into_inner(), failed)
     };
     if let Some(error) = failed {
         return Err(error.into());
@@ -209,12 +214,28 @@ pub(super) fn run(
         None => return Ok(Ran::Interrupted),
         Some(ended) => ended,
     };
+    if !anew && let Some(original) = original(study, trial)? {
+        trial.repeat(original)?;
+    }
     trial.set_attribute(EPOCHS, summary.epochs.into())?;
     trial.set_attribute(PARAMETERS, summary.parameters.into())?;
     let best = summary.best.ok_or_else(|| {
         PipelineError::Setting("its training ended before the first validation".to_owned())
     })?;
     Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters, scores })
+}
+
+/// The trial that trained what this one has found trained, if it is of this study and has reported
+/// something. It may not have ended yet: another worker writes down its value just now.
+fn original(study: &Study, own: &TrialHandle<'_>) -> Result<Option<u64>, StudyError> {
+    let Some(own) = own.trial().filter(|own| own.intermediate.is_empty()) else { return Ok(None) };
+    let trains = |trial: &&Trial| {
+        matches!(trial.state, TrialState::Complete | TrialState::Running)
+            && trial.repeats().is_none()
+            && !trial.intermediate.is_empty()
+            && run_of(trial) == run_of(&own)
+    };
+    Ok(study.trials()?.iter().find(trains).map(|trial| trial.number))
 }
 
 pub(super) fn folder_name(path: &Path) -> String {

@@ -19,7 +19,7 @@ use crate::trial::{Trial, TrialState};
 /// Which rungs a trial has completed, and with which values, is written in its attributes, as Optuna
 /// does it. Where they are missing it is computed from the reports, which is the same but for a pruned
 /// trial that reached several rungs at its last step: it counts in the first of those. A trial that was
-/// tried again counts once, as its last try.
+/// tried again counts once, as its last try, and one that repeats another does not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SuccessiveHalvingPruner {

@@ -95,12 +95,14 @@ pub enum PrunerError {
     },
 }
 
-/// The trials that `own` is compared with, each work once: a retry has the reports of the tries before
-/// it, which are left out. (Optuna's pruners count them all.)
+/// The trials that `own` is compared with, each work once: without the tries that another goes on with,
+/// whose reports it has, and without those that repeat another (see [`crate::TrialHandle::repeat`]).
+/// Optuna's pruners count them all.
 fn distinct<'a>(trials: &'a [Trial], own: &Trial) -> Vec<&'a Trial> {
     let mut earlier = superseded(trials);
     earlier.extend(own.earlier_tries());
-    trials.iter().filter(|trial| !earlier.contains(&trial.number)).collect()
+    let counts = |trial: &&Trial| !earlier.contains(&trial.number) && trial.repeats().is_none();
+    trials.iter().filter(counts).collect()
 }
 
 /// The last step that a trial has reported, and the value there.

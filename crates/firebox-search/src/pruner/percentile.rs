@@ -91,7 +91,10 @@ impl Schedule {
         trial: &Trial,
         direction: Direction,
     ) -> bool {
-        let complete = || trials.iter().filter(|trial| trial.state == TrialState::Complete);
+        // Tries that another goes on with have failed, so that only repeated trials would count twice.
+        let counts =
+            |trial: &&Trial| trial.state == TrialState::Complete && trial.repeats().is_none();
+        let complete = || trials.iter().filter(counts);
         let count = complete().count();
         let Some((step, _)) = last_report(trial) else { return false };
         if count == 0

@@ -235,3 +235,44 @@ fn a_retry_stays_in_its_bracket() {
     assert_eq!(bracket(&trials, other), first);
     assert!(pruner.competes(&trials, 0, other) && !pruner.competes(&[], 0, other));
 }
+
+#[test]
+fn a_trial_that_repeats_another_is_left_out() {
+    use TrialState::{Complete, Running};
+    let schedule = Schedule { startup_trials: 2, ..Schedule::default() };
+    let halving = SuccessiveHalvingPruner {
+        min_resource: Some(1),
+        reduction_factor: 2,
+        ..Default::default()
+    };
+    let pruners: [(&str, Box<dyn Pruner>); 2] =
+        [("median", Box::new(MedianPruner { schedule })), ("halving", Box::new(halving))];
+    let trials = [
+        reported(0, Complete, 0.1),
+        reported(1, Complete, 0.3),
+        reported(2, Complete, 0.4),
+        reported(3, Complete, 0.1),
+        reported(4, Complete, 0.1),
+    ];
+    let mut repeated = trials.clone();
+    for trial in &mut repeated[3..] {
+        trial.system_attributes.insert("firebox:repeats".into(), 0.into());
+    }
+    let own = reported(5, Running, 0.2);
+    for (name, pruner) in pruners {
+        let prune = |trials: &[Trial]| pruner.prune(trials, &own, Direction::Minimize);
+        assert!(!prune(&trials[..3]) && prune(&trials) && !prune(&repeated), "{name}");
+    }
+    let median = pruner("median_late");
+    let late = Trial { intermediate: (0..5).map(|step| (step, 9.0)).collect(), ..own };
+    let all = |trials: &[Trial]| -> Vec<Trial> {
+        let long = |trial: &Trial| Trial {
+            intermediate: (0..5).map(|step| (step, 0.1)).collect(),
+            ..trial.clone()
+        };
+        trials.iter().map(long).collect()
+    };
+    assert!(median.prune(&all(&trials[2..]), &late, Direction::Minimize));
+    // They are no trials to start with.
+    assert!(!median.prune(&all(&repeated[2..]), &late, Direction::Minimize));
+}

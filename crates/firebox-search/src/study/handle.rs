@@ -9,7 +9,7 @@ use super::{Study, StudyError, retry};
 use crate::direction::Direction;
 use crate::space::Distribution;
 use crate::storage::{Operation, Replay, StudyRecord, time};
-use crate::trial::{Trial, TrialState};
+use crate::trial::{REPEATS, Trial, TrialState};
 
 /// How a trial ends.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,6 +111,30 @@ impl<'study> TrialHandle<'study> {
         self.change(|_, had| {
             let new = !had.intermediate.contains_key(&step);
             Ok(new.then_some(Operation::Intermediate { trial, step, value }).into_iter().collect())
+        })
+    }
+
+    /// Gives the trial what another has reported, because it has that one's result: its parameters are
+    /// the same, and nothing was computed again. It then has the curve that it would have had.
+    ///
+    /// Pruners leave it out. Samplers repeat what is good: if one curve counted as often as it is proposed,
+    /// it would raise the median, and take the places of a rung from which trials go on, though nothing new
+    /// is known. Optuna has no such trials, and its own pruners, where it works on the same study, count
+    /// them as any other.
+    ///
+    /// # Errors
+    ///
+    /// If the journal fails, or the trial has ended.
+    pub fn repeat(&mut self, number: u64) -> Result<(), StudyError> {
+        let trial = self.id;
+        self.change(|record, had| {
+            let other = usize::try_from(number).ok().and_then(|place| record.trials.get(place));
+            let Some(other) = other else { return Ok(vec![]) };
+            let new =
+                other.intermediate.iter().filter(|(step, _)| !had.intermediate.contains_key(step));
+            let reports = new.map(|(&step, &value)| Operation::Intermediate { trial, step, value });
+            let (key, value) = (REPEATS.to_owned(), Json::from(number));
+            Ok(reports.chain([Operation::SystemAttribute { trial, key, value }]).collect())
         })
     }
 

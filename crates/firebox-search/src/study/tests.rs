@@ -191,6 +191,29 @@ fn pruned_trials_keep_their_last_value() {
 }
 
 #[test]
+fn a_trial_that_repeats_another_has_its_curve() {
+    let study = minimize();
+    let objective = |trial: &mut TrialHandle<'_>| -> Result<Vec<f64>, Anything> {
+        match trial.number() {
+            0 => (0..3).try_for_each(|step| trial.report(step, 1.5 - step as f64))?,
+            1 => trial.repeat(0)?,
+            _ => {
+                trial.report(1, 9.0)?;
+                trial.repeat(1)?;
+                trial.repeat(77)?;
+            }
+        }
+        Ok(vec![-0.5])
+    };
+    study.optimize(&trials(3), objective).unwrap();
+    let all = study.trials().unwrap();
+    assert_eq!(all[1].intermediate, all[0].intermediate);
+    assert_eq!(all[2].intermediate, BTreeMap::from([(0, 1.5), (1, 9.0), (2, -0.5)]));
+    let repeats: Vec<_> = all.iter().map(Trial::repeats).collect();
+    assert_eq!(repeats, [None, Some(0), Some(1)]);
+}
+
+#[test]
 fn the_front_of_several_objectives_holds_what_nothing_beats() {
     let study = memory(&[Direction::Minimize, Direction::Maximize]);
     let values = [[1.0, 1.0], [2.0, 2.0], [2.0, 1.5], [0.5, 3.0], [0.5, 3.0], [0.1, 9.0]];
