@@ -230,12 +230,7 @@ fn a_given_encoder_is_trained_with_layers_and_accumulation() {
     let project = project();
     let folder = project.path();
     encoder(folder, |_| ());
-    let without_model = PIPELINE.replace("[model.bert]", "[unused]");
-    let (before, after) = without_model.split_once("[unused]").unwrap();
-    let (_, after) = after.split_once("[loader]").unwrap();
-    let pipeline = format!("{before}[loader]{after}").replace("[text.tokenizer]", "[text.encoder]");
-    let pipeline = pipeline.replace("vocabulary = 80", "folder = \"encoder\"");
-    let pipeline = pipeline.replace("longest = 24", "longest = 12");
+    let pipeline = on_an_encoder();
     let layers = r#"
         [train.layer_decay]
         factor = 0.8
@@ -263,6 +258,55 @@ fn a_given_encoder_is_trained_with_layers_and_accumulation() {
     std::fs::remove_file(encoder.join("model.safetensors")).unwrap();
     std::fs::write(encoder.join("pytorch_model.bin"), b"").unwrap();
     assert!(refused("run.seed=2").contains("safe_serialization=True"));
+}
+
+/// A search may choose among encoders beside its file, wherever its workers are begun.
+#[test]
+fn a_search_chooses_among_encoders_beside_its_file() {
+    let project = project();
+    let folder = project.path();
+    encoder(folder, |_| ());
+    std::fs::rename(folder.join("encoder"), folder.join("another")).unwrap();
+    encoder(folder, |_| ());
+    let search = r#"
+    [search]
+    trials = 1
+    sampler = "grid"
+    pruner = "none"
+    [search.space]
+    "text.encoder.folder" = { choices = ["another", "encoder"] }
+"#;
+    let file = folder.join("text.toml");
+    std::fs::write(&file, on_an_encoder() + search).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let runs = format!("run.directory={}", outside.path().join("runs").display());
+    let file = ["search", file.to_str().unwrap(), "--set", "train.epochs=1", "--set", &runs];
+    let check = |folder: &Path, command: &[&str], complete: &str| {
+        let output = firebox(folder, command);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", errors(&output));
+        assert!(said.contains(complete), "{said}");
+    };
+    check(outside.path(), &file, "1 complete, 0 given up early, 0 failed");
+    let journal = outside.path().join("runs/text.search/study.log");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let join = ["search", "--join", journal.to_str().unwrap(), "--set", "search.trials=2"];
+    check(elsewhere.path(), &join, "2 complete, 0 given up early, 0 failed");
+    check(folder, &file, "2 complete, 0 given up early, 0 failed");
+    let best = std::fs::read_to_string(outside.path().join("runs/text.search/best.toml")).unwrap();
+    let chosen =
+        |name: &str| best.contains(&format!("folder = \"{}\"", folder.join(name).display()));
+    assert!(chosen("another") || chosen("encoder"), "{best}");
+}
+
+/// The pipeline on the encoder that lies beside its file.
+fn on_an_encoder() -> String {
+    let without_model = PIPELINE.replace("[model.bert]", "[unused]");
+    let (before, after) = without_model.split_once("[unused]").unwrap();
+    let (_, after) = after.split_once("[loader]").unwrap();
+    let pipeline = format!("{before}[loader]{after}").replace("[text.tokenizer]", "[text.encoder]");
+    let pipeline = pipeline.replace("vocabulary = 80", "folder = \"encoder\"");
+    pipeline.replace("longest = 24", "longest = 12")
 }
 
 /// The tiny BERT of firebox-text's tests, with a tokenizer of its size.

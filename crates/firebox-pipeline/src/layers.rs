@@ -334,47 +334,48 @@ fn typed(text: &str) -> Value {
     number_or_more.or_else(large).unwrap_or_else(|| Value::from(text.to_owned()))
 }
 
-/// Makes the paths of a file relative to its folder.
+/// Keys whose values are paths, or for `data` lists of them.
+pub(crate) const PATHS: [&str; 9] = [
+    "data.path",
+    "data.test",
+    "finetune.encoder",
+    "monitor.mlflow.to",
+    "monitor.tensorboard.folder",
+    "search.storage",
+    "text.encoder.folder",
+    "text.path",
+    "text.test",
+];
+
+/// Makes the paths of a file relative to its folder: those of its keys, and those that a search may give
+/// to them.
 fn anchor_paths(table: &mut Table, folder: &Path) {
-    let search = table.get_mut("search").and_then(toml::Value::as_table_mut);
-    if let Some(storage) = search.and_then(|search| search.get_mut("storage")) {
-        anchor(storage, folder);
+    for path in PATHS {
+        let mut keys = path.split('.');
+        let first = keys.next().and_then(|key| table.get_mut(key));
+        let value = keys.fold(first, |at, key| at.and_then(|table| table.get_mut(key)));
+        value.into_iter().for_each(|value| anchor(value, folder));
     }
-    for (tracker, key) in [("tensorboard", "folder"), ("mlflow", "to")] {
-        let monitor = table.get_mut("monitor").and_then(|monitor| monitor.get_mut(tracker));
-        if let Some(path) = monitor.and_then(|tracker| tracker.get_mut(key)) {
-            anchor(path, folder);
+    let space = table.get_mut("search").and_then(|search| search.get_mut("space"));
+    for (key, entry) in space.and_then(toml::Value::as_table_mut).into_iter().flatten() {
+        if let Some(choices) = entry.get_mut("choices").filter(|_| PATHS.contains(&key.as_str())) {
+            anchor(choices, folder);
         }
-    }
-    if let Some(text) = table.get_mut("text").and_then(toml::Value::as_table_mut) {
-        for key in ["path", "test"] {
-            text.get_mut(key).into_iter().for_each(|path| anchor(path, folder));
-        }
-        let encoder = text.get_mut("encoder").and_then(|encoder| encoder.get_mut("folder"));
-        encoder.into_iter().for_each(|path| anchor(path, folder));
-    }
-    let finetune = table.get_mut("finetune").and_then(toml::Value::as_table_mut);
-    if let Some(encoder) = finetune.and_then(|finetune| finetune.get_mut("encoder")) {
-        anchor(encoder, folder);
-    }
-    let Some(data) = table.get_mut("data").and_then(toml::Value::as_table_mut) else { return };
-    for key in ["path", "test"] {
-        match data.get_mut(key) {
-            Some(toml::Value::Array(paths)) => {
-                paths.iter_mut().for_each(|path| anchor(path, folder))
-            }
-            Some(path) => anchor(path, folder),
-            None => {}
+        let when = entry.get_mut("when").and_then(toml::Value::as_table_mut);
+        for (_, choice) in when.into_iter().flatten().filter(|(on, _)| PATHS.contains(&on.as_str()))
+        {
+            anchor(choice, folder);
         }
     }
 }
 
 fn anchor(value: &mut toml::Value, folder: &Path) {
-    if let toml::Value::String(path) = value
-        && !path.trim().is_empty()
-        && !path.contains("://")
-    {
-        *path = folder.join(&*path).display().to_string();
+    match value {
+        toml::Value::Array(paths) => paths.iter_mut().for_each(|path| anchor(path, folder)),
+        toml::Value::String(path) if !path.trim().is_empty() && !path.contains("://") => {
+            *path = folder.join(&*path).display().to_string();
+        }
+        _ => {}
     }
 }
 
@@ -633,6 +634,29 @@ mod tests {
         let expected = (Some(PathBuf::from("folder/tb")), Some("http://a".to_owned()));
         assert_eq!(trackers(&["monitor.mlflow.to=http://a"]), expected);
         assert_eq!(trackers(&["monitor.tensorboard=false", "monitor.mlflow=false"]), (None, None));
+    }
+
+    #[test]
+    fn paths_that_a_search_chooses_among_start_where_those_of_the_file_do() {
+        let text = r#"
+            [search.space]
+            "text.encoder.folder" = { choices = ["one", "/two", "https://three"] }
+            "text.heads.pooling" = { choices = ["cls", "mean"] }
+            "text.heads.dropout" = { low = 0.0, high = 0.5, when = { "text.encoder.folder" = "one" } }
+        "#;
+        let space = |text: &str, settings: &[&str]| {
+            let entries = read(text, &[], settings).unwrap().search.unwrap().space.into_iter();
+            let shown = entries.map(|(key, entry)| {
+                (key, serde_json::to_string(&(entry.choices, entry.when)).unwrap())
+            });
+            shown.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let found = space(text, &[]);
+        assert_eq!(found["text.encoder.folder"], r#"[["folder/one","/two","https://three"],null]"#);
+        assert_eq!(found["text.heads.pooling"], r#"[["cls","mean"],null]"#);
+        assert_eq!(found["text.heads.dropout"], r#"[null,{"text.encoder.folder":"folder/one"}]"#);
+        let set = r#"search.space."text.encoder.folder"={choices=["one"]}"#;
+        assert_eq!(space("", &[set])["text.encoder.folder"], r#"[["one"],null]"#);
     }
 
     #[test]

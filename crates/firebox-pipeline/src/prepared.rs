@@ -16,6 +16,7 @@ use crate::error::PipelineError;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
+use crate::search::SearchConfig;
 use crate::settle::{as_before, settle};
 use crate::text::TextConfig;
 use crate::{Finished, PipelineConfig, layers, stages};
@@ -360,10 +361,11 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
     config.run.directory = absolute(&config.run.directory)?;
     config.run.cache = absolute(&config.run.cache)?;
-    if let Some(storage) = config.search.as_mut().and_then(|search| search.storage.as_mut())
-        && !storage.contains("://")
-    {
-        *storage = absolute(Path::new(storage))?.display().to_string();
+    if let Some(search) = &mut config.search {
+        absolute_choices(search)?;
+        if let Some(storage) = search.storage.as_mut().filter(|storage| !storage.contains("://")) {
+            *storage = absolute(Path::new(storage))?.display().to_string();
+        }
     }
     let here = std::env::current_dir().map_err(crate::error::at(Path::new(".")))?;
     config.data.resolve(&here);
@@ -381,6 +383,15 @@ fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError>
         *encoder = absolute(encoder)?;
     }
     Ok(config)
+}
+
+/// The same for the paths that a search chooses among: its trials have them from the journal.
+pub(crate) fn absolute_choices(search: &mut SearchConfig) -> Result<(), PipelineError> {
+    for path in search.paths().filter(|path| !path.trim().is_empty() && !path.contains("://")) {
+        let whole = std::path::absolute(&*path).map_err(crate::error::at(Path::new(&*path)))?;
+        *path = whole.display().to_string();
+    }
+    Ok(())
 }
 
 /// Every path of the data.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::concurrent::Concurrent;
 use super::named::{self, Named};
 use super::objective::Objectives;
+use crate::layers::PATHS;
 
 /// `[search]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ pub struct SearchConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pruner: Option<PrunerConfig>,
     /// Keys of this file, such as `"train.optimizer.adamw.learning_rate"`, with the values that they
-    /// may take.
+    /// may take. Paths among them are taken from the file's folder, as those of the keys themselves.
     pub space: BTreeMap<String, SpaceEntry>,
 }
 
@@ -90,6 +91,20 @@ impl Default for SearchConfig {
 }
 
 impl SearchConfig {
+    /// Every path that the search chooses among, or makes another key depend on.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut String> {
+        let is_path = |key: &str| PATHS.contains(&key);
+        let choices = self.space.iter_mut().flat_map(move |(key, entry)| {
+            let own = entry.choices.iter_mut().flatten().filter(move |_| is_path(key));
+            let when = entry.when.iter_mut().flatten().filter(move |(on, _)| is_path(on));
+            own.chain(when.map(|(_, choice)| choice))
+        });
+        choices.filter_map(|choice| match choice {
+            Choice::Text(path) => Some(path),
+            _ => None,
+        })
+    }
+
     /// The pruner that was asked for, or the one that is taken without one.
     pub(super) fn pruner(&self) -> PrunerConfig {
         let several = self.objectives.all().len() > 1;

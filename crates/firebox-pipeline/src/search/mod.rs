@@ -106,7 +106,7 @@ impl Search {
         };
         let config = layers::parse(&file, &text, environment.clone(), &settings)?;
         prepared::check(&config)?;
-        let Some(search) = config.search.clone() else {
+        let Some(mut search) = config.search.clone() else {
             return Err(PipelineError::Setting(format!(
                 "{} has no table [search]\n  add one with [search.space], as in pipelines/search.toml, or run the pipeline with `firebox run`",
                 file.display()
@@ -124,6 +124,7 @@ impl Search {
         }
         check_numbers(&search)?;
         search.objectives.check(&config)?;
+        prepared::absolute_choices(&mut search)?;
         let space = space::space(&search.space)?;
         let read = |more: &[String]| {
             let all = [settings.as_slice(), more].concat();
