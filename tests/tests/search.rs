@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "../../crates/firebox-search/tests/peer/server.rs"]
+mod server;
+
 #[cfg(target_os = "linux")]
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -781,4 +784,66 @@ heartbeat = 0.2
     let rest: Vec<String> = lines.collect();
     assert_eq!(parent.wait().unwrap().code(), Some(130), "{rest:?}");
     assert!(!rest.iter().any(|line| line.contains("begun anew")), "{rest:?}");
+}
+
+/// Two workers search with a journal on a server: one is killed, the server goes away for a moment, and
+/// another command goes on later. The trials end as those of a journal in a file.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_search_on_a_server_survives_a_worker_and_the_server() {
+    let Some(mut redis) = server::Redis::start() else { return };
+    let search = r#"
+[search]
+trials = 4
+sampler = "grid"
+pruner = "none"
+heartbeat = 0.2
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
+"#;
+    let long = ["--set", "train.epochs=20", "--set", "train.checkpoint.resume_every=16"];
+    let file = project(search);
+    assert_done(&firebox(file.path(), &[&["search", "p.toml"], &long[..]].concat()));
+    // Of the table of trials: number, state, value.
+    let table = |folder: &Path| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+        let complete = text.lines().filter(|line| line.contains("| complete |"));
+        let mut values: Vec<_> =
+            complete.map(|line| line.split('|').nth(3).unwrap().trim().to_owned()).collect();
+        values.sort();
+        values
+    };
+    let expected = table(file.path());
+    assert_eq!(expected.len(), 4);
+
+    let address = redis.address();
+    let stored = search.replace("trials = 4", &format!("trials = 3\nstorage = \"{address}\""));
+    let project = project(&stored);
+    let folder = project.path();
+    let mut command =
+        command(folder, &[&["search", "p.toml", "--workers", "2"], &long[..]].concat());
+    let parent = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(folder, "\"event\":\"checkpoint\"");
+    let workers = children(parent.id());
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    kill("-KILL", workers[0]);
+    redis.kill();
+    std::thread::sleep(Duration::from_millis(500));
+    redis.again();
+    let output = parent.wait_with_output().unwrap();
+    assert_done(&output);
+    assert!(errors(&output).contains("begun anew (1 of 10 times)"), "{}", errors(&output));
+    let text = said(&output);
+    assert!(text.contains("3 complete, 0 given up early, 0 failed"), "{text}");
+    assert!(!folder.join("runs/p.search/study.log").exists());
+    // Started again from elsewhere, the server has all of it.
+    redis.kill();
+    redis.again();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let more = ["search", "--join", &address, "--set", "search.trials=4"];
+    let output = firebox(elsewhere.path(), &more);
+    assert_done(&output);
+    let text = said(&output);
+    assert!(text.contains("4 complete, 0 given up early, 0 failed"), "{text}");
+    assert_eq!(table(folder), expected);
 }
