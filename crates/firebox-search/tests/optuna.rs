@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Child;
 
 use firebox_search::{
-    Budget, Choice, Direction, Ended, Space, Study, StudyError, TrialHandle, TrialState,
+    Budget, Choice, Direction, Ended, Space, Study, StudyError, Trial, TrialHandle, TrialState,
 };
 use peer::{assert_each_ended_once, assert_read_the_same, open, options, optuna, run, worker};
 use serde_json::json;
@@ -177,4 +177,63 @@ fn optuna_and_firebox_write_to_one_server_at_once() {
     }
     let Some(redis) = peer::Redis::start() else { return };
     both_at_once(&redis.address());
+}
+
+/// The dashboard has what the journal has, also of trials that end while it is open.
+fn is_shown_while_it_runs(address: &str) {
+    let study =
+        Study::create(&open(address), "everything", &[Direction::Minimize], options()).unwrap();
+    study.set_metric_names(&["loss"]).unwrap();
+    study.optimize(&budget(10), everything).unwrap();
+    let Some(dashboard) = peer::Dashboard::start(address) else { return };
+    let page = dashboard.get("/dashboard/");
+    assert!(page.contains("<title>Optuna Dashboard"), "{page}");
+    let json =
+        |path: &str| serde_json::from_str::<serde_json::Value>(&dashboard.get(path)).unwrap();
+    let studies = json("/api/studies");
+    assert_eq!(studies["study_summaries"][0]["study_name"], "everything");
+    for wanted in [10, 14] {
+        study.optimize(&budget(wanted), everything).unwrap();
+        let start = std::time::Instant::now();
+        // It reads the journal again every few seconds.
+        let shown = loop {
+            let shown = json("/api/studies/0?after=0");
+            if shown["trials"].as_array().unwrap().len() as u64 == wanted {
+                break shown;
+            }
+            assert!(start.elapsed() < std::time::Duration::from_secs(60), "{shown}");
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        };
+        assert_eq!(shown["objective_names"], json!(["loss"]));
+        let ours = study.trials().unwrap();
+        for (theirs, ours) in shown["trials"].as_array().unwrap().iter().zip(&ours) {
+            let number = ours.number;
+            assert_eq!(theirs["number"], number);
+            assert_eq!(theirs["state"], format!("{:?}", ours.state), "{number}");
+            assert_eq!(theirs["params"].as_array().unwrap().len(), ours.parameters.len());
+            let reports = theirs["intermediate_values"].as_array().unwrap();
+            assert_eq!(reports.len(), ours.intermediate.len(), "{number}");
+            let finite = ours.values.as_ref().filter(|values| values[0].is_finite());
+            if let Some(values) = finite {
+                assert_eq!(theirs["values"], json!(values), "{number}");
+            }
+        }
+        // Its best trial may violate constraints.
+        let complete = ours.iter().filter(|trial| trial.state == TrialState::Complete);
+        let value = |trial: &&Trial| trial.values.as_ref().unwrap()[0];
+        let best = complete.min_by(|a, b| value(a).total_cmp(&value(b))).unwrap();
+        assert_eq!(shown["best_trials"][0]["number"], best.number);
+    }
+}
+
+#[test]
+fn the_dashboard_shows_a_study_in_a_file() {
+    let (_folder, address) = journal();
+    is_shown_while_it_runs(&address);
+}
+
+#[test]
+fn the_dashboard_shows_a_study_on_a_server() {
+    let Some(redis) = peer::Redis::start() else { return };
+    is_shown_while_it_runs(&redis.address());
 }

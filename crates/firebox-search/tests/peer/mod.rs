@@ -4,9 +4,11 @@
 
 mod server;
 
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use firebox_search::{
     Choice, Direction, Distribution, Options, RandomSampler, Storage, Study, Trial,
@@ -125,6 +127,59 @@ fn described(distribution: &Distribution) -> Value {
         }
     };
     json!({ "name": format!("{name}Distribution"), "attributes": attributes })
+}
+
+/// `optuna-dashboard` on a journal, stopped with this.
+pub(crate) struct Dashboard {
+    port: u16,
+    process: Child,
+}
+
+impl Dashboard {
+    /// `None`, and a line that counts the test as skipped, where Python has none.
+    pub(crate) fn start(journal: &str) -> Option<Self> {
+        let python = std::env::var_os("FIREBOX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+        let script = "from optuna_dashboard._cli import main; main()";
+        let there = Command::new(&python).args(["-c", script, "--version"]).output();
+        if !there.is_ok_and(|output| output.status.success()) {
+            println!(
+                "skipped: no Python with optuna-dashboard from PyPI; set FIREBOX_TEST_PYTHON to one"
+            );
+            return None;
+        }
+        let port = server::free_port();
+        let process = Command::new(python)
+            .args(["-c", script, journal, "--quiet", "--server", "wsgiref"])
+            .args(["--port", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let dashboard = Self { port, process: process.unwrap() };
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "optuna-dashboard does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(dashboard)
+    }
+
+    /// What it answers to a request for this path.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut server = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(server, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.lines().next().unwrap().contains(" 200 "), "{path}: {head}");
+        body.to_owned()
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 /// The worker of `examples/shared_study.rs`, brought up to date.
