@@ -386,7 +386,7 @@ fn a_full_disk_while_caching_is_told_and_nothing_half_written_is_believed() {
 /// A shard is cut off while it is trained on.
 #[cfg(unix)]
 #[test]
-fn a_shard_that_shrinks_under_a_run_ends_it_with_its_cause_and_is_made_anew() {
+fn a_shard_that_shrinks_under_a_run_ends_it_within_a_second_and_is_made_anew() {
     use std::process::Stdio;
     use std::time::{Duration, Instant};
 
@@ -403,9 +403,6 @@ fn a_shard_that_shrinks_under_a_run_ends_it_with_its_cause_and_is_made_anew() {
         "--set",
         "run.directory=runs",
     ];
-    let mut command = firebox_tests::command(folder.path(), &settings);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
     let find = |beginning: &str| {
         let mut open = vec![folder.path().to_owned()];
         while let Some(path) = open.pop() {
@@ -419,20 +416,34 @@ fn a_shard_that_shrinks_under_a_run_ends_it_with_its_cause_and_is_made_anew() {
         }
         None
     };
-    let trains = |path: PathBuf| std::fs::read_to_string(path).unwrap().contains("\"step\":5,");
-    while !find("events.jsonl").is_some_and(trains) {
-        assert!(Instant::now() < deadline, "no step was trained");
-        std::thread::sleep(Duration::from_millis(20));
+    // A processor with other work may be late once; the best of three tries counts.
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        if let Some(events) = find("events.jsonl") {
+            std::fs::remove_dir_all(events.parent().unwrap()).unwrap();
+        }
+        let mut command = firebox_tests::command(folder.path(), &settings);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let trains = |path: PathBuf| std::fs::read_to_string(path).unwrap().contains("\"step\":5,");
+        while !find("events.jsonl").is_some_and(trains) {
+            assert!(Instant::now() < deadline, "no step was trained");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let shard = find("shard-00000.arrow").unwrap();
+        let cut = std::fs::File::options().write(true).open(&shard).unwrap();
+        let start = Instant::now();
+        cut.set_len(1000).unwrap();
+        let output = child.wait_with_output().unwrap();
+        fastest = fastest.min(start.elapsed());
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("changed while it was being read"), "{said}");
+        if fastest < Duration::from_secs(1) {
+            break;
+        }
     }
-    let shard = find("shard-00000.arrow").unwrap();
-    let cut = std::fs::File::options().write(true).open(&shard).unwrap();
-    let start = Instant::now();
-    cut.set_len(1000).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = errors(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("changed while it was being read"), "{said}");
-    assert!(start.elapsed() < Duration::from_secs(60), "it took {:?}", start.elapsed());
+    assert!(fastest < Duration::from_secs(1), "it took {fastest:?}");
     // The damaged shard is found and made again.
     let mut arguments = settings.to_vec();
     arguments.extend(["--set", "train.epochs=1"]);

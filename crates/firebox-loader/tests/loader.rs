@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -212,19 +212,33 @@ fn promptly(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn an_error_or_panic_ends_the_batches_in_its_turn_with_its_cause() {
+fn an_error_or_panic_ends_the_batches_in_its_turn_with_its_cause_within_a_second() {
+    static FAILED: Mutex<Option<Instant>> = Mutex::new(None);
+    fn now() {
+        *FAILED.lock().unwrap() = Some(Instant::now());
+    }
     fn broken(index: usize) -> Result<(), LoadError> {
+        if index == 33 {
+            now();
+        }
         match index {
             33 => Err(LoadError::Sample { index, source: "the disk has gone".into() }),
             _ => Ok(()),
         }
     }
     fn panics(index: usize) -> Result<(), LoadError> {
+        if index == 33 {
+            now();
+        }
         assert_ne!(index, 33, "out of luck");
         Ok(())
     }
     promptly(|| {
-        for threads in THREADS {
+        // A processor with other work may be late once; the best of three tries counts.
+        let mut slowest = [Duration::ZERO; 3];
+        let tries =
+            THREADS.into_iter().flat_map(|threads| [(threads, 0), (threads, 1), (threads, 2)]);
+        for (threads, attempt) in tries {
             for event in [broken, panics] {
                 let numbers = || Numbers { event, ..Numbers::new(1000) };
                 let loader =
@@ -234,6 +248,8 @@ fn an_error_or_panic_ends_the_batches_in_its_turn_with_its_cause() {
                     batches.next().unwrap().unwrap();
                 }
                 let error = batches.next().unwrap().unwrap_err();
+                let took = FAILED.lock().unwrap().take().unwrap().elapsed();
+                slowest[attempt] = took.max(slowest[attempt]);
                 let cause = match &error {
                     LoadError::Sample { source, .. } => source.to_string(),
                     LoadError::Panic { message, .. } => message.clone(),
@@ -244,6 +260,8 @@ fn an_error_or_panic_ends_the_batches_in_its_turn_with_its_cause() {
                 assert!(batches.next().is_none() && batches.next().is_none());
             }
         }
+        let fastest = slowest.iter().min().unwrap();
+        assert!(*fastest < Duration::from_secs(1), "it took {slowest:?}");
     });
 }
 
