@@ -6,6 +6,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use firebox_tests::{command, errors, firebox, project};
 use serde_json::Value;
@@ -204,21 +206,23 @@ fn what_cannot_be_is_refused_with_the_way_out() {
     assert!(said.contains("`http://127.0.0.1:1/bars.csv` cannot be fetched"), "{said}");
 }
 
-/// Serves one file, whole or in parts, and returns the port.
-fn serve(content: Vec<u8>) -> u16 {
+/// Serves one file, whole or in parts; returns the port, and the bytes of the file that were sent.
+fn serve(content: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let content = content.clone();
-            std::thread::spawn(move || while answer(&mut stream, &content).is_some() {});
+            let (content, count) = (content.clone(), Arc::clone(&count));
+            std::thread::spawn(move || while answer(&mut stream, &content, &count).is_some() {});
         }
     });
-    port
+    (port, sent)
 }
 
 /// Answers a request; `None` if the connection has ended.
-fn answer(stream: &mut TcpStream, content: &[u8]) -> Option<()> {
+fn answer(stream: &mut TcpStream, content: &[u8], sent: &AtomicUsize) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     let first = lines.next()?.ok()?;
     let headers = lines.map_while(Result::ok).take_while(|line| !line.is_empty());
@@ -240,6 +244,7 @@ fn answer(stream: &mut TcpStream, content: &[u8]) -> Option<()> {
     stream.write_all(head.as_bytes()).ok()?;
     if !first.starts_with("HEAD") {
         stream.write_all(&content[start..end]).ok()?;
+        sent.fetch_add(end - start, Ordering::Relaxed);
     }
     Some(())
 }
@@ -247,7 +252,7 @@ fn answer(stream: &mut TcpStream, content: &[u8]) -> Option<()> {
 #[test]
 fn a_run_on_the_data_of_a_server_is_that_on_a_copy_and_goes_on() {
     let folder = project(PIPELINE, 500);
-    let port = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
+    let (port, _) = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
     let address = format!("data.path=http://127.0.0.1:{port}/bars.csv");
     let [local, remote] = [("local", "window.stride=3"), ("remote", &address)]
         .map(|(name, setting)| run(folder.path(), name, &[setting, "train.epochs=3"]));
@@ -381,6 +386,87 @@ fn a_full_disk_while_caching_is_told_and_nothing_half_written_is_believed() {
         assert!(!stored(before, missing), "{said}");
         whole.into_iter().for_each(|bucket| assert!(stored(before, bucket), "{said}"));
     }
+}
+
+/// Runs a script in which `mount` works, and prints why if there is none.
+#[cfg(target_os = "linux")]
+fn with_mounts(folder: &Path, script: &str) -> Option<std::process::Output> {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script]).current_dir(folder).env("RAYON_NUM_THREADS", "1");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIREBOX_")) {
+        command.env_remove(name);
+    }
+    let output = command.output().ok().filter(|output| output.status.code() == Some(0));
+    if output.is_none() {
+        println!("skipped: a full disk, because this system lets nobody mount one");
+    }
+    output
+}
+
+/// What a command does on a disk of this size, and again on one with room: exit codes, and what is there
+/// in between.
+#[cfg(target_os = "linux")]
+fn on_a_full_disk(folder: &Path, size: &str, arguments: &str) -> Option<(String, String)> {
+    std::fs::create_dir(folder.join("small")).unwrap();
+    let run = format!("'{}' {arguments}", firebox_tests::program().display());
+    let script = format!(
+        "mount -t tmpfs -o size={size} none small || exit 77; {run}; echo code $?; \
+         find small -type f -printf '%i %s %p\\n'; echo again; \
+         mount -o remount,size=64m small || exit 77; {run}; echo code $?; \
+         find small -type f -printf '%i %s %p\\n'"
+    );
+    let output = with_mounts(folder, &script)?;
+    Some((String::from_utf8_lossy(&output.stdout).into_owned(), errors(&output)))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_while_fetching_is_told_and_the_download_goes_on() {
+    let folder = project(PIPELINE, 500);
+    let content = std::fs::read(folder.path().join("bars.csv")).unwrap();
+    let all = content.len();
+    assert!(all > 20_000, "{all}");
+    let (port, sent) = serve(content);
+    let arguments = format!(
+        "run p.toml --set run.cache=small --set data.path=http://127.0.0.1:{port}/bars.csv --set train.epochs=1"
+    );
+    let Some((said, errors)) = on_a_full_disk(folder.path(), "16k", &arguments) else { return };
+    let (before, after) = said.split_once("again\n").unwrap();
+    assert!(before.contains("code 1") && after.contains("code 0"), "{said}{errors}");
+    assert!(errors.contains(&format!("takes {all} bytes")), "{errors}");
+    assert!(errors.contains("No space left on device"), "{errors}");
+    assert!(errors.contains("set `run.cache` to a folder on another disk"), "{errors}");
+    // Nothing that could be taken for the file, and all that came through.
+    assert!(!before.contains("/bars.csv\n") && !before.contains("manifest.json\n"), "{said}");
+    let part = before.lines().find(|line| line.ends_with("bars.csv.part")).unwrap();
+    let kept: usize = part.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(kept > 0, "{said}");
+    assert_eq!(sent.load(Ordering::Relaxed), all + all - kept, "{said}");
+    assert!(after.contains("/bars.csv\n") && !after.contains(".part\n"), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_while_converting_is_told_and_what_is_finished_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..4 {
+        let path = folder.path().join(format!("arrays/{number}.npy"));
+        array(&path, 100_000, |at| (at + number) as f32);
+    }
+    let arguments = "data convert arrays small/samples --shard-size 1";
+    let Some((said, errors)) = on_a_full_disk(folder.path(), "2m", arguments) else { return };
+    let (before, after) = said.split_once("again\n").unwrap();
+    assert!(before.contains("code 1") && after.contains("code 0"), "{said}{errors}");
+    assert!(errors.contains("of 3200000 in all, and its disk has no room"), "{errors}");
+    assert!(errors.contains("No space left on device"), "{errors}");
+    assert!(!before.contains("manifest.json") && !before.contains(".part"), "{said}");
+    // A shard that was whole is not written again: it is the same file.
+    let first = |text: &str| {
+        let mut lines = text.lines().filter(|line| line.ends_with("shard-00000.arrow"));
+        lines.next().map(str::to_owned)
+    };
+    assert!(first(before).is_some() && first(before) == first(after), "{said}");
+    assert!(after.contains("small/samples/manifest.json") && after.contains("shard-00003.arrow"));
 }
 
 /// A shard is cut off while it is trained on.

@@ -77,6 +77,22 @@ pub enum CacheError {
         #[source]
         source: std::io::Error,
     },
+    /// The disk is full.
+    #[error(
+        "cannot write `{}`: it takes {bytes} bytes{in_all}, and its disk has no room for them\n  make room there, or name a folder on another disk; what was finished before is used when it is tried again",
+        path.display()
+    )]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// Size of the file.
+        bytes: u64,
+        /// Size of all files that it is one of, as part of the sentence.
+        in_all: String,
+        /// The refusal.
+        #[source]
+        source: std::io::Error,
+    },
     /// A mapped file that was whole when it was opened.
     #[error(
         "`{}` changed while it was being read; what was read of it is not used. Run again: a damaged cache is made anew",
@@ -138,6 +154,25 @@ pub enum CacheError {
 }
 
 impl CacheError {
+    /// A file of so many bytes that cannot be written.
+    pub(crate) fn unwritten(path: &Path, bytes: u64, source: std::io::Error) -> Self {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match source.kind() {
+            FileTooLarge | QuotaExceeded | StorageFull => {
+                Self::Full { path: path.to_owned(), bytes, in_all: String::new(), source }
+            }
+            _ => Self::io("write", path)(source),
+        }
+    }
+
+    /// The same with what all files take that it is one of.
+    pub(crate) fn of_all(mut self, all: u64) -> Self {
+        if let Self::Full { in_all, .. } = &mut self {
+            *in_all = format!(" of {all} in all");
+        }
+        self
+    }
+
     /// Wraps an error of the operating system: `.map_err(CacheError::io("create", path))`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

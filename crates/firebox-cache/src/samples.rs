@@ -369,7 +369,9 @@ fn write_shard<E: From<CacheError>>(
         // A full disk is not made fuller by what is of no use.
         let _ = fs::remove_file(&part);
     }
-    let file = FileRecord { name, ..written? };
+    let size = if spec.storage == Storage::F32 { 4 } else { 2 };
+    let all = (spec.samples.len() * layout.width() * size) as u64;
+    let file = FileRecord { name, ..written.map_err(|error| error.of_all(all))? };
     fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;
     let receipt = Receipt { key: spec.key, file: file.clone() };
     let to = receipt_path(folder, index);

@@ -100,7 +100,8 @@ impl Layout {
 
 /// Writes a shard and waits until it is on the disk.
 pub(crate) fn write(path: &Path, batch: &RecordBatch) -> Result<FileRecord, CacheError> {
-    let io = |source| CacheError::io("write", path)(source);
+    let bytes = batch.get_array_memory_size() as u64;
+    let io = |source| CacheError::unwritten(path, bytes, source);
     let file = File::create(path).map_err(CacheError::io("create", path))?;
     let options = IpcWriteOptions::try_new(ALIGNMENT, false, arrow_ipc::MetadataVersion::V5);
     // The file's content is hashed on its way; the large buffers pass the small one by.
@@ -119,7 +120,7 @@ pub(crate) fn write(path: &Path, batch: &RecordBatch) -> Result<FileRecord, Cach
     buffered.flush().map_err(io)?;
     let hashing = buffered.into_inner().map_err(|error| io(error.into_error()))?;
     let record = hashing.finish(path);
-    file.sync_all().map_err(CacheError::io("flush to disk", path))?;
+    file.sync_all().map_err(io)?;
     Ok(record)
 }
 

@@ -148,7 +148,10 @@ impl ConvertError {
             Self::Data(error) => error.is_bad_input(),
             Self::Cache(error) => !matches!(
                 error,
-                CacheError::Io { .. } | CacheError::ReadBack { .. } | CacheError::Encode { .. }
+                CacheError::Io { .. }
+                    | CacheError::Full { .. }
+                    | CacheError::ReadBack { .. }
+                    | CacheError::Encode { .. }
             ),
             Self::Odd { .. } | Self::Nothing { .. } | Self::Nested { .. } | Self::Value { .. } => {
                 true

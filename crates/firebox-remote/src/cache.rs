@@ -111,11 +111,12 @@ impl Copy {
             return Err(RemoteError::Changed { url: self.url.clone() });
         }
         let blake3 = hash(&part).map_err(RemoteError::io("read", &part))?;
-        fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
         let content = Manifest { url: self.url.clone(), version: version.clone(), blake3 };
         let unfinished = manifest.with_extension("json.part");
         let text = json(&content, &manifest)?;
+        // Without room for it, the part stays a part.
         fs::write(&unfinished, text).map_err(RemoteError::io("write", &unfinished))?;
+        fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
         fs::rename(&unfinished, &manifest)
             .map_err(RemoteError::io("rename into place", &manifest))?;
         // It has done its work; one that stays does no harm.

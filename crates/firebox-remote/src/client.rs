@@ -175,11 +175,15 @@ impl Remote<'_> {
         while let Some(part) =
             parts.try_next().await.map_err(|source| failed(url, self.config, source))?
         {
-            file.write_all(&part).map_err(RemoteError::io("write", &path))?;
+            file.write_all(&part).map_err(|source| unwritten(url, &path, version, source))?;
             done += part.len() as u64;
             next(done);
         }
-        file.sync_all().map_err(RemoteError::io("flush to disk", &path))?;
+        if let Err(source) = file.sync_all() {
+            // Nobody knows how much of it is on the disk: no more is believed than before.
+            let _ = file.set_len(begun);
+            return Err(unwritten(url, &path, version, source));
+        }
         match done == version.bytes {
             true => Ok(()),
             false => Err(RemoteError::Changed { url: url.to_owned() }),
@@ -195,6 +199,17 @@ fn version(about: &ObjectMeta) -> Version {
     let changed = about.last_modified.timestamp();
     let time = || (changed != 0).then(|| format!("{TIME}{changed}"));
     Version { bytes: about.size, tag: about.e_tag.clone().or_else(time) }
+}
+
+/// A full disk is told with what the file takes, any other refusal as it is.
+fn unwritten(url: &str, path: &Path, version: &Version, source: std::io::Error) -> RemoteError {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    if !matches!(source.kind(), FileTooLarge | QuotaExceeded | StorageFull) {
+        return RemoteError::io("write", path)(source);
+    }
+    let there = std::fs::metadata(path).map_or(0, |found| found.len());
+    let (url, path, bytes) = (url.to_owned(), path.to_owned(), version.bytes);
+    RemoteError::Full { url, path, bytes, lacking: bytes.saturating_sub(there), source }
 }
 
 fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> RemoteError {

@@ -70,6 +70,24 @@ pub enum RemoteError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The local disk is full.
+    #[error(
+        "`{url}` takes {bytes} bytes, and the disk of `{}` has no room for the last {lacking} of them\n  make room there, or set `run.cache` to a folder on another disk; what was fetched is kept, so trying again goes on",
+        path.display()
+    )]
+    Full {
+        /// The URL.
+        url: String,
+        /// The part that was written.
+        path: PathBuf,
+        /// Size of the whole file.
+        bytes: u64,
+        /// Bytes of it that are not on the disk.
+        lacking: u64,
+        /// The refusal.
+        #[source]
+        source: std::io::Error,
+    },
     /// The local disk refuses.
     #[error("cannot {action} `{}`", path.display())]
     Io {

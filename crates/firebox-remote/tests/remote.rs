@@ -208,8 +208,45 @@ fn refusals_and_silence_are_said_with_the_way_out() {
     assert_eq!(left, 0);
 }
 
+/// No file may grow beyond a few kilobytes, and the process is told so instead of killed.
+#[cfg(unix)]
 #[test]
-fn a_full_disk_is_an_error() {
+fn a_full_disk_is_an_error_and_the_download_goes_on() {
+    if let Some(cache) = std::env::var_os("FIREBOX_TEST_FULL") {
+        let url = std::env::var("FIREBOX_TEST_URL").unwrap();
+        println!("{}", get(&url, Path::new(&cache)).unwrap_err());
+        return;
+    }
+    let server = Server::start(content(), ALL);
+    let (cache, url) = (tempfile::tempdir().unwrap(), server.url("bars.csv"));
+    let test = "a_full_disk_is_an_error_and_the_download_goes_on";
+    // Blocks of 512 bytes, or of 1024 in some shells.
+    let script = format!("trap '' XFSZ; ulimit -f 20; exec \"$0\" --exact {test} --nocapture");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .env("FIREBOX_TEST_FULL", cache.path())
+        .env("FIREBOX_TEST_URL", &url)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("`{url}` takes 25500 bytes")), "{said}");
+    assert!(said.contains("bars.csv.part` has no room for the last "), "{said}");
+    assert!(said.contains("make room there"), "{said}");
+    let copy =
+        fs::read_dir(cache.path().join("remote-v1")).unwrap().next().unwrap().unwrap().path();
+    let kept = fs::read(copy.join("bars.csv.part")).unwrap();
+    assert!(kept.len() >= 10_000 && content().starts_with(&kept), "{}", kept.len());
+    assert!(!copy.join("bars.csv").exists() && !copy.join("manifest.json").exists());
+    let sent = server.file.sent.load(Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    let again = server.file.sent.load(Ordering::SeqCst) - sent;
+    assert_eq!(again as usize, 25_500 - kept.len());
+}
+
+#[test]
+fn a_cache_that_is_a_file_is_an_error() {
     let server = Server::start(content(), ALL);
     let cache = tempfile::tempdir().unwrap();
     let file = cache.path().join("file");
