@@ -469,6 +469,67 @@ fn a_full_disk_while_converting_is_told_and_what_is_finished_is_kept() {
     assert!(after.contains("small/samples/manifest.json") && after.contains("shard-00003.arrow"));
 }
 
+#[test]
+fn copies_of_remote_files_are_listed_and_pruned_unless_they_are_locked() {
+    let folder = project(PIPELINE, 500);
+    let (port, _) = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
+    let address = format!("http://127.0.0.1:{port}/bars.csv");
+    let setting = format!("data.path={address}");
+    let checked = || {
+        let output = firebox(folder.path(), &["data", "check-leaks", "p.toml", "--set", &setting]);
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    };
+    checked();
+    let bucket = folder.path().join("cache/remote-v1");
+    let copy = std::fs::read_dir(&bucket).unwrap().next().unwrap().unwrap().path();
+    // As a download of a later version leaves it that was cut short.
+    std::fs::write(copy.join("bars.csv.part"), [0; 1000]).unwrap();
+    let part =
+        r#"{"url":"http://me:secret@host/bars.csv","version":{"bytes":5000,"tag":"\"two\""}}"#;
+    std::fs::write(copy.join("part.json"), part).unwrap();
+    let cache = |arguments: &[&str]| {
+        let output = firebox(folder.path(), &[&["cache"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let line = |listed: &str, end: &str| {
+        let found = listed.lines().find(|line| line.contains(end)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("{end}: {listed}"))
+    };
+    let locked = std::fs::File::open(copy.join("lock")).unwrap();
+    locked.lock().unwrap();
+    let listed = cache(&["list"]);
+    let own = line(&listed, &address);
+    assert!(
+        own.starts_with("remote-v1") && own.contains("kB") && own.contains("in use now"),
+        "{own}"
+    );
+    let part = line(&listed, "bars.csv.part");
+    assert!(part.contains("being made") && part.ends_with("http://host/bars.csv"), "{part}");
+    assert!(!listed.contains("secret"), "{listed}");
+    let pruned = cache(&["prune", "--max-size", "0"]);
+    assert!(line(&pruned, &address).starts_with("kept"), "{pruned}");
+    assert!(copy.join("bars.csv").is_file() && copy.join("bars.csv.part").is_file());
+    drop(locked);
+    let listed = cache(&["list"]);
+    assert!(line(&listed, &address).contains("used "), "{listed}");
+    assert!(line(&listed, "bars.csv.part").contains("prune removes it"), "{listed}");
+    assert!(line(&cache(&["verify"]), "remote-v1").ends_with("whole"));
+    let pruned = cache(&["prune", "--max-size", "0"]);
+    assert!(line(&pruned, &address).starts_with("removed"), "{pruned}");
+    let left: Vec<_> =
+        std::fs::read_dir(&copy).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+    assert!(!cache(&["list"]).contains("remote-v1"));
+    checked();
+    assert!(copy.join("bars.csv").is_file());
+    // A copy that lost its manifest is none.
+    std::fs::remove_file(copy.join("manifest.json")).unwrap();
+    assert!(line(&cache(&["list"]), "bars.csv").contains("prune removes it"));
+    cache(&["prune", "--max-size", "1GB"]);
+    assert!(!copy.join("bars.csv").exists());
+}
+
 /// A shard is cut off while it is trained on.
 #[cfg(unix)]
 #[test]

@@ -1,5 +1,6 @@
 //! Listing, verifying and pruning. Entries of every bucket are treated alike: a folder that is named
-//! by a key and holds a manifest.
+//! by a key and holds a manifest. Copies of remote files have their locks within their folders, which stay
+//! when they are removed, and parts of downloads that were cut short beside them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +13,11 @@ use crate::error::{CacheError, Damage};
 use crate::files::{self, FileRecord, check_file, temporary};
 use crate::lock;
 use crate::manifest::{self, AnyManifest, Manifest};
-use crate::store::{AUGMENTED, SERIES, Store, TOKENS};
+use crate::remote;
+use crate::store::{AUGMENTED, REMOTE, SERIES, Store, TOKENS};
 
 /// The buckets that are listed and pruned.
-const BUCKETS: [&str; 4] = [AUGMENTED, SERIES, FORMER_SERIES, TOKENS];
+const BUCKETS: [&str; 5] = [AUGMENTED, SERIES, FORMER_SERIES, TOKENS, REMOTE];
 /// Of earlier versions, which nothing reads any more.
 const FORMER_SERIES: &str = "series-v1";
 /// A temporary that names no lock counts as left over once nothing in it has changed for so long.
@@ -36,6 +38,8 @@ pub struct Stored {
     pub last_used: SystemTime,
     /// Whether a running process uses it.
     pub in_use: bool,
+    /// The address that it is a copy of, without names or passwords.
+    pub url: Option<String>,
 }
 
 /// Something half-made.
@@ -47,6 +51,8 @@ pub struct Leftover {
     pub bytes: u64,
     /// Whether a running process may still be at it. Only dead ones are pruned.
     pub alive: bool,
+    /// The address that it is a part of a copy of, without names or passwords.
+    pub url: Option<String>,
 }
 
 /// All that a store holds.
@@ -105,6 +111,7 @@ impl Store {
                 let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
                 let name = name.unwrap_or_default();
                 match name.parse::<Key>() {
+                    Ok(key) if bucket == REMOTE => self.remote(key, &path, &mut listing)?,
                     Ok(key) if path.join(manifest::NAME).is_file() => {
                         listing.stored.push(self.stored(bucket, key, path)?);
                     }
@@ -127,7 +134,7 @@ impl Store {
     }
 
     fn verify_one(&self, stored: Stored) -> Result<Verified, CacheError> {
-        let _used = lock::shared(&self.lock(stored.bucket, &stored.key.to_string(), "use"))?;
+        let _used = lock::shared(&self.use_lock(&stored))?;
         let mut damaged = Vec::new();
         let mut checked = 0;
         match recorded(&stored) {
@@ -157,6 +164,16 @@ impl Store {
         for leftover in leftovers {
             if leftover.alive {
                 pruned.left += leftover.bytes;
+            } else if leftover.path.starts_with(self.bucket(REMOTE)) && leftover.path.is_file() {
+                // A download may have gone on in the meantime.
+                match remote::remove_part(&leftover.path)? {
+                    true => pruned.freed += leftover.bytes,
+                    false => {
+                        pruned.left += leftover.bytes;
+                        continue;
+                    }
+                }
+                pruned.leftovers.push(leftover);
             } else {
                 files::remove(&leftover.path).map_err(CacheError::io("remove", &leftover.path))?;
                 pruned.freed += leftover.bytes;
@@ -180,8 +197,11 @@ impl Store {
 
     /// Removes a result unless a running process uses it.
     fn remove(&self, stored: &Stored) -> Result<bool, CacheError> {
-        let use_lock = self.lock(stored.bucket, &stored.key.to_string(), "use");
-        let Some(_alone) = lock::try_exclusive(&use_lock)? else { return Ok(false) };
+        let Some(_alone) = lock::try_exclusive(&self.use_lock(stored))? else { return Ok(false) };
+        if stored.bucket == REMOTE {
+            remote::remove_copy(&stored.path)?;
+            return Ok(true);
+        }
         // Renamed first, so that nobody finds a part of it.
         let gone = temporary(&self.bucket(stored.bucket), &stored.key.to_string());
         fs::rename(&stored.path, &gone).map_err(CacheError::io("remove", &stored.path))?;
@@ -193,13 +213,42 @@ impl Store {
         lock::path(self.root(), bucket, key, kind)
     }
 
+    fn use_lock(&self, stored: &Stored) -> PathBuf {
+        match stored.bucket {
+            REMOTE => remote::lock(&stored.path),
+            bucket => self.lock(bucket, &stored.key.to_string(), "use"),
+        }
+    }
+
+    /// The copy of a remote file, and what there is of a later one.
+    fn remote(&self, key: Key, path: &Path, listing: &mut Listing) -> Result<(), CacheError> {
+        let lock = remote::lock(path);
+        let in_use = lock::is_held(&lock);
+        let mut left = 0;
+        for part in remote::parts(path)? {
+            let (bytes, _) = measure(&part)?;
+            left += bytes;
+            let url = remote::url(&path.join(remote::PART));
+            listing.leftovers.push(Leftover { path: part, bytes, alive: in_use, url });
+        }
+        if path.join(manifest::NAME).is_file() {
+            let times = [path.join(manifest::NAME), lock].map(changed);
+            let last_used = times.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH);
+            let bytes = measure(path)?.0.saturating_sub(left);
+            let (url, path) = (remote::url(&path.join(manifest::NAME)), path.to_owned());
+            let bucket = REMOTE;
+            listing.stored.push(Stored { bucket, key, path, bytes, last_used, in_use, url });
+        }
+        Ok(())
+    }
+
     fn stored(&self, bucket: &'static str, key: Key, path: PathBuf) -> Result<Stored, CacheError> {
         let lock = self.lock(bucket, &key.to_string(), "use");
-        let times = [path.join(manifest::NAME), lock.clone()]
-            .map(|path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok());
+        let times = [path.join(manifest::NAME), lock.clone()].map(changed);
         let last_used = times.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH);
         let (bytes, _) = measure(&path)?;
-        Ok(Stored { bucket, key, bytes, last_used, in_use: lock::is_held(&lock), path })
+        let in_use = lock::is_held(&lock);
+        Ok(Stored { bucket, key, bytes, last_used, in_use, path, url: None })
     }
 
     fn leftover(&self, bucket: &str, name: &str, path: PathBuf) -> Result<Leftover, CacheError> {
@@ -211,7 +260,7 @@ impl Store {
             // A clock that was turned back counts as just now.
             None => changed.elapsed().unwrap_or_default() < ABANDONED,
         };
-        Ok(Leftover { path, bytes, alive })
+        Ok(Leftover { path, bytes, alive, url: None })
     }
 }
 
@@ -228,7 +277,10 @@ fn recorded(stored: &Stored) -> Result<Vec<FileRecord>, Damage> {
     let Some(blake3) = blake3.filter(|_| files.is_empty()) else { return Ok(files) };
     // One checksum for the only file; its size is not stated.
     let others = fs::read_dir(&stored.path).map_err(Damage::Unreadable)?;
-    let mut others = others.flatten().filter(|file| file.file_name() != manifest::NAME);
+    let of_copy = |name: &str| stored.bucket != REMOTE || remote::is_content(name);
+    let mut others = others.flatten().filter(|file| {
+        file.file_name() != manifest::NAME && of_copy(&file.file_name().to_string_lossy())
+    });
     let (Some(only), None) = (others.next(), others.next()) else {
         return Err(Damage::Content("one file was written beside the manifest".to_owned()));
     };
@@ -237,8 +289,12 @@ fn recorded(stored: &Stored) -> Result<Vec<FileRecord>, Damage> {
     Ok(vec![FileRecord { name, bytes, blake3 }])
 }
 
+fn changed(path: PathBuf) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
 /// The files and folders in a folder by name; none if it is not there.
-fn children(folder: &Path) -> Result<Vec<PathBuf>, CacheError> {
+pub(crate) fn children(folder: &Path) -> Result<Vec<PathBuf>, CacheError> {
     let list = match fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         list => list.map_err(CacheError::io("list", folder))?,

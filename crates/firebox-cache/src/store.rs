@@ -22,6 +22,8 @@ pub const AUGMENTED: &str = "augmented-v1";
 pub const SERIES: &str = "series-v2";
 /// The bucket of tokenised texts, which `firebox-pipeline` writes.
 pub const TOKENS: &str = "tokens-v1";
+/// The bucket of copies of remote files, which `firebox-remote` writes.
+pub const REMOTE: &str = "remote-v1";
 
 /// Size of a shard: large enough for the disk to be read at its full rate, small enough that a
 /// damaged one is quickly remade and that two of them fit into memory.

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use firebox_core::Key;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,13 @@ struct Manifest {
     blake3: String,
 }
 
+/// What a download that is not complete is a part of.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    url: String,
+    version: Version,
+}
+
 /// The place of one URL's copy.
 #[derive(Debug)]
 pub(crate) struct Copy {
@@ -54,8 +62,10 @@ impl Copy {
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
         let lock = folder.join(LOCK);
         let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
-        let _lock = locked.map_err(RemoteError::io("lock", &lock))?;
-        Ok(Self { url: url.to_owned(), folder, name, _lock })
+        let held = locked.map_err(RemoteError::io("lock", &lock))?;
+        // What was used last is pruned last. A disk that keeps no times has no such order.
+        let _ = held.set_modified(SystemTime::now());
+        Ok(Self { url: url.to_owned(), folder, name, _lock: held })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -83,9 +93,10 @@ impl Copy {
     pub(crate) fn begun(&self, version: &Version) -> Result<u64, RemoteError> {
         let about = self.folder.join(PART);
         let known = fs::read(&about).ok();
-        let known = known.and_then(|text| serde_json::from_slice::<Version>(&text).ok());
+        let known = known.and_then(|text| serde_json::from_slice::<Part>(&text).ok());
         let part = self.part_path();
-        if version.tag.is_some() && known.as_ref() == Some(version) {
+        let wanted = Part { url: self.url.clone(), version: version.clone() };
+        if version.tag.is_some() && known.as_ref() == Some(&wanted) {
             let found = fs::metadata(&part).map_or(0, |found| found.len());
             if found <= version.bytes {
                 return Ok(found);
@@ -95,7 +106,7 @@ impl Copy {
         if part.exists() {
             fs::remove_file(&part).map_err(RemoteError::io("remove", &part))?;
         }
-        let text = json(version, &about)?;
+        let text = json(&wanted, &about)?;
         fs::write(&about, text).map_err(RemoteError::io("write", &about))?;
         Ok(0)
     }

@@ -59,7 +59,9 @@ fn list(store: &Store) -> anyhow::Result<ExitCode> {
     }
     for leftover in &listing.leftovers {
         let state = if leftover.alive { "being made" } else { "left over; prune removes it" };
-        say(format_args!("{:<49} {:>9}  {state}", leftover.path.display(), size(leftover.bytes)))?;
+        let url = leftover.url.as_ref().map(|url| format!("  {url}")).unwrap_or_default();
+        let (path, bytes) = (leftover.path.display(), size(leftover.bytes));
+        say(format_args!("{path:<49} {bytes:>9}  {state}{url}"))?;
     }
     let count = listing.stored.len();
     say(format_args!("{count} results, {} in {}", size(listing.bytes()), store.root().display()))?;
@@ -73,7 +75,8 @@ fn row(stored: &Stored) -> String {
     } else {
         format!("used {} ago", long(age.as_secs()))
     };
-    format!("{:<13} {:<35} {:>9}  {used}", stored.bucket, stored.key, size(stored.bytes))
+    let url = stored.url.as_ref().map(|url| format!("  {url}")).unwrap_or_default();
+    format!("{:<13} {:<35} {:>9}  {used}{url}", stored.bucket, stored.key, size(stored.bytes))
 }
 
 fn verify(store: &Store) -> anyhow::Result<ExitCode> {
