@@ -41,7 +41,8 @@ pub(crate) fn many(name: &str, folder: &Path) -> anyhow::Result<()> {
     let check = |set: &SeriesSet| -> anyhow::Result<Work> {
         let close = set.role(Role::Close).context("no close")?;
         // On all processors, as polars does it.
-        let check = set.series()[0].values.par_chunks(1 << 16);
+        let values = set.series()[0].values.all();
+        let check = values.par_chunks(1 << 16);
         let check = check.map(|rows| rows.iter().skip(close).step_by(CHANNELS).sum::<f64>()).sum();
         Ok(Work { rows: set.steps(), bytes: bytes as usize, check })
     };
@@ -87,7 +88,7 @@ fn ingestion(folder: &Path) -> anyhow::Result<Arc<SeriesSet>> {
             ensure!(!data.reused, "the cache was not fresh");
             let series = data.set.series();
             let close = data.set.role(Role::Close).context("no close")?;
-            let check = series[0].values.iter().skip(close).step_by(CHANNELS).sum();
+            let check = series[0].values.all().iter().skip(close).step_by(CHANNELS).sum();
             let rows = data.set.steps();
             kept = Some(data.set);
             Ok(Work { rows, bytes: bytes as usize, check })

@@ -1,8 +1,9 @@
 //! Records in mapped shards: finding them, and copying many at once.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use firebox_core::Storage;
+use firebox_core::{Narrow, SeriesValues, Storage};
 
 use crate::error::CacheError;
 use crate::hint::ahead;
@@ -41,6 +42,20 @@ impl Mapped {
     pub(crate) fn place(&self, index: usize) -> (&Shard, usize) {
         assert!(index < self.records, "record {index} of {}", self.records);
         (&self.shards[index / self.per_shard], index % self.per_shard)
+    }
+
+    /// The valid values of each record, as those of a series. None is copied.
+    pub(crate) fn series_values(&self) -> Vec<SeriesValues> {
+        let shards: Vec<Arc<dyn Narrow>> =
+            self.shards.iter().map(|shard| Arc::new(shard.clone()) as Arc<dyn Narrow>).collect();
+        let [time, channels] = self.shape;
+        let values = |index| {
+            let (shard, row) = (&shards[index / self.per_shard], index % self.per_shard);
+            let (length, _) = self.sample(index);
+            let (start, count) = (row * time * channels, length as usize * channels);
+            SeriesValues::narrow(Arc::clone(shard), start..start + count)
+        };
+        (0..self.records).map(values).collect()
     }
 
     /// Valid steps and class of a record.

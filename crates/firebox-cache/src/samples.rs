@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_buffer::MutableBuffer;
-use firebox_core::{Event, Key, Listener, Storage};
+use firebox_core::{Event, Key, Listener, SeriesValues, Storage};
 use half::f16;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -268,6 +268,12 @@ impl Samples {
     pub fn values(&self, index: usize) -> Values<'_> {
         let (shard, row) = self.mapped.place(index);
         shard.values(row)
+    }
+
+    /// The values of each sample, `[time, channel]`, its valid steps alone, as those of a series: they stay
+    /// where they are mapped.
+    pub fn series_values(&self) -> Vec<SeriesValues> {
+        self.mapped.series_values()
     }
 
     /// Appends the values of samples as f32, each cut or padded with zeros to `steps`.

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use arrow_data::ArrayData;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use firebox_core::Storage;
+use firebox_core::{Narrow, Storage};
 use half::slice::HalfBitsSliceExt;
 
 use crate::element::{self, Values};
@@ -183,7 +184,11 @@ impl Shard {
 
     /// Values of records that lie one behind the other.
     pub(crate) fn values_of(&self, row: usize, rows: usize) -> Values<'_> {
-        let range = row * self.width..(row + rows) * self.width;
+        self.numbers(row * self.width..(row + rows) * self.width)
+    }
+
+    /// Values by their places among those of all records.
+    fn numbers(&self, range: Range<usize>) -> Values<'_> {
         match self.storage {
             Storage::F32 => Values::F32(&self.values.typed_data()[range]),
             Storage::F16 => Values::F16(&self.values.typed_data()[range]),
@@ -231,6 +236,30 @@ impl Shard {
     pub(crate) fn about(&self, row: usize) -> (u32, Option<u32>, u32, u32) {
         let (length, label) = self.sample(row);
         (length, label, self.window[row], self.version[row])
+    }
+}
+
+/// Values by their places among those of all records, padding included.
+impl Narrow for Shard {
+    fn count(&self) -> usize {
+        self.length.len() * self.width
+    }
+
+    fn read(&self, start: usize, out: &mut [f32]) {
+        self.numbers(start..start + out.len()).write(out);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        use std::error::Error as _;
+        self.file.check().map_err(|error| match error.source() {
+            Some(source) => format!("{error} ({source})"),
+            None => error.to_string(),
+        })
+    }
+
+    fn will_need(&self, range: Range<usize>) {
+        let first = range.start / self.width.max(1);
+        Self::will_need(self, first, range.end.div_ceil(self.width.max(1)) - first);
     }
 }
 

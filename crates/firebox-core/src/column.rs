@@ -55,6 +55,14 @@ impl<T> Column<T> {
         matches!(self.0, Kept::Elsewhere(..))
     }
 
+    /// Whether both are parts of the same numbers.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kept::Elsewhere(a, _), Kept::Elsewhere(b, _)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Whether everything that was read so far was there.
     ///
     /// # Errors

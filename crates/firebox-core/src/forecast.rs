@@ -118,7 +118,7 @@ impl ForecastRule {
 }
 
 fn value(set: &SeriesSet, series: u32, step: usize, channel: usize) -> f64 {
-    set.series()[series as usize].values[step * set.channels().len() + channel]
+    set.series()[series as usize].values.at(step * set.channels().len() + channel)
 }
 
 /// Mean and (population) standard deviation of one number, collected in one pass (Welford, 1962).

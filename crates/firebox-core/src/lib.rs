@@ -45,6 +45,7 @@ mod random;
 mod series;
 mod split;
 mod texts;
+mod values;
 mod window;
 
 pub use augmentation::{
@@ -65,4 +66,5 @@ pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
 pub use split::{Split, SplitError, SplitRule, split, unseen};
 pub use texts::LabelledTexts;
+pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -1,8 +1,11 @@
 //! Normalisation: fitted on training windows only, or relative to each window.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Channel, Role, SeriesSet, TrainWindows, Window};
+use crate::{Channel, Role, SeriesSet, SeriesValues, TrainWindows, Window};
 
 /// How the values of a window are brought to a scale that a model can learn from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,6 +49,19 @@ struct Affine {
     scale: f64,
 }
 
+impl Affine {
+    /// Of values with this mean and variance. What rounding leaves of a constant channel is no scale.
+    fn of(center: f64, variance: f64) -> Self {
+        let scale = if variance.sqrt() > center.abs() * 1e-12 { variance.sqrt() } else { 0.0 };
+        Self { center, scale }
+    }
+
+    /// The same where there is a scale, and one of 1 where there is none.
+    fn or_one(self) -> Self {
+        Self { scale: if self.scale > 0.0 { self.scale } else { 1.0 }, ..self }
+    }
+}
+
 /// A fitted normalisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normaliser {
@@ -74,11 +90,10 @@ impl Normaliser {
         }
         let fitted = match kind {
             Normalisation::None => vec![Affine { center: 0.0, scale: 1.0 }; channels.len()],
-            Normalisation::Standard | Normalisation::Robust => {
-                (0..channels.len()).map(|channel| fit_channel(kind, train, channel)).collect()
-            }
+            Normalisation::Standard => fit_standard(train),
+            Normalisation::Robust => fit_robust(train),
             Normalisation::WindowStandard | Normalisation::WindowRelative => {
-                (0..channels.len()).map(|channel| fit_fallback(kind, train, channel)).collect()
+                fit_fallback(kind, train)
             }
         };
         Ok(Self { kind, channels, fitted })
@@ -110,27 +125,24 @@ impl Normaliser {
     /// When `out` has another length, or the set other channels than were fitted.
     pub fn apply(&self, set: &SeriesSet, window: &Window, out: &mut [f32]) {
         let channels = self.channels.len();
-        assert_eq!(set.channels().len(), channels, "the set has other channels than were fitted");
-        let series = &set.series()[window.series as usize];
-        let steps = window.steps();
-        let values = &series.values[steps.start * channels..steps.end * channels];
+        let (values, range) = self.place(set, window);
         assert_eq!(
             out.len(),
-            values.len(),
+            range.len(),
             "a window of {} steps of {channels} channels",
             window.length
         );
-        for channel in 0..channels {
-            let Affine { center, scale } = self.map(set, values, channel);
-            let inverse = scale.recip();
-            for (out, value) in out[channel..]
-                .iter_mut()
-                .step_by(channels)
-                .zip(values[channel..].iter().step_by(channels))
-            {
-                *out = ((value - center) * inverse) as f32;
+        let maps = self.maps(set, values, range.clone());
+        let maps: Vec<[f64; 2]> = maps.iter().map(|map| [map.center, map.scale.recip()]).collect();
+        let mut done = 0;
+        values.rows(range, channels, |rows| {
+            let out = &mut out[done..][..rows.len()];
+            match channels {
+                4 => scale_rows::<4>(rows, &maps, out),
+                _ => scale_rows::<0>(rows, &maps, out),
             }
-        }
+            done += rows.len();
+        });
     }
 
     /// The affine map of a channel in this window, as `[center, scale]`: `(x − center) / scale`.
@@ -139,25 +151,65 @@ impl Normaliser {
     ///
     /// When there is no such channel or the set has other channels than were fitted.
     pub fn center_and_scale(&self, set: &SeriesSet, window: &Window, channel: usize) -> [f64; 2] {
-        let channels = self.channels.len();
-        assert_eq!(set.channels().len(), channels, "the set has other channels than were fitted");
-        let series = &set.series()[window.series as usize];
-        let steps = window.steps();
-        let values = &series.values[steps.start * channels..steps.end * channels];
-        let Affine { center, scale } = self.map(set, values, channel);
+        let (values, range) = self.place(set, window);
+        let own = match self.kind {
+            Normalisation::None | Normalisation::Standard | Normalisation::Robust => {
+                self.fitted[channel]
+            }
+            Normalisation::WindowStandard => {
+                standard(column(&values.part(range), self.channels.len(), channel))
+            }
+            Normalisation::WindowRelative => relative(set, &values.part(range), channel),
+        };
+        let Affine { center, scale } = self.or_fitted(own, channel);
         [center, scale]
     }
 
-    fn map(&self, set: &SeriesSet, values: &[f64], channel: usize) -> Affine {
+    /// Where the values of a window lie.
+    fn place<'a>(&self, set: &'a SeriesSet, window: &Window) -> (&'a SeriesValues, Range<usize>) {
+        let channels = self.channels.len();
+        assert_eq!(set.channels().len(), channels, "the set has other channels than were fitted");
+        (&set.series()[window.series as usize].values, range(window, channels))
+    }
+
+    /// The maps of all channels in a window.
+    fn maps(
+        &self,
+        set: &SeriesSet,
+        values: &SeriesValues,
+        range: Range<usize>,
+    ) -> Cow<'_, [Affine]> {
         let own = match self.kind {
             Normalisation::None | Normalisation::Standard | Normalisation::Robust => {
-                return self.fitted[channel];
+                return Cow::Borrowed(&self.fitted);
             }
-            Normalisation::WindowStandard => standard(column(values, self.channels.len(), channel)),
-            Normalisation::WindowRelative => relative(set, values, channel),
+            kind => maps_of(kind, set, values, range),
         };
+        Cow::Owned(own.into_iter().enumerate().map(|(at, own)| self.or_fitted(own, at)).collect())
+    }
+
+    /// What was fitted stands in for a scale that a constant window does not have.
+    fn or_fitted(&self, own: Affine, channel: usize) -> Affine {
         if own.scale > 0.0 { own } else { Affine { scale: self.fitted[channel].scale, ..own } }
     }
+}
+
+/// `(x − center) / scale` of rows; `maps` hold the centre and the reciprocal of the scale. `WIDTH` is the
+/// number of channels, or 0 for any number.
+fn scale_rows<const WIDTH: usize>(rows: &[f64], maps: &[[f64; 2]], out: &mut [f32]) {
+    let width = if WIDTH == 0 { maps.len() } else { WIDTH };
+    let maps = &maps[..width];
+    for (row, out) in rows.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        for ((out, value), [center, inverse]) in out.iter_mut().zip(row).zip(maps) {
+            *out = ((value - center) * inverse) as f32;
+        }
+    }
+}
+
+/// The values of a window among those of its series.
+fn range(window: &Window, channels: usize) -> Range<usize> {
+    let steps = window.steps();
+    steps.start * channels..steps.end * channels
 }
 
 fn column(
@@ -172,10 +224,29 @@ fn column(
 fn standard(values: impl Iterator<Item = f64> + Clone) -> Affine {
     let (count, sum) = values.clone().fold((0.0, 0.0), |(n, sum), value| (n + 1.0, sum + value));
     let center = sum / count;
-    let variance = values.map(|value| (value - center).powi(2)).sum::<f64>() / count;
-    // What rounding leaves of a constant channel is not a scale.
-    let scale = if variance.sqrt() > center.abs() * 1e-12 { variance.sqrt() } else { 0.0 };
-    Affine { center, scale }
+    Affine::of(center, values.map(|value| (value - center).powi(2)).sum::<f64>() / count)
+}
+
+/// [`standard`] of every channel of the rows that `visit` gives, whole rows in order: the same bits, with
+/// each row read as it lies.
+fn standards(width: usize, visit: impl Fn(&mut dyn FnMut(&[f64]))) -> Vec<Affine> {
+    let (mut count, mut centers) = (0.0, vec![0.0; width]);
+    visit(&mut |rows| {
+        for row in rows.chunks_exact(width) {
+            count += 1.0;
+            centers.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+    });
+    centers.iter_mut().for_each(|sum| *sum /= count);
+    let mut squares = vec![0.0; width];
+    visit(&mut |rows| {
+        for row in rows.chunks_exact(width) {
+            for ((sum, value), center) in squares.iter_mut().zip(row).zip(&centers) {
+                *sum += (value - center).powi(2);
+            }
+        }
+    });
+    centers.iter().zip(squares).map(|(center, sum)| Affine::of(*center, sum / count)).collect()
 }
 
 /// The map of a channel relative to the window: prices share that of the close.
@@ -192,59 +263,96 @@ fn relative(set: &SeriesSet, values: &[f64], channel: usize) -> Affine {
     Affine { center, scale: if scale.is_finite() { scale } else { 0.0 } }
 }
 
-fn fit_channel(kind: Normalisation, train: &TrainWindows, channel: usize) -> Affine {
+/// The maps of all channels relative to a window.
+fn maps_of(
+    kind: Normalisation,
+    set: &SeriesSet,
+    values: &SeriesValues,
+    range: Range<usize>,
+) -> Vec<Affine> {
+    let channels = set.channels().len();
+    match kind {
+        Normalisation::WindowRelative => {
+            let values = values.part(range);
+            (0..channels).map(|channel| relative(set, &values, channel)).collect()
+        }
+        _ => standards(channels, |take| values.rows(range.clone(), channels, take)),
+    }
+}
+
+/// The steps that training windows cover, each once, in order, as values of a series.
+fn covered(train: &TrainWindows) -> Vec<(&SeriesValues, Range<usize>)> {
     let set = train.set();
     let channels = set.channels().len();
-    let mut values = Vec::new();
+    let mut parts = Vec::new();
     let mut covered = (u32::MAX, 0);
     // Windows are in the order of series and time, so each step is new after the last one covered.
     for window in train.windows() {
         let steps = window.steps();
-        let from =
-            if covered.0 == window.series { steps.start.max(covered.1) } else { steps.start };
-        covered =
-            (window.series, steps.end.max(if covered.0 == window.series { covered.1 } else { 0 }));
-        let series = &set.series()[window.series as usize];
+        let before = if covered.0 == window.series { covered.1 } else { 0 };
+        let from = steps.start.max(before);
+        covered = (window.series, steps.end.max(before));
         if from < steps.end {
-            values.extend(column(
-                &series.values[from * channels..steps.end * channels],
-                channels,
-                channel,
-            ));
+            let values = &set.series()[window.series as usize].values;
+            parts.push((values, from * channels..steps.end * channels));
         }
     }
-    let Affine { center, scale } = match kind {
-        Normalisation::Robust => {
+    parts
+}
+
+fn fit_standard(train: &TrainWindows) -> Vec<Affine> {
+    let width = train.set().channels().len();
+    let parts = covered(train);
+    let visit = |take: &mut dyn FnMut(&[f64])| {
+        parts.iter().for_each(|(values, range)| values.rows(range.clone(), width, &mut *take));
+    };
+    standards(width, visit).into_iter().map(Affine::or_one).collect()
+}
+
+/// Bytes of columns that are sorted at a time; at least one column is.
+const SORTED: usize = 64 << 20;
+
+fn fit_robust(train: &TrainWindows) -> Vec<Affine> {
+    let width = train.set().channels().len();
+    let parts = covered(train);
+    let steps: usize = parts.iter().map(|(_, range)| range.len() / width).sum();
+    let at_once = (SORTED / (steps * size_of::<f64>()).max(1)).clamp(1, width);
+    let mut fitted = Vec::with_capacity(width);
+    for first in (0..width).step_by(at_once) {
+        let mut columns = vec![Vec::with_capacity(steps); at_once.min(width - first)];
+        for (values, range) in &parts {
+            values.rows(range.clone(), width, |rows| {
+                for row in rows.chunks_exact(width) {
+                    columns.iter_mut().zip(&row[first..]).for_each(|(all, v)| all.push(*v));
+                }
+            });
+        }
+        for values in &mut columns {
             values.sort_unstable_by(f64::total_cmp);
             let quantile =
                 |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-            Affine { center: quantile(0.5), scale: (quantile(0.75) - quantile(0.25)) / 1.349 }
+            let scale = (quantile(0.75) - quantile(0.25)) / 1.349;
+            fitted.push(Affine { center: quantile(0.5), scale }.or_one());
         }
-        _ => standard(values.iter().copied()),
-    };
-    Affine { center, scale: if scale > 0.0 { scale } else { 1.0 } }
+    }
+    fitted
 }
 
 /// The mean scale of the training windows, for windows that have none of their own.
-fn fit_fallback(kind: Normalisation, train: &TrainWindows, channel: usize) -> Affine {
+fn fit_fallback(kind: Normalisation, train: &TrainWindows) -> Vec<Affine> {
     let set = train.set();
     let channels = set.channels().len();
-    let scales: Vec<f64> = train
-        .windows()
-        .iter()
-        .map(|window| {
-            let steps = window.steps();
-            let series = &set.series()[window.series as usize];
-            let values = &series.values[steps.start * channels..steps.end * channels];
-            match kind {
-                Normalisation::WindowRelative => relative(set, values, channel).scale,
-                _ => standard(column(values, channels, channel)).scale,
-            }
-        })
-        .filter(|scale| *scale > 0.0)
-        .collect();
-    let scale = scales.iter().sum::<f64>() / scales.len() as f64;
-    Affine { center: 0.0, scale: if scale > 0.0 { scale } else { 1.0 } }
+    let mut scales = vec![(0.0, 0.0); channels];
+    for window in train.windows() {
+        let values = &set.series()[window.series as usize].values;
+        let maps = maps_of(kind, set, values, range(window, channels));
+        for ((sum, count), map) in scales.iter_mut().zip(maps).filter(|(_, map)| map.scale > 0.0) {
+            *sum += map.scale;
+            *count += 1.0;
+        }
+    }
+    let mean = |(sum, count): (f64, f64)| Affine { center: 0.0, scale: sum / count }.or_one();
+    scales.into_iter().map(mean).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Column;
+use crate::{Column, SeriesValues};
 
 /// What a channel measures, as far as the engine must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ pub struct Series {
     /// Microseconds since 1970-01-01 UTC, strictly increasing. Data without times has 0, 1, 2, ….
     pub time: Column<i64>,
     /// Values, `[time, channel]` in row-major order, all finite.
-    pub values: Column<f64>,
+    pub values: SeriesValues,
     /// Class labels.
     pub labels: StepLabels,
     /// Runs of steps without a gap, in order, not overlapping. Windows lie within one of them.
@@ -261,11 +261,30 @@ impl SeriesSet {
     ///
     /// What was lost, as a sentence for the user.
     pub fn check_read(&self) -> Result<(), String> {
-        // Series of one set are parts of one file.
-        let mut elsewhere = self.series.iter().filter(|series| series.values.is_elsewhere());
-        let Some(series) = elsewhere.next() else { return Ok(()) };
-        series.values.check()?;
-        series.time.check()
+        self.check_series(0..self.series.len())
+    }
+
+    /// The same of some series, by their indices.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check_read`](Self::check_read).
+    ///
+    /// # Panics
+    ///
+    /// When there is no series of an index.
+    pub fn check_series(&self, series: impl IntoIterator<Item = usize>) -> Result<(), String> {
+        // Many series are parts of one file, which is asked once.
+        let mut asked: Option<&Series> = None;
+        let series = series.into_iter().map(|index| &self.series[index]);
+        for series in series.filter(|series| series.values.is_elsewhere()) {
+            if asked.is_none_or(|asked| !asked.values.is_beside(&series.values)) {
+                series.values.check()?;
+                series.time.check()?;
+                asked = Some(series);
+            }
+        }
+        Ok(())
     }
 
     /// Steps of all series together.
@@ -284,10 +303,16 @@ impl SeriesSet {
     /// When an index is not below the number of channels.
     pub fn select(&self, channels: &[usize]) -> Result<Self, SeriesError> {
         let all = self.channels.len();
+        if channels.iter().copied().eq(0..all) {
+            return Ok(self.clone());
+        }
         let select = |series: &Series| {
-            let steps = series.values.chunks_exact(all);
-            let values = steps.flat_map(|step| channels.iter().map(|channel| step[*channel]));
-            Series { values: values.collect(), ..series.clone() }
+            let mut values = Vec::with_capacity(series.len() * channels.len());
+            series.values.rows(0..series.values.len(), all, |rows| {
+                let steps = rows.chunks_exact(all);
+                values.extend(steps.flat_map(|step| channels.iter().map(|at| step[*at])));
+            });
+            Series { values: values.into(), ..series.clone() }
         };
         let chosen = channels.iter().map(|channel| self.channels[*channel].clone()).collect();
         Self::new(chosen, self.classes.clone(), self.series.iter().map(select).collect())
@@ -344,12 +369,19 @@ fn check_contents(series: &Series, channels: &[Channel]) -> Result<(), SeriesErr
     if let Some(step) = series.time.windows(2).position(|pair| pair[0] >= pair[1]) {
         return Err(SeriesError::TimeOrder { series: name.clone(), step: step + 1 });
     }
-    if let Some(index) = series.values.iter().position(|value| !value.is_finite()) {
+    let mut looked_at = 0;
+    let mut found = None;
+    series.values.rows(0..series.values.len(), channels.len(), |values| {
+        let bad = || values.iter().position(|value| !value.is_finite());
+        found = found.or_else(|| Some(looked_at + bad()?));
+        looked_at += values.len();
+    });
+    if let Some(index) = found {
         return Err(SeriesError::NotFinite {
             series: name.clone(),
             step: index / channels.len(),
             channel: channels[index % channels.len()].name.clone(),
-            value: series.values[index],
+            value: series.values.at(index),
         });
     }
     Ok(())
@@ -382,7 +414,7 @@ mod tests {
         assert!(set(|_| ()).is_ok());
         let message = |edit: fn(&mut Series)| set(edit).unwrap_err().to_string();
         assert!(message(|s| s.time[1] = 0).contains("step 1"));
-        assert!(message(|s| s.values[3] = f64::NAN).contains("step 1, channel `y`"));
+        assert!(message(|s| s.values.make_mut()[3] = f64::NAN).contains("step 1, channel `y`"));
         assert!(message(|s| s.values = vec![1.0; 3].into()).contains("need 4"));
         assert!(message(|s| s.segments = vec![0..1, 0..2]).contains("segment 1"));
         assert!(message(|s| s.segments[0].end = 3).contains("segment 0"));

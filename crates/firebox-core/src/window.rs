@@ -135,7 +135,7 @@ impl Labels {
             (Self::None | Self::Ahead { .. }, _) => None,
             (Self::Forward { horizon, threshold }, _) => {
                 let close = set.role(Role::Close)?;
-                let at = |step: usize| series.values[step * set.channels().len() + close];
+                let at = |step: usize| series.values.at(step * set.channels().len() + close);
                 forward(&at, start, length, *horizon, *threshold)
             }
             (Self::Return { horizon, threshold }, _) => {
@@ -193,7 +193,7 @@ fn class_of(change: f64, threshold: f64) -> u32 {
 /// The change of the close over the `horizon` steps after `last`, as a share of it. None where the
 /// price is not positive.
 fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Option<f64> {
-    let at = |channel: usize, step: usize| series.values[step * set.channels().len() + channel];
+    let at = |channel: usize, step: usize| series.values.at(step * set.channels().len() + channel);
     if let Some(close) = set.role(Role::Close) {
         let [from, to] = [at(close, last), at(close, last + horizon)];
         return (from > 0.0).then(|| to / from - 1.0);

@@ -1,5 +1,5 @@
-//! Folders that `firebox data convert` has made → series, one a sample, with no more than one sample in
-//! memory.
+//! Folders that `firebox data convert` has made → series, one a sample, whose values are read in the mapped
+//! shards, in their own type.
 //!
 //! Their values were checked when they were converted: all are numbers. What is looked for here is a
 //! channel that is constant over all samples, which goes the long way.
@@ -8,14 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firebox_cache::{CacheError, Samples};
-use firebox_core::{Channel, Key, SeriesSet};
+use firebox_core::{Channel, Key, SeriesSet, SeriesValues};
 
 use crate::fast::Stop;
 use crate::input::Input;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
-use crate::store::{About, Entry, LabelKind, Making};
+use crate::store::{self, About, Entry, LabelKind};
 use crate::ts::name_channels;
-use crate::{ChannelColumn, Checks, DataError, Format};
+use crate::{
+    Action, ChannelColumn, Checks, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format,
+};
 
 /// The file that stands for the folder: it holds the checksums of all others.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -93,18 +95,24 @@ pub(crate) fn raw(input: &Input, names: &[ChannelColumn]) -> Result<Raw, DataErr
     Ok(Raw { channels, classes: samples.classes().to_vec(), series, ..Raw::default() })
 }
 
-/// Puts the samples of these folders into the store.
+/// Opens the folders, every byte compared with its checksum.
+pub(crate) fn open_all(inputs: &[Input]) -> Result<Vec<Samples>, DataError> {
+    inputs.iter().map(open).collect()
+}
+
+/// Looks through the samples of these folders, and writes down what they are in the store. Their values stay
+/// in the shards.
 pub(crate) fn store(
     inputs: &[Input],
-    names: &[ChannelColumn],
+    folders: &[Samples],
+    config: &DataConfig,
     cache: &Path,
     key: Key,
     done: &dyn Fn(usize),
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let folders = inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let first = folders.first().ok_or(Stop::Odd)?;
     let [_, width] = first.shape();
-    let channels: Vec<Channel> = name_channels(&inputs[0].path, width, names)?;
+    let channels: Vec<Channel> = name_channels(&inputs[0].path, width, &config.columns.channels)?;
     let alike = |other: &Samples| other.shape()[1] == width && other.classes() == first.classes();
     let mut stems: Vec<String> = inputs.iter().map(Input::stem).collect();
     stems.sort_unstable();
@@ -112,47 +120,90 @@ pub(crate) fn store(
     if !folders.iter().all(alike) || stems.len() < inputs.len() {
         return Err(Stop::Odd);
     }
-    let mut making = Making::begin(cache, width)?;
-    let (mut read, mut wide) = (Vec::new(), Vec::new());
-    let (mut start, mut varies) = (None::<Vec<f32>>, vec![false; width]);
-    let (mut series, mut all, mut longest) = (Vec::new(), 0, 0);
-    for (number, (input, samples)) in inputs.iter().zip(&folders).enumerate() {
-        for index in 0..samples.len() {
-            let steps = values(input, samples, index, &mut read)?;
-            let start = start.get_or_insert_with(|| read[..width].to_vec());
-            for step in read.chunks_exact(width) {
-                for ((varies, value), first) in varies.iter_mut().zip(step).zip(&*start) {
-                    *varies |= value != first;
-                }
-            }
-            wide.clear();
-            wide.extend(read.iter().map(|value| f64::from(*value)));
-            making.values.push(&wide)?;
-            making.time.push(&(0..steps as i64).collect::<Vec<_>>())?;
-            (all, longest) = (all + steps as u64, longest.max(steps));
+    let mut varies = Varies::default();
+    let (mut series, mut kept, mut longest) = (Vec::new(), Vec::new(), 0);
+    for (number, (input, samples)) in inputs.iter().zip(folders).enumerate() {
+        for (index, values) in samples.series_values().into_iter().enumerate() {
+            varies.look(&values, width);
+            let (steps, label) = samples.sample(index);
+            let steps = steps as usize;
+            longest = longest.max(steps);
             series.push(Entry {
                 name: name(input, samples, index),
                 origin: input.origin,
                 steps,
                 segments: std::iter::once(0..steps).collect(),
-                labels: samples.record(index).label.map_or(LabelKind::None, LabelKind::Whole),
+                labels: label.map_or(LabelKind::None, LabelKind::Whole),
             });
+            kept.push(values);
         }
+        let all: Vec<usize> = (0..samples.len()).collect();
+        samples.check_read(&all).map_err(|error| unreadable(input, &error))?;
         done(number + 1);
     }
-    if longest < 2 || varies.contains(&false) {
+    let constant = varies.constant();
+    if longest < 2 || (!constant.is_empty() && config.checks.constant != ConstantPolicy::Keep) {
         return Err(Stop::Odd);
     }
+    let kept_constant = |(channel, value): (usize, f64)| Finding {
+        defect: Defect::Constant,
+        channel: Some(channels[channel].name.clone()),
+        count: 1,
+        series: series.len() as u64,
+        action: Action::Kept,
+        detail: format!("every value is {value}"),
+    };
     let classes = first.classes().to_vec();
+    let all: usize = series.iter().map(|entry| entry.steps).sum();
     let checks = Checks {
-        rows: all,
-        steps: all,
+        rows: all as u64,
+        steps: all as u64,
         series: series.len() as u64,
         segments: series.len() as u64,
         channels: channels.clone(),
         classes: classes.clone(),
+        findings: constant.into_iter().map(kept_constant).collect(),
         ..Checks::default()
     };
     let about = About { channels, classes, series, labels: None, checks };
-    Ok(making.finish(cache, key, about)?.open()?)
+    Ok(store::keep_in_place(cache, key, about, kept)?)
+}
+
+/// Which channels have more than one value. Once all have, no more is read.
+#[derive(Default)]
+struct Varies {
+    first: Vec<f64>,
+    varies: Vec<bool>,
+}
+
+impl Varies {
+    fn look(&mut self, values: &SeriesValues, width: usize) {
+        if values.len() < width {
+            return;
+        }
+        if self.first.is_empty() {
+            self.first = values.part(0..width).into_owned();
+            self.varies = vec![false; width];
+        }
+        if self.all() {
+            return;
+        }
+        values.rows(0..values.len(), width, |rows| {
+            for row in rows.chunks_exact(width) {
+                for ((varies, value), first) in self.varies.iter_mut().zip(row).zip(&self.first) {
+                    *varies |= value != first;
+                }
+            }
+        });
+    }
+
+    fn all(&self) -> bool {
+        !self.varies.contains(&false)
+    }
+
+    /// The channels that have one value, with it.
+    fn constant(&self) -> Vec<(usize, f64)> {
+        let channels = self.first.iter().copied().enumerate();
+        channels.filter(|(channel, _)| !self.varies[*channel]).collect()
+    }
 }

@@ -464,7 +464,7 @@ mod tests {
         let [good, other] =
             ["good.parquet", "other.parquet"].map(|name| write(name, 7000, &nothing));
         let (set, checks) = read_all(&[&good]).unwrap();
-        let values = &set.series()[0].values;
+        let values = &set.series()[0].values.all();
         assert!(values.iter().enumerate().all(|(row, value)| *value == (row % 977) as f64));
         assert_eq!((checks.rows, checks.segments, checks.findings.len()), (300_000, 1, 0));
         let (two, checks) = read_all(&[&good, &other]).unwrap();

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use firebox_cache::Samples;
 use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
@@ -90,7 +91,16 @@ pub fn ingest(
 ) -> Result<Ingested, DataError> {
     let inputs = inputs(config)?;
     let key = key(config, &inputs)?;
-    match store::load(cache, key) {
+    // What timeframes are made of is not what is stored.
+    let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
+        true => {
+            refuse_settings(config, Format::Samples)?;
+            Some(converted::open_all(&inputs)?)
+        }
+        false => None,
+    };
+    let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
+    match store::load(cache, key, values) {
         Ok(Some((set, checks))) => {
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
@@ -104,11 +114,9 @@ pub fn ingest(
         ),
     }
     let made = |(set, checks)| Ingested { set: Arc::new(set), checks, key, reused: false };
-    // What timeframes are made of is not what is stored.
-    if inputs[0].format == Format::Samples && config.timeframes.is_none() {
-        refuse_settings(config, Format::Samples)?;
+    if let Some(samples) = samples {
         let done = |done| progress(listener, done as u64, inputs.len() as u64);
-        match converted::store(&inputs, &config.columns.channels, cache, key, &done) {
+        match converted::store(&inputs, &samples, config, cache, key, &done) {
             Ok(found) => return Ok(made(found)),
             Err(Stop::Odd) => {}
             Err(Stop::Failed(error)) => return Err(error),
@@ -270,6 +278,9 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     }
     if inputs[0].format == Format::Clips {
         key = key.field("generator", clips::VERSION.to_le_bytes());
+    }
+    if inputs[0].format == Format::Samples {
+        key = key.field("read", "in place");
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key

@@ -133,7 +133,7 @@ fn difference(before: &Series, after: &Series, channels: &[Channel], until: i64)
             return place(None, time, [f64::NAN; 2]);
         }
         for (channel, at) in channels.iter().zip(step * width..) {
-            let values = [before.values[at], after.values[at]];
+            let values = [before.values.at(at), after.values.at(at)];
             if values[0].to_bits() != values[1].to_bits() {
                 return place(Some(channel.name.clone()), before.time[step], values);
             }

@@ -1,5 +1,5 @@
 //! Checked series on disk: `series-v2/<key>/` with `values.npy`, `time.npy`, `labels.npy` if steps have
-//! labels, and `manifest.json`.
+//! labels, and `manifest.json`. Of converted samples the manifest is all: their values stay in their shards.
 //!
 //! A folder appears under its key by one rename, whole or not at all; its manifest holds the
 //! checksums of the data. What does not fit its manifest is made anew. Two runs that make the same
@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_cache::{FileRecord, SERIES};
-use firebox_core::{Backing, Channel, Column, Key, Origin, Series, SeriesSet, StepLabels};
+use firebox_core::{
+    Backing, Channel, Column, Key, Origin, Series, SeriesSet, SeriesValues, StepLabels,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::plain::{Kind, Mapped, Writer};
@@ -43,6 +45,9 @@ struct Manifest {
     classes: Vec<String>,
     series: Vec<Entry>,
     checks: Checks,
+    /// Whether the values are in the shards of converted samples that the series were read from.
+    #[serde(default)]
+    in_place: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -80,12 +85,17 @@ pub(crate) fn peek(cache: &Path, key: Key) -> Option<Checks> {
     (manifest.key == key && manifest.version == VERSION && whole).then_some(manifest.checks)
 }
 
-/// Reads what is stored under a key: `Ok(None)` if there is nothing.
+/// Reads what is stored under a key: `Ok(None)` if there is nothing. `samples` are the values of converted
+/// samples, which may be those of its series.
 ///
 /// # Errors
 ///
 /// Says what is damaged.
-pub(crate) fn load(cache: &Path, key: Key) -> Result<Option<(SeriesSet, Checks)>, String> {
+pub(crate) fn load(
+    cache: &Path,
+    key: Key,
+    samples: Vec<SeriesValues>,
+) -> Result<Option<(SeriesSet, Checks)>, String> {
     let folder = folder(cache, key);
     let manifest = match fs::read(folder.join(MANIFEST)) {
         Ok(bytes) => bytes,
@@ -99,7 +109,46 @@ pub(crate) fn load(cache: &Path, key: Key) -> Result<Option<(SeriesSet, Checks)>
     if manifest.key != key || manifest.version != VERSION {
         return Err("its manifest belongs to another key".to_owned());
     }
-    decode(&folder, manifest, true).map(Some)
+    match manifest.in_place {
+        true => in_place(manifest, samples).map(Some),
+        false => decode(&folder, manifest, true).map(Some),
+    }
+}
+
+/// The times of all samples: each has the first of them.
+struct Steps(Vec<i64>);
+
+impl Backing<i64> for Steps {
+    fn all(&self) -> &[i64] {
+        &self.0
+    }
+
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Series whose values are those of these samples. That they are finite was seen when they were converted.
+fn in_place(manifest: Manifest, samples: Vec<SeriesValues>) -> Result<(SeriesSet, Checks), String> {
+    if samples.len() != manifest.series.len() {
+        return Err("its manifest is of other samples".to_owned());
+    }
+    let longest = manifest.series.iter().map(|entry| entry.steps).max().unwrap_or(0);
+    let steps: Arc<dyn Backing<i64>> = Arc::new(Steps((0..longest as i64).collect()));
+    let series = manifest.series.into_iter().zip(samples).map(|(entry, values)| Series {
+        name: entry.name,
+        time: Column::elsewhere(Arc::clone(&steps), 0..entry.steps),
+        values,
+        labels: match entry.labels {
+            LabelKind::Whole(label) => StepLabels::Whole(label),
+            LabelKind::None | LabelKind::PerStep => StepLabels::None,
+        },
+        segments: entry.segments,
+        origin: entry.origin,
+    });
+    let set = SeriesSet::looked_at(manifest.channels, manifest.classes, series.collect())
+        .map_err(|error| format!("its data breaks a promise: {error}"))?;
+    Ok((set, manifest.checks))
 }
 
 /// Maps the arrays and divides them among the series; `verify` says whether to compare checksums.
@@ -127,7 +176,7 @@ fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet,
         series.push(Series {
             name: entry.name,
             time: part(&time, rows.clone(), elsewhere),
-            values: part(&values, rows.start * width..rows.end * width, elsewhere),
+            values: part(&values, rows.start * width..rows.end * width, elsewhere).into(),
             labels: match (entry.labels, &labels) {
                 (LabelKind::Whole(label), _) => StepLabels::Whole(label),
                 (LabelKind::PerStep, Some(labels)) => {
@@ -168,15 +217,7 @@ pub(crate) struct Making {
 impl Making {
     /// Begins a result of so many channels.
     pub(crate) fn begin(cache: &Path, channels: usize) -> Result<Self, DataError> {
-        let bucket = cache.join(SERIES);
-        fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
-        let aside = tempfile::Builder::new()
-            .prefix(".making-")
-            .tempdir_in(&bucket)
-            .map_err(DataError::io("write to the folder", &bucket))?;
-        // A folder within: temporary folders are private, the result need not be.
-        let folder = aside.path().join("result");
-        fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
+        let (aside, folder) = aside(cache)?;
         let values = Writer::create(&folder, VALUES, Some(channels))?;
         let time = Writer::create(&folder, TIME, None)?;
         Ok(Self { aside, folder, values, time })
@@ -188,16 +229,63 @@ impl Making {
         let mut files = vec![values.finish()?, time.finish()?];
         files.extend(about.labels.map(|labels| labels.finish()).transpose()?);
         let About { channels, classes, series, checks, .. } = about;
-        let manifest = Manifest { version: VERSION, key, files, channels, classes, series, checks };
-        let target = self::folder(cache, key);
-        let text = serde_json::to_vec_pretty(&manifest)
-            .map_err(|error| DataError::io("encode", &target)(error.into()))?;
-        write(&folder.join(MANIFEST), &text)?;
-        sync_folder(&folder);
-        put(&folder, &target, cache, key, aside.path())?;
-        sync_folder(target.parent().unwrap_or(cache));
+        let version = VERSION;
+        let manifest =
+            Manifest { version, key, files, channels, classes, series, checks, in_place: false };
+        let there = || matches!(load(cache, key, vec![]), Ok(Some(_)));
+        let target = complete(&aside, &folder, cache, &manifest, there)?;
         Ok(Made { folder: target, manifest })
     }
+}
+
+/// A folder for a result that is being made, which goes with the first of the two.
+fn aside(cache: &Path) -> Result<(tempfile::TempDir, PathBuf), DataError> {
+    let bucket = cache.join(SERIES);
+    fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
+    let aside = tempfile::Builder::new()
+        .prefix(".making-")
+        .tempdir_in(&bucket)
+        .map_err(DataError::io("write to the folder", &bucket))?;
+    // A folder within: temporary folders are private, the result need not be.
+    let folder = aside.path().join("result");
+    fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
+    Ok((aside, folder))
+}
+
+/// Writes the manifest and puts the folder in its place.
+fn complete(
+    aside: &tempfile::TempDir,
+    folder: &Path,
+    cache: &Path,
+    manifest: &Manifest,
+    whole: impl Fn() -> bool,
+) -> Result<PathBuf, DataError> {
+    let target = self::folder(cache, manifest.key);
+    let text = serde_json::to_vec_pretty(manifest)
+        .map_err(|error| DataError::io("encode", &target)(error.into()))?;
+    write(&folder.join(MANIFEST), &text)?;
+    sync_folder(folder);
+    put(folder, &target, aside.path(), whole)?;
+    sync_folder(target.parent().unwrap_or(cache));
+    Ok(target)
+}
+
+/// Stores what was found of converted samples, whose values stay where they are.
+pub(crate) fn keep_in_place(
+    cache: &Path,
+    key: Key,
+    about: About,
+    samples: Vec<SeriesValues>,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let (aside, folder) = aside(cache)?;
+    let About { channels, classes, series, checks, .. } = about;
+    let (version, files) = (VERSION, vec![]);
+    let manifest =
+        Manifest { version, key, files, channels, classes, series, checks, in_place: true };
+    let there = || matches!(load(cache, key, samples.clone()), Ok(Some(_)));
+    let target = complete(&aside, &folder, cache, &manifest, there)?;
+    in_place(manifest, samples)
+        .map_err(|problem| DataError::io("read back", &target)(std::io::Error::other(problem)))
 }
 
 /// A result that has just been stored.
@@ -238,7 +326,7 @@ pub(crate) fn save(
         false => None,
     };
     for series in set.series() {
-        making.values.push(&series.values)?;
+        making.values.push(&series.values.all())?;
         making.time.push(&series.time)?;
         if let Some(labels) = &mut labels {
             let code = |step| match &series.labels {
@@ -265,9 +353,8 @@ pub(crate) fn save(
 fn put(
     folder: &Path,
     target: &Path,
-    cache: &Path,
-    key: Key,
     aside: &Path,
+    whole: impl Fn() -> bool,
 ) -> Result<(), DataError> {
     const ATTEMPTS: usize = 5;
     for attempt in 0..ATTEMPTS {
@@ -275,7 +362,7 @@ fn put(
             Ok(()) => return Ok(()),
             Err(error) if !target.exists() => return Err(DataError::io("write", target)(error)),
             // Another run was faster, and its result is as good.
-            Err(_) if matches!(load(cache, key), Ok(Some(_))) => return Ok(()),
+            Err(_) if whole() => return Ok(()),
             // What lies there is damaged: it goes with the temporary folder.
             Err(_) => drop(fs::rename(target, aside.join(format!("damaged-{attempt}")))),
         }

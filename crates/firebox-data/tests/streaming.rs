@@ -1,4 +1,5 @@
-//! Tables larger than the memory that the process may have: read, checked, stored and read back.
+//! Data larger than the memory that the process may have: tables that are read, checked, stored and read back,
+//! and converted samples that are trained on in their shards.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
@@ -6,10 +7,15 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use firebox_core::Silent;
-use firebox_data::{DataConfig, GapPolicy, ingest, read};
+use firebox_cache::{CacheError, SampleSpec, Samples};
+use firebox_core::{
+    Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage, WindowRule,
+    split,
+};
+use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, ingest, read};
 use polars::prelude::*;
 
 const ROWS: usize = 2_500_000;
@@ -93,7 +99,7 @@ fn ingest_both(folder: &Path) {
                 let series = &data.set.series()[0];
                 assert!(series.values.is_elsewhere());
                 for row in (0..ROWS).step_by(997) {
-                    assert_eq!(series.values[row * 4..][..4], bar(row));
+                    assert_eq!(series.values.part(row * 4..row * 4 + 4)[..], bar(row));
                     assert_eq!(series.time[row], time(row) * 1_000_000);
                 }
                 assert_eq!(series.segments.len(), ROWS.div_ceil(RUN));
@@ -143,14 +149,125 @@ fn a_stored_file_that_shrinks_under_a_run_is_told_of_and_made_anew() {
     let file = firebox_data::stored_at(&cache, data.key).join("values.npy");
     std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 20).unwrap();
     // Zeros instead of a signal, and an error for whoever asks before using them.
-    assert_eq!(data.set.series()[0].values[ROWS * 4 - 1], 0.0);
+    assert_eq!(data.set.series()[0].values.at(ROWS * 4 - 1), 0.0);
     let said = data.set.check_read().unwrap_err();
     assert!(said.contains("values.npy` changed while it was being read"), "{said}");
     let again = ingest(&config, &cache, &Silent).unwrap();
     assert!(!again.reused);
-    assert_eq!(again.set.series()[0].values[ROWS * 4 - 1], bar(ROWS - 1)[3]);
+    assert_eq!(again.set.series()[0].values.at(ROWS * 4 - 1), bar(ROWS - 1)[3]);
     // A file that is deleted stays readable.
     std::fs::remove_dir_all(&cache).unwrap();
-    assert_eq!(again.set.series()[0].values[0], bar(0)[0]);
+    assert_eq!(again.set.series()[0].values.at(0), bar(0)[0]);
     again.set.check_read().unwrap();
+}
+
+/// Samples, steps of the longest, channels.
+const SAMPLES: [usize; 3] = [160, 300, 1024];
+
+/// Samples of different lengths, as `firebox data convert` writes them.
+fn convert(folder: &Path, storage: Storage) -> Samples {
+    let [count, time, channels] = SAMPLES;
+    let spec = SampleSpec {
+        key: Key::builder("test", 1).finish(),
+        shape: [time, channels],
+        storage,
+        classes: vec!["even".to_owned(), "odd".to_owned()],
+        samples: (0..count).map(|at| ((time - at) as u32, Some(at as u32 % 2))).collect(),
+        shard_bytes: 8 << 20,
+    };
+    Samples::write::<CacheError>(folder, &spec, &Silent, |sample, out| {
+        let value = |at: usize| ((at * 7 + sample * 13) % 509) as f32 / 64.0;
+        out.extend((0..(time - sample) * channels).map(value));
+        Ok(())
+    })
+    .unwrap()
+}
+
+/// Everything that a training does with the values: a scale is fitted, and each window is read.
+fn train(set: &Arc<SeriesSet>, kind: Normalisation) -> Vec<u32> {
+    let [_, time, channels] = SAMPLES;
+    let rule = WindowRule { length: time - 20, stride: 1, whole: true };
+    let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
+    let parts = split(set, &rule, &by_series, &Labels::Last).unwrap();
+    let normaliser = Normaliser::fit(kind, &parts.train).unwrap();
+    let mut out = vec![0.0; rule.length * channels];
+    let mut all = Vec::new();
+    for window in parts.train.windows() {
+        let out = &mut out[..window.length as usize * channels];
+        normaliser.apply(set, window, out);
+        set.check_series([window.series as usize]).unwrap();
+        all.push(out.iter().fold(window.length, |sum, value| sum.rotate_left(5) ^ value.to_bits()));
+    }
+    all
+}
+
+#[test]
+fn converted_samples_are_read_where_they_are() {
+    let kinds = [Normalisation::Standard, Normalisation::WindowStandard, Normalisation::None];
+    for storage in [Storage::F16, Storage::Bf16, Storage::F32] {
+        let folder = tempfile::tempdir().unwrap();
+        let samples = convert(&folder.path().join("samples"), storage);
+        let (config, cache) = (DataConfig::new(samples.path()), folder.path().join("cache"));
+        // Half of what the values take in half precision, an eighth of what they take as f64.
+        let limit = SAMPLES.iter().product::<usize>() / 1024;
+        let mut found = Vec::new();
+        for reused in [false, true] {
+            let most = peak(|| {
+                let data = ingest(&config, &cache, &Silent).unwrap();
+                assert_eq!((data.reused, data.set.series().len()), (reused, SAMPLES[0]));
+                assert!(data.set.series().iter().all(|series| series.values.is_elsewhere()));
+                found = kinds.map(|kind| train(&data.set, kind)).to_vec();
+                data.set.check_read().unwrap();
+            });
+            println!("{storage:?}, reused {reused}: {most} KiB of anonymous memory");
+            assert!(most < limit, "{most} KiB of anonymous memory, limit {limit}");
+        }
+        let key = firebox_data::fingerprint(&config).unwrap();
+        let stored: Vec<_> =
+            std::fs::read_dir(firebox_data::stored_at(&cache, key)).unwrap().collect();
+        assert_eq!(stored.len(), 1, "the manifest alone: {stored:?}");
+        // The same bits as from f64 in memory.
+        let (set, checks) = read(&config, &Silent).unwrap();
+        assert!(!set.series()[0].values.is_elsewhere());
+        let data = ingest(&config, &cache, &Silent).unwrap();
+        assert!(*data.set == set && data.checks == checks);
+        let set = Arc::new(set);
+        assert_eq!(kinds.map(|kind| train(&set, kind)).to_vec(), found);
+        if storage == Storage::F16 {
+            let shard = samples.path().join("shard-00000.arrow");
+            std::fs::File::options().write(true).open(&shard).unwrap().set_len(1 << 20).unwrap();
+            let said = data.set.check_series([0]).unwrap_err();
+            assert!(said.contains("shard-00000.arrow` changed while it was being read"), "{said}");
+            data.set.check_series([SAMPLES[0] - 1]).unwrap();
+            let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
+            assert!(error.contains("convert the arrays again"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_constant_channel_of_converted_samples_is_refused_or_kept_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = SampleSpec {
+        key: Key::builder("test", 1).finish(),
+        shape: [4, 2],
+        storage: Storage::F32,
+        classes: vec![],
+        samples: vec![(4, None), (3, None)],
+        shard_bytes: 1 << 20,
+    };
+    let written = Samples::write::<CacheError>(folder.path(), &spec, &Silent, |sample, out| {
+        (0..4 - sample).for_each(|step| out.extend([step as f32, 2.5]));
+        Ok(())
+    });
+    let mut config = DataConfig::new(written.unwrap().path());
+    let cache = folder.path().join("cache");
+    let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
+    assert!(error.contains("is constant"), "{error}");
+    config.checks.constant = ConstantPolicy::Keep;
+    let data = ingest(&config, &cache, &Silent).unwrap();
+    assert!(data.set.series()[0].values.is_elsewhere());
+    let (set, checks) = read(&config, &Silent).unwrap();
+    assert!(*data.set == set);
+    assert_eq!(data.checks.findings, checks.findings);
 }

@@ -1,11 +1,12 @@
 //! Windows that are augmented when they are read, anew in each epoch.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use firebox_cache::{Augmenter, ParameterError, PriceScale, Recipe};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
-use crate::source::{NormalisedWindows, from_set};
+use crate::source::{NormalisedWindows, from_windows};
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Training windows with fresh versions in each epoch, beside the same ones that
@@ -150,7 +151,13 @@ impl Source for AugmentedWindows {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        from_set(self, self.originals.windows().set(), epoch, indices, steps, out)
+        let place = |index| self.originals.place(index / self.versions.slots());
+        from_windows(self, self.originals.windows(), place, epoch, indices, steps, out)
+    }
+
+    fn will_need(&self, samples: Range<usize>) {
+        let slots = self.versions.slots();
+        self.originals.will_need(samples.start / slots..samples.end.div_ceil(slots));
     }
 
     fn varies(&self) -> bool {

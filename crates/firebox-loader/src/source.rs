@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use firebox_cache::{Samples, Shards};
-use firebox_core::{Normaliser, SeriesSet, Storage, TrainWindows, Windows};
+use firebox_core::{Normaliser, Storage, TrainWindows, Windows};
 
 use crate::{AugmentedWindows, LoadError};
 
@@ -122,10 +122,11 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     indices.iter().map(read).collect()
 }
 
-/// [`one_by_one`] of windows of `set`: an error if values of theirs were not there.
-pub(crate) fn from_set<S: Source>(
+/// [`one_by_one`] of samples that are made of these windows: an error if values of theirs were not there.
+pub(crate) fn from_windows<S: Source>(
     source: &S,
-    set: &SeriesSet,
+    windows: &Windows,
+    place: impl Fn(usize) -> usize,
     epoch: u64,
     indices: &[usize],
     steps: usize,
@@ -133,7 +134,9 @@ pub(crate) fn from_set<S: Source>(
 ) -> Result<Vec<Sample>, LoadError> {
     let samples = one_by_one(source, epoch, indices, steps, out)?;
     let index = indices.first().copied().unwrap_or(0);
-    set.check_read().map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
+    let series = indices.iter().map(|index| windows.windows()[place(*index)].series as usize);
+    let whole = windows.set().check_series(series);
+    whole.map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
     Ok(samples)
 }
 
@@ -228,11 +231,21 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         steps: usize,
         out: &mut Vec<f32>,
     ) -> Result<Vec<Sample>, LoadError> {
-        from_set(self, self.windows.set(), epoch, indices, steps, out)
+        from_windows(self, &self.windows, |index| self.place(index), epoch, indices, steps, out)
     }
 
     fn at_once(&self) -> usize {
         at_once(self.shape())
+    }
+
+    fn will_need(&self, samples: Range<usize>) {
+        let [_, channels] = self.shape();
+        for index in samples.start..samples.end.min(self.len()) {
+            let window = &self.windows.windows()[self.place(index)];
+            let steps = window.steps();
+            let values = &self.windows.set().series()[window.series as usize].values;
+            values.will_need(steps.start * channels..steps.end * channels);
+        }
     }
 
     fn classes(&self) -> &[String] {

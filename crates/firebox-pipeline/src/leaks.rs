@@ -279,7 +279,7 @@ mod tests {
     fn nudged(set: &SeriesSet, step: usize) -> Arc<SeriesSet> {
         let mut series = set.series().to_vec();
         let width = set.channels().len();
-        let value = &mut series[0].values[step * width];
+        let value = &mut series[0].values.make_mut()[step * width];
         *value = f64::from_bits(value.to_bits() + 1);
         let (channels, classes) = (set.channels().to_vec(), set.classes().to_vec());
         Arc::new(SeriesSet::new(channels, classes, series).unwrap())
@@ -316,7 +316,7 @@ mod tests {
         let window = *split.train.windows().last().unwrap();
         let step = window.steps().end - 1 + 4;
         let mut series = checking.set.series().to_vec();
-        series[window.series as usize].values[step * 4 + 3] *= 1.5;
+        series[window.series as usize].values.make_mut()[step * 4 + 3] *= 1.5;
         let channels = checking.set.channels().to_vec();
         let set = SeriesSet::new(channels, checking.set.classes().to_vec(), series).unwrap();
         let other = splits(&config, &Arc::new(set), checking.clock).unwrap().remove(0).1;
@@ -333,7 +333,7 @@ mod tests {
         // A label changes if the steps that it looks at do.
         let mut series = checking.set.series().to_vec();
         for step in 100..110 {
-            series[0].values[step * 4 + 3] *= 2.0;
+            series[0].values.make_mut()[step * 4 + 3] *= 2.0;
         }
         let channels = checking.set.channels().to_vec();
         let other = SeriesSet::new(channels, checking.set.classes().to_vec(), series).unwrap();

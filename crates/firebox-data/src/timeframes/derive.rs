@@ -62,13 +62,14 @@ fn of_series(
     frames: &Timeframes,
     source: i64,
 ) -> Result<(Series, TimeframeChecks), DataError> {
+    let values = series.values.all();
     if let Some(step) =
-        (0..series.len()).find(|t| prices.iter().any(|p| series.values[t * width + p] <= 0.0))
+        (0..series.len()).find(|t| prices.iter().any(|p| values[t * width + p] <= 0.0))
     {
         let at = time::format(series.time[step]);
         return Err(DataError::TimeframePrice { series: series.name.clone(), at });
     }
-    let column = |channel: usize| series.values[channel..].iter().step_by(width).copied().collect();
+    let column = |channel: usize| values[channel..].iter().step_by(width).copied().collect();
     let [open, high, low, close] = prices.map(column);
     let shift = if frames.stamp == Stamp::Open { source } else { 0 };
     let rows =

@@ -45,7 +45,8 @@ fn features_are_those_of_the_script() {
         assert_eq!(series.time[step].to_string(), closed);
         *runs.entry(run).or_default() += 1;
         for (at, field) in fields.enumerate() {
-            let (expected, found) = (field.parse::<f64>().unwrap(), series.values[step * 29 + at]);
+            let (expected, found) =
+                (field.parse::<f64>().unwrap(), series.values.at(step * 29 + at));
             let error = (found - expected).abs() / (1e-2 + expected.abs());
             assert!(error < 1e-9, "{closed} {}: {found} is not {expected}", found_name(&data, at));
         }
@@ -72,7 +73,7 @@ fn leak(config: &DataConfig) -> Option<String> {
     let moments = moments.into_iter().flat_map(|t| [-420_000_000, -1, 0, 1].map(|by| t + by));
     moments.into_iter().find_map(|moment| {
         let after = changed(config, &Change::After(moment), &Silent).unwrap().0;
-        let last = [&before, &after].map(|set| *set.series()[0].values.last().unwrap());
+        let last = [&before, &after].map(|set| *set.series()[0].values.all().last().unwrap());
         assert_ne!(before, after, "the change changes something: {last:?}");
         Some(first_difference(&before, &after, moment)?.to_string())
     })
@@ -112,7 +113,7 @@ fn only_closed_bars_are_visible() {
         let minute = time / 60_000_000;
         let last = (minute / 240 * 240) as f64;
         let expected = (last / (last - 240.0)).ln();
-        let found = series.values[step * 29 + at];
+        let found = series.values.at(step * 29 + at);
         assert!((found - expected).abs() < 1e-12, "minute {minute}: {found} {expected}");
     }
     assert_eq!(series.time[0], 480 * 60_000_000);
@@ -138,7 +139,7 @@ fn a_cut_of_the_rows_is_a_cut_of_the_bars() {
         let set = SeriesSet::new(channels.clone(), vec![], vec![series]).unwrap();
         let (made, _) = derive(&set, &frames, Interval::from_microseconds(minute)).unwrap();
         let series = &made.series()[0];
-        (series.time.to_vec(), series.values.to_vec())
+        (series.time.to_vec(), series.values.all().into_owned())
     };
     let all = 3 * 1440;
     let (times, values) = made(all);

@@ -36,7 +36,7 @@ fn check(
 ) -> Checks {
     let data = run(text, checks).unwrap();
     let series = &data.set.series()[0];
-    assert_eq!(series.values.as_slice(), expected, "{checks}");
+    assert_eq!(*series.values.all(), *expected, "{checks}");
     let start = series.time[0] - series.time[0] % 3_600_000_000;
     let found: Vec<i64> = series.time.iter().map(|time| (time - start) / 60_000_000).collect();
     assert_eq!(found, minutes, "{checks}");

@@ -142,7 +142,7 @@ fn prices_are_recognised_in_any_case_and_order() {
     let expected =
         [("Open", Role::Open), ("high", Role::High), ("LOW", Role::Low), ("Close", Role::Close)];
     assert_eq!(channels, expected);
-    assert_eq!(data.set.series()[0].values[..4], [3.0, 4.0, 1.0, 2.0]);
+    assert_eq!(data.set.series()[0].values.all()[..4], [3.0, 4.0, 1.0, 2.0]);
     assert_eq!(data.checks.time_column.as_deref(), Some("Date"));
     let declared = r#"columns = { channels = [{ name = "Volume", role = "close" }, "LOW"] }
         checks = { constant = "keep", ohlc = "fill" }"#;
@@ -168,8 +168,8 @@ fn a_folder_is_one_series_a_file_and_series_columns_go_on_over_files() {
     files.write("g/2.csv", "symbol,time,x\nA,2024-01-02T00:02,3\nB,2024-01-02T00:01,7\n");
     let set = files.ingest("g", "").unwrap().set;
     let values: Vec<_> =
-        set.series().iter().map(|s| (s.name.as_str(), s.values.as_slice())).collect();
-    assert_eq!(values, [("A", &[1.0, 2.0, 3.0][..]), ("B", &[5.0, 7.0][..])]);
+        set.series().iter().map(|s| (s.name.as_str(), s.values.all().into_owned())).collect();
+    assert_eq!(values, [("A", vec![1.0, 2.0, 3.0]), ("B", vec![5.0, 7.0])]);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn columns_of_types_that_polars_lacks_are_ignored_unless_they_are_used() {
             format!("columns = {{ time = 'time', time_unit = 's', channels = [{channels}] }}")
         };
         let set = files.ingest(name, &columns("'u8', 'u16', 'i8', 'x'")).unwrap().set;
-        assert_eq!(set.series()[0].values[4..8], [1.0, 1000.0, -3.0, 0.5], "{name}");
+        assert_eq!(set.series()[0].values.all()[4..8], [1.0, 1000.0, -3.0, 0.5], "{name}");
         for (column, found) in [
             ("decimal", "decimal(9, 2)"),
             ("decimal256", "decimal256(50, 2)"),
@@ -293,6 +293,6 @@ fn the_sample_market_is_ingested_and_its_csv_gives_the_same_bars() {
             (&b.name, &b.time, &b.labels, &b.segments)
         );
         let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9 * b.abs();
-        assert!(a.values.iter().zip(&b.values).all(close));
+        assert!(a.values.all().iter().zip(b.values.all().iter()).all(close));
     }
 }

@@ -34,7 +34,10 @@ fn eurusd_has_one_series_with_gaps_at_nights_and_weekends() {
     let data = read(path, None, "checks = { gaps = 'split' }");
     assert_eq!((data.set.series().len(), data.set.steps()), (1, 18_184));
     assert_eq!(data.set.role(Role::Close), Some(3));
-    assert_eq!(data.set.series()[0].values[..4], [1.386_810, 1.386_915, 1.386_745, 1.386_915]);
+    assert_eq!(
+        data.set.series()[0].values.all()[..4],
+        [1.386_810, 1.386_915, 1.386_745, 1.386_915]
+    );
     assert_eq!(data.checks.interval.unwrap().to_string(), "1min");
     assert!(data.checks.segments > 1);
     println!("{:#?}", data.checks.findings);

@@ -57,8 +57,8 @@ pub fn seasonal_naive(
             let step = (last + horizon).checked_sub(back).filter(|step| *step >= first);
             short |= step.is_none();
             let step = step.unwrap_or(last);
-            let row = &series.values[step * channels..(step + 1) * channels];
-            out.extend(rule.targets.iter().map(|target| row[*target]));
+            let value = |target: &usize| series.values.at(step * channels + target);
+            out.extend(rule.targets.iter().map(value));
         }
         lacking += usize::from(short);
     }
@@ -89,7 +89,7 @@ pub fn seasonal_scale(
         let values = &set.series()[window.series as usize].values;
         for step in (covered.1 + season).max(covered.2)..steps.end {
             for (place, target) in rule.targets.iter().enumerate() {
-                let at = |step: usize| values[step * channels + target];
+                let at = |step: usize| values.at(step * channels + target);
                 let (sum, count) = &mut sums[window.series as usize * targets + place];
                 *sum += (at(step) - at(step - season)).abs();
                 *count += 1.0;

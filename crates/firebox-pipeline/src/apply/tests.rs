@@ -194,7 +194,7 @@ fn check(found: &SeriesSet, name: &str, expected: &[(i64, Vec<f32>)]) {
     let series = found.series().iter().find(|series| series.name == name).unwrap();
     assert_eq!(series.time, expected.iter().map(|(start, _)| *start).collect::<Vec<_>>());
     let all = expected.iter().flat_map(|(_, values)| values);
-    for (found, expected) in series.values.iter().zip(all) {
+    for (found, expected) in series.values.all().iter().zip(all) {
         assert!((found - f64::from(*expected)).abs() < 1e-6, "{found} {expected}");
     }
 }
