@@ -1,6 +1,6 @@
-//! Runs under a limit on memory that a process sets on itself: a training step that fails begins the
-//! program anew, computes each batch in smaller parts, and ends as a run does that was told so from the
-//! start, bit for bit; a trial of a search fails with its reason, and the others go on.
+//! Runs under a limit on memory that a process sets on itself: a training step or a validation that
+//! fails begins the program anew, computes each batch in smaller parts, and ends as a run does that was
+//! told so from the start, bit for bit; a trial of a search fails with its reason, and the others go on.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
@@ -56,6 +56,47 @@ fn project() -> TempDir {
     folder
 }
 
+/// Forecasts whose validations take more memory than their steps: 512 windows beside 4.
+fn forecasts() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("two.demand.toml"), "stations = 2\nhours = 2400\n").unwrap();
+    let pipeline = r#"
+        pipeline = "forecast"
+        [data]
+        path = "two.demand.toml"
+        [window]
+        length = 24
+        stride = 1
+        normalise = "standard"
+        [split.time]
+        validation = 0.3
+        test = 0.2
+        [forecast]
+        targets = ["demand"]
+        horizons = [1]
+        inputs = ["demand"]
+        [loader]
+        batch_size = 4
+        workers = 0
+        [model.stacked-lstm]
+        hidden_1 = 512
+        hidden_2 = 16
+        dense = 8
+        [train]
+        epochs = 1
+        max_steps = 3
+        [train.checkpoint]
+        resume_every = 1
+        [evaluate]
+        batch_size = 8
+        resamples = 100
+        [monitor]
+        period = 0
+    "#;
+    std::fs::write(folder.path().join("small.toml"), pipeline).unwrap();
+    folder
+}
+
 /// Runs the program under a limit of its data, in KiB.
 fn limited(folder: &Path, kib: u64) -> Output {
     let mut shell = Command::new("sh");
@@ -89,11 +130,26 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
         run.join("memory.json").exists().then(|| (run, errors(&output)))
     });
     let (run, said) = divided.expect("a limit under which a step fails");
-    tells_and_repeats(&run, &said);
+    tells_and_repeats(&run, &said, project);
+}
+
+#[test]
+fn a_validation_without_memory_goes_on_in_smaller_parts() {
+    let folder = forecasts();
+    let divided = (6..=40).rev().map(|parts| parts * 20_000).find_map(|kib| {
+        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
+        let output = limited(folder.path(), kib);
+        assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
+        let run = only_run(folder.path());
+        run.join("memory.json").exists().then(|| (run, errors(&output)))
+    });
+    let (run, said) = divided.expect("a limit under which a validation fails");
+    assert!(said.contains("the validation after step 3 had too little memory"), "{said}");
+    tells_and_repeats(&run, &said, forecasts);
 }
 
 /// A run that was divided says so, leaves no note, and ends as one that was told so from the start.
-fn tells_and_repeats(run: &Path, said: &str) {
+fn tells_and_repeats(run: &Path, said: &str, project: fn() -> TempDir) {
     assert!(said.contains("had too little memory (it asked for"), "{said}");
     assert!(!run.join("out-of-memory").exists(), "the note stays");
     let report = std::fs::read_to_string(run.join("report.html")).unwrap();
@@ -155,7 +211,7 @@ fn a_step_near_the_limit_of_its_control_group_goes_on_in_smaller_parts() {
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let run = only_run(folder.path());
     assert!(run.join("memory.json").exists(), "nothing was divided: {}", errors(&output));
-    tells_and_repeats(&run, &errors(&output));
+    tells_and_repeats(&run, &errors(&output), project);
 }
 
 /// Four trials of a search, of which one is too large by far for 1 GB.

@@ -160,3 +160,66 @@ fn auto_does_not_choose_bf16_where_it_is_slower() {
     let resumed = std::fs::read_to_string(run.path().join("pipeline.toml")).unwrap();
     assert_eq!(resumed, settings);
 }
+
+/// With mlp alone, the quickest of the models.
+#[test]
+fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
+    let project = project();
+    let folder = project.path();
+    let arguments = ["doctor", "--quick", "--workload", "mlp", "--json", "found.json"];
+    let output = firebox(folder, &arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{}{said}", errors(&output));
+    let headings = [
+        "\nDevices\n",
+        "\nTime of a training step\n",
+        "\nLoss beside f32, same seed\n",
+        "\nChecklist of R1's guide\n",
+        "\nRecommended\n",
+        "\nTo paste into a pipeline\n",
+    ];
+    for heading in headings {
+        assert!(said.contains(heading), "{heading}{said}");
+    }
+    for ability in ["memory:", "tensor cores:", "int8:", "shared memory", "graph capture:"] {
+        assert!(said.contains(ability), "{ability}{said}");
+    }
+    let (before, block) = said.split_once("To paste into a pipeline").unwrap();
+    assert!(before.lines().all(|line| line.chars().count() <= 80), "{before}");
+    let text = std::fs::read_to_string(folder.join("found.json")).unwrap();
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let precisions = |key: &str| -> Vec<String> {
+        let all = found[key].as_array().unwrap().iter();
+        all.map(|one| one["precision"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(precisions("timed"), ["f32", "bf16", "f16"]);
+    assert_eq!(precisions("learnt"), ["f32", "bf16", "f16"]);
+    for timed in found["timed"].as_array().unwrap() {
+        assert!(timed["median_ms"].as_f64().unwrap() > 0.0, "{timed}");
+        assert!(timed["peak_mib"].as_f64().unwrap() > 1.0, "{timed}");
+    }
+    let learnt = found["learnt"].as_array().unwrap();
+    assert_eq!(learnt[0]["difference"].as_f64(), Some(0.0));
+    assert!(learnt.iter().all(|one| one["difference"].as_f64().unwrap().abs() < 0.05), "{text}");
+    let mark = |part: &str| {
+        let lines = found["checklist"].as_array().unwrap().iter();
+        let mut own = lines.filter(|tick| tick["line"].as_str().unwrap().contains(part));
+        own.next().unwrap()["mark"].as_str().unwrap().to_owned()
+    };
+    // What follows from the program, and not from how fast this machine is.
+    for (part, expected) in [
+        ("early stopping", "yes"),
+        ("fastest kernels", "yes"),
+        ("are kept", "yes"),
+        ("TF32", "not-here"),
+    ] {
+        assert_eq!(mark(part), expected, "{part}");
+    }
+    let block = block.split_once("\n[run]").map(|(_, rest)| format!("[run]{rest}")).unwrap();
+    let (block, _) = block.split_once("\nexamined in").unwrap();
+    let pipeline = std::fs::read_to_string(folder.join("small.toml")).unwrap();
+    let pipeline = pipeline.replace("[loader]\n        batch_size = 64", block);
+    std::fs::write(folder.join("small.toml"), pipeline).unwrap();
+    let output = firebox(folder, &["plan", "small.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+}

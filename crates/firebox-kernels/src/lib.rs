@@ -134,7 +134,9 @@ pub use cpu::{
     Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,
 };
 #[cfg(feature = "cube")]
-pub use cube::{GpuKernels, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels};
+pub use cube::{
+    GpuKernels, GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels,
+};
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};

@@ -73,7 +73,10 @@ impl Batch {
         // The whole of a time is counted once.
         let once = |time: &Duration| if samples.start == 0 { *time } else { Duration::ZERO };
         Self {
-            inputs: inputs.clone().narrow(0, samples.start, samples.len()),
+            inputs: match samples.len() == self.len() {
+                true => inputs.clone(),
+                false => inputs.clone().narrow(0, samples.start, samples.len()),
+            },
             lengths: lengths[samples.clone()].to_vec(),
             labels: labels[samples.clone()].to_vec(),
             indices: indices[samples.clone()].to_vec(),

@@ -15,9 +15,26 @@ use crate::apple::Apple;
 /// CUDA's does; otherwise it is known only where there is one GPU.
 pub fn free_gpu_memory(index: u32, numbered: bool) -> Option<u64> {
     let gpus = Gpus::find();
+    let index = gpus.place(index, numbered)?;
+    Some(gpus.library.ok()?.device_by_index(index).ok()?.memory_info().ok()?.free)
+}
+
+/// What does not change of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuCard {
+    /// Its memory, bytes.
+    pub memory: u64,
+    /// Version of the driver.
+    pub driver: Option<String>,
+}
+
+/// Memory and driver of a GPU; which one is meant is said as for [`free_gpu_memory`].
+pub fn gpu_card(index: u32, numbered: bool) -> Option<GpuCard> {
+    let gpus = Gpus::find();
+    let index = gpus.place(index, numbered)?;
     let library = gpus.library.ok()?;
-    let index = if numbered { index } else { (gpus.count == 1).then_some(0)? };
-    Some(library.device_by_index(index).ok()?.memory_info().ok()?.free)
+    let memory = library.device_by_index(index).ok()?.memory_info().ok()?.total;
+    Some(GpuCard { memory, driver: library.sys_driver_version().ok() })
 }
 
 /// The GPUs that can be asked, or why none can.
@@ -47,6 +64,11 @@ impl Gpus {
             Err(reason) => (Err(reason), 0),
         };
         Self { library, count, amd, apple: Apple::find() }
+    }
+
+    /// Which of the driver's GPUs is meant.
+    fn place(&self, index: u32, numbered: bool) -> Option<u32> {
+        if numbered { Some(index) } else { (self.count == 1).then_some(0) }
     }
 
     /// None, as on a machine without a driver.

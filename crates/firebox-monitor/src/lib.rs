@@ -53,7 +53,7 @@ mod watch;
 pub use advice::{Advice, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
-pub use gpu::free_gpu_memory;
+pub use gpu::{GpuCard, free_gpu_memory, gpu_card};
 pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,

@@ -217,7 +217,8 @@ fn take(
     firebox_kernels::release_buffers();
     let before = memory::held().unwrap_or(0);
     memory::reset_peak();
-    let probe = Probe { precision: config.run.precision, batch: size, steps: STEPS };
+    let precision = config.run.precision;
+    let probe = Probe { precision, batch: size, steps: STEPS, train: &config.train };
     let measured = config.pipeline.chain().probe(config, probe, device)?;
     let bytes = memory::peak().unwrap_or(0).saturating_sub(before);
     let mut times = measured.times;

@@ -53,7 +53,7 @@ pub(crate) trait Chain: Sync {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError>;
 

@@ -67,6 +67,12 @@ impl ChosenDevice {
         }
     }
 
+    /// Its number among those of its backend.
+    pub(crate) fn index(&self) -> u32 {
+        let name = self.description.split_whitespace().next().unwrap_or_default();
+        name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
+    }
+
     /// Which of the kernels for processors run, if this is one.
     ///
     /// # Errors
@@ -139,6 +145,15 @@ mod tests {
     use rayon::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_device_has_the_number_that_its_description_begins_with() {
+        let index = |description: &str| {
+            ChosenDevice { description: description.to_owned(), ..ChosenDevice::named("cuda") }
+                .index()
+        };
+        assert_eq!(["cuda:3 H200; f32", "cpu: AMD", "cuda:0 a:7"].map(index), [3, 0, 0]);
+    }
 
     #[test]
     fn works_that_wait_for_threads_that_need_the_pool_do_not_stop_each_other() {

@@ -87,7 +87,7 @@ impl Run<'_> {
 
     /// Free memory now; refuses pinned memory where there is none.
     fn room(&self) -> Result<Room, PipelineError> {
-        let room = room(self.device, &self.config.run.device);
+        let room = room(self.device);
         if self.config.loader.pin && room.shared {
             return Err(LoadError::Pin.into());
         }
@@ -141,7 +141,7 @@ pub(crate) fn auto_loader(
     source: Arc<dyn TrainSource>,
     config: LoaderConfig,
 ) -> Result<TrainLoader, PipelineError> {
-    let room = room(device, &device.backend);
+    let room = room(device);
     let placed = placed_in(Resident::Auto, source.as_ref(), room)?;
     loader_at(device, &placed, source, config, |_, make| make())
 }
@@ -207,16 +207,15 @@ pub(crate) fn draws_on_device(config: &PipelineConfig, arithmetic: &str) -> bool
 }
 
 /// Free memory now.
-fn room(device: &ChosenDevice, name: &str) -> Room {
+fn room(device: &ChosenDevice) -> Room {
     let shared = device.backend == "cpu";
-    let index = name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0);
     let known = !shared;
     let mut system = System::new();
     system.refresh_memory();
     let host = Some(system.available_memory()).filter(|free| *free > 0);
     Room {
         device: known
-            .then(|| firebox_monitor::free_gpu_memory(index, device.backend == "cuda"))
+            .then(|| firebox_monitor::free_gpu_memory(device.index(), device.backend == "cuda"))
             .flatten(),
         shared,
         host,

@@ -43,7 +43,7 @@ impl Chain for Pretrain {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let shape = probe_shape(config)?;

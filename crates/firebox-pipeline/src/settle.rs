@@ -108,7 +108,7 @@ fn measure(
         Some(_) => "what this pipeline trains, in its own batches".to_owned(),
     };
     let time = |precision| {
-        let probe = Probe { precision, batch, steps: STEPS };
+        let probe = Probe { precision, batch, steps: STEPS, train: &config.train };
         chain.probe(config, probe, device).map(|measured| measured.times)
     };
     let choice = choose_cached(&config.run.cache, &model, &candidates, device, &what, time)?;
@@ -117,8 +117,10 @@ fn measure(
 
 /// All that decides what a step of this model takes.
 pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
+    let train = &config.train;
     let tables = (
-        (&config.pipeline, &config.model, &config.train.optimizer, config.run.recompute),
+        (&config.pipeline, &config.model, config.run.recompute),
+        (&train.optimizer, train.clip, train.clip_value, &train.average, train.loss_scale),
         (&config.finetune, &config.forecast, &config.multitimeframe, &config.pseudolabel),
         &config.text,
     );

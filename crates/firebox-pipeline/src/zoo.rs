@@ -94,7 +94,7 @@ impl<'a> Place<'a> {
     pub(crate) fn probing(
         config: &PipelineConfig,
         shape: [usize; 2],
-        probe: &Probe,
+        probe: &Probe<'_>,
         device: &'a ChosenDevice,
     ) -> Self {
         Self { precision: probe.precision, ..Self::of(config, config.run.seed, shape, device) }

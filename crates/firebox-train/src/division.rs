@@ -1,5 +1,6 @@
 //! What a run does about too little memory: it computes each batch in more and smaller parts, whose
-//! gradients are averaged, so that the batch of an optimizer step stays what was asked for.
+//! gradients are averaged, so that the batch of an optimizer step stays what was asked for. Batches of a
+//! validation are divided likewise and by themselves, because they may be larger.
 //!
 //! From which step on a run divides is written to `memory.json` in its folder. It is a decision like
 //! those of the configuration: whoever resumes the run, or repeats it with that file, takes the same
@@ -9,6 +10,7 @@
 
 use std::any::Any;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -19,10 +21,39 @@ use crate::memory::{Shortage, read_note};
 /// Name of the file within the run's folder.
 pub const DIVISIONS_FILE: &str = "memory.json";
 
+/// What takes memory by the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchWork {
+    /// A training step.
+    #[default]
+    Step,
+    /// The validation after a step.
+    Validation,
+}
+
+impl BatchWork {
+    fn is_step(&self) -> bool {
+        *self == Self::Step
+    }
+}
+
+impl std::fmt::Display for BatchWork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Step => "step",
+            Self::Validation => "the validation after step",
+        })
+    }
+}
+
 /// A step from which on each batch is computed in more parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Division {
+    /// Of what.
+    #[serde(default, skip_serializing_if = "BatchWork::is_step")]
+    pub work: BatchWork,
     /// The step, from 1.
     pub step: u64,
     /// Parts of a batch from then on, a power of two.
@@ -33,14 +64,20 @@ pub struct Division {
 
 impl std::fmt::Display for Division {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { step, parts, bytes } = self;
+        let Self { work, step, parts, bytes } = self;
         let asked = bytes.map_or(String::new(), |bytes| {
             format!(" (it asked for {:.1} MiB more)", bytes as f64 / f64::from(1 << 20))
         });
+        let (batch, rest) = match work {
+            BatchWork::Step => {
+                ("batch", "gradients are averaged; the batch of an update stays as it was")
+            }
+            BatchWork::Validation => ("held-out batch", "losses are averaged"),
+        };
         write!(
             f,
-            "step {step} had too little memory{asked}: from it on each batch is computed in {parts} \
-             parts, whose gradients are averaged; the batch of an update stays as it was"
+            "{work} {step} had too little memory{asked}: from it on each {batch} is computed in \
+             {parts} parts, whose {rest}"
         )
     }
 }
@@ -73,9 +110,10 @@ impl Divisions {
         Ok((divisions, noted))
     }
 
-    /// Parts of each batch of a step.
-    pub(crate) fn parts(&self, step: u64) -> u64 {
-        let last = self.all.iter().rev().find(|division| division.step <= step);
+    /// Parts of each batch of a step, or of the validation after it.
+    pub(crate) fn parts(&self, work: BatchWork, step: u64) -> u64 {
+        let own = |division: &&Division| division.work == work && division.step <= step;
+        let last = self.all.iter().rev().find(own);
         last.map_or(1, |division| division.parts)
     }
 
@@ -86,14 +124,14 @@ impl Divisions {
 
     /// Divides further from a step on, and writes it down first.
     pub(crate) fn divide(&mut self, shortage: Shortage) -> Result<Division, TrainError> {
-        let Shortage { step, parts, samples, bytes } = shortage;
+        let Shortage { work, step, parts, samples, bytes } = shortage;
         if samples <= 1 {
-            return Err(TrainError::OutOfMemory { step, bytes });
+            return Err(TrainError::OutOfMemory { work, step, bytes });
         }
         let bytes = Some(bytes).filter(|bytes| *bytes > 0);
-        let division = Division { step, parts: parts.max(1) * 2, bytes };
-        // A step that is computed again after a resume may fail anew.
-        self.all.retain(|other| other.step < step);
+        let division = Division { work, step, parts: parts.max(1) * 2, bytes };
+        // What is computed again after a resume may fail anew.
+        self.all.retain(|other| other.work != work || other.step < step);
         self.all.push(division);
         let partial = self.path.with_extension("json.partial");
         let write = || {
@@ -111,14 +149,27 @@ impl Divisions {
     }
 }
 
+/// What `work` returns, or `None` if the device had too little memory for it.
+pub(crate) fn if_memory_lasts<T>(
+    work: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<Option<T>, TrainError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        // CubeCL hands on a failed allocation with the tensors that needed it, up to who reads them.
+        Ok(Err(TrainError::Device(error))) if says_out_of_memory(&error) => Ok(None),
+        Ok(result) => result.map(Some),
+        Err(panic) if is_out_of_memory(panic.as_ref()) => Ok(None),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
 /// Whether a panic says that a device had no memory left.
-pub(crate) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
+fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     says_out_of_memory(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default())
 }
 
 /// Whether a text says that a device had no memory left, as the drivers of GPUs and CubeCL put it.
-pub(crate) fn says_out_of_memory(text: &str) -> bool {
+fn says_out_of_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     ["out of memory", "outofmemory", "out_of_memory", "out-of-memory", "out of device memory"]
         .iter()
@@ -133,8 +184,10 @@ mod tests {
     fn divisions_hold_from_their_step_on_and_survive_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let (mut divisions, noted) = Divisions::open(folder.path()).unwrap();
-        assert_eq!((divisions.parts(9), noted), (1, None));
-        let shortage = |step, parts, samples| Shortage { step, parts, samples, bytes: 1 << 20 };
+        assert_eq!((divisions.parts(BatchWork::Step, 9), noted), (1, None));
+        let work = BatchWork::Step;
+        let shortage =
+            |step, parts, samples| Shortage { work, step, parts, samples, bytes: 1 << 20 };
         divisions.divide(shortage(5, 1, 8)).unwrap();
         divisions.divide(shortage(5, 2, 4)).unwrap();
         let division = divisions.divide(shortage(9, 4, 2)).unwrap();
@@ -144,8 +197,31 @@ mod tests {
         assert!(error.contains("step 9 has too little memory for one window"), "{error}");
         let (again, _) = Divisions::open(folder.path()).unwrap();
         assert_eq!(again.all(), divisions.all());
-        let parts: Vec<u64> = [4, 5, 8, 9, 100].map(|step| again.parts(step)).to_vec();
+        let parts = [4, 5, 8, 9, 100].map(|step| again.parts(work, step));
         assert_eq!(parts, [1, 4, 4, 8, 8]);
+    }
+
+    #[test]
+    fn validations_are_divided_by_themselves() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut divisions, _) = Divisions::open(folder.path()).unwrap();
+        let shortage = |work, step| Shortage { work, step, parts: 1, samples: 8, bytes: 0 };
+        divisions.divide(shortage(BatchWork::Step, 5)).unwrap();
+        let division = divisions.divide(shortage(BatchWork::Validation, 4)).unwrap();
+        assert_eq!(
+            division.to_string(),
+            "the validation after step 4 had too little memory: from it on each held-out batch is \
+             computed in 2 parts, whose losses are averaged"
+        );
+        let (again, _) = Divisions::open(folder.path()).unwrap();
+        for (step, parts) in [(3, [1, 1]), (4, [1, 2]), (5, [2, 2])] {
+            let found =
+                [BatchWork::Step, BatchWork::Validation].map(|work| again.parts(work, step));
+            assert_eq!(found, parts, "{step}");
+        }
+        let alone = Shortage { samples: 1, ..shortage(BatchWork::Validation, 4) };
+        let error = divisions.divide(alone).unwrap_err().to_string();
+        assert!(error.starts_with("the validation after step 4 has too little"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use firebox_loader::LoadError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
+use crate::division::BatchWork;
 use crate::groups::GroupError;
 use crate::objective::ScoreError;
 
@@ -173,10 +174,12 @@ pub enum TrainError {
     },
     /// There is no smaller part of a batch to compute.
     #[error(
-        "step {step} has too little memory for one window at a time{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
+        "{work} {step} has too little memory for one window at a time{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
         if *bytes > 0 { format!(" (it asked for {bytes} bytes more)") } else { String::new() }
     )]
     OutOfMemory {
+        /// What was computed.
+        work: BatchWork,
         /// The step, from 1.
         step: u64,
         /// Bytes that were asked for and not given; 0 if that is not known.

@@ -109,7 +109,7 @@ pub use config::{
     NonFinite, Optimizer, SgdConfig, TrainConfig,
 };
 pub use contrast::Contrasting;
-pub use division::{DIVISIONS_FILE, Division};
+pub use division::{BatchWork, DIVISIONS_FILE, Division};
 pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
 pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};

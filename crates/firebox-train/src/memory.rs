@@ -2,10 +2,10 @@
 //!
 //! On a processor an allocation that fails ends the process: Rust's collections cannot go on without
 //! what they asked for, and an allocator must not unwind. So the program's allocator tells this
-//! module what it gives and takes back ([`took`], [`gave`]), and in its last moment which step had too
-//! little ([`ran_out`]). The note is a file in the run's folder, made before the first step and
-//! written without a further byte of memory. The program then begins itself anew, and the run goes on
-//! from its newest checkpoint with smaller parts (see `division`).
+//! module what it gives and takes back ([`took`], [`gave`]), and in its last moment which step, or which
+//! validation, had too little ([`ran_out`]). The note is a file in the run's folder, made before the first
+//! step and written without a further byte of memory. The program then begins itself anew, and the run
+//! goes on from its newest checkpoint with smaller parts (see `division`).
 //!
 //! Nothing here allocates or waits. A process without such an allocator knows nothing of its memory,
 //! and dies as it always did.
@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::division::BatchWork;
+
 /// Name of the note within the run's folder.
 pub(crate) const NOTE_FILE: &str = "out-of-memory";
 
@@ -25,8 +27,9 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 /// What may be held at most.
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Step, parts and samples of a part that are being computed; step 0 for none.
-static IN_HAND: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Step, parts and samples of a part that are being computed, and whether for a validation; step 0 for
+/// none.
+static IN_HAND: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// Where a note would be written.
 static NOTE: RwLock<Option<File>> = RwLock::new(None);
 
@@ -71,7 +74,7 @@ pub fn reset_peak() {
     }
 }
 
-/// Whether a training step is being computed in a run that can be gone on with.
+/// Whether a training step or a validation is being computed in a run that can be gone on with.
 pub fn is_in_step() -> bool {
     IN_HAND[0].load(Relaxed) > 0
 }
@@ -79,12 +82,13 @@ pub fn is_in_step() -> bool {
 /// For the allocator, when it has nothing to give: notes the step in hand. Returns whether it did, so
 /// that the run can go on in a new process.
 pub fn ran_out(bytes: usize) -> bool {
-    let [step, parts, samples] = IN_HAND.each_ref().map(|value| value.load(Relaxed));
+    let [step, parts, samples, held_out] = IN_HAND.each_ref().map(|value| value.load(Relaxed));
     // Whoever holds it to write is between two runs.
     let Ok(note) = NOTE.try_read() else { return false };
     let Some(mut file) = note.as_ref().filter(|_| step > 0) else { return false };
-    let mut record = [0; 32];
-    for (place, value) in record.chunks_exact_mut(8).zip([step, parts, samples, bytes as u64]) {
+    let mut record = [0; 40];
+    let values = [step, parts, samples, bytes as u64, held_out];
+    for (place, value) in record.chunks_exact_mut(8).zip(values) {
         place.copy_from_slice(&value.to_le_bytes());
     }
     file.seek(SeekFrom::Start(0)).is_ok() && file.write_all(&record).is_ok()
@@ -93,6 +97,8 @@ pub fn ran_out(bytes: usize) -> bool {
 /// What a process that ran out of memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
+    /// What was computed.
+    pub(crate) work: BatchWork,
     /// The step, from 1.
     pub(crate) step: u64,
     /// Parts that each of its batches was computed in.
@@ -110,8 +116,9 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
         .chunks_exact(8)
         .filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)))
         .collect();
-    let &[step, parts, samples, bytes] = values.as_slice() else { return None };
-    (step > 0).then_some(Shortage { step, parts, samples, bytes })
+    let &[step, parts, samples, bytes, held_out] = values.as_slice() else { return None };
+    let work = if held_out > 0 { BatchWork::Validation } else { BatchWork::Step };
+    (step > 0).then_some(Shortage { work, step, parts, samples, bytes })
 }
 
 /// Keeps an empty note open for as long as a run goes on, and removes it if nothing came to be noted.
@@ -129,14 +136,15 @@ impl Watch {
         Ok(Self(path))
     }
 
-    /// Says which step is computed from now on, in how many parts, of how many samples each.
-    pub(crate) fn begin(&self, step: u64, parts: u64, samples: u64) {
-        for (place, value) in IN_HAND.iter().zip([step, parts, samples]).rev() {
+    /// Says what is computed from now on, of which step, in how many parts of how many samples each.
+    pub(crate) fn begin(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
+        let held_out = u64::from(work == BatchWork::Validation);
+        for (place, value) in IN_HAND.iter().zip([step, parts, samples, held_out]).rev() {
             place.store(value, Relaxed);
         }
     }
 
-    /// Says that no step is computed.
+    /// Says that neither is computed.
     pub(crate) fn end(&self) {
         IN_HAND[0].store(0, Relaxed);
     }
@@ -166,15 +174,17 @@ mod tests {
         assert_eq!(read_note(folder.path()), None);
         let watch = Watch::start(folder.path(), true).unwrap();
         assert!(!ran_out(100) && !is_in_step());
-        watch.begin(7, 2, 64);
-        assert!(is_in_step() && ran_out(4096));
-        let shortage = Shortage { step: 7, parts: 2, samples: 64, bytes: 4096 };
-        assert_eq!(read_note(folder.path()), Some(shortage));
+        for work in [BatchWork::Validation, BatchWork::Step] {
+            watch.begin(work, 7, 2, 64);
+            assert!(is_in_step() && ran_out(4096));
+            let shortage = Shortage { work, step: 7, parts: 2, samples: 64, bytes: 4096 };
+            assert_eq!(read_note(folder.path()), Some(shortage));
+        }
         watch.end();
         assert!(!ran_out(1));
         drop(watch);
         let watch = Watch::start(folder.path(), false).unwrap();
-        watch.begin(8, 1, 64);
+        watch.begin(BatchWork::Step, 8, 1, 64);
         assert!(!ran_out(1) && read_note(folder.path()).unwrap().step == 7);
         drop(watch);
         assert!(folder.path().join(NOTE_FILE).is_file());

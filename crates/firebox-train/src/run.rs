@@ -99,7 +99,8 @@ pub struct Summary {
     pub selected: String,
     /// What was counted.
     pub counts: Counts,
-    /// The steps from which on batches were computed in smaller parts, for want of memory.
+    /// The steps from which on batches were computed in smaller parts, for want of memory, and the
+    /// validations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub divisions: Vec<Division>,
     /// Time and size of the saves since the run was last resumed.

@@ -4,7 +4,6 @@
 //! one of the seed and the epoch, so a run that goes on from a checkpoint takes the same steps as
 //! one that was never stopped.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_core::{Event, Request, Stream};
-use firebox_loader::{Batches, HeldOutLoader, Position};
+use firebox_loader::{Batch, Batches, HeldOutLoader, Position};
 use firebox_models::{Loss, layouts};
 use tracing::info_span;
 
@@ -24,7 +23,7 @@ use crate::checkpoint::{
     newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
-use crate::division::{Divisions, is_out_of_memory, says_out_of_memory};
+use crate::division::{BatchWork, Divisions, if_memory_lasts};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
 use crate::groups::freeze;
@@ -273,20 +272,27 @@ impl<M: Module> Session<'_, M> {
         group: u64,
     ) -> Result<Option<Step>, TrainError> {
         let step = self.state.step + 1;
-        let parts = self.divisions.parts(step);
-        let work = AssertUnwindSafe(|| self.compute(objective, loader, group, parts));
-        match catch_unwind(work) {
-            // CubeCL hands on a failed allocation with the tensors that needed it, up to who reads them.
-            Ok(Err(TrainError::Device(error))) if says_out_of_memory(&error) => {}
-            Ok(step) => return step.map(Some),
-            Err(panic) if is_out_of_memory(panic.as_ref()) => drop(panic),
-            Err(panic) => resume_unwind(panic),
+        let parts = self.divisions.parts(BatchWork::Step, step);
+        let computed = if_memory_lasts(|| self.compute(objective, loader, group, parts))?;
+        if computed.is_none() {
+            self.divide(BatchWork::Step, step, parts)?;
         }
+        Ok(computed)
+    }
+
+    /// Divides further after what is in hand had too little memory, and says so.
+    fn divide(&mut self, work: BatchWork, step: u64, parts: u64) -> Result<(), TrainError> {
         self.watch.end();
-        let shortage = Shortage { step, parts, samples: self.samples, bytes: 0 };
+        let shortage = Shortage { work, step, parts, samples: self.samples, bytes: 0 };
         let message = self.divisions.divide(shortage)?.to_string();
         self.run.listener.on(&Event::Warning { message });
-        Ok(None)
+        Ok(())
+    }
+
+    /// Says what is computed from now on.
+    fn begin(&mut self, work: BatchWork, step: u64, parts: u64, batch: &Batch) {
+        self.samples = batch.len() as u64;
+        self.watch.begin(work, step, parts, self.samples);
     }
 
     /// Loss and gradients of the next `group` batches, each in `parts`, the gradients times the loss scale
@@ -314,8 +320,7 @@ impl<M: Module> Session<'_, M> {
             let dropout = dropout.substream(micro);
             let divided = if parts > 1 { batch.parts(parts) } else { vec![batch] };
             for (part, batch) in divided.into_iter().enumerate() {
-                self.samples = batch.len() as u64;
-                self.watch.begin(self.state.step + 1, parts, self.samples);
+                self.begin(BatchWork::Step, self.state.step + 1, parts, &batch);
                 let dropout = if parts > 1 { dropout.substream(part as u64) } else { dropout };
                 let streams = Streams { samples: masks, dropout: Some(dropout) };
                 let forward = info_span!("forward", samples = batch.indices.len() as u64);
@@ -492,7 +497,7 @@ impl<M: Module> Session<'_, M> {
     /// Mean loss over the held-out data, or `None` if it was told to stop meanwhile. Tells what else the
     /// objective scores.
     fn validate<O: Objective<M>>(
-        &self,
+        &mut self,
         objective: &O,
         loader: &HeldOutLoader,
     ) -> Result<Option<f64>, TrainError> {
@@ -501,17 +506,16 @@ impl<M: Module> Session<'_, M> {
         if self.config.average.is_some_and(|average| average.evaluate) {
             model = self.average.apply(model);
         }
-        // Not a function of the step: every epoch hides the same steps of the same samples.
-        let samples = Stream::new(self.run.seed, "validation masks");
         let mut mean = Mean::default();
         for batch in loader.batches() {
             if self.run.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let loss = objective.loss(&model, &batch?, Streams { samples, dropout: None });
-            let weight = loss.weight;
-            mean.add(read(&[loss], weight, &Gradients::default())?.loss, weight);
+            for (loss, weight) in self.held_out(objective, &model, &batch?)? {
+                mean.add(loss, weight);
+            }
         }
+        self.watch.end();
         let scores = match objective.scores(&model) {
             // Whatever it says that it was stopped by, it was stopped.
             Err(_) if self.run.stop.load(Ordering::Relaxed) => return Ok(None),
@@ -521,6 +525,35 @@ impl<M: Module> Session<'_, M> {
             self.run.listener.on(&Event::Scored { name: name.to_owned(), value });
         }
         Ok(Some(mean.value()))
+    }
+
+    /// Loss and weight of each part of a held-out batch, in as many parts as it takes.
+    fn held_out<O: Objective<M>>(
+        &mut self,
+        objective: &O,
+        model: &M,
+        batch: &Batch,
+    ) -> Result<Vec<(f64, f64)>, TrainError> {
+        // Not a function of the step: every epoch hides the same steps of the same samples.
+        let samples = Stream::new(self.run.seed, "validation masks");
+        let (work, step) = (BatchWork::Validation, self.state.step);
+        loop {
+            let parts = self.divisions.parts(work, step);
+            let mut losses = vec![];
+            let computed = if_memory_lasts(|| {
+                for batch in batch.parts(parts) {
+                    self.begin(work, step, parts, &batch);
+                    let loss = objective.loss(model, &batch, Streams { samples, dropout: None });
+                    let weight = loss.weight;
+                    losses.push((read(&[loss], weight, &Gradients::default())?.loss, weight));
+                }
+                Ok(())
+            })?;
+            match computed {
+                Some(()) => return Ok(losses),
+                None => self.divide(work, step, parts)?,
+            }
+        }
     }
 
     /// Ends an epoch: best epoch, early stopping, plateau, history.

@@ -11,14 +11,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use firebox_loader::Batch;
 use firebox_models::{BiLstmMae, Loss};
 use firebox_train::{
-    CheckpointConfig, DIVISIONS_FILE, Data, Keep, Objective, Outcome, Pretraining, Streams,
-    TrainConfig, TrainError,
+    BatchWork, CheckpointConfig, DIVISIONS_FILE, Data, Keep, Objective, Outcome, Pretraining,
+    Streams, TrainConfig, TrainError,
 };
 use support::{Plan, Warnings, autoencoder, held_out, loader, steps, weights};
 
 /// Pre-training on a device whose memory is enough for a few samples, or that fails otherwise.
 struct Small {
     samples: usize,
+    /// Of a validation.
+    held_out: usize,
     /// Steps that it has been enough for before, from 0.
     from: u64,
     says: &'static str,
@@ -30,16 +32,19 @@ impl Objective<BiLstmMae> for Small {
             let masks = firebox_core::Stream::new(support::SEED, "masks").substream(step);
             streams.samples != masks
         });
-        assert!(
-            streams.dropout.is_none() || !begun || batch.len() <= self.samples,
-            "{}",
-            self.says
-        );
+        let most = if streams.dropout.is_none() { self.held_out } else { self.samples };
+        assert!(!begun || batch.len() <= most, "{}", self.says);
         Pretraining.loss(model, batch, streams)
     }
 }
 
 const ALL: &str = "CUDA_ERROR_OUT_OF_MEMORY: out of memory";
+
+impl Small {
+    fn new(samples: usize) -> Self {
+        Self { samples, held_out: usize::MAX, from: 0, says: ALL }
+    }
+}
 
 fn config() -> TrainConfig {
     TrainConfig {
@@ -59,7 +64,7 @@ fn a_device_without_memory_computes_smaller_parts_of_the_same_batch() {
         let warnings = Warnings::default();
         let watch = |event: &_| warnings.take(event);
         let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
-        let objective = Small { samples, from: 0, says: ALL };
+        let objective = Small::new(samples);
         let model = autoencoder(dropout, 0.0);
         let trained = plan.train(model, &objective, data, &config()).unwrap();
         let said = warnings.0.into_inner().unwrap();
@@ -91,7 +96,7 @@ fn a_divided_run_is_resumed_and_repeated_bit_for_bit() {
     let loader = loader(36, 8);
     let data = Data { train: &loader, validation: None };
     // Memory becomes scarce in the fifth step.
-    let scarce = Small { samples: 4, from: 4, says: ALL };
+    let scarce = Small { from: 4, ..Small::new(4) };
     let config = TrainConfig { accumulate: 2, ..config() };
     let train = |plan: Plan<'_>, objective: &Small| {
         plan.train(autoencoder(0.3, 0.1), objective, data, &config).unwrap()
@@ -111,10 +116,46 @@ fn a_divided_run_is_resumed_and_repeated_bit_for_bit() {
     // On a device with enough memory, the file alone makes the same of it.
     let again = tempfile::tempdir().unwrap();
     std::fs::copy(folder.path().join(DIVISIONS_FILE), again.path().join(DIVISIONS_FILE)).unwrap();
-    let enough = Small { samples: 8, from: 0, says: ALL };
+    let enough = Small::new(8);
     let repeated = train(Plan::new(again.path()), &enough);
     assert_eq!(weights(&repeated.model), weights(&whole.model));
     assert_eq!(steps(again.path()), steps(folder.path()));
+}
+
+#[test]
+fn held_out_batches_are_divided_by_themselves_and_their_losses_stay() {
+    let (loader, validation) = (loader(36, 8), held_out(30));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let run = |folder: &std::path::Path, held_out| {
+        let plan = if folder.join(DIVISIONS_FILE).exists() {
+            Plan::resumed(folder)
+        } else {
+            Plan::new(folder)
+        };
+        let objective = Small { held_out, ..Small::new(8) };
+        plan.train(autoencoder(0.2, 0.0), &objective, data, &config()).unwrap()
+    };
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let whole = run(folders[0].path(), usize::MAX);
+    let divided = run(folders[1].path(), 4);
+    let divisions: Vec<_> =
+        divided.summary.divisions.iter().map(|d| (d.work, d.step, d.parts)).collect();
+    // In the first validation, of batches of 8.
+    assert_eq!(divisions, [(BatchWork::Validation, divided.summary.steps / 3, 2)]);
+    assert_eq!(weights(&divided.model), weights(&whole.model));
+    let (loss, expected) = (divided.summary.best.unwrap(), whole.summary.best.unwrap());
+    assert_eq!((loss.step, loss.epoch), (expected.step, expected.epoch));
+    assert!((loss.loss - expected.loss).abs() < 1e-6 * expected.loss, "{loss:?} {expected:?}");
+    // The decision alone makes the same of a device with enough.
+    let told = folders[2].path();
+    std::fs::copy(folders[1].path().join(DIVISIONS_FILE), told.join(DIVISIONS_FILE)).unwrap();
+    assert_eq!(run(told, usize::MAX).summary.best, divided.summary.best);
+    let none = Small { held_out: 0, ..Small::new(8) };
+    let folder = tempfile::tempdir().unwrap();
+    let error = Plan::new(folder.path()).train(autoencoder(0.0, 0.0), &none, data, &config());
+    let error = error.unwrap_err();
+    let validation = BatchWork::Validation;
+    assert!(matches!(error, TrainError::OutOfMemory { work, .. } if work == validation), "{error}");
 }
 
 #[test]
@@ -125,9 +166,9 @@ fn memory_for_less_than_one_sample_is_a_failure_and_so_is_another_panic() {
         let folder = tempfile::tempdir().unwrap();
         Plan::new(folder.path()).train(autoencoder(0.0, 0.0), objective, data, &config())
     };
-    let nothing = Small { samples: 0, from: 0, says: ALL };
+    let nothing = Small::new(0);
     let error = train(&nothing).unwrap_err();
     assert!(matches!(error, TrainError::OutOfMemory { step: 1, .. }), "{error}");
-    let broken = Small { samples: 0, from: 0, says: "a defect" };
+    let broken = Small { says: "a defect", ..Small::new(0) };
     assert!(catch_unwind(AssertUnwindSafe(|| train(&broken))).is_err());
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use firebox_pipeline::{DoctorConfig, Found};
+use firebox_pipeline::{DoctorConfig, Found, Workload};
 
 use crate::device;
 use crate::output::say;
@@ -20,6 +20,9 @@ pub(crate) struct DoctorFlags {
     /// The device to examine: auto, cpu, cuda:0, vulkan, …
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
+    /// Examine with this model alone: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
+    #[arg(long, value_name = "NAME")]
+    workload: Option<Workload>,
     /// Also write all that was measured as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -39,7 +42,7 @@ pub(crate) fn run(flags: &DoctorFlags) -> anyhow::Result<ExitCode> {
         };
         Found { name: name.to_owned(), description, there }
     });
-    let config = DoctorConfig { quick: flags.quick };
+    let config = DoctorConfig { quick: flags.quick, only: flags.workload };
     let mut result =
         firebox_pipeline::doctor(config, devices.collect(), &chosen, &|text| write_line(text))?;
     if let Some(path) = &flags.json {

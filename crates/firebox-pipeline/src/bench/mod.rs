@@ -22,9 +22,11 @@ mod watch;
 mod work;
 
 use firebox_core::{Listener, Precision, PrecisionRule, Silent};
+use firebox_kernels::CpuKernels;
 use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
+use self::config::Sizes;
 pub use self::config::{BenchConfig, Workload};
 pub(crate) use self::probe::Probe;
 use self::timing::Beside;
@@ -165,15 +167,36 @@ pub(crate) fn measure(
     progress: &dyn Listener,
 ) -> Result<Measured, PipelineError> {
     let sizes = config.sizes()?;
-    let beside = Beside { progress };
-    device.run(|| match config.workload {
-        Workload::LstmMae => lstm_mae::run(sizes, config, device, &beside),
-        Workload::LstmForecast => lstm_forecast::run(sizes, config, device, &beside),
-        Workload::Transformer => transformer::run(sizes, config, device, &beside),
-        Workload::Mlp => mlp::run(sizes, config, device, &beside),
-        Workload::CnnLstm => cnn_lstm::run(sizes, config, device, &beside),
-        Workload::BertBase => bert_base::run(sizes, config, device, &beside),
-    })
+    device.run(|| steps(sizes, config, device, &Beside { progress, train: None }))
+}
+
+/// [`measure`] with Burn's own operations alone, whatever kernels there are.
+///
+/// # Errors
+/// As [`measure`].
+pub(crate) fn measure_composed(
+    config: &BenchConfig,
+    device: &ChosenDevice,
+) -> Result<Measured, PipelineError> {
+    let sizes = config.sizes()?;
+    let beside = Beside { progress: &Silent, train: None };
+    device.run(|| CpuKernels::Composed.force(|| steps(sizes, config, device, &beside)))
+}
+
+fn steps(
+    sizes: Sizes,
+    config: &BenchConfig,
+    device: &ChosenDevice,
+    beside: &Beside<'_>,
+) -> Result<Measured, PipelineError> {
+    match config.workload {
+        Workload::LstmMae => lstm_mae::run(sizes, config, device, beside),
+        Workload::LstmForecast => lstm_forecast::run(sizes, config, device, beside),
+        Workload::Transformer => transformer::run(sizes, config, device, beside),
+        Workload::Mlp => mlp::run(sizes, config, device, beside),
+        Workload::CnnLstm => cnn_lstm::run(sizes, config, device, beside),
+        Workload::BertBase => bert_base::run(sizes, config, device, beside),
+    }
 }
 
 /// The device as the peer's script names its own.

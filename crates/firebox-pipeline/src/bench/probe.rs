@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use firebox_core::{Precision, Silent};
-use firebox_train::Objective;
+use firebox_train::{Objective, TrainConfig};
 
 use super::config::{BenchConfig, Sizes, Workload};
 use super::noise::Noise;
@@ -15,16 +15,18 @@ const WARMUP: u64 = 1;
 
 /// Which steps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
+pub(crate) struct Probe<'a> {
     /// Type of the operands of products.
     pub(crate) precision: Precision,
     /// Samples of a batch.
     pub(crate) batch: usize,
     /// Steps that are timed, after one that is not.
     pub(crate) steps: u64,
+    /// Settings of the run, of which a step takes its optimizer and what else is done with gradients.
+    pub(crate) train: &'a TrainConfig,
 }
 
-impl Probe {
+impl Probe<'_> {
     /// Takes the steps on normal noise of this shape, `[time, channel]`.
     ///
     /// # Errors
@@ -87,7 +89,7 @@ impl Probe {
         device: &ChosenDevice,
         noise: impl FnOnce(Sizes, &BenchConfig) -> Noise,
     ) -> Result<Measured, PipelineError> {
-        let Self { precision, batch, steps } = self;
+        let Self { precision, batch, steps, train } = self;
         let config = BenchConfig {
             precision,
             batch: Some(batch),
@@ -98,7 +100,45 @@ impl Probe {
             ..BenchConfig::new(Workload::LstmMae)
         };
         let noise = noise(config.sizes()?, &config);
-        let beside = Beside { progress: &Silent };
+        let beside = Beside { progress: &Silent, train: Some(train) };
         device.run(|| time(model, objective, noise, &config, device, &beside))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Stream;
+    use firebox_models::BiLstmMaeConfig;
+    use firebox_train::{AdamWConfig, AverageConfig, Optimizer, Pretraining, SgdConfig};
+
+    use super::*;
+
+    #[test]
+    fn steps_are_taken_with_the_settings_of_the_run() {
+        let device = ChosenDevice::named("cpu");
+        let losses = |train: &TrainConfig| {
+            let config = BiLstmMaeConfig {
+                hidden: 4,
+                decoder_hidden: 4,
+                layers: 1,
+                ..BiLstmMaeConfig::default()
+            };
+            let model = config.init(Stream::new(1, "weights"), 2, &device.device).unwrap();
+            let probe = Probe { precision: Precision::F32, batch: 4, steps: 3, train };
+            probe.run(model, &Pretraining, [12, 2], &device).map(|measured| measured.losses)
+        };
+        let plain = TrainConfig::default();
+        let expected = losses(&plain).unwrap();
+        assert_eq!(expected.len(), 4);
+        let still = Optimizer::Sgd(SgdConfig { learning_rate: 1e-20, ..SgdConfig::default() });
+        let still = losses(&TrainConfig { optimizer: still, ..plain.clone() }).unwrap();
+        assert_eq!(still[0], expected[0]);
+        assert_ne!(still[3], expected[3]);
+        let wild = AdamWConfig { learning_rate: 1e30, ..AdamWConfig::default() };
+        let wild = TrainConfig { optimizer: Optimizer::AdamW(wild), ..plain.clone() };
+        assert!(losses(&wild).is_err());
+        // What a short look has no epochs for is no reason to fail.
+        let average = Some(AverageConfig { from_epoch: 30, ..AverageConfig::default() });
+        assert_eq!(losses(&TrainConfig { average, ..plain }).unwrap(), expected);
     }
 }

@@ -10,7 +10,7 @@ use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, Keep, LossScale, Objective, Run, Schedule, Streams,
+    AverageConfig, CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams,
     TrainConfig,
 };
 
@@ -28,6 +28,8 @@ const GPU_PERIOD: f64 = 0.1;
 pub(super) struct Beside<'a> {
     /// Shows progress, where it is watched.
     pub(super) progress: &'a dyn Listener,
+    /// Settings of the run whose steps these are; those of the workload's peer where there is none.
+    pub(super) train: Option<&'a TrainConfig>,
 }
 
 /// What was measured of the steps.
@@ -180,7 +182,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
                 requests: &Requests::new(),
                 listener,
             };
-            train(model, objective, &loader, config, &run)
+            train(model, objective, &loader, (config, beside.train), &run)
         };
         if !config.watched {
             return train(&listener);
@@ -204,22 +206,39 @@ fn train<M: Module, O: Objective<M>>(
     model: M,
     objective: &O,
     loader: &TrainLoader,
-    config: &BenchConfig,
+    (config, own): (&BenchConfig, Option<&TrainConfig>),
     run: &Run<'_>,
 ) -> Result<(), PipelineError> {
+    let settings = own.map(of_step).unwrap_or_default();
     let config = TrainConfig {
         // Until it is stopped, if it goes by time.
         epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
         // As a pipeline does it: f16 without a scale is another, worse job.
-        loss_scale: LossScale::default().resolve(config.precision == Precision::F16),
+        loss_scale: settings.loss_scale.resolve(config.precision == Precision::F16),
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
-        ..TrainConfig::default()
+        ..settings
     };
     let data = Data { train: loader, validation: None };
     firebox_train::train(model, objective, data, &config, run)?;
     Ok(())
+}
+
+/// What of a run's settings decides the time and memory of one step. Parameters that are frozen at first
+/// count as trained: later they are.
+fn of_step(run: &TrainConfig) -> TrainConfig {
+    // From the first update on; there is no validation.
+    let averaged = |own| AverageConfig { from_epoch: 0, every: 1, evaluate: false, ..own };
+    TrainConfig {
+        optimizer: run.optimizer.clone(),
+        clip: run.clip,
+        clip_value: run.clip_value,
+        average: run.average.map(averaged),
+        loss_scale: run.loss_scale,
+        allow_unscaled_f16: run.allow_unscaled_f16,
+        ..TrainConfig::default()
+    }
 }
 
 /// Losses of batches as validation computes them, each read back.

@@ -17,8 +17,8 @@ use firebox_train::{
 };
 use serde::Serialize;
 
-use super::{Allowance, DoctorConfig, Learning, Timed, bench};
-use crate::bench::{BenchConfig, Workload, measure};
+use super::{Allowance, DoctorConfig, Learning, MARGIN, Timed, bench, gain};
+use crate::bench::{BenchConfig, Workload, measure, measure_composed};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::precision::{Abilities, Support};
@@ -52,35 +52,57 @@ pub struct Tick {
 /// What is measured for the checklist alone.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// Samples a second of lstm-mae at half its batch and at its batch.
+    /// The model that the others are measured with.
+    pub(super) main: Option<Main>,
+    /// Samples a second of the main model at half its batch and at its batch.
     pub(super) rates: Option<(f64, f64)>,
     /// Part of the threads' time in which they computed, 0 to 1.
     busy: Option<f64>,
-    /// Milliseconds of the forward pass of lstm-mae, without gradients.
+    /// Milliseconds of the forward pass of the main model, without gradients.
     forward: f64,
     /// Epochs after which a run without an improvement ended, and what it should have been.
-    stopped: (u64, u64),
+    stopped: Option<(u64, u64)>,
     /// Memory of the machine or the device, MiB.
     memory: Option<f64>,
+    /// What training is compared with.
+    baseline: Option<Baseline>,
+}
+
+/// The model that the list is checked with.
+#[derive(Clone, Debug)]
+pub(super) struct Main {
+    pub(super) workload: String,
+    pub(super) batch: usize,
+}
+
+/// Steps of a model in Burn's own operations in f32, as somebody has them who switches nothing on.
+#[derive(Clone, Debug)]
+struct Baseline {
+    workload: String,
+    /// Median time of a step, milliseconds.
+    milliseconds: f64,
 }
 
 impl Checks {
     pub(super) fn measure(
         precision: Precision,
         timed: &[Timed],
-        config: DoctorConfig,
+        (config, memory): (DoctorConfig, Option<f64>),
         device: &ChosenDevice,
         time: &mut Allowance,
         tell: &dyn Fn(&str),
     ) -> Result<Self, PipelineError> {
         tell("checking R1's list");
-        let workload = Workload::LstmMae;
+        let stopped = Some(early_stopping(device)?);
+        let workload = config.only.unwrap_or(Workload::LstmMae);
         let of_main =
             |timed: &&Timed| timed.workload == workload.name() && timed.precision == precision;
-        let Some(main) = timed.iter().find(of_main) else { return Ok(Self::default()) };
+        let Some(main) = timed.iter().find(of_main) else {
+            return Ok(Self { stopped, memory, ..Self::default() });
+        };
         let most = if config.quick { 6.0 } else { 20.0 };
         let steps = (time.next().as_secs_f64() * 1e3 / main.median_ms).clamp(2.0, most) as u64;
-        let half = main.batch / 2;
+        let half = (main.batch / 2).max(1);
         let settings = BenchConfig { batch: Some(half), ..bench(workload, precision, steps, 1) };
         let rate = |batch: usize, median: f64| 1e3 * batch as f64 / median;
         // Making model and noise is the same for few steps and for more, and so falls out.
@@ -94,12 +116,19 @@ impl Checks {
             .map(|(little, much)| (much.0 - little.0) / ((much.1 - little.1) * threads));
         let settings = BenchConfig { evaluate: true, ..bench(workload, precision, 2, 1) };
         let forward = median(measure(&settings, device, &Silent)?.times);
+        // The quickest of those with a layer that Burn composes step by step.
+        let plain = config.only.unwrap_or(Workload::LstmForecast);
+        let few = BenchConfig { steps: 2, ..bench(plain, Precision::F32, 2, 1) };
+        let milliseconds = median(measure_composed(&few, device)?.times);
+        let baseline = Baseline { workload: plain.name().to_owned(), milliseconds };
         Ok(Self {
+            main: Some(Main { workload: main.workload.clone(), batch: main.batch }),
             rates: Some((rate(half, at_half), rate(main.batch, main.median_ms))),
             busy: busy.filter(|share| device.backend == "cpu" && share.is_finite()),
             forward,
-            stopped: early_stopping(device)?,
-            memory: memory_of(device),
+            stopped,
+            memory,
+            baseline: Some(baseline),
         })
     }
 
@@ -123,7 +152,7 @@ impl Checks {
         let (wait, which) =
             worst.map_or((0.0, "none"), |worst| (worst.wait, worst.workload.as_str()));
         let mut ticks = vec![
-            self.precision(precision, abilities),
+            switched_on(precision, timed, abilities),
             tick(
                 "loader workers are enough",
                 wait < 0.05,
@@ -145,7 +174,11 @@ impl Checks {
             Some(busy) => tick(
                 "the device is busy more than 85 %",
                 busy > 0.85,
-                format!("{:.0} % of the threads' time in steps of lstm-mae", 100.0 * busy.min(1.0)),
+                format!(
+                    "{:.0} % of the threads' time in steps of {}",
+                    100.0 * busy.min(1.0),
+                    self.name()
+                ),
             ),
             None => not_here("the device is busy more than 85 %", "`firebox watch RUN` shows it"),
         });
@@ -158,17 +191,20 @@ impl Checks {
                 100.0 * wait
             ),
         ));
-        let (stopped, wanted) = self.stopped;
-        ticks.push(tick(
-            "early stopping ends a run",
-            stopped == wanted,
-            format!(
-                "a run that could not improve ended after {stopped} epochs; {wanted} are right"
+        let line = "early stopping ends a run";
+        ticks.push(match self.stopped {
+            Some((stopped, wanted)) => tick(
+                line,
+                stopped == wanted,
+                format!(
+                    "a run that could not improve ended after {stopped} epochs; {wanted} are right"
+                ),
             ),
-        ));
-        ticks.push(speed_up(&chosen));
+            None => not_here(line, "not tried"),
+        });
+        ticks.push(self.speed_up(&chosen));
         ticks.push(accuracy(learnt, precision));
-        let main = chosen.iter().find(|one| one.workload == Workload::LstmMae.name());
+        let main = chosen.iter().find(|one| one.workload == self.name());
         ticks.push(match main {
             // A part cannot take longer than the whole: something else did.
             Some(main) if self.forward >= main.median_ms => not_here(
@@ -179,8 +215,8 @@ impl Checks {
                 "the profile shows where time goes",
                 true,
                 format!(
-                    "lstm-mae: forward {:.0} of {:.0} ms, the rest gradients and update; `firebox run FILE --profile` has the details",
-                    self.forward, main.median_ms
+                    "{}: forward {:.1} of {:.1} ms, the rest gradients and update; `firebox run FILE --profile` has the details",
+                    main.workload, self.forward, main.median_ms
                 ),
             ),
             None => not_here("the profile shows where time goes", "`firebox run FILE --profile`"),
@@ -189,12 +225,32 @@ impl Checks {
         ticks
     }
 
-    fn precision(&self, precision: Precision, abilities: &Abilities) -> Tick {
-        let how = match precision {
-            Precision::F32 => "f32 is the fastest here: there is nothing to switch on".to_owned(),
-            other => format!("{other}: {}", abilities.support(other).how()),
+    /// The main model's name.
+    fn name(&self) -> &str {
+        self.main.as_ref().map_or("", |main| main.workload.as_str())
+    }
+
+    /// Beside Burn's own operations in f32.
+    fn speed_up(&self, chosen: &[&Timed]) -> Tick {
+        let line = "training takes less time than the baseline";
+        let least = chosen.iter().min_by(|a, b| a.speed_up.total_cmp(&b.speed_up));
+        let of_baseline = self.baseline.as_ref().and_then(|baseline| {
+            let own = chosen.iter().find(|one| one.workload == baseline.workload)?;
+            Some((baseline, own.median_ms))
+        });
+        let Some(((Baseline { workload, milliseconds }, own), least)) = of_baseline.zip(least)
+        else {
+            let found = "no baseline was timed".to_owned();
+            return Tick { line, mark: Mark::NotHere, found };
         };
-        Tick { line: "mixed precision is on, where it helps", mark: Mark::Yes, found: how }
+        let good = own < *milliseconds && least.speed_up >= 0.95;
+        let found = format!(
+            "{workload} {own:.1} ms a step, {milliseconds:.1} in Burn's own operations in f32 ({:.1}×); no model below {:.2}× f32 ({})",
+            milliseconds / own,
+            least.speed_up,
+            least.workload
+        );
+        Tick { line, mark: if good { Mark::Yes } else { Mark::No }, found }
     }
 
     fn used(&self, chosen: &[&Timed]) -> Tick {
@@ -226,24 +282,39 @@ impl Checks {
     }
 }
 
-fn speed_up(chosen: &[&Timed]) -> Tick {
-    let least = chosen.iter().min_by(|a, b| a.speed_up.total_cmp(&b.speed_up));
-    let most = chosen.iter().max_by(|a, b| a.speed_up.total_cmp(&b.speed_up));
-    let (mark, found) = match least.zip(most) {
-        Some((least, most)) => {
-            let good = if least.speed_up >= 0.95 { Mark::Yes } else { Mark::No };
-            let found = format!(
-                "{:.2}× f32 ({}) to {:.2}× ({})",
-                least.speed_up, least.workload, most.speed_up, most.workload
-            );
-            (good, found)
+/// Whether the fastest precision is the recommended one.
+fn switched_on(precision: Precision, timed: &[Timed], abilities: &Abilities) -> Tick {
+    let others = abilities.precisions.iter().map(|(other, _)| *other);
+    let others = others.filter(|other| {
+        *other != Precision::F32 && timed.iter().any(|one| one.precision == *other)
+    });
+    let gains = others.map(|other| (other, gain(timed, other)));
+    let best = gains.max_by(|a, b| a.1.total_cmp(&b.1));
+    let (mark, found) = match best {
+        None => (Mark::NotHere, "no model was timed in another type than f32".to_owned()),
+        Some(_) if precision != Precision::F32 => {
+            let (how, gain) = (abilities.support(precision).how(), gain(timed, precision));
+            let mark = if gain >= MARGIN { Mark::Yes } else { Mark::No };
+            (mark, format!("{precision}: {how}; {gain:.2}× f32 in the mean"))
         }
-        None => (Mark::NotHere, "nothing was timed".to_owned()),
+        Some((other, gain)) if gain >= MARGIN => (
+            Mark::No,
+            format!("{other} would be {gain:.2}× f32, and is not to be trusted here: see below"),
+        ),
+        Some((other, gain)) => (
+            Mark::Yes,
+            format!("nothing to switch on: the best other type, {other}, reaches {gain:.2}× f32"),
+        ),
     };
-    Tick { line: "training takes less time than the baseline", mark, found }
+    Tick { line: "mixed precision is on, where it helps", mark, found }
 }
 
 fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
+    let line = "accuracy is within ±0.5 % of the baseline";
+    if precision == Precision::F32 {
+        let found = "f32 is the baseline; the other types are beside it above".to_owned();
+        return Tick { line, mark: Mark::NotHere, found };
+    }
     let own = learnt.iter().filter(|one| one.precision == precision);
     // Few steps say nothing of the end, whether they are near or not.
     let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
@@ -274,7 +345,7 @@ fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
         }
         None => (Mark::NotHere, "nothing was trained".to_owned()),
     };
-    Tick { line: "accuracy is within ±0.5 % of the baseline", mark, found }
+    Tick { line, mark, found }
 }
 
 fn kernels(abilities: &Abilities) -> Tick {
@@ -322,16 +393,6 @@ fn processor_seconds() -> Option<f64> {
     let system: f64 = fields.next()?.parse().ok()?;
     // Linux reports hundredths of a second to programs whatever its own clock.
     Some((user + system) / 100.0)
-}
-
-/// Memory of the device, MiB; that of a GPU is not reported by Burn.
-fn memory_of(device: &ChosenDevice) -> Option<f64> {
-    if device.backend != "cpu" {
-        return None;
-    }
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    Some(system.total_memory() as f64 / f64::from(1 << 20)).filter(|mib| *mib > 0.0)
 }
 
 /// A few windows that a model cannot get better on without a learning rate.
@@ -435,6 +496,7 @@ mod tests {
             precision: Precision::Bf16,
             wait,
             speed_up,
+            median_ms: 10.0,
             peak_mib: Some(100.0),
             ..Timed::default()
         };
@@ -443,13 +505,52 @@ mod tests {
             processor: true,
         };
         let checks =
-            Checks { busy: Some(0.9), stopped: (3, 3), memory: Some(1000.0), ..Checks::default() };
+            Checks { busy: Some(0.9), stopped: Some((3, 3)), memory: Some(1000.0), ..slow(90.0) };
+        let of = |ticks: &[Tick], part: &str| {
+            ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark
+        };
         let marks = |timed: Timed| {
             let ticks = checks.ticks(&[timed], &[], Precision::Bf16, &abilities);
-            let of = |part: &str| ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark;
-            [of("workers"), of("data loading"), of("baseline"), of("memory"), of("early")]
+            ["workers", "data loading", "baseline", "mixed", "memory", "early"]
+                .map(|part| of(&ticks, part))
         };
-        assert_eq!(marks(timed(0.01, 1.4)), [Mark::Yes, Mark::Yes, Mark::Yes, Mark::No, Mark::Yes]);
-        assert_eq!(marks(timed(0.2, 0.7))[..3], [Mark::No; 3]);
+        let (yes, no) = (Mark::Yes, Mark::No);
+        assert_eq!(marks(timed(0.01, 1.4)), [yes, yes, yes, yes, no, yes]);
+        assert_eq!(marks(timed(0.2, 0.7))[..4], [no; 4]);
+        // Nothing else was timed, or tried.
+        let nothing = Checks::default().ticks(&[], &[], Precision::F32, &abilities);
+        for part in ["mixed", "baseline", "early", "memory", "profile"] {
+            assert_eq!(of(&nothing, part), Mark::NotHere, "{part}");
+        }
+    }
+
+    /// A baseline of lstm-mae.
+    fn slow(milliseconds: f64) -> Checks {
+        let baseline = Baseline { workload: "lstm-mae".to_owned(), milliseconds };
+        Checks { baseline: Some(baseline), ..Checks::default() }
+    }
+
+    #[test]
+    fn a_faster_type_that_is_not_taken_and_a_slower_step_than_burns_are_told() {
+        let timed = |precision, speed_up| Timed {
+            workload: "lstm-mae".to_owned(),
+            precision,
+            speed_up,
+            median_ms: 10.0,
+            ..Timed::default()
+        };
+        let support = |precision| (precision, Support::Native("units".to_owned()));
+        let abilities = Abilities {
+            precisions: [Precision::F32, Precision::Bf16].map(support).to_vec(),
+            processor: true,
+        };
+        let marks = |gain, baseline| {
+            let all = [timed(Precision::F32, 1.0), timed(Precision::Bf16, gain)];
+            let ticks = slow(baseline).ticks(&all, &[], Precision::F32, &abilities);
+            ["mixed", "baseline"]
+                .map(|part| ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark)
+        };
+        assert_eq!(marks(0.9, 90.0), [Mark::Yes, Mark::Yes]);
+        assert_eq!(marks(1.4, 9.0), [Mark::No, Mark::No]);
     }
 }

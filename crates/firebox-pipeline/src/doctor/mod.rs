@@ -6,6 +6,7 @@
 //! and no accuracy on real data is claimed.
 
 mod checklist;
+mod hardware;
 mod learn;
 mod text;
 mod timing;
@@ -21,6 +22,7 @@ use crate::error::PipelineError;
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
 
 pub use checklist::{Mark, Tick};
+pub use hardware::Hardware;
 pub use learn::Learning;
 pub use timing::Timed;
 
@@ -29,6 +31,8 @@ pub use timing::Timed;
 pub struct DoctorConfig {
     /// Ends within 3 minutes on two processor cores: fewer steps, and no bert-base.
     pub quick: bool,
+    /// This model alone.
+    pub only: Option<Workload>,
 }
 
 /// A device that was looked for.
@@ -57,6 +61,8 @@ pub struct Examination {
     pub threads: usize,
     /// What it can compute in.
     pub abilities: Abilities,
+    /// What else it has.
+    pub hardware: Hardware,
     /// Its class, with the settings that it suggests.
     pub class: DeviceClass,
     /// Times of each model in each precision.
@@ -116,8 +122,10 @@ fn workloads(config: DoctorConfig) -> Vec<Workload> {
         _ => 2,
     };
     let all = Workload::ALL.into_iter().map(|(workload, _)| workload);
-    let mut chosen: Vec<Workload> =
-        all.filter(|workload| !config.quick || *workload != Workload::BertBase).collect();
+    let mut chosen: Vec<Workload> = match config.only {
+        Some(only) => vec![only],
+        None => all.filter(|own| !config.quick || *own != Workload::BertBase).collect(),
+    };
     chosen.sort_by_key(place);
     chosen
 }
@@ -141,7 +149,7 @@ pub fn doctor(
     // Most of the time goes where types are emulated, and some beside the measurements.
     let seconds = if config.quick { 140 } else { 30 * 60 };
     let mut time =
-        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 4 };
+        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 5 };
     let (mut timed, mut learnt) = (vec![], vec![]);
     for workload in &models {
         let sample =
@@ -154,7 +162,10 @@ pub fn doctor(
         learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
-    let checks = checklist::Checks::measure(precision, &timed, config, device, &mut time, tell)?;
+    let hardware = Hardware::of(device);
+    let memory = hardware.memory_mib;
+    let checks =
+        checklist::Checks::measure(precision, &timed, (config, memory), device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
     let class = device_class(&device.description).clone();
     let mut advice = advice(&checks, &devices, &abilities, precision, &class);
@@ -169,6 +180,7 @@ pub fn doctor(
         kernels: device.arithmetic()?,
         threads: rayon::current_num_threads(),
         abilities,
+        hardware,
         class,
         timed,
         learnt,
@@ -189,6 +201,13 @@ fn bench(workload: Workload, precision: Precision, steps: u64, warmup: u64) -> B
 /// Speed-up that a precision must have before it is recommended, as `run.precision = "auto"` has it.
 const MARGIN: f64 = 1.05;
 
+/// Speed-up of a precision over f32, as the geometric mean over the models that were timed in it.
+fn gain(timed: &[Timed], precision: Precision) -> f64 {
+    let own = timed.iter().filter(|one| one.precision == precision && one.speed_up.is_finite());
+    let ups: Vec<f64> = own.map(|one| one.speed_up.ln()).collect();
+    (ups.iter().sum::<f64>() / ups.len().max(1) as f64).exp()
+}
+
 /// The precision whose speed-up over f32, as the geometric mean over the models, is the largest, among those
 /// in which all models were timed and none ended elsewhere than in f32.
 fn recommend(
@@ -197,14 +216,7 @@ fn recommend(
     abilities: &Abilities,
     precisions: &[Precision],
 ) -> (Precision, String) {
-    let mean = |precision: Precision| {
-        let ups: Vec<f64> = timed
-            .iter()
-            .filter(|timed| timed.precision == precision && timed.speed_up.is_finite())
-            .map(|timed| timed.speed_up.ln())
-            .collect();
-        (ups.iter().sum::<f64>() / ups.len().max(1) as f64).exp()
-    };
+    let mean = |precision: Precision| gain(timed, precision);
     let others = precisions.iter().copied().filter(|precision| *precision != Precision::F32);
     let (mut left, mut others): (Vec<String>, Vec<Precision>) = (vec![], others.collect());
     let models = |precision: Precision| timed.iter().filter(move |one| one.precision == precision);
@@ -258,12 +270,13 @@ fn advice(
     class: &DeviceClass,
 ) -> Vec<String> {
     let mut said = vec![];
-    if let Some((half, whole)) = checks.rates {
-        let gain = whole / half;
-        said.push(if gain > 1.1 {
-            format!("a larger batch: lstm-mae still gains {:.0} % when its batch doubles (256 to 512); try loader.batch_size = 1024, or \"auto\"", 100.0 * (gain - 1.0))
+    if let (Some((half, whole)), Some(main)) = (checks.rates, &checks.main) {
+        let checklist::Main { workload, batch } = main;
+        let (small, more) = (batch / 2, 100.0 * (whole / half - 1.0));
+        said.push(if whole > 1.1 * half {
+            format!("a larger batch: {workload} still gains {more:.0} % when its batch doubles ({small} to {batch}); try loader.batch_size = {}, or \"auto\"", 2 * batch)
         } else {
-            format!("no larger batch: doubling that of lstm-mae (256 to 512) changes its samples a second by {:+.0} %", 100.0 * (gain - 1.0))
+            format!("no larger batch: doubling that of {workload} ({small} to {batch}) changes its samples a second by {more:+.0} %")
         });
     }
     let (threads, there) = (rayon::current_num_threads(), available_threads());

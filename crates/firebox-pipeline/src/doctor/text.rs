@@ -78,6 +78,9 @@ fn devices(out: &mut String, examination: &Examination) {
         };
         item(out, &format!("  {:<5} {kind:<9}", precision.to_string()), support.how());
     }
+    for (name, text) in examination.hardware.lines() {
+        item(out, &format!("  {name}: "), &text);
+    }
 }
 
 fn times(out: &mut String, examination: &Examination) {

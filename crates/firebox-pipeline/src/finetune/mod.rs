@@ -15,7 +15,7 @@ use firebox_core::{Event, Key, Labels};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
-use firebox_train::{Classification, LoadEncoder, LossScale, read_weights};
+use firebox_train::{Classification, LoadEncoder, LossScale, TrainConfig, read_weights};
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -110,7 +110,7 @@ impl Chain for Finetune {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let settings = settings(config);
@@ -119,7 +119,13 @@ impl Chain for Finetune {
         }
         let shape = probe_shape(config)?;
         let at = Place::probing(config, shape, &probe, device);
-        let probe = Probe { batch: settings.batch_size, ..probe };
+        let of_run = &config.train;
+        let train = TrainConfig {
+            loss_scale: of_run.loss_scale,
+            allow_unscaled_f16: of_run.allow_unscaled_f16,
+            ..settings.training(Arm::FineTuned)
+        };
+        let probe = Probe { batch: settings.batch_size, train: &train, ..probe };
         let objective = Classification::new(settings.loss, vec![1.0; CLASSES], settings.mix);
         with_pretrainable!(&config.model, M => {
             let encoder = <M as Pretrainable>::encoder(&config.model, &at)?;

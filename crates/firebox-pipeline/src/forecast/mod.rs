@@ -121,7 +121,7 @@ impl Chain for Forecast {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let forecast = table(config)?;

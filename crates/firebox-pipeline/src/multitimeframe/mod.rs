@@ -107,7 +107,7 @@ impl Chain for Multitimeframe {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         train::probe(config, probe, device)

@@ -243,7 +243,7 @@ impl Run<'_> {
 /// Steps of each model in turn, with its own batch: their times are added up.
 pub(super) fn probe(
     config: &PipelineConfig,
-    probe: Probe,
+    probe: Probe<'_>,
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
     const CLASSES: usize = 2;
@@ -255,7 +255,8 @@ pub(super) fn probe(
     let (precision, on) = (probe.precision, &device.device);
     let mut sum: Option<Measured> = None;
     for name in &settings.models {
-        let probe = Probe { batch: settings.batch(*name), ..probe };
+        let train = settings.training(*name, &config.train);
+        let probe = Probe { batch: settings.batch(*name), train: &train, ..probe };
         let measured = match name {
             ModelName::Lstm => {
                 let model = settings.lstm.settings.init(stream, channels, CLASSES, on)?;

@@ -87,7 +87,7 @@ impl Chain for Pseudolabel {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let (settings, shape) = (settings(config), probe_shape(config)?);

@@ -247,7 +247,7 @@ fn scratch(config: &PipelineConfig) -> firebox_text::BertFromScratch {
 /// Steps on texts of the longest kind, whose labels all fail and whose evidence is their first token.
 pub(super) fn probe(
     config: &PipelineConfig,
-    probe: Probe,
+    probe: Probe<'_>,
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
     let text = table(config)?;

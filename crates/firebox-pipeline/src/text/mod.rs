@@ -70,7 +70,7 @@ impl Chain for Text {
     fn probe(
         &self,
         config: &PipelineConfig,
-        probe: Probe,
+        probe: Probe<'_>,
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         learn::probe(config, probe, device)
