@@ -35,7 +35,7 @@ pub struct EvalConfig {
     pub train_limit: usize,
     /// Test windows that are encoded at most; 0 is all. They are spaced evenly over the part.
     pub test_limit: usize,
-    /// Windows encoded at once.
+    /// Windows encoded at once; fewer where the values of so many take more than 32 MiB.
     pub batch_size: usize,
     /// The linear probe.
     pub probe: ProbeConfig,

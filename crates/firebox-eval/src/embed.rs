@@ -254,6 +254,18 @@ impl Source for Chosen {
     }
 }
 
+/// Bytes of values that are encoded at once; one window is, whatever it takes. A choice: the outputs of an
+/// encoder's layers take several times as much.
+const AT_ONCE: usize = 32 << 20;
+
+/// A loader's settings for so many windows at once, or as many as [`AT_ONCE`] allows of this shape,
+/// `[time, channel]`.
+pub(crate) fn in_batches(batch_size: usize, [time, channels]: [usize; 2]) -> LoaderConfig {
+    let window = (time * channels * size_of::<f32>()).max(1);
+    let batch_size = batch_size.min((AT_ONCE / window).max(1));
+    LoaderConfig { batch_size, ..LoaderConfig::default() }
+}
+
 pub(crate) fn embed_all<E: Encoder>(
     encoder: &E,
     chosen: Chosen,
@@ -264,7 +276,7 @@ pub(crate) fn embed_all<E: Encoder>(
     if chosen.is_empty() {
         return Ok(out);
     }
-    let config = LoaderConfig { batch_size, ..LoaderConfig::default() };
+    let config = in_batches(batch_size, chosen.shape());
     for batch in HeldOutLoader::new(Arc::new(chosen), config, device.clone())?.batches() {
         let batch = batch?;
         // Reading the values back waits for the device, once a batch.
@@ -273,4 +285,19 @@ pub(crate) fn embed_all<E: Encoder>(
         out.labels.extend(batch.labels);
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_windows_are_encoded_a_few_at_a_time() {
+        let at_once = |size, shape| in_batches(size, shape).batch_size;
+        // Those of reference system R1, and of R4.
+        assert_eq!(at_once(256, [105, 4]), 256);
+        assert_eq!(at_once(256, [500, 1024]), 16);
+        assert_eq!((at_once(3, [500, 1024]), at_once(256, [1 << 20, 64])), (3, 1));
+        assert_eq!(at_once(256, [0, 4]), 256);
+    }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use firebox_core::{Event, Listener, Stream};
-use firebox_loader::{Batch, HeldOutLoader, LoaderConfig};
+use firebox_loader::{Batch, HeldOutLoader};
 use firebox_models::{Pretrain, PretrainBatch};
 
-use crate::embed::{Chosen, evenly};
+use crate::embed::{Chosen, evenly, in_batches};
 use crate::{EvalConfig, EvalError, MaskedWindow, Reconstruction, ReconstructionTally, Sources};
 
 /// What [`reconstruct`] found.
@@ -43,7 +43,7 @@ pub fn reconstruct<M: Pretrain>(
     let total = indices.len() as u64;
     let chosen = Chosen { source: Arc::clone(&sources.test), indices: indices.clone() };
     let read = |source| EvalError::Read { part: "test", source };
-    let settings = LoaderConfig { batch_size: config.batch_size, ..LoaderConfig::default() };
+    let settings = in_batches(config.batch_size, chosen.shape());
     let loader = HeldOutLoader::new(Arc::new(chosen), settings, device.clone()).map_err(read)?;
     let mut tally = ReconstructionTally::new(sources.channels.clone());
     let mut windows = Vec::new();
