@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use firebox_core::{Event, Listener, Stream};
-use firebox_loader::{Batch, HeldOutLoader};
+use firebox_loader::{Batch, HeldOutLoader, Source};
 use firebox_models::{Pretrain, PretrainBatch};
 
 use crate::embed::{Chosen, evenly, in_batches};

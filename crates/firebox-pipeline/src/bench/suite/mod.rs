@@ -200,8 +200,11 @@ fn json(performance: &Performance) -> Result<String, PipelineError> {
         .map_err(|error| PipelineError::Setting(format!("the result is not JSON: {error}")))
 }
 
+/// Under another name first, so that what is there is whole at any time.
 fn write(path: &Path, text: &str) -> Result<(), PipelineError> {
-    std::fs::write(path, text).map_err(at(path))
+    let partial = path.with_added_extension("partial");
+    std::fs::write(&partial, text).map_err(at(&partial))?;
+    std::fs::rename(&partial, path).map_err(at(path))
 }
 
 /// `2026-01-31 09:30 UTC`.
@@ -252,6 +255,24 @@ mod tests {
             checks: None,
         };
         suite(&config, &device, &|_| ()).unwrap()
+    }
+
+    #[test]
+    fn what_was_timed_is_kept_before_the_suite_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = folder.path().join("seen.json");
+        let kept = folder.path().join("before/performance.json");
+        // Every case but the first finds what is there so far, and the second one keeps it.
+        let (from, to) = (kept.display(), seen.display());
+        let text = format!("'*) test -e {to} || cp {from} {to} 2>/dev/null;; *'");
+        take(folder.path(), &text, None);
+        let timed = |path: &Path| {
+            let cases = read(path).unwrap().cases;
+            (cases.iter().filter(|case| !case.rounds.is_empty()).count(), cases.len())
+        };
+        let ((first, all), (end, _)) = (timed(&seen), timed(&kept));
+        assert!(first == 1 && all > 1 && end == all, "{first} and {end} of {all}");
+        assert!(!folder.path().join("before/performance.json.partial").exists());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Takes rounds while there is time, and keeps what is there after each.
+    /// Takes rounds while there is time, and keeps what is there after each case.
     pub(super) fn all(
         &self,
         performance: &mut Performance,
@@ -73,12 +73,14 @@ impl Taking<'_> {
                 if self.elapsed() < limit {
                     self.time(case, &mut performance.cases[place], beside, number);
                     expected += self.expected(case, beside);
+                    // What is there is worth keeping, whatever ends the suite.
+                    performance.seconds = self.elapsed();
+                    keep(performance)?;
                 }
             }
             taken += self.elapsed() - start;
             performance.rounds = number;
             performance.seconds = self.elapsed();
-            // What is there after each round is worth keeping.
             keep(performance)?;
         }
         self.remaining(performance, pace(expected, taken));
