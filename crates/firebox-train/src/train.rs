@@ -515,7 +515,6 @@ impl<M: Module> Session<'_, M> {
                 mean.add(loss, weight);
             }
         }
-        self.watch.end();
         let scores = match objective.scores(&model) {
             // Whatever it says that it was stopped by, it was stopped.
             Err(_) if self.run.stop.load(Ordering::Relaxed) => return Ok(None),
@@ -550,7 +549,10 @@ impl<M: Module> Session<'_, M> {
                 Ok(())
             })?;
             match computed {
-                Some(()) => return Ok(losses),
+                Some(()) => {
+                    self.watch.end();
+                    return Ok(losses);
+                }
                 None => self.divide(work, step, parts)?,
             }
         }
