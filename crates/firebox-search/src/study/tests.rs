@@ -255,25 +255,26 @@ fn budgets_end_a_search() {
 fn the_time_of_a_study_is_that_of_all_its_workers() {
     let storage = Arc::new(Storage::memory().unwrap());
     let study = || Study::join(&storage, "s", &[Direction::Minimize], options()).unwrap();
-    let budget = Budget { time: Some(Duration::from_millis(300)), ..Budget::default() };
+    let second = Duration::from_secs(1);
+    let budget = Budget { time: Some(second), ..Budget::default() };
     let slow = |_: &mut TrialHandle<'_>| {
         std::thread::sleep(Duration::from_millis(40));
         Ok::<_, StudyError>(vec![1.0])
     };
     assert_eq!(study().limit(&budget).unwrap(), None);
-    // One worker after the other, each for one trial, and a pause that costs nothing.
+    // One worker after the other, each for one trial, and pauses that are longer and cost nothing.
     for _ in 0..2 {
         let one =
             Budget { trials: Some(study().trials().unwrap().len() as u64 + 1), ..budget.clone() };
         study().optimize(&one, slow).unwrap();
-        std::thread::sleep(Duration::from_millis(250));
+        std::thread::sleep(Duration::from_millis(550));
     }
     assert_eq!(study().limit(&budget).unwrap(), None);
     study().optimize(&budget, slow).unwrap();
     let all = study().trials().unwrap().len();
-    assert!((3..=8).contains(&all), "{all} trials of 40 ms");
+    assert!((3..=25).contains(&all), "{all} trials of 40 ms");
     let spent = study().time_spent().unwrap();
-    assert!(spent >= Duration::from_millis(300) && spent < Duration::from_secs(5), "{spent:?}");
+    assert!(spent >= second && spent < Duration::from_secs(5), "{spent:?}");
     // Who comes later has nothing left to begin.
     assert_eq!(study().limit(&budget).unwrap(), Some(Limit::Time));
     study().optimize(&budget, slow).unwrap();
