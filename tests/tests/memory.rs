@@ -136,14 +136,21 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
 #[test]
 fn a_validation_without_memory_goes_on_in_smaller_parts() {
     let folder = forecasts();
-    let divided = (6..=40).rev().map(|parts| parts * 20_000).find_map(|kib| {
+    let run = |kib| {
         let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
-        assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
-        let run = only_run(folder.path());
-        run.join("memory.json").exists().then(|| (run, errors(&output)))
-    });
-    let (run, said) = divided.expect("a limit under which a validation fails");
+        let done = || (only_run(folder.path()), errors(&output));
+        (output.status.code() == Some(0)).then(done)
+    };
+    let is_divided = |run: &Path| run.join("memory.json").exists();
+    // A validation takes some 30 MB more than a step: from a limit that is enough, down in smaller steps.
+    let whole = |kib: &u64| run(*kib).is_some_and(|(run, _)| !is_divided(&run));
+    let limits = (3..=12).rev().map(|parts| parts * 50_000);
+    let enough = limits.take_while(whole).last().expect("a limit that is enough");
+    let (run, said) = (1..9)
+        .filter_map(|parts| run(enough - parts * 6_000))
+        .find(|(run, _)| is_divided(run))
+        .expect("a limit under which a validation fails");
     assert!(said.contains("the validation after step 3 had too little memory"), "{said}");
     tells_and_repeats(&run, &said, forecasts);
 }
