@@ -715,6 +715,20 @@ objectives = ["validation-accuracy"]
     assert_eq!(given_up("upper=1.1"), (Some(0), 0));
 }
 
+/// A search whose workers are killed: each of its trials lasts.
+#[cfg(target_os = "linux")]
+const FOUR: &str = r#"
+[search]
+trials = 4
+sampler = "grid"
+pruner = "none"
+heartbeat = 0.2
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
+"#;
+#[cfg(target_os = "linux")]
+const LONG: [&str; 4] = ["--set", "train.epochs=20", "--set", "train.checkpoint.resume_every=16"];
+
 /// The processes that a process has begun, by their ids.
 #[cfg(target_os = "linux")]
 fn children(parent: u32) -> Vec<u32> {
@@ -739,29 +753,19 @@ fn kill(signal: &str, process: u32) {
 #[cfg(target_os = "linux")]
 #[test]
 fn workers_that_are_killed_are_begun_anew_until_the_search_is_stopped() {
-    let search = r#"
-[search]
-trials = 4
-sampler = "grid"
-pruner = "none"
-heartbeat = 0.2
-[search.space]
-"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
-"#;
-    let long = ["--set", "train.epochs=20", "--set", "train.checkpoint.resume_every=16"];
     let begin = |folder: &Path| {
         let workers = ["search", "p.toml", "--workers", "2"];
-        let mut command = command(folder, &[&workers, &long[..]].concat());
+        let mut command = command(folder, &[&workers, &LONG[..]].concat());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for(folder, "\"event\":\"checkpoint\"");
         child
     };
-    let whole = project(search);
-    assert_done(&firebox(whole.path(), &[&["search", "p.toml"], &long[..]].concat()));
+    let whole = project(FOUR);
+    assert_done(&firebox(whole.path(), &[&["search", "p.toml"], &LONG[..]].concat()));
     let mut expected = values(whole.path());
     expected.sort_by(f64::total_cmp);
 
-    let killed = project(search);
+    let killed = project(FOUR);
     let parent = begin(killed.path());
     let workers = children(parent.id());
     assert_eq!(workers.len(), 2, "{workers:?}");
@@ -774,7 +778,7 @@ heartbeat = 0.2
     found.sort_by(f64::total_cmp);
     assert_eq!(found, expected);
 
-    let stopped = project(search);
+    let stopped = project(FOUR);
     let mut parent = begin(stopped.path());
     let workers = children(parent.id());
     kill("-INT", parent.id());
@@ -792,18 +796,8 @@ heartbeat = 0.2
 #[test]
 fn a_search_on_a_server_survives_a_worker_and_the_server() {
     let Some(mut redis) = server::Redis::start() else { return };
-    let search = r#"
-[search]
-trials = 4
-sampler = "grid"
-pruner = "none"
-heartbeat = 0.2
-[search.space]
-"train.optimizer.adamw.learning_rate" = { choices = [1e-3, 2e-3, 3e-3, 4e-3] }
-"#;
-    let long = ["--set", "train.epochs=20", "--set", "train.checkpoint.resume_every=16"];
-    let file = project(search);
-    assert_done(&firebox(file.path(), &[&["search", "p.toml"], &long[..]].concat()));
+    let file = project(FOUR);
+    assert_done(&firebox(file.path(), &[&["search", "p.toml"], &LONG[..]].concat()));
     // Of the table of trials: number, state, value.
     let table = |folder: &Path| -> Vec<String> {
         let text = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
@@ -817,11 +811,11 @@ heartbeat = 0.2
     assert_eq!(expected.len(), 4);
 
     let address = redis.address();
-    let stored = search.replace("trials = 4", &format!("trials = 3\nstorage = \"{address}\""));
+    let stored = FOUR.replace("trials = 4", &format!("trials = 3\nstorage = \"{address}\""));
     let project = project(&stored);
     let folder = project.path();
     let mut command =
-        command(folder, &[&["search", "p.toml", "--workers", "2"], &long[..]].concat());
+        command(folder, &[&["search", "p.toml", "--workers", "2"], &LONG[..]].concat());
     let parent = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for(folder, "\"event\":\"checkpoint\"");
     let workers = children(parent.id());

@@ -118,7 +118,7 @@ impl Checks {
         let forward = median(measure(&settings, device, &Silent)?.times);
         // The quickest of those with a layer that Burn composes step by step.
         let plain = config.only.unwrap_or(Workload::LstmForecast);
-        let few = BenchConfig { steps: 2, ..bench(plain, Precision::F32, 2, 1) };
+        let few = bench(plain, Precision::F32, 2, 1);
         let milliseconds = median(measure_composed(&few, device)?.times);
         let baseline = Baseline { workload: plain.name().to_owned(), milliseconds };
         Ok(Self {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::device::ChosenDevice;
 
 /// What the examined device has besides types of numbers, as far as it can be asked.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Hardware {
     /// Memory, MiB.
     pub memory_mib: Option<f64>,
@@ -31,11 +31,8 @@ impl Hardware {
         system.refresh_memory();
         Self {
             memory_mib: Some(mib(system.total_memory())).filter(|mib| *mib > 0.0),
-            driver: None,
-            matrix_units: vec![],
             int8: has_int8(),
-            shared_memory_kib: None,
-            graph_capture: false,
+            ..Self::default()
         }
     }
 
@@ -56,14 +53,7 @@ impl Hardware {
 
     #[cfg(not(feature = "gpu"))]
     fn of_gpu(_: &ChosenDevice) -> Self {
-        Self {
-            memory_mib: None,
-            driver: None,
-            matrix_units: vec![],
-            int8: false,
-            shared_memory_kib: None,
-            graph_capture: false,
-        }
+        Self::default()
     }
 
     /// Each with its name.
