@@ -14,6 +14,7 @@ mod weights;
 
 use rayon::prelude::*;
 
+use super::amx::{self, Tiles};
 use super::block::{Buffer, Part, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
@@ -24,7 +25,7 @@ use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
 use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, each_task, zeros};
-use weights::{Waiting, note_operands, strip_size, update_weights};
+use weights::{Waiting, note_operands, strip_size, tiled_operands, update_weights};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -119,6 +120,7 @@ impl Pass for Backward<'_> {
             let first = first + direction * count;
             let mut d_weights = Lent::take(Strips::new(&sizes).gradient(&sizes));
             let mut run = Run {
+                kernels,
                 sizes,
                 tile,
                 direction,
@@ -188,6 +190,7 @@ fn sum(sizes: &Sizes, partial: &[Vec<Lent>], gradients: &mut Gradients) {
 
 /// One tile in one direction.
 struct Run<'a> {
+    kernels: CpuKernels,
     sizes: Sizes,
     tile: &'a Tile,
     direction: usize,
@@ -227,6 +230,9 @@ struct State {
     words: [Lent; 2],
     /// Rows that `d_gates` and `operands` have room for.
     room: usize,
+    tiles: Option<Tiles>,
+    /// Sums of tiles of which some rows are not wanted.
+    sums: Buffer,
     /// Rows that wait.
     waiting: Vec<Waiting>,
     /// Whether nothing was yet put into the gradient of the weights, which is any numbers before.
@@ -286,17 +292,28 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
     let columns = backward_columns(&sizes, run.wanted.input);
     let room = (C::PAIR * ROWS).max(rows);
     let strips = Strips::new(&sizes).count();
+    let tiles = Tiles::of::<C>(run.kernels);
+    let operands = match &tiles {
+        Some(_) => tiled_operands(strips, room.div_ceil(C::PAIR)),
+        None => strips * strip_size(room.div_ceil(C::PAIR)),
+    };
     let mut state = State {
         back: Buffer::zeros(rows * columns),
         columns,
         d_cell: Buffer::zeros(rows * padded),
         cell: Buffer::zeros(rows * padded),
         d_gates: Lent::take(sizes.blocks() * room * GATES),
-        operands: Lent::take(strips * strip_size(room.div_ceil(C::PAIR))),
+        operands: Lent::take(operands),
         row: Lent::take(sizes.input.max(hidden)),
-        words: [sizes.blocks() * rows * GATES / 2, room.div_ceil(2) * GATES]
-            .map(|count| Lent::take((C::PAIR - 1) * count)),
+        // AMX reads sixteen rows at a time, behind the last as well.
+        words: [
+            (sizes.blocks() * rows + amx::TILE) * GATES / 2,
+            room.div_ceil(2).next_multiple_of(amx::TILE) * GATES,
+        ]
+        .map(|count| Lent::take((C::PAIR - 1) * count)),
         room,
+        sums: Buffer::zeros(if tiles.is_some() { amx::TILE * GATES } else { 0 }),
+        tiles,
         waiting: Vec::with_capacity(room),
         fresh: true,
     };
@@ -457,6 +474,23 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
             continue;
         }
         let panel = &packed[column * gate_rows..][..width * BLOCK * gate_rows];
+        if let Some(tiles) = &state.tiles {
+            for row in (0..tile.active(t)).step_by(amx::TILE) {
+                let operands = Product {
+                    a: d_gates[row * row_words..].as_ptr(),
+                    a_block: block_rows * row_words,
+                    blocks,
+                    panel: panel.as_ptr(),
+                    out: back[row * columns + column..].as_mut_ptr(),
+                    out_row: columns,
+                };
+                let rows = amx::TILE.min(tile.active(t) - row);
+                // SAFETY: the words have room for whole tiles of rows, and a block of gates is two groups.
+                unsafe { product_in_tiles(tiles, width, operands, rows, &mut state.sums) };
+            }
+            column += width * BLOCK;
+            continue;
+        }
         for_row_tiles!(S, C, tile.active(t), row, M => {
             let out = &mut back[row * columns + column..];
             assert!(out.len() >= (M - 1) * columns + width * BLOCK);
@@ -493,6 +527,39 @@ struct Product {
     panel: *const f32,
     out: *mut f32,
     out_row: usize,
+}
+
+/// Up to sixteen rows by `width` blocks of columns, by way of `sums` where they are fewer.
+///
+/// # Safety
+/// The pointers are valid for the shapes that [`Product`] states, of words, with room for sixteen rows of `a`.
+unsafe fn product_in_tiles(
+    tiles: &Tiles,
+    width: usize,
+    at: Product,
+    rows: usize,
+    sums: &mut Buffer,
+) {
+    let words = GATES / 2;
+    let row = width * BLOCK;
+    let parts = (0..at.blocks).map(|block| amx::Part {
+        a: at.a.wrapping_add(block * at.a_block),
+        a_row: words,
+        b: at.panel.wrapping_add(block * words * row),
+        b_row: row,
+        groups: words / amx::TILE,
+    });
+    // SAFETY: the caller's promise; the sums have sixteen rows of four blocks.
+    unsafe {
+        if rows == amx::TILE {
+            return tiles.product(width, parts, (at.out, at.out_row), false);
+        }
+        let sums = sums.get_mut().as_mut_ptr();
+        tiles.product(width, parts, (sums, row), false);
+        for m in 0..rows {
+            std::ptr::copy_nonoverlapping(sums.add(m * row), at.out.add(m * at.out_row), row);
+        }
+    }
 }
 
 /// `M` rows by `N` blocks of columns.

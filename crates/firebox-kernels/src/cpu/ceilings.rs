@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::CpuKernels;
+use super::amx::{self, Tiles};
+use super::compute::Bf16;
 use super::kernels::dispatch;
 use super::simd::Simd;
+use super::{CpuKernels, GATES};
 
 /// Sums that do not depend on each other: enough to fill two pipelines of four steps, and few enough
 /// to stay in sixteen registers with both factors.
@@ -50,12 +52,34 @@ impl CpuCeilings {
 fn arithmetic(kernels: CpuKernels, bf16: bool) -> f64 {
     best(|| {
         let operations = rayon::broadcast(|_| {
+            if let Some(tiles) = Tiles::of::<Bf16>(kernels).filter(|_| bf16) {
+                return products(&tiles);
+            }
             let mut operations = 0;
             chains(kernels, bf16, ROUNDS, &mut operations);
             operations
         });
         operations.iter().sum::<u64>() as f64
     })
+}
+
+/// Products of AMX, of operands that stay in the first cache: how many operations that were.
+fn products(tiles: &Tiles) -> u64 {
+    const GROUPS: usize = 4;
+    const ROUNDS: u64 = 1 << 13;
+    let inner = GROUPS * amx::TILE;
+    let [a, b] = [amx::TILE * inner, inner * GATES].map(|count| vec![0.0f32; count]);
+    let mut sums = [0.0; amx::TILE * GATES];
+    let part =
+        amx::Part { a: a.as_ptr(), a_row: inner, b: b.as_ptr(), b_row: GATES, groups: GROUPS };
+    for _ in 0..ROUNDS {
+        let out = (sums.as_mut_ptr(), GATES);
+        // SAFETY: sixteen rows of both operands and of the sums.
+        unsafe { tiles.product(4, std::iter::once(part), out, true) };
+    }
+    std::hint::black_box(sums);
+    // A word is two numbers, and each of them is multiplied and added.
+    ROUNDS * (4 * amx::TILE * inner * GATES) as u64
 }
 
 /// Bytes a second of an update in place.

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::amx::{self, Tiles, in_tiles};
 use super::block::{Buffer, Part, accumulate, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
@@ -119,6 +120,7 @@ impl Pass for Forward<'_> {
         }
         tasks.into_par_iter().with_max_len(1).for_each(|(tile, direction, gates, cells)| {
             let mut run = Run {
+                kernels,
                 sizes,
                 tile,
                 direction,
@@ -138,6 +140,7 @@ impl Pass for Forward<'_> {
 
 /// One tile in one direction.
 struct Run<'a> {
+    kernels: CpuKernels,
     sizes: Sizes,
     tile: &'a Tile,
     direction: usize,
@@ -160,9 +163,12 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
     let (input_words, hidden_words) = (C::words(sizes.input), C::words(hidden));
-    // Inputs and hidden states of a step in words, where these are not the numbers themselves.
-    let packed = C::PAIR - 1;
-    let mut words = [input_words, hidden_words].map(|words| Buffer::zeros(packed * rows * words));
+    let tiles = Tiles::of::<C>(run.kernels);
+    // Inputs and hidden states of a step in words, where these are not the numbers themselves; AMX reads
+    // sixteen rows at a time.
+    let packed = (C::PAIR - 1) * rows.next_multiple_of(amx::TILE);
+    let mut words = [input_words, hidden_words].map(|words| Buffer::zeros(packed * words));
+    let mut sums = Buffer::zeros(if tiles.is_some() { packed * GATES } else { 0 });
     // Hidden states of this step and the next, `[row, padded]`; cells, `[block, row, 16]`.
     let mut states = [Buffer::zeros(rows * padded), Buffer::zeros(rows * padded)];
     let mut cell = Buffer::zeros(rows * padded);
@@ -206,8 +212,9 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
         };
         let units = if index == 0 && at_rest { 0 } else { hidden_words };
         let operands = Operands { input, hidden: hidden_state, hidden_row, units };
+        let tiled = tiles.as_ref().map(|tiles| (tiles, sums.get_mut()));
         // SAFETY: as above.
-        unsafe { step::<S, C, K>(run, t, operands, next.get_mut(), cell.get_mut()) };
+        unsafe { step::<S, C, K>(run, t, operands, tiled, next.get_mut(), cell.get_mut()) };
         for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
             let from = &next.get()[row * padded..][..hidden];
             let to = run.results[0].pointer(sizes.output(*sample, t, direction), hidden);
@@ -280,7 +287,8 @@ struct Operands<'a> {
     units: usize,
 }
 
-/// One step of all running samples: hidden states to `next`, cells in place.
+/// One step of all running samples: hidden states to `next`, cells in place. With tiles, they multiply what
+/// is a whole number of theirs first, into the sums `[row, gate, 16]`.
 ///
 /// # Safety
 /// That of [`Simd`].
@@ -293,6 +301,7 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
     run: &mut Run<'_>,
     t: usize,
     operands: Operands<'_>,
+    tiled: Option<(&Tiles, &mut [f32])>,
     next: &mut [f32],
     cell: &mut [f32],
 ) {
@@ -303,8 +312,15 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
     let saved_gates = GATES / C::PAIR;
     let kept = !run.gates.is_empty();
     let saved_row = tile.start(t) * sizes.blocks();
+    // Words that are multiplied in tiles.
+    let done = [channels, units].map(|words| if tiled.is_some() { in_tiles(words) } else { 0 });
+    let mut tiled = tiled.filter(|_| done != [0, 0]);
     for block in 0..sizes.blocks() {
         let panel = &packed[block * panel_size..][..panel_size];
+        if let Some((tiles, sums)) = &mut tiled {
+            // SAFETY: words of a step have room for whole tiles of rows, and sums, too.
+            unsafe { product_in_tiles(tiles, &operands, channels, done, running, panel, sums) };
+        }
         for_row_tiles!(S, C, running, row, M => {
             let mut x = [std::ptr::null(); M];
             let mut h = [std::ptr::null(); M];
@@ -313,9 +329,11 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
                     1 => sizes.input(tile.samples[row + m], t),
                     _ => (row + m) * channels,
                 };
-                x[m] = operands.input[from..][..channels].as_ptr();
-                h[m] = operands.hidden[(row + m) * operands.hidden_row..][..units].as_ptr();
+                x[m] = operands.input[from..][done[0]..channels].as_ptr();
+                let state = &operands.hidden[(row + m) * operands.hidden_row..];
+                h[m] = state[done[1]..units].as_ptr();
             }
+            let start = tiled.as_ref().map(|(_, sums)| sums[row * GATES..][..M * GATES].as_ptr());
             let next = &mut next[row * padded + block * BLOCK..];
             assert!(next.len() >= (M - 1) * padded + BLOCK);
             let cell = &mut cell[(block * rows + row) * BLOCK..][..M * BLOCK];
@@ -335,9 +353,10 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
                         Cells {
                             x,
                             h,
-                            channels,
-                            units,
+                            counts: [channels - done[0], units - done[1]],
+                            first: [done[0], channels + done[1]],
                             panel: panel.as_ptr().add(lane),
+                            start: start.map(|start| start.add(lane)),
                             cell: cell.as_mut_ptr().add(lane),
                             next: next.as_mut_ptr().add(lane),
                             next_row: padded,
@@ -351,16 +370,54 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
     }
 }
 
+/// The part of a step's product of one block that is a whole number of tiles, for all running samples.
+///
+/// # Safety
+/// The operands are words, with room for whole tiles of rows, and so are the sums; `done` words of the input
+/// and the hidden state are there, each a whole number of groups.
+unsafe fn product_in_tiles(
+    tiles: &Tiles,
+    operands: &Operands<'_>,
+    channels: usize,
+    done: [usize; 2],
+    running: usize,
+    panel: &[f32],
+    sums: &mut [f32],
+) {
+    let (input, hidden) = (operands.input.as_ptr(), operands.hidden.as_ptr());
+    for row in (0..running).step_by(amx::TILE) {
+        // SAFETY: the caller's promise, and a panel has a row for each word behind that of the biases.
+        unsafe {
+            let part = |a: *const f32, a_row, first, words| amx::Part {
+                a: a.add(row * a_row),
+                a_row,
+                b: panel.as_ptr().add((1 + first) * GATES),
+                b_row: GATES,
+                groups: words / amx::TILE,
+            };
+            let parts = [
+                part(input, channels, 0, done[0]),
+                part(hidden, operands.hidden_row, channels, done[1]),
+            ];
+            let out = sums[row * GATES..][..amx::TILE * GATES].as_mut_ptr();
+            tiles.product(4, parts.into_iter(), (out, GATES), false);
+        }
+    }
+}
+
 /// Operands of [`cells`], all at the first lane of the vector.
 struct Cells<const M: usize> {
-    /// Rows of the input, `channels` words long.
+    /// Rows of the input.
     x: [*const f32; M],
-    /// Rows of the hidden state, `units` words long.
+    /// Rows of the hidden state.
     h: [*const f32; M],
-    channels: usize,
-    units: usize,
+    /// Words of each, and the row of the panel behind the biases at which theirs begin.
+    counts: [usize; 2],
+    first: [usize; 2],
     /// `[1 + channels + units, gate, 16]`
     panel: *const f32,
+    /// What is to be added, `[M, gate, 16]`.
+    start: Option<*const f32>,
     /// `[M, 16]`
     cell: *mut f32,
     /// `M` rows, `next_row` apart.
@@ -383,15 +440,23 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
             *bias = S::load(at.panel.add(gate * BLOCK));
         }
         let mut acc = [bias; M];
-        let inputs = at.panel.add(GATES);
-        let states = inputs.add(at.channels * GATES);
+        if let Some(start) = at.start {
+            for (m, row) in acc.iter_mut().enumerate() {
+                for (gate, value) in row.iter_mut().enumerate() {
+                    let start = S::load(start.add(m * GATES + gate * BLOCK));
+                    *value = S::add(*value, start);
+                }
+            }
+        }
+        let [inputs, states] = at.first.map(|row| at.panel.add((1 + row) * GATES));
+        let [channels, units] = at.counts;
         if S::APART {
-            let parts = [(at.x, inputs, at.channels), (at.h, states, at.units)]
+            let parts = [(at.x, inputs, channels), (at.h, states, units)]
                 .map(|(a, b, count)| Part { a, step: 1, b, count });
             accumulate_parts::<S, C, M, 4>(&mut acc, parts.len(), |index| parts[index]);
         } else {
-            accumulate::<S, C, M, 4>(&mut acc, at.x, 1, inputs, at.channels);
-            accumulate::<S, C, M, 4>(&mut acc, at.h, 1, states, at.units);
+            accumulate::<S, C, M, 4>(&mut acc, at.x, 1, inputs, channels);
+            accumulate::<S, C, M, 4>(&mut acc, at.h, 1, states, units);
         }
         for (m, columns) in acc.into_iter().enumerate() {
             let cell = at.cell.add(m * BLOCK);

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+use super::amx;
+
 /// A variant of the CPU kernels. The widest that the processor has is used, unless the environment
-/// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2`, `avx512` or `avx512-bf16`.
+/// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` or `amx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuKernels {
     /// None: Burn's own operations, as on every other device.
@@ -17,6 +19,9 @@ pub enum CpuKernels {
     Avx512,
     /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512).
     Avx512Bf16,
+    /// The tiles of AMX for the products of recurrent and linear layers in bf16, under Linux; everything
+    /// else as the widest of the others.
+    Amx,
 }
 
 /// A variant that was asked for and cannot be used.
@@ -24,7 +29,7 @@ pub enum CpuKernels {
 pub enum CpuKernelsError {
     /// A value of `FIREBOX_KERNELS` that names nothing.
     #[error(
-        "FIREBOX_KERNELS is `{found}`; allowed are `composed`, `portable`, `avx2`, `avx512` and `avx512-bf16`"
+        "FIREBOX_KERNELS is `{found}`; allowed are `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` and `amx`"
     )]
     Unknown {
         /// The value found.
@@ -49,10 +54,22 @@ thread_local! {
 impl CpuKernels {
     /// The variants that this processor can run, the narrowest first.
     pub fn available() -> Vec<Self> {
-        [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16]
-            .into_iter()
-            .filter(|kernels| kernels.runs_here())
-            .collect()
+        Self::VECTORS.into_iter().chain([Self::Amx]).filter(|kernels| kernels.runs_here()).collect()
+    }
+
+    /// Those that differ in their vectors.
+    const VECTORS: [Self; 5] =
+        [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+
+    /// The variant whose vectors this one computes with.
+    pub(super) fn vectors(self) -> Self {
+        match self {
+            Self::Amx => {
+                let mut others = Self::VECTORS.into_iter().rev();
+                others.find(|kernels| kernels.runs_here()).unwrap_or(Self::Portable)
+            }
+            other => other,
+        }
     }
 
     /// The variant that is used on this thread.
@@ -86,6 +103,12 @@ impl CpuKernels {
         f()
     }
 
+    /// Takes it that this processor has AMX: for tests that do what its instructions would do.
+    #[doc(hidden)]
+    pub fn assume_amx() {
+        amx::assume();
+    }
+
     /// The variant that is used on this thread, unless it is [`Composed`](Self::Composed).
     ///
     /// # Panics
@@ -107,6 +130,7 @@ impl CpuKernels {
             Some("avx2") => Self::Avx2,
             Some("avx512") => Self::Avx512,
             Some("avx512-bf16") => Self::Avx512Bf16,
+            Some("amx") => Self::Amx,
             Some(found) => return Err(CpuKernelsError::Unknown { found: found.to_owned() }),
         };
         match available.contains(&asked) {
@@ -125,6 +149,7 @@ impl CpuKernels {
                 Self::Avx512Bf16 => {
                     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
                 }
+                Self::Amx => amx::available(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -166,7 +191,7 @@ macro_rules! dispatch {
                 // SAFETY: the features are on in this function.
                 unsafe { $generic::<Avx2$($(, $type_name)*)?>($($argument),*) }
             }
-            match kernels {
+            match kernels.vectors() {
                 // SAFETY: a variant comes from detection, or from `force`, which checks it.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::CpuKernels::Avx512Bf16 => unsafe {
@@ -202,7 +227,7 @@ mod tests {
         assert_eq!(CpuKernels::choose(None).ok(), CpuKernels::available().last().copied());
         assert_eq!(
             choose("sse9").expect_err("unknown").to_string(),
-            "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2`, `avx512` and `avx512-bf16`"
+            "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` and `amx`"
         );
     }
 

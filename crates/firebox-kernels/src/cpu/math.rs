@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn run(kernels: CpuKernels, x: &[f32]) -> Values {
-        match kernels {
+        match kernels.vectors() {
             // SAFETY: needs no feature.
             CpuKernels::Portable => unsafe { evaluate::<simd::Portable>(x) },
             // SAFETY: only available kernels are tested.

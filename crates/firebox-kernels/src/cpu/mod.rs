@@ -11,6 +11,7 @@
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
 
+mod amx;
 mod attention;
 mod backward;
 mod batch_norm;
@@ -108,6 +109,11 @@ trait Pass {
 }
 
 impl Arithmetic {
+    /// Whether products are formed by tiles of AMX.
+    fn in_tiles(self) -> bool {
+        self.bf16 && self.kernels == CpuKernels::Amx
+    }
+
     fn dispatch<P: Pass>(self, pass: P) -> P::Result {
         match (self.cell, self.bf16) {
             (CellKind::Lstm, false) => pass.run::<compute::F32, cell::LstmCell>(),

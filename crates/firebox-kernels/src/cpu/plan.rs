@@ -1,6 +1,6 @@
 //! How a batch is cut into tiles, and where each tile keeps what the backward pass needs.
 
-use super::{BLOCK, GATES};
+use super::{Arithmetic, BLOCK, GATES, amx};
 
 /// The sizes of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,20 +61,21 @@ pub(super) struct Tile {
 
 /// Rows of the tiles of a batch. Large tiles reuse weights better, many tiles keep many cores busy; a
 /// batch that would be one tile of sixteen is two of eight. Where there are many, they are whole register
-/// tiles of six rows; where there are few, equal ones share the cores better.
-fn rows(batch: usize) -> usize {
+/// tiles of `unit` rows; where there are few, equal ones share the cores better.
+fn rows(batch: usize, unit: usize) -> usize {
     let fewest = batch.div_ceil(2).clamp(8, 16);
     let rows = batch.div_ceil(16).clamp(fewest, 64);
-    if batch < 256 { rows } else { rows.next_multiple_of(6) }
+    if batch < 256 { rows } else { rows.next_multiple_of(unit) }
 }
 
 impl Plan {
-    pub(crate) fn new(sizes: Sizes, lengths: Option<&[usize]>) -> Self {
+    pub(crate) fn new(arithmetic: Arithmetic, sizes: Sizes, lengths: Option<&[usize]>) -> Self {
+        let unit = if arithmetic.in_tiles() { amx::TILE } else { 6 };
         let length = |sample: usize| lengths.map_or(sizes.time, |lengths| lengths[sample]);
         let mut order: Vec<usize> = (0..sizes.batch).collect();
         order.sort_by_key(|sample| std::cmp::Reverse(length(*sample)));
         let tiles = order
-            .chunks(rows(sizes.batch))
+            .chunks(rows(sizes.batch, unit))
             .map(|samples| {
                 let lengths: Vec<_> = samples.iter().map(|sample| length(*sample)).collect();
                 let mut starts = vec![0];
@@ -127,13 +128,16 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{CellKind, CpuKernels};
     use super::*;
 
     #[test]
     fn tiles_hold_every_sample_once_and_running_ones_first() {
         let lengths: Vec<usize> = (0..77).map(|i| i * 13 % 20).collect();
         let sizes = Sizes { batch: 77, time: 19, input: 3, hidden: 17, directions: 2 };
-        let plan = Plan::new(sizes, Some(&lengths));
+        let arithmetic =
+            Arithmetic { kernels: CpuKernels::Portable, cell: CellKind::Lstm, bf16: false };
+        let plan = Plan::new(arithmetic, sizes, Some(&lengths));
         let mut seen: Vec<_> = plan.tiles.iter().flat_map(|tile| tile.samples.clone()).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..77).collect::<Vec<_>>());

@@ -128,6 +128,16 @@ impl Products {
                 Matrix::strided(transposed.get(), inner, columns, columns)
             }
         };
+        // Tiles of AMX read the words of a row one after the other.
+        let turned;
+        let left = match left.column_stride {
+            1 => left,
+            _ if self.bf16 && self.kernels == CpuKernels::Amx => {
+                turned = transpose(left);
+                Matrix::strided(turned.get(), rows, inner, inner)
+            }
+            _ => left,
+        };
         match self.bf16 {
             false => self.run_in::<F32>(left, right, bias, out),
             true => self.run_in::<Bf16>(left, right, bias, out),

@@ -61,7 +61,7 @@ pub(super) fn layer(
     let [_, hidden] = weights[0].weight_hh.dims();
     let directions = weights.len();
     let sizes = Sizes { batch, time, input: channels, hidden, directions };
-    let plan = Arc::new(Plan::new(sizes, lengths));
+    let plan = Arc::new(Plan::new(arithmetic, sizes, lengths));
     let (mut ih, mut hh, mut bias) = (vec![], vec![], vec![]);
     for weights in weights {
         ih.push(halved(weights.weight_ih, stack.precision));

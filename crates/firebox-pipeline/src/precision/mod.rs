@@ -98,6 +98,7 @@ impl Abilities {
 fn of_processor(kernels: CpuKernels) -> Vec<(Precision, Support)> {
     let bf16 = match kernels {
         CpuKernels::Avx512Bf16 => Support::Native("AVX-512-BF16".to_owned()),
+        CpuKernels::Amx => Support::Native("AMX".to_owned()),
         _ => Support::Emulated(
             "operands are rounded to bf16 in software and multiplied in f32".to_owned(),
         ),

@@ -1,10 +1,13 @@
 //! The gradient of the weights: rows of gate gradients and of what they were computed from wait until
 //! there are a hundred of them, and are then summed up while they lie in cache.
 
+use std::ops::Range;
+
 use super::{Run, State, before};
 use crate::cpu::BLOCK;
 use crate::cpu::GATES;
-use crate::cpu::block::{accumulate, for_row_tiles};
+use crate::cpu::amx::{self, Tiles};
+use crate::cpu::block::{Buffer, accumulate, for_row_tiles};
 use crate::cpu::compute::Compute;
 use crate::cpu::forward::prefetch;
 use crate::cpu::pack::{STRIP, Strips};
@@ -58,6 +61,7 @@ unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
     let first = Strips::new(&sizes).first_hidden();
     let words = state.waiting.len().div_ceil(C::PAIR);
     let room = state.room.div_ceil(C::PAIR);
+    let tiled = state.tiles.is_some();
     let to = state.operands.get_mut();
     let row = state.row.get_mut();
     let of = |row: &Waiting| {
@@ -68,23 +72,58 @@ unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
         let (x, h) = of(&state.waiting[word]);
         let second = state.waiting.get(word + words).filter(|_| C::PAIR > 1).map(of);
         let [to_x, to_h] = [0, first].map(|strip| strip * strip_size(room) + word * STRIP);
-        if C::PAIR == 1 {
-            copy_strips(x, &mut to[to_x..], room);
-            copy_strips(h, &mut to[to_h..], room);
-        } else {
-            // SAFETY: the features are those that the caller vouches for.
-            unsafe {
-                pair_numbers::<S>(x, second.map(|(x, _)| x), &mut row[..input]);
-                copy_strips(&row[..input], &mut to[to_x..], room);
-                pair_numbers::<S>(h, second.map(|(_, h)| h), &mut row[..hidden]);
-                copy_strips(&row[..hidden], &mut to[to_h..], room);
-            }
-        }
         let ones = match C::PAIR {
             1 => 1.0,
             _ => pair(1.0, if second.is_some() { 1.0 } else { 0.0 }),
         };
+        if C::PAIR == 1 {
+            copy_strips(x, &mut to[to_x..], room);
+            copy_strips(h, &mut to[to_h..], room);
+        } else {
+            let parts = [
+                (x, second.map(|(x, _)| x), 0, to_x),
+                (h, second.map(|(_, h)| h), first * STRIP, to_h),
+            ];
+            for (low, high, column, strip) in parts {
+                let row = &mut row[..low.len()];
+                // SAFETY: the features are those that the caller vouches for.
+                unsafe { pair_numbers::<S>(low, high, row) };
+                match tiled {
+                    true => turn(row, &mut to[column * tiled_row(room) + word..], room),
+                    false => copy_strips(row, &mut to[strip..], room),
+                }
+            }
+        }
+        if tiled {
+            to[(first * STRIP + hidden) * tiled_row(room) + word] = ones;
+            continue;
+        }
         to[(first + hidden / STRIP) * strip_size(room) + word * STRIP + hidden % STRIP] = ones;
+    }
+    if tiled {
+        // What fills the last group is multiplied, too.
+        for row in to.chunks_exact_mut(tiled_row(room)) {
+            row[words..words.next_multiple_of(amx::TILE)].fill(0.0);
+        }
+    }
+}
+
+/// From one column of the weights to the next where their operands lie in rows, for tiles of AMX: the words
+/// of `rows` rows, and a line more, so that columns do not fall upon a few sets of the first cache.
+fn tiled_row(words: usize) -> usize {
+    words.next_multiple_of(amx::TILE) + BLOCK
+}
+
+/// Numbers of the operands of so many strips for tiles, `[column, word]`: whole tiles of columns.
+pub(super) fn tiled_operands(strips: usize, words: usize) -> usize {
+    (strips * STRIP).next_multiple_of(amx::TILE) * tiled_row(words)
+}
+
+/// Puts a word of each column into its row.
+#[inline(always)]
+fn turn(from: &[f32], to: &mut [f32], room: usize) {
+    for (word, to) in from.iter().zip(to.iter_mut().step_by(tiled_row(room))) {
+        *to = *word;
     }
 }
 
@@ -167,6 +206,23 @@ pub(super) unsafe fn update_weights<S: Simd, C: Compute>(
         }
         let (room, count) = (room.div_ceil(C::PAIR), count.div_ceil(C::PAIR));
         let d_weights = &mut run.d_weights[block * strips * STRIP * GATES..];
+        if let Some(tiles) = &state.tiles {
+            let d_weights = &mut d_weights[..strips * STRIP * GATES];
+            let words = gate_words.get_mut();
+            let whole = count.next_multiple_of(amx::TILE);
+            words[count * GATES..whole * GATES].fill(0.0);
+            let part = |row: usize| amx::Part {
+                a: operands[row * tiled_row(room)..].as_ptr(),
+                a_row: tiled_row(room),
+                b: words.as_ptr(),
+                b_row: GATES,
+                groups: whole / amx::TILE,
+            };
+            let skipped = skipped.start * STRIP..skipped.end * STRIP;
+            // SAFETY: `tiled_operands` has whole tiles of columns, and the gates whole groups of words.
+            unsafe { weights_in_tiles(tiles, part, skipped, d_weights, fresh, &mut state.sums) };
+            continue;
+        }
         for strip in (0..strips).filter(|strip| !skipped.contains(strip)) {
             let operands = &operands[strip * strip_size(room)..][..room * STRIP];
             let d_weights = &mut d_weights[strip * STRIP * GATES..][..STRIP * GATES];
@@ -180,6 +236,40 @@ pub(super) unsafe fn update_weights<S: Simd, C: Compute>(
                     weights_tile::<S, C, M>(operands, d_gates, count, d_weights, fresh);
                 }
             });
+        }
+    }
+}
+
+/// The gradient of a block's weights, `[column, gate, 16]`, from tiles of sixteen columns but those that lie
+/// within what is `skipped`.
+///
+/// # Safety
+/// `part` gives valid operands for the sixteen columns from each multiple of sixteen on.
+unsafe fn weights_in_tiles(
+    tiles: &Tiles,
+    part: impl Fn(usize) -> amx::Part,
+    skipped: Range<usize>,
+    d_weights: &mut [f32],
+    fresh: bool,
+    sums: &mut Buffer,
+) {
+    for (index, out) in d_weights.chunks_mut(amx::TILE * GATES).enumerate() {
+        let column = index * amx::TILE;
+        if skipped.start <= column && column + amx::TILE <= skipped.end {
+            continue;
+        }
+        let part = std::iter::once(part(column));
+        if out.len() == amx::TILE * GATES {
+            // SAFETY: the caller's promise, and there is room for sixteen rows of four blocks.
+            unsafe { tiles.product(4, part, (out.as_mut_ptr(), GATES), !fresh) };
+            continue;
+        }
+        let sums = &mut sums.get_mut()[..amx::TILE * GATES];
+        // SAFETY: as above.
+        unsafe { tiles.product(4, part, (sums.as_mut_ptr(), GATES), false) };
+        match fresh {
+            true => out.copy_from_slice(&sums[..out.len()]),
+            false => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += *sum),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::Matrix;
 use super::ahead;
 use super::pack::{Part, STRIP, chunks, pack_left, pack_right, pack_strips, panel_blocks, words};
 use super::tile::Tile;
+use crate::cpu::amx::{self, Tiles, in_tiles};
 use crate::cpu::block::for_row_tiles;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
@@ -97,6 +98,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
     let longest = words::<C>(task.inner.min(CHUNK * C::PAIR));
     let mut room = Room::new::<C>(task, &rows, &columns, longest);
     let sums = room.sums.get_mut().as_mut_ptr();
+    let mut tiled = Tiled::of::<C>(task.kernels);
     for inner in chunks::<C>(task.inner) {
         let words = words::<C>(inner.len());
         // SAFETY: the features are those that the caller vouches for.
@@ -122,35 +124,48 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                 },
                 rows.len(),
             );
-            for_row_tiles!(S, C, rows.len(), row, M => {
-                // SAFETY: as above.
-                unsafe {
-                    next_rows.prefetch::<S>(M * blocks);
-                    next_left.prefetch::<S>(M * blocks);
-                    next_panel.prefetch::<S>(M);
+            let done = if tiled.is_some() { in_tiles(words) } else { 0 };
+            let mut tiled = tiled.as_mut().filter(|_| done > 0);
+            let group = if tiled.is_some() { GROUP } else { rows.len() };
+            for first in (0..rows.len()).step_by(group.max(1)) {
+                let group = first..rows.len().min(first + group);
+                if let Some(tiled) = &mut tiled {
+                    let rows = rows.start + group.start..rows.start + group.end;
+                    tiled.multiply(&left, rows, [done, words], &panel[..blocks * BLOCK * words]);
                 }
-                let tile = Tile {
-                    a: left.rows::<M>(rows.start + row, words),
-                    step: left.step,
-                    panel,
-                    words,
-                    row: rows.start + row,
-                    column,
-                    width,
-                    begins,
-                    ends,
-                    sums: sums.wrapping_add(row * columns.len() + column - columns.start),
-                    sums_row: columns.len(),
-                };
-                // SAFETY: the operands were packed for these sizes, or lie in the left matrix.
-                unsafe {
-                    match blocks {
-                        4 => tile.run::<S, C, 4>(task),
-                        2 => tile.run::<S, C, 2>(task),
-                        _ => tile.run::<S, C, 1>(task),
+                for_row_tiles!(S, C, group.len(), row, M => {
+                    // SAFETY: as above.
+                    unsafe {
+                        next_rows.prefetch::<S>(M * blocks);
+                        next_left.prefetch::<S>(M * blocks);
+                        next_panel.prefetch::<S>(M);
                     }
-                }
-            });
+                    let ready = tiled.as_ref().map(|tiled| tiled.sums(row, M, blocks));
+                    let row = group.start + row;
+                    let tile = Tile {
+                        a: left.rows::<M>(rows.start + row, words).map(|a| a.wrapping_add(done)),
+                        step: left.step,
+                        panel: &panel[done * blocks * BLOCK..],
+                        words: words - done,
+                        ready,
+                        row: rows.start + row,
+                        column,
+                        width,
+                        begins,
+                        ends,
+                        sums: sums.wrapping_add(row * columns.len() + column - columns.start),
+                        sums_row: columns.len(),
+                    };
+                    // SAFETY: the operands were packed for these sizes, or lie in the left matrix.
+                    unsafe {
+                        match blocks {
+                            4 => tile.run::<S, C, 4>(task),
+                            2 => tile.run::<S, C, 2>(task),
+                            _ => tile.run::<S, C, 1>(task),
+                        }
+                    }
+                });
+            }
             column += width;
         }
     }
@@ -190,6 +205,67 @@ impl Room {
         };
         let [panels, operands, sums] = [panels, operands, sums].map(Lent::take);
         Self { sums, operands, panels }
+    }
+}
+
+/// Rows that tiles of AMX multiply before vectors take them up: of whole tiles, and whole register tiles.
+const GROUP: usize = 48;
+
+/// The part of a group of rows that tiles of AMX multiply, while a panel lies in the cache.
+struct Tiled {
+    tiles: Tiles,
+    /// `[row, blocks of the panel, 16]`
+    sums: Lent,
+    /// The last rows of an operand, and room for whole tiles of rows, `[16, CHUNK]`.
+    last: Lent,
+}
+
+impl Tiled {
+    fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
+        let tiles = Tiles::of::<C>(kernels)?;
+        Some(Self { tiles, sums: Lent::take(GROUP * PANEL), last: Lent::take(amx::TILE * CHUNK) })
+    }
+
+    /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows with those of a
+    /// panel, which has as many rows and is a whole number of blocks wide.
+    fn multiply(
+        &mut self,
+        left: &Operand<'_>,
+        rows: Range<usize>,
+        [done, words]: [usize; 2],
+        panel: &[f32],
+    ) {
+        let width = panel.len() / words;
+        for first in rows.clone().step_by(amx::TILE) {
+            let here = amx::TILE.min(rows.end - first);
+            let sums = &mut self.sums.get_mut()[(first - rows.start) * width..];
+            let out = sums[..amx::TILE * width].as_mut_ptr();
+            let (mut a, mut a_row) = (left.words(first, here, words), left.stride.unwrap_or(0));
+            if here < amx::TILE {
+                let last = self.last.get_mut();
+                for row in 0..here {
+                    last[row * CHUNK..][..done].copy_from_slice(&a[row * a_row..][..done]);
+                }
+                (a, a_row) = (&*last, CHUNK);
+            }
+            assert!(a.len() >= (amx::TILE - 1) * a_row + done && panel.len() >= done * width);
+            let part = amx::Part {
+                a: a.as_ptr(),
+                a_row,
+                b: panel.as_ptr(),
+                b_row: width,
+                groups: done / amx::TILE,
+            };
+            // SAFETY: sixteen rows of both, by the assertion, and of the sums.
+            unsafe {
+                self.tiles.product(width / BLOCK, std::iter::once(part), (out, width), false);
+            }
+        }
+    }
+
+    /// What was summed up of `count` rows of the group from `row` on.
+    fn sums(&self, row: usize, count: usize, blocks: usize) -> *const f32 {
+        self.sums.get()[row * blocks * BLOCK..][..count * blocks * BLOCK].as_ptr()
     }
 }
 
@@ -284,6 +360,12 @@ impl<'a> Operand<'a> {
             }
         };
         Self { values, first, stride, step: if stride.is_none() { STRIP } else { 1 } }
+    }
+
+    /// The words of so many rows, where they are no strips.
+    fn words(&self, row: usize, count: usize, words: usize) -> &[f32] {
+        let stride = self.stride.unwrap_or(0);
+        &self.values[(row - self.first) * stride..][..(count - 1) * stride + words]
     }
 
     /// Where rows begin.

@@ -17,6 +17,8 @@ pub(super) struct Tile<'a, const M: usize> {
     /// Columns of the right operand, packed.
     pub(super) panel: &'a [f32],
     pub(super) words: usize,
+    /// What tiles of AMX have summed up, `[M, blocks of the panel, 16]`; the operands are those of the rest.
+    pub(super) ready: Option<*const f32>,
     pub(super) row: usize,
     pub(super) column: usize,
     /// Columns that exist.
@@ -31,7 +33,7 @@ pub(super) struct Tile<'a, const M: usize> {
 
 impl<const M: usize> Tile<'_, M> {
     /// # Safety
-    /// That of [`Simd`]; the operands are valid for `words`, with `step` numbers between two words
+    /// That of [`Simd`]; the operands are valid for `words`, and so is what is ready, with `step` numbers between two words
     /// of `a` and `N` blocks in the panel; the tile lies in the rectangle of this thread, and its sums
     /// are valid if the result is one of words.
     #[inline(always)]
@@ -84,6 +86,14 @@ impl<const M: usize> Tile<'_, M> {
                 for (m, row) in acc.iter_mut().enumerate() {
                     for (n, value) in row.iter_mut().enumerate() {
                         *value = S::load(start.add(m * start_row + n * BLOCK + lane));
+                    }
+                }
+                if let Some(ready) = self.ready {
+                    for (m, row) in acc.iter_mut().enumerate() {
+                        for (n, value) in row.iter_mut().enumerate() {
+                            let ready = S::load(ready.add((m * N + n) * BLOCK + lane));
+                            *value = S::add(*value, ready);
+                        }
                     }
                 }
                 let panel = self.panel.as_ptr().add(lane);

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use firebox_kernels::{Lstm, LstmConfig, LstmState};
 
 use super::reference::{Direction, Inputs, Outputs, Sizes};
@@ -21,6 +21,7 @@ pub struct Case {
     pub d: Outputs,
     pub dropout: Option<Stream>,
     pub state: bool,
+    pub precision: Precision,
 }
 
 impl Case {
@@ -77,7 +78,7 @@ impl Case {
             lengths: lengths.to_vec(),
             masks,
         };
-        Self { config, sizes, inputs, d, dropout, state: true }
+        Self { config, sizes, inputs, d, dropout, state: true, precision: Precision::F32 }
     }
 
     /// The same with an initial state of zero, which is then not passed.
@@ -107,7 +108,7 @@ impl Case {
             .flat_map(|d| [&d.weight_ih, &d.weight_hh, &d.bias_ih, &d.bias_hh])
             .collect();
         let module = self.config.init(Stream::new(0, "replaced"), device);
-        module.map(&mut Load(values.into_iter()))
+        module.map(&mut Load(values.into_iter())).in_precision(self.precision)
     }
 
     /// Values and gradients as the crate computes them on the device, which must be one with

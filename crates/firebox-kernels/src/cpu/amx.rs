@@ -1,0 +1,51 @@
+//! Products of bf16 in the tiles of Intel's AMX: sixteen rows of a left operand by up to four blocks of
+//! columns, 32 numbers of the inner size at a time.
+//!
+//! The packed operands of all kernels are made of words of two bf16, sixteen columns side by side, which is how
+//! the tiles want them. Rust has no stable names for these instructions, so they are written in assembly.
+//! Sums are f32, rounded to nearest even; denormals count as zero (Intel's manual, `TDPBF16PS`).
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod linux;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod other;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use linux as system;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+use other as system;
+
+use super::CpuKernels;
+use super::compute::Compute;
+pub(super) use system::Tiles;
+pub(super) use system::{assume, available};
+
+/// Rows of a tile, and words of each.
+pub(super) const TILE: usize = 16;
+
+/// A part of a product: sixteen rows of `groups` times sixteen words, and as many rows of the packed operand.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) a: *const f32,
+    /// Numbers from one row of `a` to the next.
+    pub(super) a_row: usize,
+    pub(super) b: *const f32,
+    /// Numbers from one row of `b` to the next.
+    pub(super) b_row: usize,
+    pub(super) groups: usize,
+}
+
+impl Tiles {
+    /// The tiles of this thread, where these kernels multiply such operands with them.
+    pub(super) fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
+        match kernels {
+            CpuKernels::Amx if C::PAIR == 2 => Self::set_up(),
+            _ => None,
+        }
+    }
+}
+
+/// Words of a row that are multiplied in tiles; the rest is left to vectors.
+pub(super) fn in_tiles(words: usize) -> usize {
+    words / TILE * TILE
+}

@@ -1,0 +1,202 @@
+//! The products of recurrent and linear layers in the tiles of AMX, against float64 and beside vectors. On a
+//! processor without AMX its instructions are [emulated], one by one, as they stand in the kernels.
+
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+#![allow(unreachable_pub, reason = "nothing outside of this program can name its modules")]
+
+mod emulated;
+#[path = "../lstm/support/mod.rs"]
+mod support;
+
+use burn::nn::LinearConfig;
+use burn::tensor::{Device, Tensor};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{
+    Activation, CpuKernels, GruConfig, LstmConfig, feed_forward, gelu, linear_in,
+};
+use support::case::{Case, float, noise, values};
+use support::reference::{self, Inputs, Outputs};
+use support::relative_error;
+
+/// The widest vectors that this processor has.
+fn vectors() -> CpuKernels {
+    let all = CpuKernels::available().into_iter();
+    all.filter(|kernels| *kernels != CpuKernels::Amx).next_back().expect("one")
+}
+
+/// The case in bf16 by some kernels.
+fn run(kernels: CpuKernels, case: &Case) -> (Outputs, Inputs) {
+    kernels.force(|| case.run(&Device::flex().autodiff()))
+}
+
+fn config(input: usize, hidden: usize, layers: usize, bidirectional: bool) -> LstmConfig {
+    LstmConfig { layers, bidirectional, ..LstmConfig::new(input, hidden) }
+}
+
+/// Errors of every output and gradient against float64.
+fn errors(case: &Case, (outputs, grads): &(Outputs, Inputs)) -> Vec<f64> {
+    let (expected, mut expected_grads) = reference::run(&case.sizes, &case.inputs, Some(&case.d));
+    if !case.state {
+        expected_grads.h_0.fill(0.0);
+        expected_grads.c_0.fill(0.0);
+    }
+    let outputs = [
+        relative_error(&outputs.output, &expected.output),
+        relative_error(&outputs.h_n, &expected.h_n),
+        relative_error(&outputs.c_n, &expected.c_n),
+    ];
+    let parts = grads.parts().into_iter().zip(expected_grads.parts());
+    let grads = parts.map(|((_, actual), (_, expected))| relative_error(actual, expected));
+    outputs.into_iter().chain(grads).collect()
+}
+
+/// Tiles are as exact as vectors, and their results are those of one thread.
+#[track_caller]
+fn check(config: LstmConfig, lengths: &[usize], time: usize, state: bool) {
+    emulated::emulate();
+    let mut case = Case::new(config, lengths, time, 7);
+    case.precision = Precision::Bf16;
+    let case = if state { case } else { case.without_state() };
+    let tiles = run(CpuKernels::Amx, &case);
+    let (ours, others) = (errors(&case, &tiles), errors(&case, &run(vectors(), &case)));
+    for (part, (ours, other)) in ours.iter().zip(&others).enumerate() {
+        assert!(*ours <= 1.1 * other, "part {part}: {ours:e}, with vectors {other:e}");
+        // Operands are rounded, and this is no f32.
+        assert!((1e-4..2e-2).contains(ours) || *ours == 0.0, "part {part}: {ours:e}");
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+    let alone = pool.install(|| run(CpuKernels::Amx, &case));
+    assert!(alone.0.output == tiles.0.output && alone.1.parts() == tiles.1.parts(), "threads");
+}
+
+#[test]
+fn lstm_of_many_sizes() {
+    // Words that are a whole number of groups, more, and fewer; sizes that are no multiple of anything.
+    for (input, hidden, batch, time) in [
+        (4, 32, 16, 5),
+        (64, 64, 32, 3),
+        (3, 70, 17, 4),
+        (65, 33, 5, 3),
+        (40, 128, 1, 6),
+        (1, 3, 35, 3),
+    ] {
+        check(config(input, hidden, 1, true), &vec![time; batch], time, true);
+    }
+}
+
+#[test]
+fn lstm_in_layers_from_zeros_and_with_lengths() {
+    check(config(5, 40, 2, true), &[6; 20], 6, false);
+    check(
+        config(70, 48, 2, false),
+        &[7, 3, 0, 1, 6, 7, 2, 7, 7, 7, 5, 5, 4, 7, 7, 1, 7, 6],
+        7,
+        true,
+    );
+    check(config(4, 64, 1, true), &[9, 2, 1], 12, false);
+    // So many rows that the gradient of the weights is brought up to date more than once.
+    check(config(8, 32, 1, false), &[40; 16], 40, true);
+    check(config(8, 32, 1, false), &[40; 9], 40, false);
+}
+
+#[test]
+fn gru() {
+    emulated::emulate();
+    let device = Device::flex().autodiff();
+    let config = GruConfig { bidirectional: true, layers: 2, ..GruConfig::new(6, 48) };
+    let module = config.init(Stream::new(1, "gru"), &device).in_precision(Precision::Bf16);
+    let x = float(&noise(Stream::new(2, "gru"), 19 * 7 * 6, 1.0), [19, 7, 6], &device);
+    let run = |kernels: CpuKernels| {
+        kernels.force(|| {
+            let x = x.clone().require_grad();
+            let (output, last) = module.forward(x.clone(), None, None, None);
+            let grads = (output.clone().powi_scalar(2).sum() + last.sum()).backward();
+            [values(output), values(x.grad(&grads).expect("a gradient"))]
+        })
+    };
+    for (tiles, vectors) in run(CpuKernels::Amx).iter().zip(&run(vectors())) {
+        // A state on the border between two numbers of bf16 is rounded either way.
+        let error = relative_error(tiles, vectors);
+        assert!(error < 1e-3, "{error:e}");
+    }
+}
+
+/// The number as an operand of bf16.
+fn rounded(x: f64) -> f64 {
+    let bits = (x as f32).to_bits();
+    f64::from(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+}
+
+#[test]
+fn linear_layers() {
+    emulated::emulate();
+    let device = Device::flex().autodiff();
+    for (seed, (rows, input, output)) in
+        [(48, 64, 64), (7, 31, 5), (100, 300, 70), (17, 33, 16), (1, 257, 90), (200, 40, 130)]
+            .into_iter()
+            .enumerate()
+    {
+        let stream = Stream::new(seed as u64, "linear");
+        let numbers = noise(stream, rows * input, 1.0);
+        let layer = LinearConfig::new(input, output).init(&device);
+        let run = |kernels: CpuKernels| {
+            kernels.force(|| {
+                let x = float(&numbers, [rows, input], &device).require_grad();
+                let y = linear_in(Precision::Bf16, x.clone(), &layer);
+                let grads = y.clone().powi_scalar(2).sum().backward();
+                let of = |tensor: Option<Tensor<2>>| values(tensor.expect("a gradient"));
+                [values(y), of(x.grad(&grads)), of(layer.weight.val().grad(&grads))]
+            })
+        };
+        let tiles = run(CpuKernels::Amx);
+        let (weight, bias) = (values(layer.weight.val()), layer.bias.clone().expect("a bias"));
+        let bias = values(bias.val());
+        let exact: Vec<f64> = (0..rows * output)
+            .map(|at| {
+                let (row, column) = (at / output, at % output);
+                let products = (0..input).map(|k| {
+                    rounded(numbers[row * input + k]) * rounded(weight[k * output + column])
+                });
+                bias[column] + products.sum::<f64>()
+            })
+            .collect();
+        let error = relative_error(&tiles[0], &exact);
+        assert!(error < 1e-6, "{rows} × {input} × {output}: {error:e}");
+        for (tiles, vectors) in tiles.iter().zip(&run(vectors())) {
+            let error = relative_error(tiles, vectors);
+            assert!(error < 1e-4, "{rows} × {input} × {output}: {error:e}");
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
+        assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles);
+    }
+}
+
+#[test]
+fn a_network_as_one_operation_has_the_bits_of_its_parts() {
+    emulated::emulate();
+    let device = Device::flex();
+    let [first, second] = [(70, 140), (140, 33)]
+        .map(|(input, output)| LinearConfig::new(input, output).init(&device));
+    let x = float(&noise(Stream::new(3, "network"), 53 * 70, 1.0), [53, 70], &device);
+    CpuKernels::Amx.force(|| {
+        let whole = feed_forward(Precision::Bf16, &x, &first, Activation::Gelu, &second);
+        let between = gelu(linear_in(Precision::Bf16, x.clone(), &first));
+        let parts = linear_in(Precision::Bf16, between, &second);
+        assert_eq!(values(whole.expect("one operation")), values(parts));
+    });
+}
+
+#[test]
+fn nan_reaches_its_row_alone() {
+    emulated::emulate();
+    let device = Device::flex();
+    let mut numbers = noise(Stream::new(4, "nan"), 40 * 50, 1.0);
+    numbers[5 * 50 + 7] = f64::NAN;
+    let layer = LinearConfig::new(50, 20).init(&device);
+    let y = CpuKernels::Amx
+        .force(|| linear_in(Precision::Bf16, float(&numbers, [40, 50], &device), &layer));
+    for (row, values) in values(y).chunks(20).enumerate() {
+        assert!(values.iter().all(|value| value.is_nan() == (row == 5)), "row {row}");
+    }
+}
