@@ -9,11 +9,12 @@ mod emulated;
 #[path = "../lstm/support/mod.rs"]
 mod support;
 
-use burn::nn::LinearConfig;
+use burn::nn::conv::Conv1dConfig;
+use burn::nn::{LinearConfig, PaddingConfig1d};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, CpuKernels, GruConfig, LstmConfig, feed_forward, gelu, linear_in,
+    Activation, CpuKernels, GruConfig, LstmConfig, conv1d, feed_forward, gelu, linear_in,
 };
 use support::case::{Case, float, noise, values};
 use support::reference::{self, Inputs, Outputs};
@@ -185,6 +186,48 @@ fn a_network_as_one_operation_has_the_bits_of_its_parts() {
         let parts = linear_in(Precision::Bf16, between, &second);
         assert_eq!(values(whole.expect("one operation")), values(parts));
     });
+}
+
+#[test]
+fn convolutions() {
+    emulated::emulate();
+    let device = Device::flex().autodiff();
+    // Batch, time, channels in and out, kernel, stride, padding, dilation.
+    for sizes in [
+        [3, 150, 64, 64, 3, 1, 1, 1],
+        [2, 300, 40, 50, 5, 1, 2, 2],
+        [4, 45, 70, 33, 3, 2, 0, 1],
+        [9, 7, 33, 17, 3, 1, 1, 1],
+        [2, 131, 4, 16, 8, 1, 0, 1],
+    ] {
+        let [batch, time, input, output, kernel, stride, padding, dilation] = sizes;
+        let x = noise(Stream::new(5, "conv"), batch * time * input, 1.0);
+        let layer = Conv1dConfig::new(input, output, kernel)
+            .with_stride(stride)
+            .with_padding(PaddingConfig1d::Explicit(padding, padding))
+            .with_dilation(dilation)
+            .init(&device);
+        let run = |kernels: CpuKernels| {
+            kernels.force(|| {
+                let x = float(&x, [batch, time, input], &device).require_grad();
+                let y = conv1d(x.clone(), &layer, Precision::Bf16, None);
+                let grads = y.clone().powi_scalar(2).sum().backward();
+                let of = |tensor: Option<Tensor<3>>| values(tensor.expect("a gradient"));
+                [values(y), of(x.grad(&grads)), of(layer.weight.val().grad(&grads))]
+            })
+        };
+        let tiles = run(CpuKernels::Amx);
+        for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
+            // Sums in another order; few steps, or steps apart, are left to vectors in the weight's gradient.
+            let error = relative_error(tiles, vectors);
+            assert!(
+                (part == 2 || error > 0.0) && error < 2e-5,
+                "{sizes:?}, part {part}: {error:e}"
+            );
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
+        assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles);
+    }
 }
 
 #[test]

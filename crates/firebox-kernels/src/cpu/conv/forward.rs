@@ -2,13 +2,14 @@
 
 use rayon::prelude::*;
 
+use super::super::amx::{self, Tiles, in_tiles};
 use super::super::block::{Buffer, for_row_tiles};
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
-use super::super::{BLOCK, CpuKernels, Shared, zeros};
-use super::{Source, Walk, panel_blocks, tile};
+use super::super::{BLOCK, CpuKernels, GATES, Shared, zeros};
+use super::{Source, Walk, panel_blocks, tile, whole_tiles};
 
 /// Words of a window that are taken at once: with four blocks of columns their weights fill 32 KiB.
 const INNER: usize = 128;
@@ -33,7 +34,7 @@ pub(super) fn run<C: Compute>(
     }
     let tasks = Tasks::new(walk, C::words(source.channels));
     let shared = Shared::new(&mut out);
-    let pass = Pass { walk, source, weights: weights.get(), bias, tasks, out: &shared };
+    let pass = Pass { kernels, walk, source, weights: weights.get(), bias, tasks, out: &shared };
     (0..tasks.count).into_par_iter().with_max_len(1).for_each(|task| {
         run_task::<C>(kernels, &pass, task);
     });
@@ -91,6 +92,7 @@ impl Tasks {
 }
 
 struct Pass<'a> {
+    kernels: CpuKernels,
     walk: &'a Walk,
     source: Source<'a>,
     weights: &'a [f32],
@@ -115,10 +117,19 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     let rows = walk.rows(steps);
     let padded = walk.width.next_multiple_of(BLOCK);
     let (row_size, sums_size) = (source.channels, samples * steps * padded);
-    let mut scratch = Lent::take(samples * rows * words + row_size + sums_size);
+    let tiles = Tiles::of::<C>(pass.kernels);
+    // AMX reads sixteen windows at a time, behind the last as well.
+    let (behind, beside) = match &tiles {
+        Some(_) => (amx::TILE * walk.stride * words, amx::TILE * GATES),
+        None => (0, 0),
+    };
+    let input_size = samples * rows * words;
+    let mut scratch = Lent::take(input_size + behind + row_size + sums_size + beside);
     let (sums, rest) = scratch.get_mut().split_at_mut(sums_size);
-    let (input, rest) = rest.split_at_mut(samples * rows * words);
-    let row = &mut rest[..row_size];
+    let (padded_input, rest) = rest.split_at_mut(input_size + behind);
+    let (row, rest) = rest.split_at_mut(row_size);
+    let tiles = tiles.map(|tiles| (tiles, &mut rest[..beside]));
+    let input = &mut padded_input[..input_size];
     for (at, words) in input.chunks_exact_mut(words).enumerate() {
         let (sample, place) = (first_sample + at / rows, first_step * walk.stride + at % rows);
         let place = walk.start + place as isize;
@@ -140,7 +151,7 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     }
     let windows = Windows { steps, rows, words, count: samples * steps };
     // SAFETY: the buffers have the sizes that `windows` and `walk` say.
-    unsafe { multiply::<S, C>(pass, windows, input, sums) };
+    unsafe { multiply::<S, C>(pass, windows, tiles, padded_input, sums) };
     // SAFETY: the steps of a task are its own.
     let out = unsafe {
         let first = first_sample * walk.steps + first_step;
@@ -167,11 +178,12 @@ struct Windows {
 /// Adds the products of all windows and weights to `sums`, `[step, padded width]`.
 ///
 /// # Safety
-/// That of [`Simd`], with `input` and `sums` as large as `windows` says.
+/// That of [`Simd`], with `input` and `sums` as large as `windows` says, and sixteen windows more for tiles.
 #[inline(always)]
 unsafe fn multiply<S: Simd, C: Compute>(
     pass: &Pass<'_>,
     windows: Windows,
+    mut tiles: Option<(Tiles, &mut [f32])>,
     input: &[f32],
     sums: &mut [f32],
 ) {
@@ -180,13 +192,14 @@ unsafe fn multiply<S: Simd, C: Compute>(
     let blocks = walk.width.div_ceil(BLOCK);
     let inner = walk.taps * words;
     assert_eq!(sums.len(), count * blocks * BLOCK);
-    assert_eq!(input.len(), count / steps * rows * words);
+    assert!(input.len() >= count / steps * rows * words);
     assert_eq!(pass.weights.len(), inner * blocks * BLOCK);
     // Neighbouring taps follow each other in memory; others are taken one by one.
     let (runs, run) = if walk.dilation == 1 { (1, inner) } else { (walk.taps, words) };
     for (tap, done) in (0..runs).flat_map(|tap| (0..run).step_by(INNER).map(move |at| (tap, at))) {
         let taken = INNER.min(run - done);
         let (from, weight_row) = (tap * walk.dilation * words + done, tap * run + done);
+        let tiled = if tiles.is_some() { in_tiles(taken) } else { 0 };
         let mut block = 0;
         while block < blocks {
             let taken_blocks = panel_blocks(blocks - block);
@@ -202,19 +215,30 @@ unsafe fn multiply<S: Simd, C: Compute>(
                     let (sample, step) = (step / steps, step % steps);
                     input.add((sample * rows + step * walk.stride) * words)
                 };
+                if let Some((tiles, beside)) = tiles.as_mut().filter(|_| tiled > 0) {
+                    let row = walk.stride * words;
+                    for first in (0..count).step_by(steps) {
+                        let (sums, windows) = (sums.add(first * stride), (window(first), row));
+                        let (weights, groups) = ((weights, taken_blocks), tiled / amx::TILE);
+                        whole_tiles(tiles, (sums, stride), steps, windows, weights, groups, beside);
+                    }
+                }
+                let left = taken - tiled;
+                let weights = weights.add(tiled * taken_blocks * BLOCK);
                 macro_rules! columns {
                     ($N:literal) => {
                         for_row_tiles!(S, C, count, step, M => {
                             let mut starts = [input; M];
                             for (m, start) in starts.iter_mut().enumerate() {
-                                *start = window(step + m);
+                                *start = window(step + m).add(tiled);
                             }
                             let sums = sums.add(step * stride);
-                            tile::<S, C, M, $N>(sums, stride, starts, 1, weights, taken);
+                            tile::<S, C, M, $N>(sums, stride, starts, 1, weights, left);
                         })
                     };
                 }
                 match taken_blocks {
+                    _ if left == 0 => {}
                     4 => columns!(4),
                     2 => columns!(2),
                     _ => columns!(1),

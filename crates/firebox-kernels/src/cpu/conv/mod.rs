@@ -13,6 +13,7 @@ mod weights;
 use rayon::prelude::*;
 
 use super::BLOCK;
+use super::amx::{self, Tiles};
 use super::block::accumulate;
 use super::compute::{Bf16, Compute, F32};
 use super::noise::Noise;
@@ -258,6 +259,42 @@ unsafe fn tile<S: Simd, C: Compute, const M: usize, const N: usize>(
             for (m, sums) in sums.iter().enumerate() {
                 for (n, sum) in sums.iter().enumerate() {
                     S::store(acc.add(m * stride + n * BLOCK + lane), *sum);
+                }
+            }
+        }
+    }
+}
+
+/// [`tile`] by AMX, of `rows` rows that are `a_row` words apart, one word after the other: as many words as make
+/// whole groups, by way of `beside`, 16 rows of four blocks, where there are no sixteen rows.
+///
+/// # Safety
+/// As for [`tile`]; `a` is valid for whole tiles of rows.
+unsafe fn whole_tiles(
+    tiles: &Tiles,
+    (acc, stride): (*mut f32, usize),
+    rows: usize,
+    (a, a_row): (*const f32, usize),
+    (b, blocks): (*const f32, usize),
+    groups: usize,
+    beside: &mut [f32],
+) {
+    let width = blocks * BLOCK;
+    let beside = beside[..amx::TILE * width].as_mut_ptr();
+    for row in (0..rows).step_by(amx::TILE) {
+        let here = amx::TILE.min(rows - row);
+        // SAFETY: the caller's promise, and sixteen rows beside.
+        unsafe {
+            let part = amx::Part { a: a.add(row * a_row), a_row, b, b_row: width, groups };
+            let (part, acc) = (std::iter::once(part), acc.add(row * stride));
+            if here == amx::TILE {
+                tiles.product(blocks, part, (acc, stride), true);
+                continue;
+            }
+            tiles.product(blocks, part, (beside, width), false);
+            for row in 0..here {
+                for column in 0..width {
+                    *acc.add(row * stride + column) += *beside.add(row * width + column);
                 }
             }
         }

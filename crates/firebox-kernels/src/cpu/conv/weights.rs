@@ -3,17 +3,20 @@
 
 use rayon::prelude::*;
 
+use super::super::amx::{self, Tiles, in_tiles};
 use super::super::block::for_row_tiles;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
-use super::super::{BLOCK, CpuKernels, Shared, zeros};
-use super::{Conv, Source, pack_rows, panel_blocks, tile};
+use super::super::{BLOCK, CpuKernels, GATES, Shared, zeros};
+use super::{Conv, Source, pack_rows, panel_blocks, tile, whole_tiles};
 
 /// Steps that are taken at once, an even number: with four blocks of columns their gradients fill
 /// 30 KiB.
 const STEPS: usize = 120;
+/// The same for tiles of AMX: words of pairs of steps that make whole groups.
+const TILED_STEPS: usize = 128;
 /// Input channels of a task: the first that gives at least [`TASKS`], whatever the number of
 /// threads, else the last.
 const CHANNELS: [usize; 3] = [64, 48, 24];
@@ -40,7 +43,7 @@ pub(super) fn run<C: Compute>(
     let enough = |channels: &usize| conv.input.div_ceil(*channels) * panels.len() >= TASKS;
     let channels = CHANNELS.into_iter().find(enough).unwrap_or(CHANNELS[2]);
     let shared = Shared::new(&mut out);
-    let pass = Pass { conv, source, dy, out: &shared };
+    let pass = Pass { kernels, conv, source, dy, out: &shared };
     let firsts = (0..conv.input).step_by(channels);
     let tasks: Vec<_> = firsts
         .flat_map(|first| panels.iter().map(move |(block, blocks)| (first, *block, *blocks)))
@@ -56,6 +59,7 @@ pub(super) fn run<C: Compute>(
 }
 
 struct Pass<'a> {
+    kernels: CpuKernels,
     conv: &'a Conv,
     source: Source<'a>,
     /// `[sample, step, output]`
@@ -82,28 +86,40 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, task: Task) {
     let Pass { conv, .. } = *pass;
     let Task { first, channels, block, blocks } = task;
     let width = blocks * BLOCK;
-    let most_rows = (STEPS - 1) * conv.stride + (conv.kernel - 1) * conv.dilation + 1;
+    // Tiles read the steps of a channel one after the other.
+    let tiles = Tiles::of::<C>(pass.kernels).filter(|_| conv.stride == 1);
+    let most_steps = if tiles.is_some() { TILED_STEPS } else { STEPS };
+    let most_rows = (most_steps - 1) * conv.stride + (conv.kernel - 1) * conv.dilation + 1;
+    let (tiled_channels, beside) = match &tiles {
+        Some(_) => (channels.next_multiple_of(amx::TILE), amx::TILE * GATES),
+        None => (channels, 0),
+    };
     let sizes = [
         conv.kernel * channels * width,
-        most_rows * channels,
-        STEPS * width,
+        most_rows * tiled_channels,
+        most_steps * width,
         2 * channels.max(width),
+        channels + beside,
     ];
     let mut scratch = Lent::take(sizes.iter().sum());
     let (sums, rest) = scratch.get_mut().split_at_mut(sizes[0]);
     let (input, rest) = rest.split_at_mut(sizes[1]);
     let (gradients, rest) = rest.split_at_mut(sizes[2]);
+    let (rows, rest) = rest.split_at_mut(sizes[3]);
+    let (row, rest) = rest.split_at_mut(channels);
     sums.fill(0.0);
-    let mut buffers = Buffers { sums, input, gradients, rows: &mut rest[..sizes[3]] };
+    let tiled =
+        tiles.map(|tiles| Tiled { tiles, rows: most_rows, row, beside: &mut rest[..beside] });
+    let mut buffers = Buffers { sums, input, gradients, rows, tiled };
     let steps = conv.steps();
     for sample in 0..conv.batch {
         let mut step = 0;
         while step < steps {
-            let left = STEPS.min(steps - step);
+            let left = most_steps.min(steps - step);
             // An odd step at the end is taken alone, beside zeros: as the second of a pair, rows
             // that it does not read would meet its zero, and NaN times zero is NaN.
             let taken = if C::PAIR == 2 && left > 1 { left - left % 2 } else { left };
-            // SAFETY: the caller's promise, and buffers for `STEPS` steps.
+            // SAFETY: the caller's promise, and buffers for so many steps.
             unsafe { add_steps::<S, C>(pass, task, sample, step, taken, &mut buffers) };
             step += taken;
         }
@@ -130,6 +146,17 @@ struct Buffers<'a> {
     gradients: &'a mut [f32],
     /// Two rows of either.
     rows: &'a mut [f32],
+    tiled: Option<Tiled<'a>>,
+}
+
+/// What tiles of AMX need: then the input lies as `[channel, row]`, with whole tiles of channels.
+struct Tiled<'a> {
+    tiles: Tiles,
+    /// From one channel to the next.
+    rows: usize,
+    /// Words of all channels.
+    row: &'a mut [f32],
+    beside: &'a mut [f32],
 }
 
 /// Adds the products of some steps of a sample. Where words are pairs, a word holds a number of a
@@ -154,8 +181,12 @@ unsafe fn add_steps<S: Simd, C: Compute>(
     let rows = (half - 1) * conv.stride + (conv.kernel - 1) * conv.dilation + 1;
     let start = (step * conv.stride) as isize - conv.padding[0] as isize;
     let (low, high) = buffers.rows.split_at_mut(channels.max(width));
-    for (row, words) in buffers.input.chunks_exact_mut(channels).take(rows).enumerate() {
+    for row in 0..rows {
         let place = start + row as isize;
+        let words = match &mut buffers.tiled {
+            Some(tiled) => &mut *tiled.row,
+            None => &mut buffers.input[row * channels..][..channels],
+        };
         if C::PAIR == 1 {
             source.read(sample, place, first, words);
             continue;
@@ -168,6 +199,10 @@ unsafe fn add_steps<S: Simd, C: Compute>(
         }
         // SAFETY: the caller's promise.
         unsafe { pack_rows::<S, C>(low, high, words) };
+        if let Some(tiled) = &buffers.tiled {
+            let places = buffers.input[row..].iter_mut().step_by(tiled.rows);
+            places.zip(&*tiled.row).for_each(|(place, word)| *place = *word);
+        }
     }
     let columns = block * BLOCK..conv.output.min((block + blocks) * BLOCK);
     let read = |step: usize, out: &mut [f32]| {
@@ -190,23 +225,39 @@ unsafe fn add_steps<S: Simd, C: Compute>(
         // SAFETY: the caller's promise.
         unsafe { pack_rows::<S, C>(low, high, words) };
     }
-    let jump = conv.stride * channels;
+    // From one step to the next, from one channel to the next, and steps that tiles take.
+    let (jump, channel_row, done) = match &buffers.tiled {
+        Some(tiled) => (1, tiled.rows, in_tiles(half)),
+        None => (conv.stride * channels, 1, 0),
+    };
+    let row = if buffers.tiled.is_some() { 1 } else { channels };
     for tap in 0..conv.kernel {
         // SAFETY: step `k` of tap `tap` reads row `k · stride + tap · dilation`, which is below
         // `rows`; `sums` has a row for every channel of every tap.
         unsafe {
-            let input = buffers.input.as_ptr().add(tap * conv.dilation * channels);
+            let input = buffers.input.as_ptr().add(tap * conv.dilation * row);
             let gradients = buffers.gradients.as_ptr();
             let sums = buffers.sums.as_mut_ptr().add(tap * channels * width);
+            if let Some(Tiled { tiles, rows, beside, .. }) =
+                buffers.tiled.as_mut().filter(|_| done > 0)
+            {
+                let (sums, input, gradients) = ((sums, width), (input, *rows), (gradients, blocks));
+                let groups = done / amx::TILE;
+                whole_tiles(tiles, sums, channels, input, gradients, groups, beside);
+            }
+            if done == half {
+                continue;
+            }
+            let (input, gradients) = (input.add(done), gradients.add(done * width));
             macro_rules! columns {
                 ($N:literal) => {
                     for_row_tiles!(S, C, channels, channel, M => {
                         let mut starts = [input; M];
                         for (m, start) in starts.iter_mut().enumerate() {
-                            *start = input.add(channel + m);
+                            *start = input.add((channel + m) * channel_row);
                         }
                         let sums = sums.add(channel * width);
-                        tile::<S, C, M, $N>(sums, width, starts, jump, gradients, half);
+                        tile::<S, C, M, $N>(sums, width, starts, jump, gradients, half - done);
                     })
                 };
             }
