@@ -2,26 +2,34 @@
 cores, and prints the time that each takes to the same best value.
 
 Usage: python benches/search_forecast.py ETTh1.csv [--sequences N] [--epochs N] [--trials N] [--seeds N]
-           [--program BINARY] [--folder FOLDER]
+           [--peers [tuned] [written]] [--program BINARY] [--folder FOLDER]
 
-Needs Python with Optuna 5, PyTorch and NumPy, and ETTh1.csv. Both sides get the first rows of that file, so many that
+Needs Python with Optuna 5, PyTorch and NumPy, and ETTh1.csv. All sides get the first rows of that file, so many that
 there are about so many training sequences of 24 hours of the oil temperature, with 12 static features (the six loads,
 and hour, weekday and day of the year as sine and cosine), forecast 1, 6 and 24 hours ahead; the same split by time,
 scales of the training windows, model, loss, optimizer, clipping, plateau schedule and early stopping; and the same
 space, sampler (TPE, 10 trials at random, multivariate) and pruner (median, 10 trials, 5 epochs, interval 1) of
 `pipelines/search-forecast.toml`. Seeds are those of sampler and weights.
 
-PyTorch is tuned as a user would who knows it: the data lies in memory as tensors, batches are index selections without
-a DataLoader, denormals are flushed, and AdamW is the fused one.
+There are two peers of Optuna + PyTorch, which train on the processor with one code:
 
-R2 trains in mixed precision, so both sides may: before the first study each side is timed with a model of the middle of the
-space in f32 and in bf16, as one process with all cores and as one process a core at the same time, and takes what trains
-the most sequences a second. What was found and taken is printed.
+- tuned, as by a user who knows it: the data lies in memory as tensors, batches are index selections without a
+  DataLoader, denormals are flushed, and AdamW is the fused one;
+- written, as R2's guide has it: one process with the threads that PyTorch takes by itself, and DataLoaders of each
+  trial over TensorDatasets, whose workers, if any, persist over its epochs. AdamW is as installed, and denormals are
+  kept. What the guide does on CUDA only (compilation, pinned memory, f16) is left out.
 
-For each seed the mark is the worse of the two best values, which both sides reach: the time to it is that of the trial
-that reaches it, since the first trial began. Starting up (imports, reading the data) is told separately and counts for
-neither. Samplers that draw differently train models of other sizes; so the arithmetic of each side's trials is counted
-too (products of training and validation, from the sizes that the journal has), and the time for a unit of it compared.
+R2 trains in mixed precision, so all sides may: before the first study each side is timed in f32 and in bf16, and takes
+what trains the most sequences a second. Firebox, with R2's own model, and the tuned peer, with one of the middle of the
+space, are timed as one process with all cores and as one process a core at the same time. The written peer, with the
+model of the tuned one, is timed without workers and with one a core, since the guide's number is for 12 cores. What was
+found and taken is printed.
+
+There is a mark for each seed and peer: the worse of the two best values, which Firebox and that peer both reach. The
+time to it is that of the trial that reaches it, since the first trial began. Starting up (imports, reading the data) is
+told separately and counts for no side. Samplers that draw differently train models of other sizes; so the arithmetic of
+each side's trials is counted too (products of training and validation, from the sizes that the journal has), and the
+time for a unit of it compared.
 """
 
 import argparse
@@ -45,6 +53,8 @@ STUDY = "search-forecast"
 # The middle of the space, with which layouts and precisions are compared.
 MIDDLE = {"hidden_1": 160, "hidden_2": 80, "dense": 48, "dropout": 0.3, "batch_size": 128}
 PRECISIONS = ["f32", "bf16"]
+PEERS = {"tuned": "Optuna + PyTorch, tuned", "written": "Optuna + PyTorch, as R2's guide has it"}
+NAMES = {"ours": "Firebox"} | PEERS
 
 
 def rows_for(sequences):
@@ -94,17 +104,18 @@ def load(path):
 
 
 def peer(arguments):
-    """One process of Optuna + PyTorch on a study."""
+    """One process of a peer on a study."""
     import optuna
     import torch
     from torch import nn
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    torch.set_num_threads(arguments.threads)
-    torch.set_flush_denormal(True)
+    tuned = arguments.side == "tuned"
+    if tuned:
+        torch.set_num_threads(arguments.threads)
+        torch.set_flush_denormal(True)
     parts = {part: [torch.from_numpy(array) for array in arrays] for part, arrays in load(arguments.csv).items()}
-    x, statics, y = parts["train"]
-    held_x, held_statics, held_y = parts["validation"]
+    features = parts["train"][1].shape[1]
     narrow = arguments.precision == "bf16"
 
     class Forecaster(nn.Module):
@@ -112,27 +123,47 @@ def peer(arguments):
             super().__init__()
             self.lower = nn.LSTM(1, hidden_1, batch_first=True)
             self.upper = nn.LSTM(hidden_1, hidden_2, batch_first=True)
-            self.head = nn.Sequential(nn.Linear(hidden_2 + statics.shape[1], dense), nn.ReLU(), nn.Dropout(dropout),
+            self.head = nn.Sequential(nn.Linear(hidden_2 + features, dense), nn.ReLU(), nn.Dropout(dropout),
                                       nn.Linear(dense, len(HORIZONS)))
 
         def forward(self, x, statics):
             _, (last, _) = self.upper(self.lower(x)[0])
             return self.head(torch.cat([last[0], statics], 1))
 
+    def selected(arrays, batch_size, generator):
+        if generator is None:
+            yield from zip(*(array.split(batch_size) for array in arrays))
+        else:
+            for batch in torch.randperm(len(arrays[0]), generator=generator).split(batch_size):
+                yield [array[batch] for array in arrays]
+
+    def batches(part, batch_size, generator=None):
+        """A function that gives the batches of an epoch, shuffled if there is a generator."""
+        if tuned:
+            return lambda: selected(parts[part], batch_size, generator)
+        loader = torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(*parts[part]), batch_size=batch_size, shuffle=generator is not None,
+            generator=generator, num_workers=arguments.workers, persistent_workers=arguments.workers > 0)
+        return lambda: loader
+
+    def loss_of(model, x, statics, y):
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            out = model(x, statics)
+        return nn.functional.mse_loss(out.float(), y)
+
     def train(trial, values, epochs, most_steps=None):
         torch.manual_seed(arguments.seed)
         model = Forecaster(values["hidden_1"], values["hidden_2"], values["dense"], values["dropout"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=values["learning_rate"],
-                                      weight_decay=values["weight_decay"], fused=True)
+                                      weight_decay=values["weight_decay"], fused=True if tuned else None)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=5)
-        generator = torch.Generator().manual_seed(arguments.seed)
-        best, waited, steps, batch_size = math.inf, 0, 0, values["batch_size"]
+        training = batches("train", values["batch_size"], torch.Generator().manual_seed(arguments.seed))
+        validation = batches("validation", values["batch_size"])
+        best, waited, steps = math.inf, 0, 0
         for epoch in range(epochs):
             model.train()
-            for batch in torch.randperm(len(x), generator=generator).split(batch_size):
-                with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
-                    out = model(x[batch], statics[batch])
-                loss = nn.functional.mse_loss(out.float(), y[batch])
+            for batch in training():
+                loss = loss_of(model, *batch)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -143,13 +174,9 @@ def peer(arguments):
             model.eval()
             total = 0.0
             with torch.inference_mode():
-                for first in range(0, len(held_x), batch_size):
-                    some = slice(first, first + batch_size)
-                    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
-                        out = model(held_x[some], held_statics[some])
-                    loss = nn.functional.mse_loss(out.float(), held_y[some])
-                    total += loss.item() * len(held_x[some])
-            loss = total / len(held_x)
+                for batch in validation():
+                    total += loss_of(model, *batch).item() * len(batch[0])
+            loss = total / len(parts["validation"][0])
             schedule.step(loss)
             waited = 0 if loss < best else waited + 1
             best = min(best, loss)
@@ -251,10 +278,17 @@ def ours(program, csv, folder, seed, setting, arguments, counts):
     return wall, trials_of(folder / "study.log", counts)
 
 
+def peer_command(csv, setting):
+    command = [sys.executable, __file__, csv, "--side", setting["side"], "--precision", setting["precision"]]
+    # The written peer keeps the threads that PyTorch takes by itself: to set the same number may change more.
+    own = "threads" if setting["side"] == "tuned" else "workers"
+    return command + [f"--{own}", str(setting[own])]
+
+
 def theirs(csv, folder, seed, setting, arguments, counts):
-    command = [sys.executable, __file__, csv, "--peer", "--seed", str(seed), "--threads", str(setting["threads"]),
-               "--precision", setting["precision"], "--epochs", str(arguments.epochs), "--trials",
-               str(arguments.trials), "--processes", str(setting["processes"]), "--journal", folder / "study.log"]
+    command = peer_command(csv, setting) + [
+        "--seed", str(seed), "--epochs", str(arguments.epochs), "--trials", str(arguments.trials),
+        "--processes", str(setting["processes"]), "--journal", folder / "study.log"]
     wall = timed([command] * setting["processes"], os.environ, folder / "said")
     return wall, trials_of(folder / "study.log", counts)
 
@@ -263,26 +297,45 @@ def threads_of(setting):
     return os.environ | {"RAYON_NUM_THREADS": str(setting["threads"])}
 
 
-def calibrate(name, cores, command, rate):
-    """The precision, processes and threads a process that train the most sequences a second."""
+def layouts(cores):
+    """One process with all cores, and one a core, in each precision."""
+    return [{"precision": precision, "processes": processes, "threads": cores // processes}
+            for precision in PRECISIONS for processes in sorted({1, cores})]
+
+
+def settings_of(side, cores):
+    """What a peer is timed in."""
+    if side == "tuned":
+        return [{"side": side} | layout for layout in layouts(cores)]
+    import torch
+
+    threads = torch.get_num_threads()
+    return [{"side": side, "precision": precision, "processes": 1, "threads": threads, "workers": workers}
+            for precision in PRECISIONS for workers in (0, cores)]
+
+
+def described(setting):
+    text = "{precision}, {processes} processes of {threads} threads".format(**setting)
+    return text + f", {setting['workers']} workers a loader" if "workers" in setting else text
+
+
+def calibrate(name, settings, command, rate):
+    """The most sequences a second that are trained in one of the settings, and that setting."""
     found = []
-    for precision in PRECISIONS:
-        for processes in sorted({1, cores}):
-            setting = {"precision": precision, "processes": processes, "threads": cores // processes}
-            line = list(map(str, command(setting)))
-            running = [subprocess.Popen(line, env=threads_of(setting), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        text=True) for _ in range(processes)]
-            said = [process.communicate()[0] for process in running]
-            if any(process.returncode for process in running):
-                if precision == "f32":
-                    sys.exit(f"the calibration failed: {line}")
-                # PyTorch has no bf16 LSTM for every processor.
-                print(f"{name}, {precision}, {processes} processes: does not train", file=sys.stderr, flush=True)
-                continue
-            total = sum(rate(json.loads(text.splitlines()[-1])) for text in said)
-            found.append((total, setting))
-            print(f"{name}, {precision}, {processes} processes of {cores // processes} threads: {total:.0f} sequences/s",
-                  file=sys.stderr, flush=True)
+    for setting in settings:
+        line = list(map(str, command(setting)))
+        running = [subprocess.Popen(line, env=threads_of(setting), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                    text=True) for _ in range(setting["processes"])]
+        said = [process.communicate()[0] for process in running]
+        if any(process.returncode for process in running):
+            if setting["precision"] == "f32":
+                sys.exit(f"the calibration failed: {line}")
+            # PyTorch has no bf16 LSTM for every processor.
+            print(f"{name}: {described(setting)}: does not train", file=sys.stderr, flush=True)
+            continue
+        total = sum(rate(json.loads(text.splitlines()[-1])) for text in said)
+        found.append((total, setting))
+        print(f"{name}: {described(setting)}: {total:.0f} sequences/s", file=sys.stderr, flush=True)
     return max(found, key=lambda pair: pair[0])
 
 
@@ -306,48 +359,55 @@ def compare(arguments, folder):
     program = (arguments.program or build()).resolve()
     bench = lambda setting: [program, "bench", "--workload", "lstm-forecast", "--precision", setting["precision"],
                              "--batch", MIDDLE["batch_size"], "--warmup", 20, "--steps", 400, "--json"]
-    peer = lambda setting: [sys.executable, __file__, csv, "--peer", "--calibrate", "--threads", setting["threads"],
-                            "--precision", setting["precision"]]
-    own_rate, own = calibrate("Firebox", cores, bench, lambda line: line["samples_per_s"])
-    their_rate, other = calibrate("PyTorch", cores, peer, lambda line: line["rate"])
-    taken = lambda setting: "{precision}, {processes} processes of {threads} threads".format(**setting)
-    print(f"# R2's search on {cores} cores ({platform.machine()}): {counts['train']} training and {counts['validation']} "
-          f"validation sequences of {LENGTH} hours, at most {arguments.epochs} epochs, {arguments.trials} trials\n\n"
-          f"Firebox: {taken(own)}, {own_rate:.0f} sequences/s with R2's own model; PyTorch: {taken(other)}, {their_rate:.0f} "
-          "with one of the middle of the space, fastest of f32 and bf16 and of one process and one a core.\n")
-    print("| seed | mark | Firebox to the mark | Optuna + PyTorch | ratio | all trials: Firebox | Optuna + PyTorch "
+    found = {"ours": calibrate(NAMES["ours"], layouts(cores), bench, lambda line: line["samples_per_s"])}
+    for side in arguments.peers:
+        command = lambda setting: peer_command(csv, setting) + ["--calibrate"]
+        found[side] = calibrate(PEERS[side], settings_of(side, cores), command, lambda line: line["rate"])
+    print(f"# R2's search on {cores} cores ({platform.machine()}): {counts['train']} training and "
+          f"{counts['validation']} validation sequences of {LENGTH} hours, at most {arguments.epochs} epochs, "
+          f"{arguments.trials} trials\n\n"
+          "Each side takes the fastest of what it was timed in, Firebox with R2's own model, the peers with one of the "
+          "middle of the space:\n")
+    for side, (rate, setting) in found.items():
+        print(f"- {NAMES[side]}: {described(setting)}, {rate:.0f} sequences/s")
+    print("\n| seed | beside | mark | Firebox to the mark | the peer | ratio | all trials: Firebox | the peer "
           "| epochs trained | pruned | best values | outside the trials | GFLOP/s | ratio for the same work |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
-    ratios, whole, same = [], [], []
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    sides = list(found)
+    ratios = {side: [] for side in arguments.peers}
     for seed in range(42, 42 + arguments.seeds):
         results, walls = {}, {}
-        # Turn about, so that neither side always has the machine as the other left it.
-        for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
+        # Turn about, so that no side always has the machine as another left it.
+        first = seed % len(sides)
+        for side in sides[first:] + sides[:first]:
             place = folder / f"{side}-{seed}"
             place.mkdir()
+            setting = found[side][1]
             if side == "ours":
-                walls[side], results[side] = ours(program, csv, place, seed, own, arguments, counts)
+                walls[side], results[side] = ours(program, csv, place, seed, setting, arguments, counts)
             else:
-                walls[side], results[side] = theirs(csv, place, seed, other, arguments, counts)
-        a, b = results["ours"], results["theirs"]
-        best = [min(value for _, value in one["curve"]) for one in (a, b)]
-        mark = max(best)
-        to_mark = [reached(one["curve"], mark) for one in (a, b)]
-        ratios.append(to_mark[0] / to_mark[1])
-        whole.append(a["seconds"] / b["seconds"])
-        rates = [one["work"] / one["seconds"] / 1e9 for one in (a, b)]
-        same.append(rates[1] / rates[0])
-        print(f"| {seed} | {mark:.4f} | {to_mark[0]:.1f} s | {to_mark[1]:.1f} s | {ratios[-1]:.2f} "
-              f"| {a['seconds']:.1f} s | {b['seconds']:.1f} s | {a['epochs']}, {b['epochs']} "
-              f"| {a['pruned']}, {b['pruned']} | {best[0]:.4f}, {best[1]:.4f} "
-              f"| {walls['ours'] - a['seconds']:.1f} s, {walls['theirs'] - b['seconds']:.1f} s "
-              f"| {rates[0]:.0f}, {rates[1]:.0f} | {same[-1]:.2f} |", flush=True)
-        for name, one in (("Firebox", a), ("Optuna + PyTorch", b)):
-            if one["failed"]:
-                print(f"{name}: {one['failed']} trials failed", file=sys.stderr)
+                walls[side], results[side] = theirs(csv, place, seed, setting, arguments, counts)
+            if results[side]["failed"]:
+                print(f"{NAMES[side]}: {results[side]['failed']} trials failed", file=sys.stderr)
+        for side in arguments.peers:
+            a, b = results["ours"], results[side]
+            best = [min(value for _, value in one["curve"]) for one in (a, b)]
+            mark = max(best)
+            to_mark = [reached(one["curve"], mark) for one in (a, b)]
+            rates = [one["work"] / one["seconds"] / 1e9 for one in (a, b)]
+            ratio, whole, same = to_mark[0] / to_mark[1], a["seconds"] / b["seconds"], rates[1] / rates[0]
+            ratios[side].append((ratio, whole, same))
+            print(f"| {seed} | {side} | {mark:.4f} | {to_mark[0]:.1f} s | {to_mark[1]:.1f} s | {ratio:.2f} "
+                  f"| {a['seconds']:.1f} s | {b['seconds']:.1f} s | {a['epochs']}, {b['epochs']} "
+                  f"| {a['pruned']}, {b['pruned']} | {best[0]:.4f}, {best[1]:.4f} "
+                  f"| {walls['ours'] - a['seconds']:.1f} s, {walls[side] - b['seconds']:.1f} s "
+                  f"| {rates[0]:.0f}, {rates[1]:.0f} | {same:.2f} |", flush=True)
     mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
-    print(f"\nGeometric means over the seeds: {mean(ratios):.2f} of the time to the mark, {mean(whole):.2f} of the time "
-          f"of all trials, {mean(same):.2f} of the time for the same work.")
+    print("\nGeometric means over the seeds, Firebox beside\n")
+    for side in arguments.peers:
+        ratio, whole, same = map(mean, zip(*ratios[side]))
+        print(f"- {NAMES[side]}: {ratio:.2f} of the time to the mark, {whole:.2f} of the time of all trials, "
+              f"{same:.2f} of the time for the same work.")
 
 
 def main():
@@ -357,18 +417,20 @@ def main():
     parser.add_argument("--epochs", type=int, default=10, help="most epochs of a trial")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="beside which Firebox is put")
     parser.add_argument("--program", type=Path, help="firebox, if it is built already")
     parser.add_argument("--folder", type=Path, help="keeps the studies here, which must be empty")
     hidden = {"help": argparse.SUPPRESS}
-    parser.add_argument("--peer", action="store_true", **hidden)
+    parser.add_argument("--side", choices=PEERS, **hidden)
     parser.add_argument("--calibrate", action="store_true", **hidden)
     parser.add_argument("--seed", type=int, default=42, **hidden)
     parser.add_argument("--threads", type=int, default=1, **hidden)
+    parser.add_argument("--workers", type=int, default=0, **hidden)
     parser.add_argument("--processes", type=int, default=1, **hidden)
     parser.add_argument("--precision", choices=PRECISIONS, default="f32", **hidden)
     parser.add_argument("--journal", type=Path, **hidden)
     arguments = parser.parse_args()
-    if arguments.peer:
+    if arguments.side:
         peer(arguments)
     elif arguments.folder:
         arguments.folder.mkdir(parents=True, exist_ok=True)
