@@ -354,7 +354,7 @@ def compare(arguments, folder):
     first_rows(arguments.csv, csv, rows_for(arguments.sequences))
     counts = {part: len(arrays[0]) for part, arrays in load(csv).items()}
     if counts["validation"] == 0:
-        sys.exit("so few sequences leave nothing to validate on: raise --sequences to 500 and more")
+        sys.exit("so few sequences leave nothing to validate on: raise --sequences to 1000 and more")
     cores = len(os.sched_getaffinity(0))
     program = (arguments.program or build()).resolve()
     bench = lambda setting: [program, "bench", "--workload", "lstm-forecast", "--precision", setting["precision"],
