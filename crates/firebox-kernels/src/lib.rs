@@ -30,7 +30,7 @@
 //! ([`squared_norm`], [`update_parameters`]).
 //!
 //! On Burn's CPU backend (`flex`) in f32 each layer is one operation with a hand-derived gradient,
-//! vectorised for AVX-512 or AVX2 where the processor has them, in bf16 in the tiles of AMX, and spread over the threads of
+//! vectorised for AVX-512 or AVX2 where the processor has them, and spread over the threads of
 //! rayon's pool; results do not depend on the number of threads. GPUs have kernels of their own,
 //! below. On every other device and type, and on the CPU under gradient checkpointing, the same
 //! formula is composed of Burn's own operations. [`CpuKernels`] says which variant runs; the

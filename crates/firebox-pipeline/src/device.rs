@@ -126,6 +126,8 @@ fn vector_extensions() -> String {
         ("fma", std::arch::is_x86_feature_detected!("fma")),
         ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
         ("avx512bf16", std::arch::is_x86_feature_detected!("avx512bf16")),
+        // Where the system lets this process use it.
+        ("amx", CpuKernels::available().contains(&CpuKernels::Amx)),
     ];
     let found: Vec<_> = all.iter().filter(|(_, found)| *found).map(|(name, _)| *name).collect();
     if found.is_empty() { "sse2".to_owned() } else { found.join(" ") }

@@ -25,6 +25,10 @@ pub(super) const TILE: usize = 16;
 
 /// A part of a product: sixteen rows of `groups` times sixteen words, and as many rows of the packed operand.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    expect(dead_code, reason = "nothing reads it where there are no tiles")
+)]
 pub(super) struct Part {
     pub(super) a: *const f32,
     /// Numbers from one row of `a` to the next.

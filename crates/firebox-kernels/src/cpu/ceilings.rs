@@ -37,7 +37,8 @@ pub struct CpuCeilings {
 }
 
 impl CpuCeilings {
-    /// Measures them, in about a second on an idle machine, with the widest vectors that it has.
+    /// Measures them, in about a second on an idle machine, with the widest vectors that it has and, for
+    /// bf16, tiles.
     pub fn measure() -> Self {
         let kernels = CpuKernels::available().last().copied().unwrap_or(CpuKernels::Portable);
         Self {
@@ -66,7 +67,8 @@ fn arithmetic(kernels: CpuKernels, bf16: bool) -> f64 {
 /// Products of AMX, of operands that stay in the first cache: how many operations that were.
 fn products(tiles: &Tiles) -> u64 {
     const GROUPS: usize = 4;
-    const ROUNDS: u64 = 1 << 13;
+    const TIMES: usize = 64;
+    const ROUNDS: u64 = 1 << 7;
     let inner = GROUPS * amx::TILE;
     let [a, b] = [amx::TILE * inner, inner * GATES].map(|count| vec![0.0f32; count]);
     let mut sums = [0.0; amx::TILE * GATES];
@@ -75,11 +77,11 @@ fn products(tiles: &Tiles) -> u64 {
     for _ in 0..ROUNDS {
         let out = (sums.as_mut_ptr(), GATES);
         // SAFETY: sixteen rows of both operands and of the sums.
-        unsafe { tiles.product(4, std::iter::once(part), out, true) };
+        unsafe { tiles.product(4, std::iter::repeat_n(part, TIMES), out, true) };
     }
     std::hint::black_box(sums);
     // A word is two numbers, and each of them is multiplied and added.
-    ROUNDS * (4 * amx::TILE * inner * GATES) as u64
+    ROUNDS * (TIMES * 4 * amx::TILE * inner * GATES) as u64
 }
 
 /// Bytes a second of an update in place.

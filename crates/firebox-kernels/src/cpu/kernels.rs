@@ -19,8 +19,8 @@ pub enum CpuKernels {
     Avx512,
     /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512).
     Avx512Bf16,
-    /// The tiles of AMX for the products of recurrent and linear layers in bf16, under Linux; everything
-    /// else as the widest of the others.
+    /// The tiles of AMX for the products of recurrent and linear layers and convolutions in bf16, where
+    /// Linux lets the process use them; everything else as the widest of the others.
     Amx,
 }
 
@@ -35,9 +35,9 @@ pub enum CpuKernelsError {
         /// The value found.
         found: String,
     },
-    /// A variant whose instructions this processor lacks.
+    /// A variant whose instructions this process cannot use here.
     #[error(
-        "FIREBOX_KERNELS asks for {asked:?}, which this processor cannot run; it has {available:?}"
+        "FIREBOX_KERNELS asks for {asked:?}, which this processor or its system cannot run; it has {available:?}"
     )]
     Unavailable {
         /// The variant asked for.
@@ -104,8 +104,11 @@ impl CpuKernels {
     }
 
     /// Takes it that this processor has AMX: for tests that do what its instructions would do.
+    ///
+    /// # Safety
+    /// Whatever the processor does with those instructions, it is what they would do.
     #[doc(hidden)]
-    pub fn assume_amx() {
+    pub unsafe fn assume_amx() {
         amx::assume();
     }
 
@@ -140,21 +143,19 @@ impl CpuKernels {
     }
 
     fn runs_here(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            match self {
-                Self::Composed | Self::Portable => true,
-                Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-                Self::Avx512 => is_x86_feature_detected!("avx512f"),
-                Self::Avx512Bf16 => {
-                    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
-                }
-                Self::Amx => amx::available(),
+        match self {
+            Self::Composed | Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => {
+                is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
             }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            matches!(self, Self::Composed | Self::Portable)
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 | Self::Avx512Bf16 => false,
+            Self::Amx => amx::available(),
         }
     }
 }

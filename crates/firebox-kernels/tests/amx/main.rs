@@ -1,4 +1,4 @@
-//! The products of recurrent and linear layers in the tiles of AMX, against float64 and beside vectors. On a
+//! The products of recurrent and linear layers and convolutions in the tiles of AMX, against float64 and beside vectors. On a
 //! processor without AMX its instructions are [emulated], one by one, as they stand in the kernels.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -59,6 +59,11 @@ fn check(config: LstmConfig, lengths: &[usize], time: usize, state: bool) {
     let mut case = Case::new(config, lengths, time, 7);
     case.precision = Precision::Bf16;
     let case = if state { case } else { case.without_state() };
+    // What is left in memory is not multiplied, not even with zeros.
+    let mut other = Case::new(case.config.clone(), lengths, time, 7);
+    other.precision = Precision::Bf16;
+    other.inputs.input.fill(f64::NAN);
+    run(CpuKernels::Amx, &other);
     let tiles = run(CpuKernels::Amx, &case);
     let (ours, others) = (errors(&case, &tiles), errors(&case, &run(vectors(), &case)));
     for (part, (ours, other)) in ours.iter().zip(&others).enumerate() {
@@ -96,6 +101,9 @@ fn lstm_in_layers_from_zeros_and_with_lengths() {
         true,
     );
     check(config(4, 64, 1, true), &[9, 2, 1], 12, false);
+    // Tiles of 32 samples, and one of twelve.
+    let lengths: Vec<usize> = (0..300).map(|sample| sample * 7 % 4).collect();
+    check(config(20, 40, 1, true), &lengths, 3, true);
     // So many rows that the gradient of the weights is brought up to date more than once.
     check(config(8, 32, 1, false), &[40; 16], 40, true);
     check(config(8, 32, 1, false), &[40; 9], 40, false);
@@ -199,6 +207,8 @@ fn convolutions() {
         [4, 45, 70, 33, 3, 2, 0, 1],
         [9, 7, 33, 17, 3, 1, 1, 1],
         [2, 131, 4, 16, 8, 1, 0, 1],
+        [2, 150, 64, 40, 3, 1, 2, 2],
+        [2, 40, 64, 33, 1, 1, 0, 1],
     ] {
         let [batch, time, input, output, kernel, stride, padding, dilation] = sizes;
         let x = noise(Stream::new(5, "conv"), batch * time * input, 1.0);
@@ -207,15 +217,18 @@ fn convolutions() {
             .with_padding(PaddingConfig1d::Explicit(padding, padding))
             .with_dilation(dilation)
             .init(&device);
-        let run = |kernels: CpuKernels| {
+        let run_on = |kernels: CpuKernels, x: &[f64]| {
             kernels.force(|| {
-                let x = float(&x, [batch, time, input], &device).require_grad();
+                let x = float(x, [batch, time, input], &device).require_grad();
                 let y = conv1d(x.clone(), &layer, Precision::Bf16, None);
                 let grads = y.clone().powi_scalar(2).sum().backward();
                 let of = |tensor: Option<Tensor<3>>| values(tensor.expect("a gradient"));
                 [values(y), of(x.grad(&grads)), of(layer.weight.val().grad(&grads))]
             })
         };
+        let run = |kernels: CpuKernels| run_on(kernels, &x);
+        // What is left in memory is not multiplied, not even with zeros.
+        run_on(CpuKernels::Amx, &vec![f64::NAN; x.len()]);
         let tiles = run(CpuKernels::Amx);
         for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
             // Sums in another order; few steps, or steps apart, are left to vectors in the weight's gradient.

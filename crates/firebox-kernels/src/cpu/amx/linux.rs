@@ -34,7 +34,8 @@ fn has_tiles() -> bool {
 }
 
 /// Asks the system to let this process use the tiles: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`. All
-/// threads may use them then.
+/// threads may use them then. It refuses where a thread has a stack for signals that is too small for
+/// them; those of Rust's threads are not.
 fn ask() -> bool {
     let (call, request, data): (i64, u64, u64) = (158, 0x1023, 18);
     let answer: i64;

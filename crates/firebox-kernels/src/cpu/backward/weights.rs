@@ -265,12 +265,10 @@ unsafe fn weights_in_tiles(
             continue;
         }
         let sums = &mut sums.get_mut()[..amx::TILE * GATES];
+        sums[..out.len()].copy_from_slice(out);
         // SAFETY: as above.
-        unsafe { tiles.product(4, part, (sums.as_mut_ptr(), GATES), false) };
-        match fresh {
-            true => out.copy_from_slice(&sums[..out.len()]),
-            false => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += *sum),
-        }
+        unsafe { tiles.product(4, part, (sums.as_mut_ptr(), GATES), !fresh) };
+        out.copy_from_slice(&sums[..out.len()]);
     }
 }
 

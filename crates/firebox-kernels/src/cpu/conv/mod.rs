@@ -291,11 +291,15 @@ unsafe fn whole_tiles(
                 tiles.product(blocks, part, (acc, stride), true);
                 continue;
             }
-            tiles.product(blocks, part, (beside, width), false);
+            // Summed up in the same order, so that a row's place changes no bit.
             for row in 0..here {
-                for column in 0..width {
-                    *acc.add(row * stride + column) += *beside.add(row * width + column);
-                }
+                let (acc, beside) = (acc.add(row * stride), beside.add(row * width));
+                std::ptr::copy_nonoverlapping(acc, beside, width);
+            }
+            tiles.product(blocks, part, (beside, width), true);
+            for row in 0..here {
+                let (acc, beside) = (acc.add(row * stride), beside.add(row * width));
+                std::ptr::copy_nonoverlapping(beside, acc, width);
             }
         }
     }

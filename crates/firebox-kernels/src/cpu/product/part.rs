@@ -124,14 +124,22 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                 },
                 rows.len(),
             );
-            let done = if tiled.is_some() { in_tiles(words) } else { 0 };
-            let mut tiled = tiled.as_mut().filter(|_| done > 0);
+            // Tiles read the words of a row one after the other.
+            let done = if left.stride.is_some() && tiled.is_some() { in_tiles(words) } else { 0 };
+            let mut tiled = tiled.as_mut().filter(|_| done > 0).zip(left.stride);
             let group = if tiled.is_some() { GROUP } else { rows.len() };
             for first in (0..rows.len()).step_by(group.max(1)) {
                 let group = first..rows.len().min(first + group);
-                if let Some(tiled) = &mut tiled {
+                if let Some((tiled, stride)) = &mut tiled {
                     let rows = rows.start + group.start..rows.start + group.end;
-                    tiled.multiply(&left, rows, [done, words], &panel[..blocks * BLOCK * words]);
+                    let words = [done, words];
+                    tiled.multiply(
+                        &left,
+                        *stride,
+                        rows,
+                        words,
+                        &panel[..blocks * BLOCK * words[1]],
+                    );
                 }
                 for_row_tiles!(S, C, group.len(), row, M => {
                     // SAFETY: as above.
@@ -140,7 +148,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                         next_left.prefetch::<S>(M * blocks);
                         next_panel.prefetch::<S>(M);
                     }
-                    let ready = tiled.as_ref().map(|tiled| tiled.sums(row, M, blocks));
+                    let ready = tiled.as_ref().map(|(tiled, _)| tiled.sums(row, M, blocks));
                     let row = group.start + row;
                     let tile = Tile {
                         a: left.rows::<M>(rows.start + row, words).map(|a| a.wrapping_add(done)),
@@ -226,11 +234,12 @@ impl Tiled {
         Some(Self { tiles, sums: Lent::take(GROUP * PANEL), last: Lent::take(amx::TILE * CHUNK) })
     }
 
-    /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows with those of a
-    /// panel, which has as many rows and is a whole number of blocks wide.
+    /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, `stride` apart, with
+    /// those of a panel, which has as many rows and is a whole number of blocks wide.
     fn multiply(
         &mut self,
         left: &Operand<'_>,
+        stride: usize,
         rows: Range<usize>,
         [done, words]: [usize; 2],
         panel: &[f32],
@@ -240,7 +249,8 @@ impl Tiled {
             let here = amx::TILE.min(rows.end - first);
             let sums = &mut self.sums.get_mut()[(first - rows.start) * width..];
             let out = sums[..amx::TILE * width].as_mut_ptr();
-            let (mut a, mut a_row) = (left.words(first, here, words), left.stride.unwrap_or(0));
+            let at = (first - left.first) * stride;
+            let (mut a, mut a_row) = (&left.values[at..][..(here - 1) * stride + words], stride);
             if here < amx::TILE {
                 let last = self.last.get_mut();
                 for row in 0..here {
@@ -360,12 +370,6 @@ impl<'a> Operand<'a> {
             }
         };
         Self { values, first, stride, step: if stride.is_none() { STRIP } else { 1 } }
-    }
-
-    /// The words of so many rows, where they are no strips.
-    fn words(&self, row: usize, count: usize, words: usize) -> &[f32] {
-        let stride = self.stride.unwrap_or(0);
-        &self.values[(row - self.first) * stride..][..(count - 1) * stride + words]
     }
 
     /// Where rows begin.

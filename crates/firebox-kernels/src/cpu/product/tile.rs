@@ -33,9 +33,9 @@ pub(super) struct Tile<'a, const M: usize> {
 
 impl<const M: usize> Tile<'_, M> {
     /// # Safety
-    /// That of [`Simd`]; the operands are valid for `words`, and so is what is ready, with `step` numbers between two words
+    /// That of [`Simd`]; the operands are valid for `words`, with `step` numbers between two words
     /// of `a` and `N` blocks in the panel; the tile lies in the rectangle of this thread, and its sums
-    /// are valid if the result is one of words.
+    /// are valid if the result is one of words; what is ready is valid for `M` rows of `N` blocks.
     #[inline(always)]
     pub(super) unsafe fn run<S: Simd, C: Compute, const N: usize>(&self, task: &Task<'_>) {
         let (columns, width) = (task.columns, self.width);
