@@ -26,6 +26,10 @@ fn vectors() -> CpuKernels {
     all.rfind(|kernels| *kernels != CpuKernels::Amx).expect("one")
 }
 
+/// How far an output and the gradients of a loss of its squares may be from those by vectors. What differs
+/// by the order of sums may be rounded to another number of bf16: one of some ten thousand, by 2^-9.
+const BOUNDS: [f64; 3] = [2e-6, 3e-4, 3e-4];
+
 /// The case in bf16 by some kernels.
 fn run(kernels: CpuKernels, case: &Case) -> (Outputs, Inputs) {
     kernels.force(|| case.run(&Device::flex().autodiff()))
@@ -172,9 +176,9 @@ fn linear_layers() {
             .collect();
         let error = relative_error(&tiles[0], &exact);
         assert!(error < 1e-6, "{rows} × {input} × {output}: {error:e}");
-        for (tiles, vectors) in tiles.iter().zip(&run(vectors())) {
+        for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
             let error = relative_error(tiles, vectors);
-            assert!(error < 1e-4, "{rows} × {input} × {output}: {error:e}");
+            assert!(error < BOUNDS[part], "{rows} × {input} × {output}, part {part}: {error:e}");
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
         assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles);
@@ -233,10 +237,8 @@ fn convolutions() {
         for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
             // Sums in another order; few steps, or steps apart, are left to vectors in the weight's gradient.
             let error = relative_error(tiles, vectors);
-            assert!(
-                (part == 2 || error > 0.0) && error < 2e-5,
-                "{sizes:?}, part {part}: {error:e}"
-            );
+            assert!(error < BOUNDS[part], "{sizes:?}, part {part}: {error:e}");
+            assert!(part == 2 || error > 0.0, "{sizes:?}, part {part}: no tiles");
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
         assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles);
