@@ -156,7 +156,7 @@ def main():
             apart(compare.make_bars, folder, given.bars)
             measured([program, "gather", "make", folder])
             ours = {name: alone([program, "gather", name, folder])
-                    for name in ("auto", "stream-0", "stream-1", "stream-2", "memory", "device")}
+                    for name in ("auto", "stream-0", "stream-1", "stream-2", "memory-0", "memory-1", "device")}
             # The same number of windows, in one array in memory.
             peer = {name: alone([*torch, "gather", name, folder, ours["auto"]["rows"]])
                     for name in ("numpy-index", "torch-index", "per-sample-0", "per-sample-2")}
@@ -166,7 +166,7 @@ def main():
                 what = f"batches of R1's shape, {how} ({line['case'].partition('/')[2]})"
                 faster(f"{what}, beside one NumPy index each", line, peer["numpy-index"], 3)
                 faster(f"{what}, beside a loader of samples", line, loader, 20)
-            for name in ("stream-0", "stream-1", "stream-2", "memory", "device"):
+            for name in ("stream-0", "stream-1", "stream-2", "memory-0", "memory-1", "device"):
                 faster(f"the same, {name}, beside one PyTorch index each", ours[name],
                        peer["torch-index"], 3)
             memory("R1's shape, as `auto` has it, beside the array", ours["auto"], peer["numpy-index"])

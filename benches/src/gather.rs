@@ -17,8 +17,8 @@ use firebox_loader::{
 use crate::data::{BATCH, RULE, SEED, WIDTH, augmentations};
 use crate::measure::{Work, case};
 
-/// One case: `make` fills the cache; `stream-N` streams with N threads, `memory` and `device` gather
-/// there, and `auto` takes the place and the threads that a run without settings has on a CPU.
+/// One case: `make` fills the cache; `stream-N` streams with N threads, `memory-N` gathers from memory with N,
+/// `device` gathers there, and `auto` takes the place and the threads that a run without settings has on a CPU.
 pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
     let shards = shards(folder)?;
     if name == "make" {
@@ -26,7 +26,7 @@ pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
     }
     let (place, workers) = match name.split_once('-') {
         Some(("stream", workers)) => (Place::Stream, workers.parse().context("stream-N")?),
-        None if name == "memory" => (Place::Memory, 0),
+        Some(("memory", workers)) => (Place::Memory, workers.parse().context("memory-N")?),
         None if name == "device" => (Place::Device, 0),
         None if name == "auto" => {
             let room = Room { device: None, shared: true, host: free() };
