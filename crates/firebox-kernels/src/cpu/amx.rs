@@ -17,8 +17,7 @@ use other as system;
 
 use super::CpuKernels;
 use super::compute::Compute;
-pub(super) use system::Tiles;
-pub(super) use system::{assume, available};
+pub(super) use system::{Tiles, assume, available};
 
 /// Rows of a tile, and words of each.
 pub(super) const TILE: usize = 16;
