@@ -15,8 +15,8 @@ use linux as system;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 use other as system;
 
-use super::CpuKernels;
 use super::compute::Compute;
+use super::{BLOCK, CpuKernels, GATES};
 pub(super) use system::{Tiles, assume, available};
 
 /// Rows of a tile, and words of each.
@@ -44,6 +44,37 @@ impl Tiles {
         match kernels {
             CpuKernels::Amx if C::PAIR == 2 => Self::set_up(),
             _ => None,
+        }
+    }
+
+    /// [`product`](Self::product) of up to sixteen rows: what `out` has behind them stays as it is, and
+    /// a row's sums are taken in one order wherever it lies in a tile.
+    ///
+    /// # Safety
+    /// As for `product`, but that `out` is valid for `rows` rows alone.
+    pub(super) unsafe fn rows(
+        &self,
+        rows: usize,
+        blocks: usize,
+        parts: impl Iterator<Item = Part>,
+        (out, out_row): (*mut f32, usize),
+        add: bool,
+    ) {
+        if rows == TILE {
+            // SAFETY: the caller's promise is the same.
+            return unsafe { self.product(blocks, parts, (out, out_row), add) };
+        }
+        let width = blocks * BLOCK;
+        let mut beside = [0.0; TILE * GATES];
+        let beside = beside.as_mut_ptr();
+        // SAFETY: the caller's promise, and sixteen rows of up to four blocks beside.
+        unsafe {
+            let copy = std::ptr::copy_nonoverlapping::<f32>;
+            if add {
+                (0..rows).for_each(|m| copy(out.add(m * out_row), beside.add(m * width), width));
+            }
+            self.product(blocks, parts, (beside, width), add);
+            (0..rows).for_each(|m| copy(beside.add(m * width), out.add(m * out_row), width));
         }
     }
 }

@@ -231,8 +231,6 @@ struct State {
     /// Rows that `d_gates` and `operands` have room for.
     room: usize,
     tiles: Option<Tiles>,
-    /// Sums of tiles of which some rows are not wanted.
-    sums: Buffer,
     /// Rows that wait.
     waiting: Vec<Waiting>,
     /// Whether nothing was yet put into the gradient of the weights, which is any numbers before.
@@ -312,7 +310,6 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
         ]
         .map(|count| Lent::take((C::PAIR - 1) * count)),
         room,
-        sums: Buffer::zeros(if tiles.is_some() { amx::TILE * GATES } else { 0 }),
         tiles,
         waiting: Vec::with_capacity(room),
         fresh: true,
@@ -486,7 +483,7 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
                 };
                 let rows = amx::TILE.min(tile.active(t) - row);
                 // SAFETY: the words have room for whole tiles of rows, and a block of gates is two groups.
-                unsafe { product_in_tiles(tiles, width, operands, rows, &mut state.sums) };
+                unsafe { product_in_tiles(tiles, width, operands, rows) };
             }
             column += width * BLOCK;
             continue;
@@ -529,17 +526,11 @@ struct Product {
     out_row: usize,
 }
 
-/// Up to sixteen rows by `width` blocks of columns, by way of `sums` where they are fewer.
+/// Up to sixteen rows by `width` blocks of columns.
 ///
 /// # Safety
 /// The pointers are valid for the shapes that [`Product`] states, of words, with room for sixteen rows of `a`.
-unsafe fn product_in_tiles(
-    tiles: &Tiles,
-    width: usize,
-    at: Product,
-    rows: usize,
-    sums: &mut Buffer,
-) {
+unsafe fn product_in_tiles(tiles: &Tiles, width: usize, at: Product, rows: usize) {
     let words = GATES / 2;
     let row = width * BLOCK;
     let parts = (0..at.blocks).map(|block| amx::Part {
@@ -549,17 +540,8 @@ unsafe fn product_in_tiles(
         b_row: row,
         groups: words / amx::TILE,
     });
-    // SAFETY: the caller's promise; the sums have sixteen rows of four blocks.
-    unsafe {
-        if rows == amx::TILE {
-            return tiles.product(width, parts, (at.out, at.out_row), false);
-        }
-        let sums = sums.get_mut().as_mut_ptr();
-        tiles.product(width, parts, (sums, row), false);
-        for m in 0..rows {
-            std::ptr::copy_nonoverlapping(sums.add(m * row), at.out.add(m * at.out_row), row);
-        }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { tiles.rows(rows, width, parts, (at.out, at.out_row), false) };
 }
 
 /// `M` rows by `N` blocks of columns.

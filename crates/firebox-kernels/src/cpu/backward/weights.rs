@@ -7,7 +7,7 @@ use super::{Run, State, before};
 use crate::cpu::BLOCK;
 use crate::cpu::GATES;
 use crate::cpu::amx::{self, Tiles};
-use crate::cpu::block::{Buffer, accumulate, for_row_tiles};
+use crate::cpu::block::{accumulate, for_row_tiles};
 use crate::cpu::compute::Compute;
 use crate::cpu::forward::prefetch;
 use crate::cpu::pack::{STRIP, Strips};
@@ -220,7 +220,7 @@ pub(super) unsafe fn update_weights<S: Simd, C: Compute>(
             };
             let skipped = skipped.start * STRIP..skipped.end * STRIP;
             // SAFETY: `tiled_operands` has whole tiles of columns, and the gates whole groups of words.
-            unsafe { weights_in_tiles(tiles, part, skipped, d_weights, fresh, &mut state.sums) };
+            unsafe { weights_in_tiles(tiles, part, skipped, d_weights, fresh) };
             continue;
         }
         for strip in (0..strips).filter(|strip| !skipped.contains(strip)) {
@@ -251,7 +251,6 @@ unsafe fn weights_in_tiles(
     skipped: Range<usize>,
     d_weights: &mut [f32],
     fresh: bool,
-    sums: &mut Buffer,
 ) {
     for (index, out) in d_weights.chunks_mut(amx::TILE * GATES).enumerate() {
         let column = index * amx::TILE;
@@ -259,16 +258,8 @@ unsafe fn weights_in_tiles(
             continue;
         }
         let part = std::iter::once(part(column));
-        if out.len() == amx::TILE * GATES {
-            // SAFETY: the caller's promise, and there is room for sixteen rows of four blocks.
-            unsafe { tiles.product(4, part, (out.as_mut_ptr(), GATES), !fresh) };
-            continue;
-        }
-        let sums = &mut sums.get_mut()[..amx::TILE * GATES];
-        sums[..out.len()].copy_from_slice(out);
-        // SAFETY: as above.
-        unsafe { tiles.product(4, part, (sums.as_mut_ptr(), GATES), !fresh) };
-        out.copy_from_slice(&sums[..out.len()]);
+        // SAFETY: the caller's promise, and there is room for so many rows of four blocks.
+        unsafe { tiles.rows(out.len() / GATES, 4, part, (out.as_mut_ptr(), GATES), !fresh) };
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
-use super::super::{BLOCK, CpuKernels, GATES, Shared, zeros};
+use super::super::{BLOCK, CpuKernels, Shared, zeros};
 use super::{Source, Walk, panel_blocks, tile, whole_tiles};
 
 /// Words of a window that are taken at once: with four blocks of columns their weights fill 32 KiB.
@@ -119,16 +119,12 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     let (row_size, sums_size) = (source.channels, samples * steps * padded);
     let tiles = Tiles::of::<C>(pass.kernels);
     // AMX reads sixteen windows at a time, behind the last as well.
-    let (behind, beside) = match &tiles {
-        Some(_) => (amx::TILE * walk.stride * words, amx::TILE * GATES),
-        None => (0, 0),
-    };
+    let behind = if tiles.is_some() { amx::TILE * walk.stride * words } else { 0 };
     let input_size = samples * rows * words;
-    let mut scratch = Lent::take(input_size + behind + row_size + sums_size + beside);
+    let mut scratch = Lent::take(input_size + behind + row_size + sums_size);
     let (sums, rest) = scratch.get_mut().split_at_mut(sums_size);
     let (padded_input, rest) = rest.split_at_mut(input_size + behind);
-    let (row, rest) = rest.split_at_mut(row_size);
-    let tiles = tiles.map(|tiles| (tiles, &mut rest[..beside]));
+    let row = &mut rest[..row_size];
     let input = &mut padded_input[..input_size];
     for (at, words) in input.chunks_exact_mut(words).enumerate() {
         let (sample, place) = (first_sample + at / rows, first_step * walk.stride + at % rows);
@@ -151,7 +147,7 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     }
     let windows = Windows { steps, rows, words, count: samples * steps };
     // SAFETY: the buffers have the sizes that `windows` and `walk` say.
-    unsafe { multiply::<S, C>(pass, windows, tiles, padded_input, sums) };
+    unsafe { multiply::<S, C>(pass, windows, tiles.as_ref(), padded_input, sums) };
     // SAFETY: the steps of a task are its own.
     let out = unsafe {
         let first = first_sample * walk.steps + first_step;
@@ -183,7 +179,7 @@ struct Windows {
 unsafe fn multiply<S: Simd, C: Compute>(
     pass: &Pass<'_>,
     windows: Windows,
-    mut tiles: Option<(Tiles, &mut [f32])>,
+    tiles: Option<&Tiles>,
     input: &[f32],
     sums: &mut [f32],
 ) {
@@ -215,12 +211,12 @@ unsafe fn multiply<S: Simd, C: Compute>(
                     let (sample, step) = (step / steps, step % steps);
                     input.add((sample * rows + step * walk.stride) * words)
                 };
-                if let Some((tiles, beside)) = tiles.as_mut().filter(|_| tiled > 0) {
+                if let Some(tiles) = tiles.filter(|_| tiled > 0) {
                     let row = walk.stride * words;
                     for first in (0..count).step_by(steps) {
                         let (sums, windows) = (sums.add(first * stride), (window(first), row));
                         let (weights, groups) = ((weights, taken_blocks), tiled / amx::TILE);
-                        whole_tiles(tiles, (sums, stride), steps, windows, weights, groups, beside);
+                        whole_tiles(tiles, (sums, stride), steps, windows, weights, groups);
                     }
                 }
                 let left = taken - tiled;

@@ -266,7 +266,7 @@ unsafe fn tile<S: Simd, C: Compute, const M: usize, const N: usize>(
 }
 
 /// [`tile`] by AMX, of `rows` rows that are `a_row` words apart, one word after the other: as many words as make
-/// whole groups, by way of `beside`, 16 rows of four blocks, where there are no sixteen rows.
+/// whole groups.
 ///
 /// # Safety
 /// As for [`tile`]; `a` is valid for whole tiles of rows.
@@ -277,30 +277,14 @@ unsafe fn whole_tiles(
     (a, a_row): (*const f32, usize),
     (b, blocks): (*const f32, usize),
     groups: usize,
-    beside: &mut [f32],
 ) {
-    let width = blocks * BLOCK;
-    let beside = beside[..amx::TILE * width].as_mut_ptr();
     for row in (0..rows).step_by(amx::TILE) {
-        let here = amx::TILE.min(rows - row);
-        // SAFETY: the caller's promise, and sixteen rows beside.
+        // SAFETY: the caller's promise.
         unsafe {
-            let part = amx::Part { a: a.add(row * a_row), a_row, b, b_row: width, groups };
-            let (part, acc) = (std::iter::once(part), acc.add(row * stride));
-            if here == amx::TILE {
-                tiles.product(blocks, part, (acc, stride), true);
-                continue;
-            }
-            // Summed up in the same order, so that a row's place changes no bit.
-            for row in 0..here {
-                let (acc, beside) = (acc.add(row * stride), beside.add(row * width));
-                std::ptr::copy_nonoverlapping(acc, beside, width);
-            }
-            tiles.product(blocks, part, (beside, width), true);
-            for row in 0..here {
-                let (acc, beside) = (acc.add(row * stride), beside.add(row * width));
-                std::ptr::copy_nonoverlapping(beside, acc, width);
-            }
+            let a = a.add(row * a_row);
+            let part = std::iter::once(amx::Part { a, a_row, b, b_row: blocks * BLOCK, groups });
+            let (here, acc) = (amx::TILE.min(rows - row), acc.add(row * stride));
+            tiles.rows(here, blocks, part, (acc, stride), true);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
-use super::super::{BLOCK, CpuKernels, GATES, Shared, zeros};
+use super::super::{BLOCK, CpuKernels, Shared, zeros};
 use super::{Conv, Source, pack_rows, panel_blocks, tile, whole_tiles};
 
 /// Steps that are taken at once, an even number: with four blocks of columns their gradients fill
@@ -90,26 +90,22 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, task: Task) {
     let tiles = Tiles::of::<C>(pass.kernels).filter(|_| conv.stride == 1);
     let most_steps = if tiles.is_some() { TILED_STEPS } else { STEPS };
     let most_rows = (most_steps - 1) * conv.stride + (conv.kernel - 1) * conv.dilation + 1;
-    let (tiled_channels, beside) = match &tiles {
-        Some(_) => (channels.next_multiple_of(amx::TILE), amx::TILE * GATES),
-        None => (channels, 0),
-    };
+    let unit = if tiles.is_some() { amx::TILE } else { 1 };
     let sizes = [
         conv.kernel * channels * width,
-        most_rows * tiled_channels,
+        most_rows * channels.next_multiple_of(unit),
         most_steps * width,
         2 * channels.max(width),
-        channels + beside,
+        channels,
     ];
     let mut scratch = Lent::take(sizes.iter().sum());
     let (sums, rest) = scratch.get_mut().split_at_mut(sizes[0]);
     let (input, rest) = rest.split_at_mut(sizes[1]);
     let (gradients, rest) = rest.split_at_mut(sizes[2]);
     let (rows, rest) = rest.split_at_mut(sizes[3]);
-    let (row, rest) = rest.split_at_mut(channels);
     sums.fill(0.0);
-    let tiled =
-        tiles.map(|tiles| Tiled { tiles, rows: most_rows, row, beside: &mut rest[..beside] });
+    let row = &mut rest[..channels];
+    let tiled = tiles.map(|tiles| Tiled { tiles, rows: most_rows, row });
     let mut buffers = Buffers { sums, input, gradients, rows, tiled };
     let steps = conv.steps();
     for sample in 0..conv.batch {
@@ -156,7 +152,6 @@ struct Tiled<'a> {
     rows: usize,
     /// Words of all channels.
     row: &'a mut [f32],
-    beside: &'a mut [f32],
 }
 
 /// Adds the products of some steps of a sample. Where words are pairs, a word holds a number of a
@@ -238,12 +233,10 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             let input = buffers.input.as_ptr().add(tap * conv.dilation * row);
             let gradients = buffers.gradients.as_ptr();
             let sums = buffers.sums.as_mut_ptr().add(tap * channels * width);
-            if let Some(Tiled { tiles, rows, beside, .. }) =
-                buffers.tiled.as_mut().filter(|_| done > 0)
-            {
+            if let Some(Tiled { tiles, rows, .. }) = buffers.tiled.as_mut().filter(|_| done > 0) {
                 let (sums, input, gradients) = ((sums, width), (input, *rows), (gradients, blocks));
                 let groups = done / amx::TILE;
-                whole_tiles(tiles, sums, channels, input, gradients, groups, beside);
+                whole_tiles(tiles, sums, channels, input, gradients, groups);
             }
             if done == half {
                 continue;
