@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -p firebox-kernels --example gpu_lstm_step \
-//!     --features cube,fusion,burn/cuda,burn/autotune -- [batch] [steps] [type] [channels]
+//!     --features cube,fusion,autotune,burn/cuda -- [batch] [steps] [type] [channels]
 //! ```
 //!
 //! Two bidirectional layers of 128 units on windows of 105 steps, dropout 0.2 between them, the
@@ -115,7 +115,7 @@ fn main() {
     };
     let chosen = || GpuKernels::of_layer(&device, dtype, 2, batch, HIDDEN);
     println!(r#"{{"chosen": "{:?}"}}"#, chosen());
-    for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
+    for kernels in GpuKernels::ALL {
         kernels.force(|| match chosen() {
             Ok(kernels) => line(&format!("{kernels:?}"), time(&lstm, &input, &weights, steps)),
             Err(error) => println!(r#"{{"kernels": "{kernels:?}", "why_not": "{error}"}}"#),

@@ -46,9 +46,15 @@
 //!
 //! | variant | where | recurrent weights |
 //! |---|---|---|
+//! | `TensorCores` | f16 and bf16, where the device multiplies such tiles and sums them in f32 | in registers (up to 128 units) or shared memory for the whole sequence; read at each step where they do not fit |
 //! | `Resident` | what fits into the shared memory that the device reports: in f32 up to some 50 units at 48 KiB and 115 at 227 KiB, in half precision 70 and 160 | in shared memory for the whole sequence |
 //! | `Streamed` | other layers; small devices, with as few samples a tile as fit | read at each step, shared by a tile's samples |
 //! | composed | types other than f32, f16 and bf16; more units than fit even so (at 16 KiB some 680) | – |
+//!
+//! With the feature `autotune` the tile of samples, the number of threads and, on tensor cores, the place
+//! of the weights are those that took the least time at the first use of such a layer; what is tried gives
+//! the same bits in all of them. On tensor cores, hidden states and the gradients of gates are rounded to
+//! the tensors' type where they are multiplied, as the large matmuls do.
 //!
 //! Sums and states are f32 in every type, and so are the cell states that are kept for the gradient;
 //! the gates are kept in the type of the tensors, or in that of [`Lstm::in_precision`], in which the

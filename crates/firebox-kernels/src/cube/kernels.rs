@@ -8,12 +8,17 @@ use burn::tensor::{DType, Device};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::features::TypeUsage;
 
-use super::tile::{Pass, Tile};
+use super::cut::Layer;
+use super::tile::Pass;
 use crate::CpuKernels;
 
-/// A variant of the GPU kernels. Each layer gets the first that the device has the memory for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A variant of the GPU kernels. Each layer gets the first that the device can run and has the memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuKernels {
+    /// In f16 and bf16, with products on tensor cores (NVIDIA; matrix cores of AMD, SIMD-group matrices
+    /// of Apple; cooperative matrices of Vulkan). The recurrent weights of a direction stay in registers
+    /// or shared memory for the whole sequence, or are read from global memory at each step.
+    TensorCores,
     /// The recurrent weights of a direction stay in shared memory for the whole sequence.
     Resident,
     /// The recurrent weights are read from global memory (the device's caches) at each step. Runs
@@ -60,8 +65,8 @@ pub enum NoGpuKernels {
         /// The device's shared memory for one cube, in bytes.
         found: usize,
     },
-    /// A [`GpuKernels::force`]d variant that the device has no memory for.
-    #[error("{asked:?} kernels were asked for, which this device has no memory for")]
+    /// A [`GpuKernels::force`]d variant that the device cannot run, or has no memory for.
+    #[error("{asked:?} kernels were asked for, which this device cannot run or has no memory for")]
     Unavailable {
         /// The variant asked for.
         asked: GpuKernels,
@@ -72,10 +77,13 @@ pub enum NoGpuKernels {
 const BUFFERS: usize = 12;
 
 thread_local! {
-    static FORCED: Cell<Option<GpuKernels>> = const { Cell::new(None) };
+    static FORCED: Cell<Option<(GpuKernels, Option<usize>)>> = const { Cell::new(None) };
 }
 
 impl GpuKernels {
+    /// All variants, the fastest first.
+    pub const ALL: [Self; 3] = [Self::TensorCores, Self::Resident, Self::Streamed];
+
     /// The variant that a layer of `directions` and `hidden` units gets for a batch, and therefore
     /// the way to find out which one runs, and why no faster one does.
     ///
@@ -97,18 +105,41 @@ impl GpuKernels {
         }
         let fits = |kernels: Self| {
             [Pass::Forward, Pass::Backward].into_iter().all(|pass| {
-                let resident = kernels == Self::Resident;
-                let sizes = [directions, batch, hidden];
-                Tile::new(hardware, sizes, dtype.size(), pass, resident).is_some()
+                let units = hidden;
+                let layer = Layer { kernels, pass, dtype, directions, batch, units, gru: false };
+                !layer.cuts(&client).is_empty()
             })
         };
         match FORCED.get() {
-            Some(asked) if fits(asked) => Ok(asked),
-            Some(asked) => Err(NoGpuKernels::Unavailable { asked }),
-            None => [Self::Resident, Self::Streamed].into_iter().find(|k| fits(*k)).ok_or(
-                NoGpuKernels::Size { hidden, batch, found: hardware.max_shared_memory_size },
-            ),
+            Some((asked, _)) if fits(asked) => Ok(asked),
+            Some((asked, _)) => Err(NoGpuKernels::Unavailable { asked }),
+            None => Self::ALL.into_iter().find(|k| fits(*k)).ok_or(NoGpuKernels::Size {
+                hidden,
+                batch,
+                found: hardware.max_shared_memory_size,
+            }),
         }
+    }
+
+    /// The tiles that this variant could run a layer's forward and backward pass in: samples and threads of
+    /// a cube, and where it keeps the recurrent weights. Empty if it cannot run the layer. Builds with the
+    /// feature `autotune` time each at the first use of such a layer and keep the fastest; others take the
+    /// first.
+    pub fn tiles(
+        self,
+        device: &Device,
+        dtype: DType,
+        directions: usize,
+        batch: usize,
+        hidden: usize,
+    ) -> [Vec<String>; 2] {
+        let client = Self::takes(device, dtype).ok();
+        [Pass::Forward, Pass::Backward].map(|pass| {
+            let (kernels, units, gru) = (self, hidden, false);
+            let layer = Layer { kernels, pass, dtype, directions, batch, units, gru };
+            let cuts = client.as_ref().map(|client| layer.cuts(client)).unwrap_or_default();
+            cuts.iter().map(ToString::to_string).collect()
+        })
     }
 
     /// Whether any kernel takes tensors of this type on this device.
@@ -134,13 +165,29 @@ impl GpuKernels {
     /// Runs `f` with this variant alone: for tests and comparisons. A layer that does not fit is
     /// composed.
     pub fn force<T>(self, f: impl FnOnce() -> T) -> T {
-        struct Restore(Option<GpuKernels>);
+        self.forced(None, f)
+    }
+
+    /// [`force`](Self::force), with the tile of this index among those that the variant could run a layer
+    /// in, the last where there are fewer, instead of the one that takes the least time. They sum the same
+    /// numbers in the same order, and gave the same bits wherever they ran.
+    pub fn force_tile<T>(self, tile: usize, f: impl FnOnce() -> T) -> T {
+        self.forced(Some(tile), f)
+    }
+
+    /// The tile that [`force_tile`](Self::force_tile) asks for.
+    pub(crate) fn forced_tile() -> Option<usize> {
+        FORCED.get().and_then(|(_, tile)| tile)
+    }
+
+    fn forced<T>(self, tile: Option<usize>, f: impl FnOnce() -> T) -> T {
+        struct Restore(Option<(GpuKernels, Option<usize>)>);
         impl Drop for Restore {
             fn drop(&mut self) {
                 FORCED.set(self.0);
             }
         }
-        let _restore = Restore(FORCED.replace(Some(self)));
+        let _restore = Restore(FORCED.replace(Some((self, tile))));
         f()
     }
 }

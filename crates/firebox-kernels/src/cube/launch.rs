@@ -1,4 +1,6 @@
-//! The operation on CubeCL's backend: allocates, chooses the tile, launches.
+//! The operation on CubeCL's backend: allocates, arranges the weights, launches.
+
+use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -10,23 +12,41 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::GpuKernels;
 use super::backward::backward;
+use super::cut::{self, Cut, Layer, Run};
 use super::forward::forward;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
+use super::tensor_cores;
 use super::tensors::empty;
-use super::tile::{Pass, Tile};
+use super::tile::Pass;
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::CellKind;
 
-fn tile(gates: &CubeTensor, Way { kernels, cell }: Way, pass: Pass) -> Tile {
+/// The layer of these gates.
+fn layer(gates: &CubeTensor, way: Way, pass: Pass) -> Layer {
     let [directions, batch, _, width] = gates.shape().dims();
-    let hardware = &gates.client.properties().hardware;
-    let sizes = [directions, batch, width / 4];
-    let resident = kernels == GpuKernels::Resident;
-    match Tile::new(hardware, sizes, gates.dtype.size(), pass, resident) {
-        Some(tile) => Tile { gru: cell == CellKind::Gru, ..tile },
-        // `GpuKernels::of_layer` has asked for the same tile.
-        None => unreachable!("a tile of {kernels:?} kernels for {sizes:?}"),
+    let (kernels, dtype, gru) = (way.kernels, gates.dtype, way.cell == CellKind::Gru);
+    Layer { kernels, pass, dtype, directions, batch, units: width / 4, gru }
+}
+
+/// The recurrent weights as a kernel reads them: from `[directions, units, 4 gates, units before]` to
+/// `[directions, units before, units, 4 gates]`; for plain kernels on the way back, to `[directions, units,
+/// units before, 4 gates]`. Tensor cores get units with weights of zero until their tiles are full.
+fn arrange(weights: CubeTensor, layer: &Layer) -> CubeTensor {
+    let [directions, width, units] = weights.shape().dims();
+    if layer.kernels != GpuKernels::TensorCores && layer.pass == Pass::Backward {
+        let shape = [directions, units, 4, units].into();
+        let by_gate = CubeBackend::float_reshape(weights, shape);
+        return into_contiguous(CubeBackend::float_swap_dims(by_gate, 2, 3));
     }
+    let weights = into_contiguous(CubeBackend::float_swap_dims(weights, 1, 2));
+    let padded = layer.padded(&weights.client);
+    if padded == units {
+        return weights;
+    }
+    let shape = [directions, padded, 4 * padded].into();
+    let zeros = CubeBackend::float_zeros(shape, &weights.device, weights.dtype.into());
+    let place = [0..directions, 0..units, 0..width].map(Into::into);
+    into_contiguous(CubeBackend::float_slice_assign(zeros, &place, weights))
 }
 
 /// What a launch does: at each step, the product of the states and the weights, and for each unit
@@ -55,13 +75,11 @@ fn work(
 /// Runs the forward kernel. Without `keep`, the last two tensors are stand-ins of one element.
 fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
     let [gates_x, weights, state, lengths] = inputs;
-    // From `[units, 4 gates, units before]` to `[units before, units, 4 gates]`.
-    let weights = CubeBackend::float_swap_dims(weights, 1, 2);
-    let [gates_x, weights, state, lengths] =
-        [gates_x, weights, state, lengths].map(into_contiguous);
+    let layer = layer(&gates_x, way, Pass::Forward);
+    let weights = arrange(weights, &layer);
+    let [gates_x, state, lengths] = [gates_x, state, lengths].map(into_contiguous);
     let [directions, batch, time, width] = gates_x.shape().dims();
     let units = width / 4;
-    let tile = tile(&gates_x, way, Pass::Forward);
     let dtype = gates_x.dtype;
     let output = empty(&gates_x, [batch, time, directions * units], dtype);
     let last = empty(&gates_x, [2, directions, batch, units], DType::F32);
@@ -72,36 +90,64 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
         ),
         false => (empty(&gates_x, [4], dtype), empty(&gates_x, [1], DType::F32)),
     };
-    let client = gates_x.client.clone();
-    let shape = [directions, batch, time, units];
+    let buffers = [&gates_x, &weights, &state, &lengths, &output, &last, &gates, &cells];
+    let buffers = buffers.map(Clone::clone);
+    let (client, storage) = (gates_x.client.clone(), dtype_to_storage_type(dtype));
+    let run: Run = Arc::new(move |cut| {
+        let [gates_x, weights, state, lengths, output, last, gates, cells] =
+            buffers.clone().map(CubeTensor::into_buffer_arg);
+        let sizes = (batch as u32, time as u32);
+        // SAFETY: the kernels index their buffers by sample, step, direction and unit, each of which
+        // they compare with the sizes that the buffers were allocated with here, or have by the shapes
+        // documented at `LstmOps`; lengths are at most `time` (`Lstm::forward` has checked them). No
+        // index exceeds 32 bits: gates alone would fill 32 GiB, in one buffer.
+        unsafe {
+            match cut {
+                Cut::Plain(tile) => forward::launch_unchecked(
+                    &client,
+                    tile.count(batch),
+                    tile.dim(),
+                    tile.rows,
+                    gates_x,
+                    weights,
+                    state,
+                    lengths,
+                    output,
+                    last,
+                    gates,
+                    cells,
+                    sizes.0,
+                    sizes.1,
+                    tile,
+                    keep,
+                    storage,
+                ),
+                Cut::Cores(tile) => tensor_cores::forward::forward::launch_unchecked(
+                    &client,
+                    tile.count(batch),
+                    tile.dim(),
+                    gates_x,
+                    weights,
+                    state,
+                    lengths,
+                    output,
+                    last,
+                    gates,
+                    cells,
+                    sizes.0,
+                    sizes.1,
+                    tile,
+                    keep,
+                    storage,
+                ),
+            }
+        }
+    });
     // Gates and outputs, and what is kept.
     let numbers = if keep { [9, 1] } else { [5, 0] };
-    // SAFETY: the kernel indexes its buffers by sample, step, direction and unit, each of which it
-    // compares with the sizes that the buffers were allocated with here, or have by the shapes
-    // documented at `LstmOps`; lengths are at most `time` (`Lstm::forward` has checked them). No index
-    // exceeds 32 bits: gates alone would fill 32 GiB, in one buffer.
-    let launch = || unsafe {
-        forward::launch_unchecked(
-            &client,
-            tile.count(batch),
-            tile.dim(),
-            tile.rows,
-            gates_x.into_buffer_arg(),
-            weights.into_buffer_arg(),
-            state.into_buffer_arg(),
-            lengths.into_buffer_arg(),
-            output.clone().into_buffer_arg(),
-            last.clone().into_buffer_arg(),
-            gates.clone().into_buffer_arg(),
-            cells.clone().into_buffer_arg(),
-            batch as u32,
-            time as u32,
-            tile,
-            keep,
-            dtype_to_storage_type(dtype),
-        );
-    };
-    launching(|| work("recurrent layer", shape, way, dtype, numbers), launch);
+    let shape = [directions, batch, time, units];
+    let work = || work("recurrent layer", shape, way, dtype, numbers);
+    launching(work, || cut::run(layer, time, &gates_x, way.tile, run));
     Recorded { output, last, gates, cells }
 }
 
@@ -140,47 +186,75 @@ impl LstmOps for CubeBackend {
     ) -> Derived<Self> {
         let [directions, batch, time, width] = gates.shape().dims();
         let units = width / 4;
-        // From `[units, 4 gates, units before]` to `[units, units before, 4 gates]`.
-        let weights = Self::float_reshape(weights, [directions, units, 4, units].into());
-        let weights = Self::float_swap_dims(weights, 2, 3);
+        let layer = layer(&gates, way, Pass::Backward);
+        let weights = arrange(weights, &layer);
         let [d_output, d_last, output, gates] =
             [d_output, d_last, output, gates].map(into_contiguous);
-        let [cells, weights, state, lengths] =
-            [cells, weights, state, lengths].map(into_contiguous);
-        let tile = tile(&gates, way, Pass::Backward);
+        let [cells, state, lengths] = [cells, state, lengths].map(into_contiguous);
         let dtype = gates.dtype;
         let d_gates = empty(&gates, [directions, batch, time, width], dtype);
         let previous = empty(&gates, [directions, batch, time, units], dtype);
         let d_state = empty(&gates, [2, directions, batch, units], DType::F32);
-        let client = gates.client.clone();
-        let shape = [directions, batch, time, units];
-        // SAFETY: as for the forward kernel.
-        let launch = || unsafe {
-            backward::launch_unchecked(
-                &client,
-                tile.count(batch),
-                tile.dim(),
-                tile.rows,
-                d_output.into_buffer_arg(),
-                d_last.into_buffer_arg(),
-                output.into_buffer_arg(),
-                gates.into_buffer_arg(),
-                cells.into_buffer_arg(),
-                weights.into_buffer_arg(),
-                state.into_buffer_arg(),
-                lengths.into_buffer_arg(),
-                d_gates.clone().into_buffer_arg(),
-                previous.clone().into_buffer_arg(),
-                d_state.clone().into_buffer_arg(),
-                batch as u32,
-                time as u32,
-                tile,
-                dtype_to_storage_type(dtype),
-            );
-        };
+        let read = [&d_output, &d_last, &output, &gates, &cells, &weights, &state, &lengths];
+        let read = read.map(Clone::clone);
+        let written = [&d_gates, &previous, &d_state].map(Clone::clone);
+        let (client, storage) = (gates.client.clone(), dtype_to_storage_type(dtype));
+        let run: Run = Arc::new(move |cut| {
+            let [d_output, d_last, output, gates, cells, weights, state, lengths] =
+                read.clone().map(CubeTensor::into_buffer_arg);
+            let [d_gates, previous, d_state] = written.clone().map(CubeTensor::into_buffer_arg);
+            let sizes = (batch as u32, time as u32);
+            // SAFETY: as for the forward kernels.
+            unsafe {
+                match cut {
+                    Cut::Plain(tile) => backward::launch_unchecked(
+                        &client,
+                        tile.count(batch),
+                        tile.dim(),
+                        tile.rows,
+                        d_output,
+                        d_last,
+                        output,
+                        gates,
+                        cells,
+                        weights,
+                        state,
+                        lengths,
+                        d_gates,
+                        previous,
+                        d_state,
+                        sizes.0,
+                        sizes.1,
+                        tile,
+                        storage,
+                    ),
+                    Cut::Cores(tile) => tensor_cores::backward::backward::launch_unchecked(
+                        &client,
+                        tile.count(batch),
+                        tile.dim(),
+                        d_output,
+                        d_last,
+                        output,
+                        gates,
+                        cells,
+                        weights,
+                        state,
+                        lengths,
+                        d_gates,
+                        previous,
+                        d_state,
+                        sizes.0,
+                        sizes.1,
+                        tile,
+                        storage,
+                    ),
+                }
+            }
+        });
         // Gates and outputs with their gradients, and the states before; the cells.
-        let name = "recurrent layer, gradients";
-        launching(|| work(name, shape, way, dtype, [11, 1]), launch);
+        let shape = [directions, batch, time, units];
+        let work = || work("recurrent layer, gradients", shape, way, dtype, [11, 1]);
+        launching(work, || cut::run(layer, time, &gates, way.tile, run));
         Derived { d_gates, previous, d_state }
     }
 }

@@ -12,8 +12,9 @@
 //! Numbers are stored in the type of the tensors; sums, states, and the cells and moments that are saved
 //! for the way back are f32.
 //!
-//! No tensor-core instructions are used: nothing that runs without a GPU could have tested them. Nor
-//! are tiles autotuned; [`tile`] and the plans of attention follow from the device's properties.
+//! Recurrent layers in half precision run on [`tensor_cores`] where the device has them, and in the tile
+//! that takes the least time at first use ([`cut`]). Attention does neither yet: its plans follow from the
+//! device's properties.
 
 mod attend;
 mod attend_back;
@@ -21,6 +22,7 @@ mod attention;
 mod autodiff;
 mod backward;
 mod cell;
+mod cut;
 mod dropout;
 mod forward;
 mod kernels;
@@ -37,6 +39,7 @@ mod rows;
 mod softmax;
 mod sweep;
 mod team;
+mod tensor_cores;
 mod tensors;
 mod tile;
 mod watch;

@@ -15,6 +15,8 @@ use crate::cpu::CellKind;
 pub(crate) struct Way {
     pub(crate) kernels: GpuKernels,
     pub(crate) cell: CellKind,
+    /// The index of the tile to take; the fastest if `None`.
+    pub(crate) tile: Option<usize>,
 }
 
 /// What the next layer and the next call need.

@@ -3,7 +3,7 @@
 use burn_cubecl::cubecl::{CubeCount, CubeDim, ir::HardwareProperties};
 
 /// Which of the two passes a tile is for; the backward one keeps more in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     Forward,
     Backward,
@@ -34,15 +34,42 @@ const THREADS: usize = 512;
 /// Taken where a device does not say how many processors it has (WebGPU, Metal).
 const PROCESSORS: usize = 32;
 
+/// Samples of a cube with which every processor of the device has one.
+pub(super) fn wanted(hardware: &HardwareProperties, directions: usize, batch: usize) -> usize {
+    let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
+    (batch * directions).div_ceil(processors.max(1)).clamp(1, batch.max(1))
+}
+
 /// Fewer samples a tile than this do not pay for keeping the weights: as many as could share a read.
 const WORTH_KEEPING: usize = 4;
 
 impl Tile {
-    /// The tile for a layer in `batch` samples, or `None` where even the smallest does not fit.
-    /// `weight` is the size of one weight in bytes. Weights stay in shared memory only if `resident`.
-    pub(super) fn new(
+    /// The tiles for a layer in `batch` samples, the one to take untried first; none where even the
+    /// smallest does not fit. `weight` is the size of one weight in bytes. Weights stay in shared memory
+    /// only if `resident`. All of them give the same bits.
+    pub(super) fn candidates(
+        hardware: &HardwareProperties,
+        sizes @ [directions, batch, _]: [usize; 3],
+        weight: usize,
+        pass: Pass,
+        resident: bool,
+    ) -> Vec<Self> {
+        // Every cube reads all the weights at each step, so tiles are as large as they can be while
+        // every processor has one.
+        let wanted = wanted(hardware, directions, batch);
+        let mut found = vec![];
+        for wanted in [wanted, wanted.div_ceil(2), (2 * wanted).min(batch)] {
+            let tile = Self::of(hardware, sizes, wanted, weight, pass, resident);
+            found.extend(tile.filter(|tile| !found.contains(tile)));
+        }
+        found
+    }
+
+    /// The tile for cubes of about `wanted` samples.
+    fn of(
         hardware: &HardwareProperties,
         [directions, batch, units]: [usize; 3],
+        wanted: usize,
         weight: usize,
         pass: Pass,
         resident: bool,
@@ -50,10 +77,6 @@ impl Tile {
         let (widest, highest, _) = hardware.max_cube_dim;
         let threads = (hardware.max_units_per_cube as usize).min(THREADS);
         let columns = units.min(threads).min(widest as usize);
-        // Every cube reads all the weights at each step, so tiles are as large as they can be while
-        // every processor has one.
-        let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
-        let wanted = (batch * directions).div_ceil(processors.max(1)).clamp(1, batch);
         let rows = [4, 2].into_iter().find(|rows| *rows <= wanted).unwrap_or(1);
         let most = (threads / columns).min(highest as usize).max(1);
         let groups = wanted.div_ceil(rows).min(most);
@@ -73,6 +96,11 @@ impl Tile {
     /// Samples of a cube.
     pub(super) fn samples(&self) -> usize {
         self.rows * self.groups
+    }
+
+    /// Threads of a cube.
+    pub(super) fn threads(&self) -> usize {
+        self.columns * self.groups
     }
 
     /// Elements of the shared weights, four a pair of units; one where they are not kept, because a
@@ -135,7 +163,7 @@ mod tests {
         expected: [Option<(usize, usize, usize)>; 2],
     ) {
         let found = [Pass::Forward, Pass::Backward].map(|pass| {
-            let tile = Tile::new(hardware, sizes, weight, pass, resident)?;
+            let tile = *Tile::candidates(hardware, sizes, weight, pass, resident).first()?;
             assert!(tile.shared_bytes(weight, pass) <= hardware.max_shared_memory_size);
             assert!(tile.columns * tile.groups <= hardware.max_units_per_cube as usize);
             Some((tile.rows, tile.groups, tile.columns))

@@ -45,7 +45,8 @@ pub(super) fn kernels(
         same(input, "hidden state", hidden);
         same(input, "cell state", cell);
     }
-    Some(Chosen { way: Way { kernels, cell: stack.cell }, dtype })
+    let way = Way { kernels, cell: stack.cell, tile: GpuKernels::forced_tile() };
+    Some(Chosen { way, dtype })
 }
 
 #[track_caller]

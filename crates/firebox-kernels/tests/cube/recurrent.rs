@@ -12,7 +12,12 @@ use super::support::case::{Case, float, noise, values};
 use super::support::reference::{self, Inputs, Outputs};
 use super::support::relative_error;
 
-fn config(input: usize, hidden: usize, layers: usize, bidirectional: bool) -> LstmConfig {
+pub(super) fn config(
+    input: usize,
+    hidden: usize,
+    layers: usize,
+    bidirectional: bool,
+) -> LstmConfig {
     LstmConfig { layers, bidirectional, ..LstmConfig::new(input, hidden) }
 }
 
@@ -165,7 +170,7 @@ fn the_composed_variant_agrees() {
 }
 
 /// Output, last states and gradients of the case with everything in another type.
-fn in_type(dtype: DType, case: &Case, device: &Device) -> Vec<(String, Vec<f64>)> {
+pub(super) fn in_type(dtype: DType, case: &Case, device: &Device) -> Vec<(String, Vec<f64>)> {
     struct Cast(DType);
     impl ModuleMapper for Cast {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -228,7 +233,7 @@ fn halves_are_summed_in_f32() {
                 expected.extend([direction.bias_ih, direction.bias_hh]);
             }
             let composed = CpuKernels::Composed.force(|| in_type(dtype, &case, &device));
-            for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
+            for kernels in GpuKernels::ALL {
                 let fused = kernels.force(|| in_type(dtype, &case, &device));
                 assert_eq!(fused.len(), expected.len());
                 for (((part, ours), (_, theirs)), expected) in
@@ -375,7 +380,13 @@ fn without_a_graph_and_under_checkpointing_the_values_are_the_same() {
 }
 
 /// Outputs, last states and gradients of a GRU with the parameters that its stream gives.
-fn gru(device: &Device, config: &GruConfig, lengths: &[usize], time: usize) -> Vec<Vec<f64>> {
+pub(super) fn gru(
+    device: &Device,
+    config: &GruConfig,
+    lengths: &[usize],
+    time: usize,
+    precision: Precision,
+) -> Vec<Vec<f64>> {
     struct Collect<'a>(&'a Gradients, Vec<Vec<f64>>);
     impl ModuleVisitor for Collect<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -388,7 +399,7 @@ fn gru(device: &Device, config: &GruConfig, lengths: &[usize], time: usize) -> V
         let stream = Stream::new(31, "gru").substream(index);
         float::<3>(&noise(stream, shape.iter().product(), 1.0), shape, &device)
     };
-    let module = config.init(Stream::new(32, "gru"), &device);
+    let module = config.init(Stream::new(32, "gru"), &device).in_precision(precision);
     let x = numbers(0, [batch, time, config.input]).require_grad();
     let state = numbers(1, [config.layers * directions, batch, config.hidden]).require_grad();
     let (output, last) = module.forward(x.clone(), Some(lengths), Some(state.clone()), None);
@@ -412,10 +423,11 @@ fn a_gru_agrees_with_the_composed_one_on_the_cpu() {
         for config in configs {
             for (batch, time) in [(5, 7), (75, 4)] {
                 let lengths: Vec<_> = (0..batch).map(|i| (i * 3 + time) % (time + 1)).collect();
-                let expected =
-                    CpuKernels::Composed.force(|| gru(&Device::flex(), &config, &lengths, time));
+                let expected = CpuKernels::Composed
+                    .force(|| gru(&Device::flex(), &config, &lengths, time, Precision::F32));
                 for kernels in [GpuKernels::Resident, GpuKernels::Streamed] {
-                    let actual = kernels.force(|| gru(&device, &config, &lengths, time));
+                    let actual =
+                        kernels.force(|| gru(&device, &config, &lengths, time, Precision::F32));
                     for (index, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
                         let error = relative_error(actual, expected);
                         assert!(error < 1e-5, "{kernels:?}: part {index} is off by {error:.2e}");

@@ -351,7 +351,7 @@ fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
 fn kernels(abilities: &Abilities) -> Tick {
     let line = "the fastest kernels are chosen";
     if !abilities.processor {
-        let found = "Burn's autotuning chooses, and keeps its choice in cubecl's cache".to_owned();
+        let found = "timed at first use and kept in cubecl's cache: products by Burn, tiles of recurrent layers by Firebox".to_owned();
         return Tick { line, mark: Mark::NotHere, found };
     }
     let best = CpuKernels::available().into_iter().last();
