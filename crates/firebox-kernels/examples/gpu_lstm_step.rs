@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! cargo run --release -p firebox-kernels --example gpu_lstm_step \
-//!     --features cube,fusion,autotune,burn/cuda -- [batch] [steps] [type] [channels]
+//!     --features cube,fusion,autotune,burn/cuda -- [batch] [steps] [type] [channels] [fused]
 //! ```
 //!
 //! Two bidirectional layers of 128 units on windows of 105 steps, dropout 0.2 between them, the
 //! gradient of all parameters and of the input: the same as `lstm_step`, which times the CPU. The
 //! type is `f32`, `f16` or `bf16`, of parameters and input alike. The device is Burn's default one;
-//! `BURN_DEVICE` chooses another. The clock stops when the device has finished.
+//! `BURN_DEVICE` chooses another. `fused` leaves Burn's own operations out. The clock stops when the device has finished.
 //!
 //! `floor_ms` is not measured: a step's arithmetic (3 · 2 · samples · steps · weights) at
 //! `FLOOR_TFLOPS`, the device's rate in this type, if that variable is set.
@@ -120,6 +120,9 @@ fn main() {
             Ok(kernels) => line(&format!("{kernels:?}"), time(&lstm, &input, &weights, steps)),
             Err(error) => println!(r#"{{"kernels": "{kernels:?}", "why_not": "{error}"}}"#),
         });
+    }
+    if argument(4, "all") == "fused" {
+        return;
     }
     CpuKernels::Composed.force(|| {
         assert_eq!(chosen(), Err(NoGpuKernels::Asked));

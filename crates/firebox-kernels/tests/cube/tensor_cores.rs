@@ -1,9 +1,16 @@
-//! LSTM and GRU on tensor cores. Without a GPU, Mesa's software driver runs these from version 25.2 on
-//! (`VK_KHR_cooperative_matrix` of lavapipe, in f16), through SPIR-V:
+//! LSTM and GRU on tensor cores. Without a GPU, Mesa's software driver has them in f16 (lavapipe's
+//! `VK_KHR_cooperative_matrix`, tiles of 8 by 8; seen with Mesa 26.1.6, not there in 22.3.6), through SPIR-V:
 //!
 //! ```text
-//! cargo test -p firebox-kernels --features cube,autotune,burn/vulkan --test cube tensor_cores
+//! cargo test -p firebox-kernels --features cube,burn/vulkan --test cube tensor_cores
+//! cargo test -p firebox-kernels --features cube,autotune,burn/vulkan --test cube the_tile
 //! ```
+//!
+//! Where the system's Mesa is older, the program runs in a newer one's root: `debootstrap trixie FOLDER`, in
+//! it `mesa-vulkan-drivers` of trixie-backports, the program copied there, and `chroot FOLDER /PROGRAM`. Mesa
+//! takes up to a minute for a tile with weights in registers.
+//!
+//! `tests/cuda/compile.sh` shows what a CUDA device would get.
 
 use burn::tensor::{DType, Device};
 use firebox_core::{Precision, Stream};

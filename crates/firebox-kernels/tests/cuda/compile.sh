@@ -1,0 +1,55 @@
+#!/bin/sh
+# Compiles the kernels of recurrent layers as a CUDA device would get them, on a machine without one: CubeCL
+# writes them in CUDA C++ for a driver without a device (driver.c), NVRTC compiles them to PTX and ptxas to
+# machine code for an H100. Prints launches, registers and what did not fit into them. Fails if anything
+# does not compile or could not be launched. Times that it prints on the way mean nothing.
+#
+#     crates/firebox-kernels/tests/cuda/compile.sh FOLDER [batch] [type]
+#
+# FOLDER keeps NVIDIA's compilers between calls (PyPI has them; python3 with pip, cc and unzip are needed) and
+# gets the PTX. CARGO_ARGS may hold more arguments of cargo, such as `--config patch…` where LLVM cannot be
+# downloaded, which changes Cargo.lock. Without tuning, which would never end by a clock that does not run.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+batch=${2:-512}
+type=${3:-bf16}
+
+if [ ! -d "$folder/nvidia" ]; then
+    python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" \
+        nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-nvcc-cu12==12.9.86
+    for wheel in "$folder"/*.whl; do unzip -q -o "$wheel" -d "$folder"; done
+    mkdir -p "$folder/cuda/include"
+    cp -R "$folder/nvidia/cuda_runtime/include/." "$folder/nvidia/cuda_nvcc/include/." "$folder/cuda/include"
+    chmod +x "$folder/nvidia/cuda_nvcc/bin/ptxas"
+    ln -sf libnvrtc.so.12 "$folder/nvidia/cuda_nvrtc/lib/libnvrtc.so"
+fi
+mkdir -p "$folder/driver"
+cc -O1 -shared -fPIC -Wall -Wextra -o "$folder/driver/libcuda.so" "$here/driver.c"
+
+cd "$here/../.."
+set -f # CARGO_ARGS are words, not patterns
+run() {
+    # shellcheck disable=SC2086
+    cargo "$@" -p firebox-kernels -p firebox ${CARGO_ARGS:-} --example gpu_lstm_step \
+        --features firebox-kernels/cube,burn/cuda,firebox/nvrtc
+}
+run build
+program=$(run build --message-format json | grep '"name":"gpu_lstm_step"' |
+    sed 's/.*"executable":"\([^"]*\)".*/\1/')
+set +f
+
+ptx="$folder/ptx"
+rm -rf "$ptx" "$folder/home"
+mkdir -p "$ptx" "$folder/home"
+env HOME="$folder/home" CUDA_PATH="$folder/cuda" FIREBOX_PTX="$ptx" \
+    LD_LIBRARY_PATH="$folder/driver:$folder/nvidia/cuda_nvrtc/lib" "$program" "$batch" 1 "$type" 4 fused
+
+sort -u "$ptx/launches.txt" | grep -E ' (forward|backward)_' > "$ptx/recurrent.txt"
+while read -r file launch; do
+    echo "$launch"
+    "$folder/nvidia/cuda_nvcc/bin/ptxas" -arch=sm_90a -v "$ptx/$file" -o "$ptx/$file.cubin" 2>&1 |
+        grep -E 'registers|spill|error' | sed 's/^/    /'
+    test -s "$ptx/$file.cubin"
+done < "$ptx/recurrent.txt"
