@@ -116,14 +116,15 @@ fn built(features: &[String]) -> Result<Vec<PathBuf>, String> {
             code => Err(format!("the build ended with {code}")),
         };
     }
-    // One selection of packages, so that all three have the same features of Burn.
+    // One selection of packages, so that all of them have the same features of Burn.
     let mut wanted: Vec<String> =
         features.iter().map(|feature| format!("firebox/{feature}")).collect();
     wanted.extend(["firebox-kernels/cube".to_owned(), "firebox-kernels/fusion".to_owned()]);
     let mut command = cargo();
     command.args(["build", "--release", "-p", "firebox", "-p", "firebox-kernels"]);
     command.args(["--features", &wanted.join(",")]);
-    command.args(["--bin", "firebox", "--test", "cube", "--example", "gpu_lstm_step"]);
+    command.args(["--bin", "firebox", "--test", "cube"]);
+    command.args(["--example", "gpu_lstm_step", "--example", "gpu_attention_step"]);
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(root()).stdout(Stdio::piped());
     let cuda = features.iter().any(|feature| feature.starts_with("cuda"));

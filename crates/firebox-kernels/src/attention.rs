@@ -38,7 +38,8 @@ pub struct Attention {
     /// Probability that one of the probabilities is set to zero and the others grow to keep the
     /// mean, in `[0, 1]`; rounded to a multiple of 2⁻¹⁶.
     pub dropout: f64,
-    /// Type of the operands of products. Sums and softmax are f32 whatever it is.
+    /// Type of the operands of products. Sums and softmax are f32 whatever it is. On a GPU that stores bf16
+    /// or f16, the result and the gradients have passed through that type as well.
     pub precision: Precision,
 }
 

@@ -129,8 +129,9 @@ fn composed<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> T
     for value in &mut mask {
         *value = if f64::from(*value) >= probability { scale } else { 0.0 };
     }
-    let data = TensorData::new(mask, x.shape()).convert_dtype(x.dtype());
-    let mask = Tensor::from_data(data, &x.device().without_autodiff());
+    // In the type of `x`: by itself, `from_data` takes that of the device.
+    let like = (&x.device().without_autodiff(), x.dtype());
+    let mask = Tensor::from_data(TensorData::new(mask, x.shape()), like);
     let mask = if x.is_autodiff() { lift(mask) } else { mask };
     x * mask
 }
@@ -194,7 +195,7 @@ impl Backward<Flex, 1> for Rectified {
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     use super::*;
 
@@ -251,6 +252,19 @@ mod tests {
             let grads = (y * 3.0).sum().backward();
             let grad = values(x.grad(&grads).expect("x is tracked"));
             close(grad, expected(&vec![3.0; data.len()], probability, stream));
+        }
+    }
+
+    #[test]
+    fn half_precision_stays_what_it_is() {
+        let data: Vec<f32> = (0..60).map(|i| i as f32 / 4.0 - 3.0).collect();
+        let stream = Stream::new(6, "dropout");
+        for dtype in [DType::F16, DType::BF16] {
+            let x = Tensor::<2>::from_data(TensorData::new(data.clone(), [4, 15]), &Device::flex());
+            let y = dropout(x.cast(dtype), 0.5, Some(stream));
+            assert_eq!(y.dtype(), dtype);
+            // These numbers, doubled, are exact in both.
+            assert_eq!(values(y), expected(&data, 0.5, stream));
         }
     }
 

@@ -69,7 +69,7 @@
 //! | [`layer_norm`] | one forward, two back | rows that fit into shared memory twice: in 16 KiB some 1,900 numbers |
 //! | [`add_row_noise`] | one, with every number drawn where it is added | f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
-//! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors |
+//! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
 //!
 //! Everything else is composed of Burn's operations, which its fusion joins where it can. Where
 //! Burn's fusion is in the build, switch on the feature `fusion` as well. There is no variant for
@@ -77,7 +77,7 @@
 //! but without any of those backends this crate does not build: there is no runtime to compile for.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the
-//! command); `examples/gpu_lstm_step.rs` times them.
+//! command); `examples/gpu_lstm_step.rs` and `gpu_attention_step.rs` time them.
 //!
 //! # Memory
 //!

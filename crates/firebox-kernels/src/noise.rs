@@ -42,8 +42,9 @@ impl GaussianNoise {
     fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         let zero = vec![0.0; x.shape().num_elements()];
         let noise = cpu::add_noise(CpuKernels::Portable, self.kernel(), &zero);
-        let data = TensorData::new(noise, x.shape()).convert_dtype(x.dtype());
-        let noise = Tensor::from_data(data, &x.device().without_autodiff());
+        // In the type of `x`: by itself, `from_data` takes that of the device.
+        let like = (&x.device().without_autodiff(), x.dtype());
+        let noise = Tensor::from_data(TensorData::new(noise, x.shape()), like);
         if x.is_autodiff() { x + lift(noise) } else { x + noise }
     }
 }
@@ -85,7 +86,7 @@ impl Backward<Flex, 1> for Added {
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     use super::*;
 
@@ -113,6 +114,20 @@ mod tests {
                         assert!(values(x.grad(&grads).expect("tracked")).iter().all(|d| *d == 3.0));
                     }
                 });
+            }
+        }
+    }
+
+    #[test]
+    fn half_precision_stays_what_it_is() {
+        let noise = GaussianNoise { deviation: 0.25, stream: Stream::new(1, "noise") };
+        let x = Tensor::<2>::zeros([7, 9], &Device::flex());
+        let expected = values(noise.add_to(x.clone()));
+        for (dtype, unit) in [(DType::F16, 2f32.powi(-11)), (DType::BF16, 2f32.powi(-8))] {
+            let y = noise.add_to(x.clone().cast(dtype));
+            assert_eq!(y.dtype(), dtype);
+            for (half, full) in values(y).iter().zip(&expected) {
+                assert!((half - full).abs() <= unit * full.abs(), "{dtype:?}: {half} {full}");
             }
         }
     }

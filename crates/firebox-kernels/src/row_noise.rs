@@ -54,8 +54,9 @@ pub fn add_row_noise(x: Tensor<3>, deviations: Tensor<2>, streams: &[Option<Stre
             stream.fill_normal(row);
         }
     });
-    let data = TensorData::new(noise, [batch, time, channel]).convert_dtype(x.dtype());
-    let noise = Tensor::<3>::from_data(data, &x.device().without_autodiff());
+    // In the type of `x`: by itself, `from_data` takes that of the device.
+    let like = (&x.device().without_autodiff(), x.dtype());
+    let noise = Tensor::<3>::from_data(TensorData::new(noise, [batch, time, channel]), like);
     let noise = if x.is_autodiff() { lift(noise) } else { noise };
     x + deviations.reshape([batch, 1, channel]) * noise
 }
@@ -121,6 +122,24 @@ mod tests {
                     let place = row * time * channel + at;
                     assert_eq!(noisy[place], x[place] + deviation * number, "{shape:?} {place}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn half_precision_stays_what_it_is() {
+        let (x, deviations) = (tensor(1, [3, 8, 4]), tensor(2, [3, 4]));
+        let streams: Vec<_> =
+            (0..3).map(|row| Some(Stream::new(4, "rows").substream(row))).collect();
+        let full = values(add_row_noise(x.clone(), deviations.clone(), &streams));
+        for (dtype, bound) in [(DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+            let y = add_row_noise(x.clone().cast(dtype), deviations.clone().cast(dtype), &streams);
+            assert_eq!(y.dtype(), dtype);
+            for (half, full) in values(y).iter().zip(&full) {
+                assert!(
+                    (half - full).abs() <= bound * (1.0 + full.abs()),
+                    "{dtype:?}: {half} {full}"
+                );
             }
         }
     }

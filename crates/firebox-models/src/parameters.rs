@@ -212,7 +212,7 @@ pub fn write_parameters<M: Module>(
             let layout = &self.layouts[index];
             let Some(values) = self.values.remove(&layout.name) else { return value };
             let data = TensorData::new(layout.from_torch(values), layout.shape.clone());
-            Tensor::from_data(data.convert_dtype(value.dtype()), &value.device())
+            Tensor::from_data(data, (&value.device(), value.dtype()))
         }
     }
     let mismatch = compare_parameters(model, &parameters);
@@ -228,7 +228,7 @@ pub fn write_parameters<M: Module>(
 #[cfg(test)]
 mod tests {
     use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
     use firebox_core::Stream;
     use firebox_kernels::{Lstm, LstmConfig, init_linear};
 
@@ -262,6 +262,27 @@ mod tests {
         assert_eq!(named("heads.1.weight").torch_shape(), [3, 4]);
         assert_eq!(named("heads.1.weight").shape, [4, 3]);
         assert_eq!(layouts.len(), 8 + 2 + 4);
+    }
+
+    #[test]
+    fn written_parameters_keep_the_models_type() {
+        struct Halve;
+        impl MapParameter for Halve {
+            fn map<const D: usize>(&mut self, _: usize, value: Tensor<D>) -> Tensor<D> {
+                value.cast(DType::F16)
+            }
+        }
+        struct Types(BTreeSet<String>);
+        impl ModuleVisitor for Types {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.insert(format!("{:?}", param.val().dtype()));
+            }
+        }
+        let mut model = map_parameters(block(1), &mut Halve);
+        write_parameters(&mut model, read_parameters(&block(2))).unwrap();
+        let mut types = Types(BTreeSet::new());
+        model.visit(&mut types);
+        assert_eq!(types.0.into_iter().collect::<Vec<_>>(), ["F16"]);
     }
 
     #[test]

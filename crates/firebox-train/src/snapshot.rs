@@ -86,7 +86,7 @@ impl Snapshot {
                 let shape = self.snapshot.layouts[index].shape.clone();
                 let data = TensorData::new(self.snapshot.weights[index].clone(), shape);
                 self.device = Some(value.device());
-                Tensor::from_data(data.convert_dtype(value.dtype()), &value.device())
+                Tensor::from_data(data, (&value.device(), value.dtype()))
             }
         }
         let mut change = Change { snapshot: self, device: None };

@@ -108,7 +108,8 @@ fn factors(like: &Tensor<4>, sizes: &AttentionSizes, mask: ProbabilityMask) -> T
         }
     }
     let data = TensorData::new(factors, [batch, heads, queries, keys]);
-    let data = data.convert_dtype(like.dtype());
-    let factors = Tensor::from_data(data, &like.device().without_autodiff());
+    // In the type of `like`: by itself, `from_data` takes that of the device.
+    let device = like.device().without_autodiff();
+    let factors = Tensor::from_data(data, (&device, like.dtype()));
     if like.is_autodiff() { lift(factors) } else { factors }
 }

@@ -9,6 +9,13 @@ use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
 use crate::cube::{AttentionCall, AttentionOps, GpuKernels};
 
+/// A call of the kernels, and the type that they compute in.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    call: AttentionCall,
+    dtype: DType,
+}
+
 /// The call of the kernels for these inputs, queries, keys and values or all in one, which have
 /// elements; `None` if they must be composed.
 pub(super) fn call(
@@ -16,29 +23,36 @@ pub(super) fn call(
     sizes: &AttentionSizes,
     mask: Option<ProbabilityMask>,
     settings: &Attention,
-) -> Option<AttentionCall> {
-    let (device, dtype) = (inputs[0].device().without_autodiff(), inputs[0].dtype());
-    let same = |x: &Tensor<3>| x.dtype() == dtype && x.device().without_autodiff() == device;
-    // Operands that are to be rounded and stay in f32 are left to the composed variant.
-    let rounds = dtype == DType::F32 && settings.precision != Precision::F32;
+) -> Option<Chosen> {
+    let (device, given) = (inputs[0].device().without_autodiff(), inputs[0].dtype());
+    let same = |x: &Tensor<3>| x.dtype() == given && x.device().without_autodiff() == device;
+    let dtype = match (given, settings.precision) {
+        (DType::F32, Precision::Bf16) => DType::BF16,
+        (DType::F32, Precision::F16) => DType::F16,
+        (given, _) => given,
+    };
     let call = AttentionCall {
         sizes: *sizes,
         causal: settings.causal,
         scale: settings.scale(sizes.size) as f32,
         dropout: mask.map(|mask| (mask.threshold, mask.scale)),
+        cores: GpuKernels::cores_allowed(),
     };
     let client = GpuKernels::takes(&device, dtype).ok()?;
-    (sizes.keys > 0 && !rounds && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
-        .then_some(call)
+    (sizes.keys > 0 && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
+        .then_some(Chosen { call, dtype })
 }
 
 /// Attention of inputs that have a [`call`].
 pub(super) fn attention(
-    mut inputs: Vec<Tensor<3>>,
+    inputs: Vec<Tensor<3>>,
     lengths: &AttentionLengths,
     mask: Option<ProbabilityMask>,
-    call: AttentionCall,
+    Chosen { call, dtype }: Chosen,
 ) -> Tensor<3> {
+    let given = inputs[0].dtype();
+    let cast = |x: Tensor<3>, dtype| if x.dtype() == dtype { x } else { x.cast(dtype) };
+    let mut inputs: Vec<_> = inputs.into_iter().map(|input| cast(input, dtype)).collect();
     let device = inputs[0].device();
     let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;
     let mut both = of(&lengths.queries, batch, queries);
@@ -62,7 +76,7 @@ pub(super) fn attention(
         ),
         (None, ..) => unreachable!("attention of no tensor"),
     };
-    Tensor::from_dispatch(out)
+    cast(Tensor::from_dispatch(out), given)
 }
 
 /// The length of each sample, at most all rows.

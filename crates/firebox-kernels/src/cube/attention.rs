@@ -1,5 +1,6 @@
 //! Attention on a GPU: one launch forward, two back, and no scores in memory. See
-//! [`attend`](super::attend) and [`attend_back`](super::attend_back) for the kernels.
+//! [`attend`](super::attend) and [`attend_back`](super::attend_back) for the kernels of threads, and
+//! [`strips`](super::strips) for those of tensor cores.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -10,15 +11,17 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
+use super::GpuKernels;
 use super::attend::{Plan, SizesLaunch, attend};
 use super::attend_back::{attend_back_keys, attend_back_queries};
 use super::list::TensorList;
+use super::strips::{self, Strips};
 use super::tensors::{arguments, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::AttentionSizes;
@@ -44,9 +47,53 @@ pub(crate) struct AttentionCall {
     pub(crate) scale: f32,
     /// From which 16 bits on a probability is kept, and what it is multiplied by; `None`: all are.
     pub(crate) dropout: Option<(u16, f32)>,
+    /// Whether tensor cores are used where they can be.
+    pub(crate) cores: bool,
+}
+
+/// How a launch is cut.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// A thread has a row.
+    Threads(Plan),
+    /// A plane has a strip of rows, on tensor cores.
+    Strips(Strips),
+}
+
+impl Cut {
+    /// Rows of a cube.
+    fn rows(&self) -> usize {
+        match self {
+            Self::Threads(plan) => plan.threads,
+            Self::Strips(strips) => strips.rows(),
+        }
+    }
+
+    fn packed(&self) -> bool {
+        match self {
+            Self::Threads(plan) | Self::Strips(Strips { plan, .. }) => plan.packed,
+        }
+    }
+
+    fn dim(&self) -> CubeDim {
+        match self {
+            Self::Threads(plan) => CubeDim::new_1d(plan.threads as u32),
+            Self::Strips(strips) => strips.dim(),
+        }
+    }
 }
 
 impl AttentionCall {
+    /// The cut of a call on a device; `None` where it can have none.
+    fn cut(&self, client: &Client, dtype: DType, packed: bool) -> Option<Cut> {
+        let plan = self.plan(client, packed)?;
+        let halves = matches!(dtype, DType::F16 | DType::BF16);
+        let strips = (self.cores && halves)
+            .then(|| Strips::new(client, dtype_to_storage_type(dtype), plan))
+            .flatten();
+        Some(strips.map_or(Cut::Threads(plan), Cut::Strips))
+    }
+
     fn plan(&self, client: &Client, packed: bool) -> Option<Plan> {
         let hardware = &client.properties().hardware;
         let threads = THREADS.min(hardware.max_units_per_cube as usize);
@@ -72,10 +119,20 @@ impl AttentionCall {
             && self.plan(client, packed).is_some()
     }
 
+    /// Whether a launch multiplies on tensor cores.
+    fn on_cores(&self, client: &Client, dtype: DType) -> bool {
+        matches!(self.cut(client, dtype, false), Some(Cut::Strips(_)))
+    }
+
     /// Cubes for so many rows of each head.
-    fn cubes(&self, plan: Plan, rows: usize) -> CubeCount {
+    fn cubes(&self, cut: Cut, rows: usize) -> CubeCount {
         let heads = (self.sizes.batch * self.sizes.heads) as u32;
-        CubeCount::Static(rows.div_ceil(plan.threads) as u32, heads, 1)
+        CubeCount::Static(rows.div_ceil(cut.rows()) as u32, heads, 1)
+    }
+
+    /// Numbers of a row that are read at once.
+    fn vector(&self) -> usize {
+        if self.sizes.size.is_multiple_of(4) { 4 } else { 1 }
     }
 
     fn numbers(&self) -> SizesLaunch {
@@ -108,6 +165,18 @@ impl AttentionCall {
             bytes: (numbers * dtype.size()) as f64,
             bf16: dtype == DType::BF16,
         }
+    }
+}
+
+impl GpuKernels {
+    /// Whether attention with heads of `size` numbers multiplies on tensor cores; otherwise each row has a
+    /// thread, or, where [`NoGpuKernels`](super::NoGpuKernels) says why, it is composed of Burn's own
+    /// operations.
+    pub fn attends_on_tensor_cores(device: &Device, dtype: DType, size: usize) -> bool {
+        let sizes = AttentionSizes { batch: 1, queries: 1, keys: 1, heads: 1, size };
+        let cores = Self::cores_allowed();
+        let call = AttentionCall { sizes, causal: false, scale: 1.0, dropout: None, cores };
+        Self::takes(device, dtype).is_ok_and(|client| call.on_cores(&client, dtype))
     }
 }
 
@@ -186,11 +255,11 @@ fn attended(inputs: &[TensorSpec], call: &AttentionCall) -> AttendedMetadata {
     }
 }
 
-/// The plan of a call that [`AttentionCall::fits`].
-fn plan(call: &AttentionCall, client: &Client, inputs: &[CubeTensor]) -> Plan {
-    match call.plan(client, inputs.len() == 1) {
-        Some(plan) => plan,
-        None => unreachable!("attention whose plan was there before: {call:?}"),
+/// The cut of a call that [`AttentionCall::fits`].
+fn cut(call: &AttentionCall, inputs: &[CubeTensor]) -> Cut {
+    match call.cut(&inputs[0].client, inputs[0].dtype, inputs.len() == 1) {
+        Some(cut) => cut,
+        None => unreachable!("attention that was cut before: {call:?}"),
     }
 }
 
@@ -205,27 +274,51 @@ impl AttentionOps for CubeBackend {
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
         let AttentionSizes { batch, queries, heads, size, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
-        let plan = plan(&call, &client, &inputs);
+        let cut = cut(&call, &inputs);
         let out = empty(&inputs[0], [batch, queries, heads * size], dtype);
         let moments = empty(&inputs[0], [2, batch * heads, queries], DType::F32);
-        // SAFETY: the kernel compares queries and keys with the sizes that the buffers have by the shapes
-        // above, which `attention` and `self_attention` have checked, as they have that there is a length
-        // of at most that for each sample.
-        let launch = || unsafe {
-            attend::launch_unchecked(
-                &client,
-                call.cubes(plan, queries),
-                CubeDim::new_1d(plan.threads as u32),
-                arguments(&inputs),
-                lengths.into_buffer_arg(),
-                stream.into_buffer_arg(),
-                out.clone().into_buffer_arg(),
-                moments.clone().into_buffer_arg(),
-                call.numbers(),
-                batch as u32,
-                plan,
-                dtype_to_storage_type(dtype),
-            );
+        let launch = || {
+            let (count, dim) = (call.cubes(cut, queries), cut.dim());
+            let (lengths, stream) = (lengths.into_buffer_arg(), stream.into_buffer_arg());
+            let (out, moments) = (out.clone().into_buffer_arg(), moments.clone().into_buffer_arg());
+            let (numbers, batch, storage) =
+                (call.numbers(), batch as u32, dtype_to_storage_type(dtype));
+            // SAFETY: the kernels compare queries and keys with the sizes that the buffers have by the
+            // shapes above, which `attention` and `self_attention` have checked, as they have that there
+            // is a length of at most that for each sample.
+            unsafe {
+                match cut {
+                    Cut::Threads(plan) => attend::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(&inputs),
+                        lengths,
+                        stream,
+                        out,
+                        moments,
+                        numbers,
+                        batch,
+                        plan,
+                        storage,
+                    ),
+                    Cut::Strips(strips) => strips::forward::attend::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        call.vector(),
+                        arguments(&inputs),
+                        lengths,
+                        stream,
+                        out,
+                        moments,
+                        numbers,
+                        batch,
+                        strips,
+                        storage,
+                    ),
+                }
+            }
         };
         launching(|| call.work("attention", 4, [2, 2], dtype), launch);
         Attended { out, moments }
@@ -245,50 +338,105 @@ impl AttentionOps for CubeBackend {
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
         let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
-        let plan = plan(&call, &client, &inputs);
-        let dim = CubeDim::new_1d(plan.threads as u32);
+        let cut = cut(&call, &inputs);
         let gradients: Vec<CubeTensor> =
             inputs.iter().map(|input| empty(input, input.shape(), dtype)).collect();
         let deltas = empty(&d, [batch * heads, queries], DType::F32);
-        // SAFETY: as for the forward kernel; both kernels write parts of the gradients of their own.
-        let launch = || unsafe {
-            attend_back_queries::launch_unchecked(
-                &client,
-                call.cubes(plan, queries),
-                dim,
-                arguments(&inputs),
-                lengths.clone().into_buffer_arg(),
-                stream.clone().into_buffer_arg(),
-                out.into_buffer_arg(),
-                d.clone().into_buffer_arg(),
-                moments.clone().into_buffer_arg(),
-                deltas.clone().into_buffer_arg(),
-                gradients[0].clone().into_buffer_arg(),
-                call.numbers(),
-                batch as u32,
-                plan,
-                dtype_to_storage_type(dtype),
-            );
+        let (dim, storage, batch) = (cut.dim(), dtype_to_storage_type(dtype), batch as u32);
+        let read = [&lengths, &stream, &d, &moments, &deltas].map(Clone::clone);
+        let launch = || {
+            let count = call.cubes(cut, queries);
+            let [lengths, stream, d, moments, deltas] =
+                read.clone().map(CubeTensor::into_buffer_arg);
+            let (out, gradient) = (out.into_buffer_arg(), gradients[0].clone().into_buffer_arg());
+            // SAFETY: as for the forward kernels; both backward kernels write parts of the gradients of
+            // their own.
+            unsafe {
+                match cut {
+                    Cut::Threads(plan) => attend_back_queries::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(&inputs),
+                        lengths,
+                        stream,
+                        out,
+                        d,
+                        moments,
+                        deltas,
+                        gradient,
+                        call.numbers(),
+                        batch,
+                        plan,
+                        storage,
+                    ),
+                    Cut::Strips(strips) => {
+                        strips::backward::attend_back_queries::launch_unchecked(
+                            &client,
+                            count,
+                            dim,
+                            call.vector(),
+                            arguments(&inputs),
+                            lengths,
+                            stream,
+                            out,
+                            d,
+                            moments,
+                            deltas,
+                            gradient,
+                            call.numbers(),
+                            batch,
+                            strips,
+                            storage,
+                        );
+                    }
+                }
+            }
         };
         launching(|| call.work("attention, gradients of queries", 6, [4, 2], dtype), launch);
-        // SAFETY: as above.
-        let launch = || unsafe {
-            attend_back_keys::launch_unchecked(
-                &client,
-                call.cubes(plan, keys),
-                dim,
-                arguments(&inputs),
-                lengths.into_buffer_arg(),
-                stream.into_buffer_arg(),
-                d.into_buffer_arg(),
-                moments.into_buffer_arg(),
-                deltas.into_buffer_arg(),
-                arguments(&gradients[usize::from(!plan.packed)..]),
-                call.numbers(),
-                batch as u32,
-                plan,
-                dtype_to_storage_type(dtype),
-            );
+        let launch = || {
+            let count = call.cubes(cut, keys);
+            let [lengths, stream, d, moments, deltas] =
+                read.clone().map(CubeTensor::into_buffer_arg);
+            let gradients = &gradients[usize::from(!cut.packed())..];
+            // SAFETY: as above.
+            unsafe {
+                match cut {
+                    Cut::Threads(plan) => attend_back_keys::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(&inputs),
+                        lengths,
+                        stream,
+                        d,
+                        moments,
+                        deltas,
+                        arguments(gradients),
+                        call.numbers(),
+                        batch,
+                        plan,
+                        storage,
+                    ),
+                    Cut::Strips(strips) => strips::backward::attend_back_keys::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        call.vector(),
+                        arguments(&inputs),
+                        lengths,
+                        stream,
+                        d,
+                        moments,
+                        deltas,
+                        arguments(gradients),
+                        call.numbers(),
+                        batch,
+                        strips,
+                        storage,
+                    ),
+                }
+            }
         };
         launching(|| call.work("attention, gradients of keys", 8, [2, 4], dtype), launch);
         TensorList(gradients)

@@ -163,7 +163,8 @@ impl GpuKernels {
     }
 
     /// Runs `f` with this variant alone: for tests and comparisons. A layer that does not fit is
-    /// composed.
+    /// composed. Attention multiplies on tensor cores with [`TensorCores`](Self::TensorCores) alone, as
+    /// without this.
     pub fn force<T>(self, f: impl FnOnce() -> T) -> T {
         self.forced(None, f)
     }
@@ -173,6 +174,11 @@ impl GpuKernels {
     /// numbers in the same order, and gave the same bits wherever they ran.
     pub fn force_tile<T>(self, tile: usize, f: impl FnOnce() -> T) -> T {
         self.forced(Some(tile), f)
+    }
+
+    /// Whether tensor cores may be used: no other variant is asked for.
+    pub(crate) fn cores_allowed() -> bool {
+        FORCED.get().is_none_or(|(asked, _)| asked == Self::TensorCores)
     }
 
     /// The tile that [`force_tile`](Self::force_tile) asks for.

@@ -12,9 +12,9 @@
 //! Numbers are stored in the type of the tensors; sums, states, and the cells and moments that are saved
 //! for the way back are f32.
 //!
-//! Recurrent layers in half precision run on [`tensor_cores`] where the device has them, and in the tile
-//! that takes the least time at first use ([`cut`]). Attention does neither yet: its plans follow from the
-//! device's properties.
+//! In half precision, recurrent layers run on [`tensor_cores`] where the device has them, and attention does
+//! in [`strips`]. Recurrent layers take the tile that needs the least time at first use ([`cut`]); how
+//! attention is cut follows from the device's properties.
 
 mod attend;
 mod attend_back;
@@ -37,6 +37,7 @@ mod properties;
 mod row_noise;
 mod rows;
 mod softmax;
+mod strips;
 mod sweep;
 mod team;
 mod tensor_cores;

@@ -9,6 +9,7 @@ use super::case::{
     NAMES, problem, relative_error, run_on, run_packed_on, settings, tensor, values,
 };
 use super::reference::Problem;
+use super::strips::{rounded, run as run_in};
 
 /// The result and the gradients of q, k and v from three tensors.
 fn run(problem: &Problem, device: &Device) -> [Vec<f32>; 4] {
@@ -241,6 +242,29 @@ fn halves_are_summed_in_f32() {
                 let error = relative_error(found, exact);
                 assert!(error < bound, "{dtype:?}: {name} is off by {error:.2e}");
             }
+        }
+    });
+}
+
+#[test]
+fn operands_in_half_precision_take_the_kernels_too() {
+    alone(|device| {
+        for (precision, dtype) in [(Precision::F16, DType::F16), (Precision::Bf16, DType::BF16)] {
+            if GpuKernels::of_layer(&device, dtype, 1, 1, 1).is_err() {
+                println!("skipped: this device does not store {dtype:?}");
+                continue;
+            }
+            let stream = Some(Stream::new(5, "probabilities"));
+            let problem = Problem { dropout: 0.2, stream, ..problem(130, [2, 20, 20, 2, 16]) };
+            let problem = rounded(&problem, dtype, &device);
+            let half = run_in(&problem, dtype, false, &device);
+            assert_eq!(run_on(&device, &problem, precision), half);
+            let watch = LaunchWatch::start();
+            assert_eq!(run_packed_on(&device, &problem, precision), half);
+            let launched = watch.end();
+            let works = launched.iter().filter_map(|one| one.work.as_ref());
+            let ours = works.filter(|work| work.name.starts_with("attention")).count();
+            assert_eq!(ours, 3);
         }
     });
 }

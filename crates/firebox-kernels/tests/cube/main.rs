@@ -40,6 +40,7 @@ mod recurrent;
 #[path = "../attention/reference.rs"]
 mod reference;
 mod row_noise;
+mod strips;
 mod tensor_cores;
 mod watch;
 

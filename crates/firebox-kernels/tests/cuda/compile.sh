@@ -1,8 +1,8 @@
 #!/bin/sh
-# Compiles the kernels of recurrent layers as a CUDA device would get them, on a machine without one: CubeCL
-# writes them in CUDA C++ for a driver without a device (driver.c), NVRTC compiles them to PTX and ptxas to
-# machine code for an H100. Prints launches, registers and what did not fit into them. Fails if anything
-# does not compile or could not be launched. Times that it prints on the way mean nothing.
+# Compiles the kernels of recurrent layers and attention as a CUDA device would get them, on a machine without
+# one: CubeCL writes them in CUDA C++ for a driver without a device (driver.c), NVRTC compiles them to PTX and
+# ptxas to machine code for an H100. Prints launches, registers and what did not fit into them. Fails if
+# anything does not compile or could not be launched. Times that it prints on the way mean nothing.
 #
 #     crates/firebox-kernels/tests/cuda/compile.sh FOLDER [batch] [type]
 #
@@ -33,23 +33,31 @@ set -f # CARGO_ARGS are words, not patterns
 run() {
     # shellcheck disable=SC2086
     cargo "$@" -p firebox-kernels -p firebox ${CARGO_ARGS:-} --example gpu_lstm_step \
-        --features firebox-kernels/cube,burn/cuda,firebox/nvrtc
+        --example gpu_attention_step --features firebox-kernels/cube,burn/cuda,firebox/nvrtc
 }
 run build
-program=$(run build --message-format json | grep '"name":"gpu_lstm_step"' |
+lstm=$(run build --message-format json | grep '"name":"gpu_lstm_step"' |
     sed 's/.*"executable":"\([^"]*\)".*/\1/')
+attention=$(dirname "$lstm")/gpu_attention_step
 set +f
 
-ptx="$folder/ptx"
-rm -rf "$ptx" "$folder/home"
-mkdir -p "$ptx" "$folder/home"
-env HOME="$folder/home" CUDA_PATH="$folder/cuda" FIREBOX_PTX="$ptx" \
-    LD_LIBRARY_PATH="$folder/driver:$folder/nvidia/cuda_nvrtc/lib" "$program" "$batch" 1 "$type" 4 fused
-
-sort -u "$ptx/launches.txt" | grep -E ' (forward|backward)_' > "$ptx/recurrent.txt"
-while read -r file launch; do
-    echo "$launch"
-    "$folder/nvidia/cuda_nvcc/bin/ptxas" -arch=sm_90a -v "$ptx/$file" -o "$ptx/$file.cubin" 2>&1 |
-        grep -E 'registers|spill|error' | sed 's/^/    /'
-    test -s "$ptx/$file.cubin"
-done < "$ptx/recurrent.txt"
+rm -rf "$folder/ptx" "$folder/home"
+mkdir -p "$folder/home"
+# Runs a program, and compiles what it launched to machine code.
+compile() {
+    ptx="$folder/ptx/$1"
+    shift
+    mkdir -p "$ptx"
+    env HOME="$folder/home" CUDA_PATH="$folder/cuda" FIREBOX_PTX="$ptx" \
+        LD_LIBRARY_PATH="$folder/driver:$folder/nvidia/cuda_nvrtc/lib" "$@"
+    sort -u "$ptx/launches.txt" | grep -E ' (forward|backward|attend)_' > "$ptx/ours.txt"
+    while read -r file launch; do
+        echo "$launch"
+        "$folder/nvidia/cuda_nvcc/bin/ptxas" -arch=sm_90a -v "$ptx/$file" -o "$ptx/$file.cubin" 2>&1 |
+            grep -E 'registers|spill|error' | sed 's/^/    /'
+        test -s "$ptx/$file.cubin"
+    done < "$ptx/ours.txt"
+}
+compile recurrent "$lstm" "$batch" 1 "$type" 4 fused
+compile heads-of-16 "$attention" "$batch" 1 "$type" 105 8 16 fused
+compile heads-of-64 "$attention" "$batch" 1 "$type" 128 12 64 fused

@@ -15,4 +15,4 @@ pub(super) mod forward;
 mod product;
 mod tile;
 
-pub(super) use tile::CoreTile;
+pub(super) use tile::{ALIGN, CoreTile, Shape};

@@ -37,7 +37,7 @@ pub(in crate::cube) struct Shape {
 
 impl Shape {
     /// Those that a device multiplies in this type and sums in f32.
-    pub(super) fn of(client: &Client, elem: ElemType) -> Vec<Self> {
+    pub(in crate::cube) fn of(client: &Client, elem: ElemType) -> Vec<Self> {
         let f32 = ElemType::Float(FloatKind::F32);
         let configs = client.properties().features.matmul.cmma.iter();
         configs
@@ -47,10 +47,10 @@ impl Shape {
             .collect()
     }
 
-    /// The one for cubes of up to `wanted` samples. Of those that leave no rows empty, the highest; then
+    /// The one for cubes of up to `wanted` samples or rows. Of those that leave no rows empty, the highest; then
     /// the deepest and the narrowest. Columns of less than 32 bytes, at which CUDA wants a matrix to begin,
     /// are taken only where there are no others.
-    fn choose(shapes: &[Self], wanted: usize) -> Option<Self> {
+    pub(in crate::cube) fn choose(shapes: &[Self], wanted: usize) -> Option<Self> {
         let wide = shapes.iter().any(|s| s.n >= 16);
         let usable = || shapes.iter().filter(|s| !wide || s.n >= 16);
         let lowest = usable().map(|s| s.m).min()?;
@@ -272,7 +272,7 @@ impl CoreTile {
 }
 
 /// At how many bytes the parts of shared memory begin: CUDA wants 32 for a matrix.
-pub(super) const ALIGN: usize = 32;
+pub(in crate::cube) const ALIGN: usize = 32;
 
 #[cfg(test)]
 mod tests {
