@@ -87,7 +87,7 @@ fn keys(streams: &[Option<Stream>], x: &Tensor<3>) -> Tensor<2, Int> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     use super::*;
 

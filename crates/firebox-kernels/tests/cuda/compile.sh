@@ -59,5 +59,12 @@ compile() {
     done < "$ptx/ours.txt"
 }
 compile recurrent "$lstm" "$batch" 1 "$type" 4 fused
-compile heads-of-16 "$attention" "$batch" 1 "$type" 105 8 16 fused
-compile heads-of-64 "$attention" "$batch" 1 "$type" 128 12 64 fused
+for shape in "105 8 16" "128 12 64" "40 1 128" "40 3 33"; do
+    # shellcheck disable=SC2086
+    compile "attention $shape" "$attention" "$batch" 1 "$type" $shape fused
+    cores=$(grep -c ' attend.*_n_[14]_' "$folder/ptx/attention $shape/ours.txt" || true)
+    if [ "$type" != f32 ] && [ "$cores" != 3 ]; then
+        echo "attention of $shape: $cores kernels for tensor cores, not 3" >&2
+        exit 1
+    fi
+done

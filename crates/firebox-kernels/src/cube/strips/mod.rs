@@ -14,8 +14,9 @@
 //! All planes of a cube meet the same barriers, those of a plane too: a software driver waits for all threads
 //! of the cube at any.
 //!
-//! A number that is not finite in a value or a gradient reaches all rows that see its block, not only those
-//! that see it: zero times it is NaN. Padding is not read.
+//! A number that is not finite spoils what is multiplied by it, also where that is zero: one in a value
+//! reaches all queries whose strip sees its block, and back, one in a key reaches the gradients of those
+//! queries, one in a query or a gradient those of all keys whose strip meets its block. Padding is not read.
 
 pub(super) mod backward;
 pub(super) mod forward;

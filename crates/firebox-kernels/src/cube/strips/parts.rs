@@ -243,6 +243,8 @@ pub(super) fn scale(
     let strip = UNIT_POS_Y as usize * m;
     #[unroll]
     for chunk in 0..comptime!(strips.columns().div_ceil(each)) {
+        // Threads whose rows have grown come here by another way than the others of their plane.
+        sync_plane();
         put_down(totals, scores, chunk, strips);
         sync_plane();
         #[unroll]
@@ -264,8 +266,8 @@ pub(super) fn scale(
                 );
             }
         }
-        sync_plane();
     }
+    sync_plane();
 }
 
 /// Writes a plane's strip of rows from row `strip` on, each times its factor; zeros where that is zero.
