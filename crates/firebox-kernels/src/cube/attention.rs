@@ -91,6 +91,9 @@ impl AttentionCall {
         let strips = (self.cores && halves)
             .then(|| Strips::new(client, dtype_to_storage_type(dtype), plan))
             .flatten();
+        let (widest, ..) = client.properties().hardware.max_cube_count;
+        let rows = self.sizes.queries.max(self.sizes.keys);
+        let strips = strips.filter(|strips| rows.div_ceil(strips.rows()) <= widest as usize);
         Some(strips.map_or(Cut::Threads(plan), Cut::Strips))
     }
 
