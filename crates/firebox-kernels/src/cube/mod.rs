@@ -16,6 +16,8 @@
 //! in [`strips`]. Recurrent layers take the tile that needs the least time at first use ([`cut`]); how
 //! attention is cut follows from the device's properties.
 
+#![allow(clippy::manual_is_multiple_of, reason = "kernels have no such method")]
+
 mod attend;
 mod attend_back;
 mod attention;

@@ -250,7 +250,7 @@ pub(super) fn scale(
         #[unroll]
         for vector in 0..comptime!(strips.vectors()) {
             let at = own_vector(vector, stride, strips);
-            scores[at] = scores[at] * Columns::<f32>::new(factor);
+            scores[at] *= Columns::<f32>::new(factor);
         }
         sync_plane();
         #[unroll]
