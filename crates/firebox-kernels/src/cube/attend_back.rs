@@ -10,7 +10,7 @@ use super::attend::{
 use super::cell::Columns;
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient.
-/// Shapes as in [`attend`]; deltas: `[batch · heads, queries]`; gradient as the queries, or as all in one.
+/// Shapes as in `attend`; deltas: `[batch · heads, queries]`; gradient as the queries, or as all in one.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn attend_back_queries<F: Float>(
@@ -96,7 +96,7 @@ pub(super) fn attend_back_queries<F: Float>(
 }
 
 /// The gradients of keys and values, in two tensors or as parts of all in one. Shapes as in
-/// [`attend_back_queries`].
+/// `attend_back_queries`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn attend_back_keys<F: Float>(

@@ -1,6 +1,6 @@
 //! Attention on a GPU: one launch forward, two back, and no scores in memory. See
 //! [`attend`](super::attend) and [`attend_back`](super::attend_back) for the kernels of threads, and
-//! [`strips`](super::strips) for those of tensor cores.
+//! [`strips`] for those of tensor cores.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

@@ -69,7 +69,7 @@ pub(super) fn normalise<F: Float>(
 /// `(g - mean(g) - n · mean(g · n)) / deviation`.
 ///
 /// # Shapes
-/// - d, x, dx: `[rows, width]`; gamma and moments as in [`normalise`]
+/// - d, x, dx: `[rows, width]`; gamma and moments as in `normalise`
 /// - sums: `[cubes, 2, width]`, of `d · n` and of `d`
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]

@@ -82,7 +82,7 @@ pub(super) fn sum_of_team(
     reduce(value, scratch, columns, false)
 }
 
-/// The largest number of a team; otherwise as [`sum_of_team`].
+/// The largest number of a team; otherwise as `sum_of_team`.
 #[cube]
 pub(super) fn largest_of_team(
     value: f32,

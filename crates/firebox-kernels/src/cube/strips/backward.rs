@@ -11,7 +11,7 @@ use super::parts::{
 };
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient. Shapes
-/// as in [`attend_back_queries`](super::super::attend_back::attend_back_queries).
+/// as in `attend_back_queries` of a row a thread.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(in crate::cube) fn attend_back_queries<F: Float, N: Size>(
@@ -190,7 +190,7 @@ pub(in crate::cube) fn attend_back_queries<F: Float, N: Size>(
 }
 
 /// The gradients of keys and values, in two tensors or as parts of all in one. Shapes as in
-/// [`attend_back_keys`](super::super::attend_back::attend_back_keys).
+/// `attend_back_keys` of a row a thread.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(in crate::cube) fn attend_back_keys<F: Float, N: Size>(

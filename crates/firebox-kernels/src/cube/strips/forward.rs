@@ -15,7 +15,7 @@ use super::parts::{
 pub(super) const SLACK: f32 = 8.0;
 
 /// The result, and for each query a score that none exceeds by more than [`SLACK`] and the sum of the
-/// exponentials beyond it. Shapes as in [`attend`](super::super::attend::attend).
+/// exponentials beyond it. Shapes as in `attend` of a row a thread.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(in crate::cube) fn attend<F: Float, N: Size>(

@@ -377,7 +377,7 @@ pub(super) fn largest_of_team(
     largest
 }
 
-/// The sum over a team; otherwise as [`largest_of_team`].
+/// The sum over a team; otherwise as `largest_of_team`.
 #[cube]
 pub(super) fn sum_of_team(
     value: f32,
