@@ -22,6 +22,13 @@ pub(crate) fn lift<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if tensor.is_autodiff() { tensor } else { Tensor::from_inner(tensor) }
 }
 
+/// Numbers that the host has made, in the type of `x` and where it is: a constant of its graph, if it is in
+/// one. By itself, `from_data` takes the type of the device.
+pub(crate) fn constant_like<const D: usize>(x: &Tensor<D>, numbers: TensorData) -> Tensor<D> {
+    let constant = Tensor::from_data(numbers, (&x.device().without_autodiff(), x.dtype()));
+    if x.is_autodiff() { lift(constant) } else { constant }
+}
+
 /// The inside of a tensor that [`is_flex`] and is in no graph.
 pub(crate) fn flex<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Flex> {
     match tensor.try_into_primitive::<Flex>() {

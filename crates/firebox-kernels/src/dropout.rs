@@ -15,7 +15,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, CpuKernels, Mask};
 #[cfg(feature = "cube")]
 use crate::cube::{DeviceMask, DropoutOps, GpuKernels};
-use crate::device::{flex, flex_in_graph, is_flex, lift};
+use crate::device::{constant_like, flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
 
 /// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
@@ -129,10 +129,7 @@ fn composed<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> T
     for value in &mut mask {
         *value = if f64::from(*value) >= probability { scale } else { 0.0 };
     }
-    // In the type of `x`: by itself, `from_data` takes that of the device.
-    let like = (&x.device().without_autodiff(), x.dtype());
-    let mask = Tensor::from_data(TensorData::new(mask, x.shape()), like);
-    let mask = if x.is_autodiff() { lift(mask) } else { mask };
+    let mask = constant_like(&x, TensorData::new(mask, x.shape()));
     x * mask
 }
 

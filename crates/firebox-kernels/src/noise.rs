@@ -10,7 +10,7 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::Stream;
 
 use crate::cpu::{self, CpuKernels};
-use crate::device::{flex, flex_in_graph, is_flex, lift};
+use crate::device::{constant_like, flex, flex_in_graph, is_flex};
 
 /// Normal noise with mean 0, as data augmentation adds it to an input.
 ///
@@ -42,10 +42,8 @@ impl GaussianNoise {
     fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         let zero = vec![0.0; x.shape().num_elements()];
         let noise = cpu::add_noise(CpuKernels::Portable, self.kernel(), &zero);
-        // In the type of `x`: by itself, `from_data` takes that of the device.
-        let like = (&x.device().without_autodiff(), x.dtype());
-        let noise = Tensor::from_data(TensorData::new(noise, x.shape()), like);
-        if x.is_autodiff() { x + lift(noise) } else { x + noise }
+        let noise = constant_like(&x, TensorData::new(noise, x.shape()));
+        x + noise
     }
 }
 

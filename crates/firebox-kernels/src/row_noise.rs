@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 #[cfg(feature = "cube")]
 use crate::cube::{GpuKernels, RowNoiseOps, row_noise_threads};
-use crate::device::lift;
+use crate::device::constant_like;
 
 /// `x` with normal noise on the rows that have a stream. Value `i` of a row, counted step by step, gets
 /// number `i` of the stream's [`fill_normal`](Stream::fill_normal) times its channel's deviation.
@@ -54,10 +54,7 @@ pub fn add_row_noise(x: Tensor<3>, deviations: Tensor<2>, streams: &[Option<Stre
             stream.fill_normal(row);
         }
     });
-    // In the type of `x`: by itself, `from_data` takes that of the device.
-    let like = (&x.device().without_autodiff(), x.dtype());
-    let noise = Tensor::<3>::from_data(TensorData::new(noise, [batch, time, channel]), like);
-    let noise = if x.is_autodiff() { lift(noise) } else { noise };
+    let noise = constant_like(&x, TensorData::new(noise, [batch, time, channel]));
     x + deviations.reshape([batch, 1, channel]) * noise
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
-use crate::device::lift;
+use crate::device::constant_like;
 use crate::rounded::rounded;
 
 /// The same as [`attention()`](super::attention()), on inputs that fit.
@@ -107,9 +107,5 @@ fn factors(like: &Tensor<4>, sizes: &AttentionSizes, mask: ProbabilityMask) -> T
             }
         }
     }
-    let data = TensorData::new(factors, [batch, heads, queries, keys]);
-    // In the type of `like`: by itself, `from_data` takes that of the device.
-    let device = like.device().without_autodiff();
-    let factors = Tensor::from_data(data, (&device, like.dtype()));
-    if like.is_autodiff() { lift(factors) } else { factors }
+    constant_like(like, TensorData::new(factors, [batch, heads, queries, keys]))
 }

@@ -3,11 +3,11 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use firebox_core::Precision;
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
 use crate::cube::{AttentionCall, AttentionOps, GpuKernels};
+use crate::rounded::{cast, compute_type};
 
 /// A call of the kernels, and the type that they compute in.
 #[derive(Clone, Copy)]
@@ -26,11 +26,7 @@ pub(super) fn call(
 ) -> Option<Chosen> {
     let (device, given) = (inputs[0].device().without_autodiff(), inputs[0].dtype());
     let same = |x: &Tensor<3>| x.dtype() == given && x.device().without_autodiff() == device;
-    let dtype = match (given, settings.precision) {
-        (DType::F32, Precision::Bf16) => DType::BF16,
-        (DType::F32, Precision::F16) => DType::F16,
-        (given, _) => given,
-    };
+    let dtype = compute_type(given, settings.precision);
     let call = AttentionCall {
         sizes: *sizes,
         causal: settings.causal,
@@ -39,7 +35,7 @@ pub(super) fn call(
         cores: GpuKernels::cores_allowed(),
     };
     let client = GpuKernels::takes(&device, dtype).ok()?;
-    (sizes.keys > 0 && inputs.iter().all(same) && call.fits(&client, inputs.len() == 1))
+    (sizes.keys > 0 && inputs.iter().all(same) && call.fits(&client, dtype, inputs.len() == 1))
         .then_some(Chosen { call, dtype })
 }
 
@@ -51,7 +47,6 @@ pub(super) fn attention(
     Chosen { call, dtype }: Chosen,
 ) -> Tensor<3> {
     let given = inputs[0].dtype();
-    let cast = |x: Tensor<3>, dtype| if x.dtype() == dtype { x } else { x.cast(dtype) };
     let mut inputs: Vec<_> = inputs.into_iter().map(|input| cast(input, dtype)).collect();
     let device = inputs[0].device();
     let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;

@@ -86,40 +86,39 @@ impl Cut {
 impl AttentionCall {
     /// The cut of a call on a device; `None` where it can have none.
     fn cut(&self, client: &Client, dtype: DType, packed: bool) -> Option<Cut> {
+        let AttentionSizes { batch, queries, keys, heads, .. } = self.sizes;
         let plan = self.plan(client, packed)?;
         let halves = matches!(dtype, DType::F16 | DType::BF16);
         let strips = (self.cores && halves)
             .then(|| Strips::new(client, dtype_to_storage_type(dtype), plan))
             .flatten();
-        let (widest, ..) = client.properties().hardware.max_cube_count;
-        let rows = self.sizes.queries.max(self.sizes.keys);
-        let strips = strips.filter(|strips| rows.div_ceil(strips.rows()) <= widest as usize);
-        Some(strips.map_or(Cut::Threads(plan), Cut::Strips))
+        let (widest, highest, _) = client.properties().hardware.max_cube_count;
+        let counted = |cut: &Cut| {
+            batch * heads <= highest as usize
+                && queries.max(keys).div_ceil(cut.rows()) <= widest as usize
+        };
+        strips.map(Cut::Strips).into_iter().chain([Cut::Threads(plan)]).find(counted)
     }
 
     fn plan(&self, client: &Client, packed: bool) -> Option<Plan> {
         let hardware = &client.properties().hardware;
         let threads = THREADS.min(hardware.max_units_per_cube as usize);
-        let Self { sizes: AttentionSizes { batch, queries, keys, heads, size }, causal, .. } =
-            *self;
+        let Self { sizes: AttentionSizes { size, .. }, causal, .. } = *self;
         let dropped = self.dropout.is_some();
         let plan = |tile| Plan { size, tile, threads, packed, causal, dropped };
         let fits = |plan: &Plan| plan.shared_bytes() <= hardware.max_shared_memory_size;
-        let (widest, highest, _) = hardware.max_cube_count;
-        let counted = batch * heads <= highest as usize
-            && queries.max(keys).div_ceil(threads) <= widest as usize;
         let mut plans = [TILE, TILE / 2, TILE / 4].into_iter().map(plan);
-        plans.find(fits).filter(|_| counted && size <= LARGEST)
+        plans.find(fits).filter(|_| size <= LARGEST)
     }
 
     /// Whether the kernels can be had on a device.
-    pub(crate) fn fits(&self, client: &Client, packed: bool) -> bool {
+    pub(crate) fn fits(&self, client: &Client, dtype: DType, packed: bool) -> bool {
         let bindings = client.properties().hardware.max_bindings as usize;
         let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
         let numbers = batch * queries.max(keys) * heads * size * 3;
         bindings >= BUFFERS[usize::from(packed)]
             && numbers <= u32::MAX as usize
-            && self.plan(client, packed).is_some()
+            && self.cut(client, dtype, packed).is_some()
     }
 
     /// Whether a launch multiplies on tensor cores.

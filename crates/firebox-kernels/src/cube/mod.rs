@@ -66,3 +66,31 @@ pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 pub(crate) fn parts(batch: usize) -> usize {
     (1..=16.min(batch)).rev().find(|parts| batch.is_multiple_of(*parts)).unwrap_or(1)
 }
+
+/// A device for tests of how launches are cut: planes of 32, and with this much shared memory, as many threads
+/// of a cube, and, if they are told, processors.
+#[cfg(test)]
+fn hardware(
+    shared: usize,
+    threads: u32,
+    processors: Option<u32>,
+) -> burn_cubecl::cubecl::ir::HardwareProperties {
+    burn_cubecl::cubecl::ir::HardwareProperties {
+        load_width: 128,
+        vector_register_count: None,
+        plane_size_min: 32,
+        plane_size_max: 32,
+        max_bindings: 16,
+        max_shared_memory_size: shared,
+        max_cube_count: (65_535, 65_535, 65_535),
+        max_units_per_cube: threads,
+        max_cube_dim: (threads, threads, 64),
+        num_streaming_multiprocessors: processors,
+        num_cpu_cores: None,
+        last_level_cache_size: None,
+        num_tensor_cores: None,
+        min_tensor_cores_dim: None,
+        max_vector_size: 4,
+        cube_mma_reserved_shared_memory: 0,
+    }
+}

@@ -131,28 +131,8 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hardware;
     use super::*;
-
-    fn hardware(shared: usize, threads: u32, processors: Option<u32>) -> HardwareProperties {
-        HardwareProperties {
-            load_width: 128,
-            vector_register_count: None,
-            plane_size_min: 32,
-            plane_size_max: 32,
-            max_bindings: 16,
-            max_shared_memory_size: shared,
-            max_cube_count: (65_535, 65_535, 65_535),
-            max_units_per_cube: threads,
-            max_cube_dim: (threads, threads, 64),
-            num_streaming_multiprocessors: processors,
-            num_cpu_cores: None,
-            last_level_cache_size: None,
-            num_tensor_cores: None,
-            min_tensor_cores_dim: None,
-            max_vector_size: 4,
-            cube_mma_reserved_shared_memory: 0,
-        }
-    }
 
     /// Samples a thread, groups and columns of both passes.
     fn check(

@@ -5,10 +5,10 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor, TensorData};
-use firebox_core::Precision;
 
 use super::{LstmState, Stack, Weights};
 use crate::cube::{GpuKernels, LstmOps, Way, parts};
+use crate::rounded::{cast, compute_type};
 
 /// How a layer is computed, and in which type.
 #[derive(Clone, Copy)]
@@ -28,11 +28,7 @@ pub(super) fn kernels(
     initial: Option<&LstmState>,
 ) -> Option<Chosen> {
     let [batch, _, _] = input.dims();
-    let dtype = match (input.dtype(), stack.precision) {
-        (DType::F32, Precision::Bf16) => DType::BF16,
-        (DType::F32, Precision::F16) => DType::F16,
-        (dtype, _) => dtype,
-    };
+    let dtype = compute_type(input.dtype(), stack.precision);
     let hidden = stack.config.hidden;
     let kernels =
         GpuKernels::of_layer(&input.device(), dtype, weights.len(), batch, hidden).ok()?;
@@ -108,10 +104,6 @@ pub(super) fn layer(
     let part = |index| last.clone().narrow(0, index, 1).reshape([directions, batch, hidden]);
     let state = LstmState { hidden: part(0), cell: part(1) };
     (cast(Tensor::from_dispatch(outputs.output), given), state)
-}
-
-fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
 /// The weights of each direction with the rows of a unit's four gates next to each other,

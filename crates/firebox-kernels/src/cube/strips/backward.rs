@@ -322,8 +322,6 @@ pub(in crate::cube) fn attend_back_keys<F: Float, N: Size>(
         sync_plane();
         if sees {
             add_product(&shares, &tile_d, &d_values, strips);
-        }
-        if sees {
             multiply_rows(&tile_v, &tile_d, &mut scores, strips);
         }
         sync_plane();

@@ -145,24 +145,9 @@ mod tests {
     const CUDA: [[usize; 3]; 3] = [[16, 16, 16], [32, 8, 16], [8, 32, 16]];
 
     fn hardware(shared: usize, lanes: [u32; 2]) -> HardwareProperties {
-        HardwareProperties {
-            load_width: 128,
-            vector_register_count: None,
-            plane_size_min: lanes[0],
-            plane_size_max: lanes[1],
-            max_bindings: 16,
-            max_shared_memory_size: shared,
-            max_cube_count: (65_535, 65_535, 65_535),
-            max_units_per_cube: 1024,
-            max_cube_dim: (1024, 1024, 64),
-            num_streaming_multiprocessors: None,
-            num_cpu_cores: None,
-            last_level_cache_size: None,
-            num_tensor_cores: None,
-            min_tensor_cores_dim: None,
-            max_vector_size: 4,
-            cube_mma_reserved_shared_memory: 0,
-        }
+        let [plane_size_min, plane_size_max] = lanes;
+        let any = super::super::super::hardware(shared, 1024, None);
+        HardwareProperties { plane_size_min, plane_size_max, ..any }
     }
 
     fn found(hardware: &HardwareProperties, shapes: &[[usize; 3]], size: usize) -> Option<Strips> {
@@ -191,7 +176,7 @@ mod tests {
         }
         let small = |size| cut(found(&hardware(32 * 1024, [8, 8]), &[[8, 8, 8]], size).unwrap());
         assert_eq!(small(16), (8, 4, 32, 1));
-        assert_eq!(small(128), (8, 2, 16, 1));
+        assert_eq!(small(128), (8, 4, 16, 1));
         // Wide planes: four threads a row.
         let wide = found(&hardware(64 * 1024, [64, 64]), &[[16, 16, 16]], 64).unwrap();
         assert_eq!(cut(wide), (16, 4, 32, 4));

@@ -276,33 +276,13 @@ pub(in crate::cube) const ALIGN: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::hardware;
     use super::*;
 
     const CUDA: [[usize; 3]; 3] = [[16, 16, 16], [32, 8, 16], [8, 32, 16]];
 
     fn shapes(shapes: &[[usize; 3]]) -> Vec<Shape> {
         shapes.iter().map(|[m, n, k]| Shape { m: *m, n: *n, k: *k }).collect()
-    }
-
-    fn hardware(shared: usize, threads: u32, processors: Option<u32>) -> HardwareProperties {
-        HardwareProperties {
-            load_width: 128,
-            vector_register_count: None,
-            plane_size_min: 32,
-            plane_size_max: 32,
-            max_bindings: 16,
-            max_shared_memory_size: shared,
-            max_cube_count: (65_535, 65_535, 65_535),
-            max_units_per_cube: threads,
-            max_cube_dim: (threads, threads, 64),
-            num_streaming_multiprocessors: processors,
-            num_cpu_cores: None,
-            last_level_cache_size: None,
-            num_tensor_cores: None,
-            min_tensor_cores_dim: None,
-            max_vector_size: 4,
-            cube_mma_reserved_shared_memory: 0,
-        }
     }
 
     /// The shape, and for each candidate its place, samples, planes and tiles of columns of a plane.
@@ -340,11 +320,20 @@ mod tests {
         // Enough samples for two tiles each, and never columns of eight.
         let (shape, tiles) = found(&hopper, &CUDA, [2, 4096, 128]).unwrap();
         assert_eq!(shape, Shape { m: 16, n: 16, k: 16 });
-        assert_eq!(tiles[0], (Registers, 32, 16, 2));
-        assert!(tiles.contains(&(Registers, 16, 8, 4)), "{tiles:?}");
-        // Seven columns a quarter: two planes of two, two of two and one, not one of seven.
-        let (_, tiles) = found(&hopper, &CUDA, [2, 4096, 100]).unwrap();
-        assert_eq!(tiles[0], (Registers, 32, 16, 2));
+        // Two columns a plane take 96 registers, four 192; 512 threads have 128 each, of which 48 are left for
+        // all else, and 256 have 255.
+        let expected = [
+            (Registers, 32, 8, 4),
+            (Registers, 16, 16, 2),
+            (Registers, 16, 8, 4),
+            (Shared, 32, 16, 2),
+            (Shared, 32, 8, 4),
+            (Shared, 16, 16, 2),
+            (Shared, 16, 8, 4),
+        ];
+        assert_eq!(tiles, expected);
+        // Seven columns a quarter: two planes of four and three, or four of two, two, two and one.
+        assert_eq!(found(&hopper, &CUDA, [2, 4096, 100]).unwrap().1, expected);
         // 512 KiB of weights fit nowhere near.
         let (_, tiles) = found(&hopper, &CUDA, [2, 512, 256]).unwrap();
         assert!(tiles.iter().all(|(place, ..)| *place == Global), "{tiles:?}");
