@@ -1,8 +1,8 @@
 //! The register tile that every product of the LSTM is made of, and memory for packed operands.
 
-use super::BLOCK;
 use super::compute::Compute;
 use super::simd::Simd;
+use super::{BLOCK, CpuKernels};
 
 /// One cache line: vectors that are loaded from a packed operand never cross two.
 #[derive(Clone, Copy)]
@@ -136,6 +136,18 @@ unsafe fn add_products<S: Simd, C: Compute, const M: usize, const N: usize>(
     }
 }
 
+/// Whether register tiles are one block of columns wide, and with them the panels of the right operand: each
+/// then stays in the first cache while all rows walk over it. So it is where the vectors of a tile are
+/// computed one after the other anyway; words of pairs are packed from two blocks.
+pub(super) const fn narrow<S: Simd, C: Compute>() -> bool {
+    S::APART && C::PAIR == 1
+}
+
+/// [`narrow`] with the vectors of these kernels.
+pub(super) fn is_narrow<C: Compute>(kernels: CpuKernels) -> bool {
+    C::PAIR == 1 && kernels.vectors() == CpuKernels::Avx2
+}
+
 /// Rows of a register tile of operands in words of `C`, at most.
 pub(super) const fn most_rows<S: Simd, C: Compute>() -> usize {
     // Halves of words that are taken apart need registers, too.
@@ -177,3 +189,28 @@ macro_rules! for_row_tiles {
     }};
 }
 pub(super) use for_row_tiles;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::compute::{Bf16, F32};
+    use crate::cpu::kernels::dispatch;
+
+    dispatch!(fn ask<C: Compute> = answer(answered: &mut bool));
+
+    /// # Safety
+    /// None is needed.
+    unsafe fn answer<S: Simd, C: Compute>(answered: &mut bool) {
+        *answered = narrow::<S, C>();
+    }
+
+    #[test]
+    fn panels_are_as_narrow_as_register_tiles() {
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            let (mut f32, mut bf16) = (false, true);
+            ask::<F32>(kernels, &mut f32);
+            ask::<Bf16>(kernels, &mut bf16);
+            assert_eq!([f32, bf16], [is_narrow::<F32>(kernels), is_narrow::<Bf16>(kernels)]);
+        }
+    }
+}

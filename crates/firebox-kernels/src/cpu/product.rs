@@ -1,8 +1,8 @@
 //! Products of two matrices, in f32 or with operands rounded to bf16, into memory of the caller.
 //!
 //! The result is cut into rectangles, each computed by one thread over the whole inner size: chunks
-//! of the right operand are packed into panels of 64 columns that stay in the core's first cache,
-//! and register tiles of several rows walk over them. Operands that several rectangles read are
+//! of the right operand are packed into panels of 64 columns, or of 16 where a register tile is no wider,
+//! that stay in the core's first cache, and register tiles of several rows walk over them. Operands that several rectangles read are
 //! packed before them, by all threads. Every number of the result is summed up in
 //! the same order however the result is cut, so that the number of threads changes no bit.
 //!
@@ -218,8 +218,9 @@ fn cuts([rows, columns]: [usize; 2], inner: usize) -> [usize; 2] {
         let per_column = threads.div_ceil(cuts[1]).max(1);
         cuts[0] = cuts[0].next_multiple_of(per_column).min(rows.div_ceil(4 * TILE));
     }
-    if uneven(cuts) && cuts[0] * cuts[1] < threads {
-        cuts[1] = threads.div_ceil(cuts[0]).min(columns.div_ceil(PANEL)).max(cuts[1]);
+    if uneven(cuts) {
+        let even = (cuts[1]..=columns.div_ceil(PANEL)).find(|columns| !uneven([cuts[0], *columns]));
+        cuts[1] = even.unwrap_or_else(|| columns.div_ceil(PANEL).min(threads).max(cuts[1]));
     }
     if cuts[0] * cuts[1] < threads {
         cuts[0] = threads.div_ceil(cuts[1]).min(rows.div_ceil(TILE));
@@ -346,6 +347,33 @@ mod tests {
                         let error = error(products, *sizes, transposed, index % 2 == 1);
                         assert!(error < 1e-6, "{products:?} {sizes:?} {transposed:?}: {error:e}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_rectangles_are_the_same_number_for_each_thread() {
+        let of = |threads: usize, sizes: [usize; 2]| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("threads").install(|| cuts(sizes, 768))
+        };
+        // Three rectangles of 256 columns would leave one of two threads idle for a third of the time.
+        assert_eq!(of(2, [256, 768]), [1, 4]);
+        assert_eq!(of(2, [2048, 768]), [6, 3]);
+        assert_eq!(of(3, [256, 768]), [1, 3]);
+        assert_eq!(of(16, [1000, 768]), [6, 8]);
+        // Nothing can be cut below a register tile or a panel.
+        assert_eq!(of(16, [6, 64]), [1, 1]);
+        for threads in [1, 2, 3, 5, 8] {
+            for rows in [1, 30, 256, 500, 3000] {
+                for columns in [40, 64, 300, 768, 3072] {
+                    let [down, across] = of(threads, [rows, columns]);
+                    assert!(down <= rows.div_ceil(TILE) && across <= columns.div_ceil(PANEL));
+                    let (parts, most) = (down * across, rows.div_ceil(4 * TILE));
+                    let fine = parts >= 4 * threads || parts.is_multiple_of(threads);
+                    let coarse = most * columns.div_ceil(PANEL) < 4 * threads;
+                    assert!(fine || coarse, "{threads}: {rows} × {columns} as {down} × {across}");
                 }
             }
         }

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::super::amx::{self, Tiles, in_tiles};
-use super::super::block::{Buffer, for_row_tiles};
+use super::super::block::{Buffer, for_row_tiles, is_narrow, narrow};
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
@@ -13,6 +13,8 @@ use super::{Source, Walk, panel_blocks, tile, whole_tiles};
 
 /// Words of a window that are taken at once: with four blocks of columns their weights fill 32 KiB.
 const INNER: usize = 128;
+/// The same of panels of one block, which leaves room for windows.
+const NARROW_INNER: usize = 256;
 /// Output steps of a task at most, a multiple of every height of a register tile.
 const STEPS: usize = 96;
 /// Numbers of the buffer of rows that a task aims at: 192 KiB.
@@ -27,7 +29,9 @@ pub(super) fn run<C: Compute>(
     at: impl Fn(usize, usize, usize) -> usize + Sync,
     bias: Option<&[f32]>,
 ) -> Vec<f32> {
-    let weights = pack::<C>(walk, source.channels, |tap, from, to| weight[at(tap, from, to)]);
+    let narrow = is_narrow::<C>(kernels);
+    let weight = |tap, from, to| weight[at(tap, from, to)];
+    let weights = pack::<C>(walk, source.channels, narrow, weight);
     let mut out = zeros(walk.batch * walk.steps * walk.width);
     if out.is_empty() {
         return out;
@@ -45,6 +49,7 @@ pub(super) fn run<C: Compute>(
 fn pack<C: Compute>(
     walk: &Walk,
     channels: usize,
+    narrow: bool,
     weight: impl Fn(usize, usize, usize) -> f32 + Sync,
 ) -> Buffer {
     let (blocks, words) = (walk.width.div_ceil(BLOCK), C::words(channels));
@@ -52,7 +57,7 @@ fn pack<C: Compute>(
     let mut packed = Buffer::zeros(blocks * BLOCK * inner);
     let (mut rest, mut first) = (packed.get_mut(), 0);
     while first < blocks {
-        let width = panel_blocks(blocks - first) * BLOCK;
+        let width = panel_blocks(blocks - first, narrow) * BLOCK;
         let (panel, after) = rest.split_at_mut(width * inner);
         panel.par_chunks_exact_mut(width).enumerate().with_min_len(64).for_each(
             |(row, columns)| {
@@ -192,13 +197,14 @@ unsafe fn multiply<S: Simd, C: Compute>(
     assert_eq!(pass.weights.len(), inner * blocks * BLOCK);
     // Neighbouring taps follow each other in memory; others are taken one by one.
     let (runs, run) = if walk.dilation == 1 { (1, inner) } else { (walk.taps, words) };
-    for (tap, done) in (0..runs).flat_map(|tap| (0..run).step_by(INNER).map(move |at| (tap, at))) {
-        let taken = INNER.min(run - done);
+    let most = const { if narrow::<S, C>() { NARROW_INNER } else { INNER } };
+    for (tap, done) in (0..runs).flat_map(|tap| (0..run).step_by(most).map(move |at| (tap, at))) {
+        let taken = most.min(run - done);
         let (from, weight_row) = (tap * walk.dilation * words + done, tap * run + done);
         let tiled = if tiles.is_some() { in_tiles(taken) } else { 0 };
         let mut block = 0;
         while block < blocks {
-            let taken_blocks = panel_blocks(blocks - block);
+            let taken_blocks = panel_blocks(blocks - block, const { narrow::<S, C>() });
             // SAFETY: a window's words end with the last row of its sample, a panel has `inner`
             // rows, and `sums` has a row for each step.
             unsafe {

@@ -198,9 +198,10 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Blocks of columns that are computed together, of those that are left.
-fn panel_blocks(left: usize) -> usize {
+/// Blocks of columns of the next panel, of those that are left; one where panels are [`narrow`].
+fn panel_blocks(left: usize, narrow: bool) -> usize {
     match left {
+        _ if narrow => 1,
         0 | 1 => 1,
         2 | 3 => 2,
         _ => 4,

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::super::amx::{self, Tiles, in_tiles};
-use super::super::block::for_row_tiles;
+use super::super::block::{for_row_tiles, narrow};
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
@@ -37,8 +37,8 @@ pub(super) fn run<C: Compute>(
     let mut panels = vec![];
     let mut block = 0;
     while block < blocks {
-        panels.push((block, panel_blocks(blocks - block)));
-        block += panel_blocks(blocks - block);
+        panels.push((block, panel_blocks(blocks - block, false)));
+        block += panel_blocks(blocks - block, false);
     }
     let enough = |channels: &usize| conv.input.div_ceil(*channels) * panels.len() >= TASKS;
     let channels = CHANNELS.into_iter().find(enough).unwrap_or(CHANNELS[2]);
@@ -138,7 +138,7 @@ struct Buffers<'a> {
     sums: &'a mut [f32],
     /// `[row, channel]`
     input: &'a mut [f32],
-    /// `[step, column]`
+    /// `[step, column]`; `[block, step, 16]` where register tiles are [`narrow`].
     gradients: &'a mut [f32],
     /// Two rows of either.
     rows: &'a mut [f32],
@@ -206,7 +206,17 @@ unsafe fn add_steps<S: Simd, C: Compute>(
         values.copy_from_slice(row);
         rest.fill(0.0);
     };
-    for (at, words) in buffers.gradients.chunks_exact_mut(width).take(half).enumerate() {
+    if narrow::<S, C>() {
+        let row = &mut low[..width];
+        for at in 0..half {
+            read(step + at, row);
+            for (block, values) in row.chunks_exact(BLOCK).enumerate() {
+                buffers.gradients[(block * half + at) * BLOCK..][..BLOCK].copy_from_slice(values);
+            }
+        }
+    }
+    let packed = if narrow::<S, C>() { 0 } else { half };
+    for (at, words) in buffers.gradients.chunks_exact_mut(width).take(packed).enumerate() {
         if C::PAIR == 1 {
             read(step + at, words);
             continue;
@@ -255,6 +265,19 @@ unsafe fn add_steps<S: Simd, C: Compute>(
                 };
             }
             match blocks {
+                _ if narrow::<S, C>() => {
+                    for block in 0..blocks {
+                        let gradients = gradients.add(block * half * BLOCK);
+                        for_row_tiles!(S, C, channels, channel, M => {
+                            let mut starts = [input; M];
+                            for (m, start) in starts.iter_mut().enumerate() {
+                                *start = input.add(channel + m);
+                            }
+                            let sums = sums.add(channel * width + block * BLOCK);
+                            tile::<S, C, M, 1>(sums, width, starts, jump, gradients, half);
+                        });
+                    }
+                }
                 4 => columns!(4),
                 2 => columns!(2),
                 _ => columns!(1),

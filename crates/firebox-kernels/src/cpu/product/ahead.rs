@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::Matrix;
-use super::part::{CHUNK, Left, Right, Task};
+use super::part::{Left, Right, Task, chunk};
 use crate::cpu::BLOCK;
 use crate::cpu::compute::Compute;
 use crate::cpu::simd::Simd;
@@ -60,7 +60,7 @@ impl<'a> Rows<'a> {
             _ => None,
         };
         let none = left.is_none() && right.is_none();
-        let end = if none { next } else { task.inner.min(next + CHUNK * C::PAIR) };
+        let end = if none { next } else { task.inner.min(next + chunk::<C>(task.kernels)) };
         let blocks = rows.len() * columns.len().div_ceil(BLOCK);
         Self { operands: [left, right], due: Due::new(next..end, blocks) }
     }
@@ -103,7 +103,7 @@ impl<'a> Packed<'a> {
             true => (rows.clone(), next),
             false => (rows.end..task.rows.min(rows.end + rows.len()), 0),
         };
-        let end = task.inner.min(first + CHUNK * C::PAIR);
+        let end = task.inner.min(first + chunk::<C>(task.kernels));
         let rows = if left.is_some() { rows } else { 0..0 };
         let blocks = rows.len() * columns.len().div_ceil(BLOCK);
         Self { left, columns: first..end, due: Due::new(rows, blocks) }

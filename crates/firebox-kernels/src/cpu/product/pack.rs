@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use super::Matrix;
-use super::part::{CHUNK, ZEROS};
+use super::part::{PANEL, ZEROS, chunk};
+use crate::cpu::block::narrow;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
 use crate::cpu::pool::Lent;
@@ -22,8 +23,9 @@ pub(super) const STRIP: usize = 48;
 const ROWS: usize = 64;
 
 /// How many blocks wide the next panel is: four, two or one.
-pub(super) fn panel_blocks(columns_left: usize) -> usize {
+pub(super) fn panel_blocks<S: Simd, C: Compute>(columns_left: usize) -> usize {
     match columns_left.div_ceil(BLOCK) {
+        _ if narrow::<S, C>() => 1,
         1 => 1,
         2 | 3 => 2,
         _ => 4,
@@ -44,8 +46,11 @@ fn number<C: Compute>(word: usize) -> usize {
 }
 
 /// Parts of the inner size that are multiplied one after the other.
-pub(super) fn chunks<C: Compute>(inner: usize) -> impl Iterator<Item = Range<usize>> {
-    let chunk = CHUNK * C::PAIR;
+pub(super) fn chunks<C: Compute>(
+    kernels: CpuKernels,
+    inner: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let chunk = chunk::<C>(kernels);
     (0..inner).step_by(chunk).map(move |first| first..inner.min(first + chunk))
 }
 
@@ -64,7 +69,7 @@ impl Part {
     }
 
     /// All parts of an operand of so many rows or columns, a group of words each.
-    fn all<C: Compute>(inner: usize, across: usize) -> Vec<Self> {
+    fn all<C: Compute>(kernels: CpuKernels, inner: usize, across: usize) -> Vec<Self> {
         let groups = |inner: Range<usize>| {
             let all = words::<C>(inner.len());
             (0..all).step_by(BLOCK).map(move |first| Self {
@@ -73,7 +78,7 @@ impl Part {
                 across: 0..across,
             })
         };
-        chunks::<C>(inner).flat_map(groups).collect()
+        chunks::<C>(kernels, inner).flat_map(groups).collect()
     }
 }
 
@@ -88,7 +93,7 @@ pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) ->
     let across = right.columns.next_multiple_of(BLOCK);
     let mut lent = room::<C>(right.rows, across);
     let to = Shared::new(lent.get_mut());
-    let parts = Part::all::<C>(right.rows, right.columns);
+    let parts = Part::all::<C>(kernels, right.rows, right.columns);
     each_task(parts.len(), right.rows * right.columns, |index| {
         let at = words::<C>(parts[index].inner.start) * across;
         right_part::<C>(kernels, right, &parts[index], &to, at);
@@ -105,7 +110,7 @@ pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> L
     let to = Shared::new(lent.get_mut());
     let numbers = left.rows * left.columns;
     if strips {
-        let parts = Part::all::<C>(left.columns, left.rows);
+        let parts = Part::all::<C>(kernels, left.columns, left.rows);
         each_task(parts.len(), numbers, |index| {
             let at = words::<C>(parts[index].inner.start) * across;
             strips_part::<C>(kernels, left, &parts[index], &to, at);
@@ -113,7 +118,7 @@ pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> L
     } else {
         each_task(left.rows.div_ceil(ROWS), numbers, |index| {
             let rows = index * ROWS..left.rows.min((index + 1) * ROWS);
-            for inner in chunks::<C>(left.columns) {
+            for inner in chunks::<C>(kernels, left.columns) {
                 let at = words::<C>(inner.start) * across + rows.start * words::<C>(inner.len());
                 rows_part::<C>(kernels, left, &Part::of::<C>(inner, rows.clone()), &to, at);
             }
@@ -126,7 +131,7 @@ pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> L
 pub(super) fn rows<C: Compute>(kernels: CpuKernels, left: Matrix<'_>, packed: &mut [f32]) {
     assert_eq!(left.column_stride, 1, "rows");
     let to = Shared::new(packed);
-    for inner in chunks::<C>(left.columns) {
+    for inner in chunks::<C>(kernels, left.columns) {
         let at = words::<C>(inner.start) * left.rows;
         rows_part::<C>(kernels, left, &Part::of::<C>(inner, 0..left.rows), &to, at);
     }
@@ -152,8 +157,25 @@ pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
     let height = if some.len() == words { words } else { 1 };
     for word in some.clone().step_by(height.max(1)) {
         let mut column = columns.start;
+        // Of narrow panels, as many at once as a wide one has blocks: a line of a row alone would be a way
+        // from one page to the next.
+        if narrow::<S, C>() {
+            while column + PANEL <= columns.end {
+                let at = at + (column - columns.start) * words + word * BLOCK;
+                for row in 0..height {
+                    let from = (inner.start + word + row) * right.row_stride + column;
+                    let from = &right.values[from..][..PANEL];
+                    for (block, from) in from.as_chunks::<BLOCK>().0.iter().enumerate() {
+                        // SAFETY: a word of a panel is written once.
+                        let to = unsafe { to.part(at + (block * words + row) * BLOCK, BLOCK) };
+                        to.copy_from_slice(from);
+                    }
+                }
+                column += PANEL;
+            }
+        }
         while column < columns.end {
-            let width = panel_blocks(columns.end - column) * BLOCK;
+            let width = panel_blocks::<S, C>(columns.end - column) * BLOCK;
             let valid = width.min(columns.end - column);
             let at = at + (column - columns.start) * words + word * width;
             // SAFETY: the caller's promise is the same, and a word of a panel is written once.

@@ -7,7 +7,7 @@ use super::ahead;
 use super::pack::{Part, STRIP, chunks, pack_left, pack_right, pack_strips, panel_blocks, words};
 use super::tile::Tile;
 use crate::cpu::amx::{self, Tiles, in_tiles};
-use crate::cpu::block::for_row_tiles;
+use crate::cpu::block::{for_row_tiles, is_narrow};
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
 use crate::cpu::pool::Lent;
@@ -15,13 +15,21 @@ use crate::cpu::simd::Simd;
 use crate::cpu::{BLOCK, CpuKernels, Shared};
 
 /// Words of the inner size that are multiplied at once: a panel of so many rows fits into 32 KiB.
-pub(super) const CHUNK: usize = 128;
+const CHUNK: usize = 128;
+
+/// The same of panels of one block, which leaves room for rows of the left operand.
+const NARROW_CHUNK: usize = 256;
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 4 * BLOCK;
 
 /// Rows of a register tile, at most.
 pub(super) const TILE: usize = 6;
+
+/// Numbers of the inner size that are multiplied at once.
+pub(super) fn chunk<C: Compute>(kernels: CpuKernels) -> usize {
+    if is_narrow::<C>(kernels) { NARROW_CHUNK } else { CHUNK * C::PAIR }
+}
 
 /// What a row of a tile starts from.
 pub(super) static ZEROS: [f32; PANEL] = [0.0; PANEL];
@@ -95,11 +103,11 @@ dispatch!(
     reason = "the lint does not see comments in the argument of a macro"
 )]
 unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle) {
-    let longest = words::<C>(task.inner.min(CHUNK * C::PAIR));
+    let longest = words::<C>(task.inner.min(chunk::<C>(task.kernels)));
     let mut room = Room::new::<C>(task, &rows, &columns, longest);
     let sums = room.sums.get_mut().as_mut_ptr();
     let mut tiled = Tiled::of::<C>(task.kernels);
-    for inner in chunks::<C>(task.inner) {
+    for inner in chunks::<C>(task.kernels, task.inner) {
         let words = words::<C>(inner.len());
         // SAFETY: the features are those that the caller vouches for.
         let (panels, left) = unsafe {
@@ -113,7 +121,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
         let mut next_left = ahead::Packed::new::<C>(task, &rows, &columns, inner.end);
         let mut column = columns.start;
         while column < columns.end {
-            let blocks = panel_blocks(columns.end - column);
+            let blocks = panel_blocks::<S, C>(columns.end - column);
             let (panel, behind) =
                 panels[(column - columns.start) * words..].split_at(blocks * BLOCK * words);
             let width = (blocks * BLOCK).min(columns.end - column);
@@ -317,7 +325,7 @@ fn next_chunk<'a, C: Compute>(
 ) -> &'a [f32] {
     match task.right {
         Right::Panels(packed) if first < task.inner => {
-            let inner = first..task.inner.min(first + CHUNK * C::PAIR);
+            let inner = first..task.inner.min(first + chunk::<C>(task.kernels));
             let packed = &packed[panel_start::<C>(task, inner, column)..];
             &packed[..count.min(packed.len())]
         }

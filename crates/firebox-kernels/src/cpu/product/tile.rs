@@ -1,7 +1,7 @@
 //! A register tile: some rows by a panel's columns of a product, over one chunk of its inner size.
 
 use super::pack::words;
-use super::part::{Activation, CHUNK, Out, PANEL, TILE, Task, ZEROS};
+use super::part::{Activation, Out, PANEL, TILE, Task, ZEROS, chunk};
 use crate::cpu::block::accumulate;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
@@ -152,8 +152,9 @@ impl Place {
         task: &Task<'_>,
         activation: Activation,
     ) -> Self {
-        let chunk = tile.column / (CHUNK * C::PAIR) * CHUNK * C::PAIR;
-        let of_a_row = words::<C>((task.columns - chunk).min(CHUNK * C::PAIR));
+        let size = chunk::<C>(task.kernels);
+        let chunk = tile.column / size * size;
+        let of_a_row = words::<C>((task.columns - chunk).min(size));
         let before = words::<C>(chunk) * task.rows + words::<C>(tile.column - chunk);
         let first = before + tile.row * of_a_row;
         Self { rows: M, width: tile.width, first, of_a_row, activation }
