@@ -198,7 +198,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Blocks of columns of the next panel, of those that are left; one where panels are [`narrow`].
+/// Blocks of columns of the next panel, of those that are left; one where they are narrow.
 fn panel_blocks(left: usize, narrow: bool) -> usize {
     match left {
         _ if narrow => 1,
