@@ -1,4 +1,4 @@
-//! The products of recurrent and linear layers and convolutions in the tiles of AMX, against float64 and beside vectors. On a
+//! The products of recurrent and linear layers, convolutions and attention in the tiles of AMX, against float64 and beside vectors. On a
 //! processor without AMX its instructions are [emulated], one by one, as they stand in the kernels.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -14,7 +14,8 @@ use burn::nn::{LinearConfig, PaddingConfig1d};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, CpuKernels, GruConfig, LstmConfig, conv1d, feed_forward, gelu, linear_in,
+    Activation, Attention, CpuKernels, GruConfig, LstmConfig, attention, conv1d, feed_forward,
+    gelu, linear_in,
 };
 use support::case::{Case, float, noise, values};
 use support::reference::{self, Inputs, Outputs};
@@ -242,6 +243,61 @@ fn convolutions() {
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
         assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles);
+    }
+}
+
+#[test]
+fn attention_of_many_sizes() {
+    emulated::emulate();
+    let device = Device::flex().autodiff();
+    // Batch, queries, keys, heads, size; whether no query sees later keys, and what is dropped.
+    for (seed, ([batch, queries, keys, heads, size], causal, dropout)) in [
+        ([2, 105, 105, 2, 16], false, 0.2),
+        ([3, 64, 64, 1, 64], false, 0.0),
+        ([1, 1, 1, 2, 3], false, 0.0),
+        ([2, 33, 150, 1, 40], false, 0.1),
+        ([1, 130, 130, 2, 8], true, 0.0),
+        ([2, 70, 7, 1, 80], false, 0.0),
+        ([1, 17, 17, 3, 33], true, 0.3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (stream, width) = (Stream::new(seed as u64, "attention"), heads * size);
+        let inputs: Vec<_> = [queries, keys, keys, queries]
+            .iter()
+            .zip(0..)
+            .map(|(rows, part)| noise(stream.substream(part), batch * rows * width, 1.0))
+            .collect();
+        let settings =
+            Attention { causal, dropout, precision: Precision::Bf16, ..Attention::new(heads) };
+        let lengths: Vec<_> = (0..batch).map(|sample| keys - sample * keys / 3).collect();
+        let run_on = |kernels: CpuKernels, inputs: &[Vec<f64>]| {
+            kernels.force(|| {
+                let [q, k, v, d] = [queries, keys, keys, queries].map(|rows| [batch, rows, width]);
+                let x = |part: usize, shape| float(&inputs[part], shape, &device);
+                let [q, k, v] = [x(0, q), x(1, k), x(2, v)].map(Tensor::require_grad);
+                let dropout = (dropout > 0.0).then_some(stream);
+                let [a, b, c] = [&q, &k, &v].map(Tensor::clone);
+                let out = attention(a, b, c, None, Some(&lengths), dropout, &settings);
+                let grads = (out.clone() * x(3, d)).sum().backward();
+                let of = |x: Tensor<3>| values(x.grad(&grads).expect("a gradient"));
+                [values(out), of(q), of(k), of(v)]
+            })
+        };
+        let run = |kernels: CpuKernels| run_on(kernels, &inputs);
+        // What is left in memory is not multiplied, not even with zeros.
+        let nothing: Vec<_> = inputs.iter().map(|part| vec![f64::NAN; part.len()]).collect();
+        run_on(CpuKernels::Amx, &nothing);
+        let tiles = run(CpuKernels::Amx);
+        for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
+            // Sums in another order, of which some are rounded to another number of bf16.
+            let error = relative_error(tiles, vectors);
+            assert!(error < 2e-3, "case {seed}, part {part}: {error:e}");
+            assert!(seed > 0 || error > 0.0, "part {part}: no tiles");
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
+        assert_eq!(pool.install(|| run(CpuKernels::Amx)), tiles, "case {seed}");
     }
 }
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::super::BLOCK;
 use super::super::compute::{Bf16, Compute, F32};
 use super::super::pool::Lent;
-use super::products::{Product, product};
+use super::products::{Multiplier, Product};
 use super::softmax::{Known, Tile, gradient};
 use super::{
     AttentionLengths, AttentionRules, AttentionSizes, Block, Cutter, KEYS_BACKWARD, Normalisers,
@@ -105,12 +105,15 @@ fn run<C: Compute>(
     dk.clear(keys);
     dv.clear(keys);
     let (kernels, operands) = (task.rules.kernels, task.operands);
+    let multiplier = Multiplier::new::<C>(kernels);
+    let (words, key_words) = (multiplier.words::<C>(padded), multiplier.words::<C>(keys));
+    let key_rows = keys.next_multiple_of(BLOCK);
     let mut buffer = Cutter(buffer);
     let plain = buffer.cut(keys.max(BLOCK) * padded);
     let mut packed = Packed {
-        keys: buffer.cut(keys * padded / C::PAIR),
-        keys_across: buffer.cut(keys.div_ceil(C::PAIR) * padded),
-        values: buffer.cut(keys * padded / C::PAIR),
+        keys: buffer.cut(key_rows * words),
+        keys_across: buffer.cut(key_words * padded),
+        values: buffer.cut(key_rows * words),
         d_keys: buffer.cut(keys * padded),
         d_values: buffer.cut(keys * padded),
         rows: [(); 3].map(|()| buffer.cut(QUERIES * padded)),
@@ -125,17 +128,23 @@ fn run<C: Compute>(
     };
     task.gather(operands.k, 0, keys, 1.0, plain);
     let rows = &plain[..keys * padded];
-    pack::along_rows::<C>(kernels, rows, packed.keys);
-    pack::across_rows::<C>(kernels, rows, padded, 1, packed.keys_across);
+    pack::along_rows::<C>(kernels, rows, [padded, words], packed.keys);
+    if multiplier.in_tiles() {
+        let across = buffer.cut(key_words * padded);
+        pack::across_rows::<C>(kernels, rows, padded, 1, across);
+        pack::turn(kernels, across, padded, packed.keys_across);
+    } else {
+        pack::across_rows::<C>(kernels, rows, padded, 1, packed.keys_across);
+    }
     task.gather(operands.v, 0, keys, 1.0, plain);
-    pack::along_rows::<C>(kernels, &plain[..keys * padded], packed.values);
+    pack::along_rows::<C>(kernels, &plain[..keys * padded], [padded, words], packed.values);
     packed.d_keys.fill(0.0);
     packed.d_values.fill(0.0);
     for block in Block::all(task.queries) {
         let known = packed.pack::<C>(task, &block, output, normalisers);
         let mut first = 0;
         while let Some(tile) = task.tile(&block, first, KEYS_BACKWARD) {
-            packed.tile::<C>(task, tile, &known);
+            packed.tile::<C>(task, &multiplier, tile, &known);
             first += tile.keys;
         }
         let factors = [task.rules.scale; QUERIES];
@@ -151,7 +160,7 @@ fn run<C: Compute>(
 struct Packed<'a> {
     /// `[keys, words(padded)]`
     keys: &'a mut [f32],
-    /// `[words(keys), padded]`
+    /// `[words(keys), padded]`, or `[padded, words(keys)]` for tiles.
     keys_across: &'a mut [f32],
     /// `[keys, words(padded)]`
     values: &'a mut [f32],
@@ -224,9 +233,16 @@ impl Packed<'_> {
     }
 
     /// Adds what a tile gives to all three gradients.
-    fn tile<C: Compute>(&mut self, task: &Task<'_>, tile: Tile, known: &Known) {
+    fn tile<C: Compute>(
+        &mut self,
+        task: &Task<'_>,
+        multiplier: &Multiplier,
+        tile: Tile,
+        known: &Known,
+    ) {
         let (kernels, size, padded) = (task.rules.kernels, task.sizes.size, task.padded());
-        let (words, lanes) = (padded / C::PAIR, tile.blocks * BLOCK);
+        let (words, key_words) = (multiplier.words::<C>(padded), multiplier.words::<C>(task.keys));
+        let lanes = tile.blocks * BLOCK;
         let scores = Product {
             rows: tile.keys,
             blocks: tile.blocks,
@@ -238,8 +254,8 @@ impl Packed<'_> {
             add: false,
         };
         let from = tile.first_key * words;
-        product::<C>(kernels, scores, &self.keys[from..], self.queries, self.scores);
-        product::<C>(kernels, scores, &self.values[from..], self.d_out, self.d_scores);
+        multiplier.product::<C>(scores, &self.keys[from..], self.queries, self.scores);
+        multiplier.product::<C>(scores, &self.values[from..], self.d_out, self.d_scores);
         gradient::<C>(kernels, tile, known, self.scores, self.d_scores, self.by_key);
         let over_queries = Product {
             rows: tile.keys,
@@ -253,20 +269,23 @@ impl Packed<'_> {
         };
         let from = tile.first_key * padded;
         let (d_values, d_keys) = (&mut self.d_values[from..], &mut self.d_keys[from..]);
-        product::<C>(kernels, over_queries, self.scores, self.d_out_across, d_values);
-        product::<C>(kernels, over_queries, self.d_scores, self.queries_across, d_keys);
+        multiplier.product::<C>(over_queries, self.scores, self.d_out_across, d_values);
+        multiplier.product::<C>(over_queries, self.d_scores, self.queries_across, d_keys);
+        let first = tile.first_key / C::PAIR;
+        let ([a_row, a_step], at) = multiplier.across([key_words, padded], first);
+        let (count, whole) = (C::words(tile.keys), multiplier.words::<C>(tile.keys));
         let over_keys = Product {
             rows: size,
             blocks: tile.blocks,
-            count: C::words(tile.keys),
-            a_row: 1,
-            a_step: padded,
+            count: whole,
+            a_row,
+            a_step,
             b_row: lanes,
             out_row: lanes,
             add: true,
         };
-        let d_scores = if C::PAIR == 1 { &*self.d_scores } else { &*self.by_key };
-        let keys = &self.keys_across[tile.first_key / C::PAIR * padded..];
-        product::<C>(kernels, over_keys, keys, d_scores, self.d_queries);
+        let d_scores = if C::PAIR == 1 { &mut *self.d_scores } else { &mut *self.by_key };
+        d_scores[count * lanes..whole * lanes].fill(0.0);
+        multiplier.product::<C>(over_keys, &self.keys_across[at..], d_scores, self.d_queries);
     }
 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::super::compute::{Bf16, Compute, F32};
 use super::super::pool::Lent;
 use super::super::{BLOCK, Shared};
-use super::products::{Product, product};
+use super::products::{Multiplier, Product};
 use super::softmax::{Rows, softmax};
 use super::{
     AttentionLengths, AttentionRules, AttentionSizes, Block, Cutter, KEYS_FORWARD, Normalisers,
@@ -62,7 +62,7 @@ pub(crate) fn attention_of(
 fn room(sizes: &AttentionSizes) -> usize {
     let padded = sizes.size.next_multiple_of(BLOCK);
     let keys = sizes.keys.max(QUERIES) + 1;
-    (3 * keys + 2 * QUERIES) * padded + KEYS_FORWARD * QUERIES + 8 * BLOCK
+    (3 * keys + 3 * QUERIES) * padded + KEYS_FORWARD * QUERIES + 8 * BLOCK
 }
 
 impl Task<'_> {
@@ -86,24 +86,33 @@ fn run<C: Compute>(
     }
     out.clear(task.queries);
     let (kernels, operands) = (task.rules.kernels, task.operands);
+    let multiplier = Multiplier::new::<C>(kernels);
+    let (words, key_words) = (multiplier.words::<C>(padded), multiplier.words::<C>(keys));
     let mut buffer = Cutter(buffer);
     let plain = buffer.cut(keys.max(QUERIES) * padded);
     let mut packed = Packed {
-        keys: buffer.cut(keys * padded / C::PAIR),
-        values: buffer.cut(keys.div_ceil(C::PAIR) * padded),
+        keys: buffer.cut(keys.next_multiple_of(BLOCK) * words),
+        values: buffer.cut(key_words * padded),
         queries: buffer.cut(pack::transposed_rows::<C>(padded) * QUERIES),
         scores: buffer.cut(KEYS_FORWARD * QUERIES),
         sums: buffer.cut(padded * QUERIES),
     };
     task.gather(operands.k, 0, keys, 1.0, plain);
-    pack::along_rows::<C>(kernels, &plain[..keys * padded], packed.keys);
+    pack::along_rows::<C>(kernels, &plain[..keys * padded], [padded, words], packed.keys);
     task.gather(operands.v, 0, keys, 1.0, plain);
-    pack::across_rows::<C>(kernels, &plain[..keys * padded], padded, 1, packed.values);
+    let values = &plain[..keys * padded];
+    if multiplier.in_tiles() {
+        let across = buffer.cut(key_words * padded);
+        pack::across_rows::<C>(kernels, values, padded, 1, across);
+        pack::turn(kernels, across, padded, packed.values);
+    } else {
+        pack::across_rows::<C>(kernels, values, padded, 1, packed.values);
+    }
     for block in Block::all(task.queries) {
         task.gather(operands.q, block.first, block.count, task.rules.scale * LOG2_E, plain);
         let rows = &mut plain[..block.lanes() * padded];
         pack::transpose::<C>(kernels, rows, block.count, block.lanes(), packed.queries);
-        let rows = packed.walk::<C>(task, &block);
+        let rows = packed.walk::<C>(task, &multiplier, &block);
         let mut factors = [0.0; QUERIES];
         for query in 0..block.count {
             let inverse = 1.0 / rows.sum[query];
@@ -119,7 +128,7 @@ fn run<C: Compute>(
 struct Packed<'a> {
     /// `[keys, words(padded)]`
     keys: &'a mut [f32],
-    /// `[words(keys), padded]`
+    /// `[words(keys), padded]`, or `[padded, words(keys)]` for tiles.
     values: &'a mut [f32],
     /// `[words(padded), lanes]`
     queries: &'a mut [f32],
@@ -131,9 +140,15 @@ struct Packed<'a> {
 
 impl Packed<'_> {
     /// All keys that a block of queries sees.
-    fn walk<C: Compute>(&mut self, task: &Task<'_>, block: &Block) -> Rows {
+    fn walk<C: Compute>(
+        &mut self,
+        task: &Task<'_>,
+        multiplier: &Multiplier,
+        block: &Block,
+    ) -> Rows {
         let (kernels, size, padded) = (task.rules.kernels, task.sizes.size, task.padded());
-        let (words, lanes, blocks) = (padded / C::PAIR, block.lanes(), block.blocks());
+        let (words, key_words) = (multiplier.words::<C>(padded), multiplier.words::<C>(task.keys));
+        let (lanes, blocks) = (block.lanes(), block.blocks());
         let mut rows = Rows::new();
         let mut first = 0;
         while let Some(tile) = task.tile(block, first, KEYS_FORWARD) {
@@ -148,25 +163,27 @@ impl Packed<'_> {
                 add: false,
             };
             let keys = &self.keys[first * words..];
-            product::<C>(kernels, scores, keys, self.queries, self.scores);
+            multiplier.product::<C>(scores, keys, self.queries, self.scores);
             softmax::<C>(kernels, tile, self.scores, &mut rows);
             if first > 0 {
                 for sums in self.sums[..size * lanes].chunks_exact_mut(lanes) {
                     sums.iter_mut().zip(&rows.factor).for_each(|(sum, factor)| *sum *= factor);
                 }
             }
+            let (count, whole) = (C::words(tile.keys), multiplier.words::<C>(tile.keys));
+            self.scores[count * lanes..whole * lanes].fill(0.0);
+            let ([a_row, a_step], at) = multiplier.across([key_words, padded], first / C::PAIR);
             let sums = Product {
                 rows: size,
                 blocks,
-                count: C::words(tile.keys),
-                a_row: 1,
-                a_step: padded,
+                count: whole,
+                a_row,
+                a_step,
                 b_row: lanes,
                 out_row: lanes,
                 add: first > 0,
             };
-            let values = &self.values[first / C::PAIR * padded..];
-            product::<C>(kernels, sums, values, self.scores, self.sums);
+            multiplier.product::<C>(sums, &self.values[at..], self.scores, self.sums);
             first += tile.keys;
         }
         rows

@@ -38,22 +38,33 @@ fn fetch(from: *const f32, count: usize) {
 }
 
 dispatch!(
-    /// Words for a sum over the numbers of a row, which are paired with their neighbours:
-    /// `[rows, words(padded)]`.
-    pub(super) fn along_rows<C: Compute> = words_along_rows(rows: &[f32], words: &mut [f32])
+    /// Words for a sum over the numbers of a row, which are paired with their neighbours: rows of as many
+    /// words as a row needs, or more, which are zero.
+    pub(super) fn along_rows<C: Compute> = words_along_rows(
+        rows: &[f32],
+        [padded, row_words]: [usize; 2],
+        words: &mut [f32]
+    )
 );
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn words_along_rows<S: Simd, C: Compute>(rows: &[f32], words: &mut [f32]) {
-    match C::PAIR {
-        1 => words[..rows.len()].copy_from_slice(rows),
-        _ => {
-            for (word, numbers) in words.iter_mut().zip(rows.as_chunks::<2>().0) {
-                *word = pair(numbers[0], numbers[1]);
-            }
+unsafe fn words_along_rows<S: Simd, C: Compute>(
+    rows: &[f32],
+    [padded, row_words]: [usize; 2],
+    words: &mut [f32],
+) {
+    if C::PAIR == 1 {
+        words[..rows.len()].copy_from_slice(rows);
+        return;
+    }
+    for (row, words) in rows.chunks_exact(padded).zip(words.chunks_exact_mut(row_words)) {
+        let (words, rest) = words.split_at_mut(padded / 2);
+        for (word, numbers) in words.iter_mut().zip(row.as_chunks::<2>().0) {
+            *word = pair(numbers[0], numbers[1]);
         }
+        rest.fill(0.0);
     }
 }
 
@@ -101,6 +112,29 @@ unsafe fn words_across_rows<S: Simd, C: Compute>(
     }
 }
 
+dispatch!(
+    /// Rows of words as columns: `[rows, padded]` to `[padded, rows]`, of whole blocks both.
+    pub(super) fn turn = turned_words(from: &[f32], padded: usize, to: &mut [f32])
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn turned_words<S: Lanes>(from: &[f32], padded: usize, to: &mut [f32]) {
+    let rows = from.len() / padded;
+    assert!(rows.is_multiple_of(BLOCK) && padded.is_multiple_of(BLOCK), "{rows} × {padded}");
+    assert!(to.len() >= from.len(), "{} words", to.len());
+    for row in (0..rows).step_by(BLOCK) {
+        for column in (0..padded).step_by(BLOCK) {
+            // SAFETY: 16 rows of 16 words from there are within both.
+            unsafe {
+                let from = from.as_ptr().add(row * padded + column);
+                S::transpose(from, padded, to.as_mut_ptr().add(column * rows + row), rows);
+            }
+        }
+    }
+}
+
 /// Rows of words that [`transpose`] writes.
 pub(super) fn transposed_rows<C: Compute>(padded: usize) -> usize {
     (padded / C::PAIR).next_multiple_of(BLOCK)
@@ -108,8 +142,7 @@ pub(super) fn transposed_rows<C: Compute>(padded: usize) -> usize {
 
 dispatch!(
     /// Rows as columns, as words for a sum over the numbers of a row: `[words(padded), lanes]`, and
-    /// rows of any numbers up to [`transposed_rows`]. The rows after the first `count` become columns
-    /// of zeros.
+    /// rows of zeros up to [`transposed_rows`]. The rows after the first `count` become columns of zeros.
     pub(super) fn transpose<C: Compute> = transposed_words(
         rows: &mut [f32],
         count: usize,
@@ -145,6 +178,7 @@ unsafe fn transposed_words<S: Lanes, C: Compute>(
                 }
                 row[at..][..count].copy_from_slice(&words[..count]);
             }
+            row[padded / 2..height].fill(0.0);
         }
     }
     for column in (0..lanes).step_by(BLOCK) {

@@ -1,13 +1,14 @@
 //! The products of attention: small matrices that lie in a core's cache.
 //!
 //! One operand is read number by number, in any order, and the other by whole vectors; both are made
-//! of words (see `compute.rs`).
+//! of words (see `compute.rs`). Tiles of AMX read both by rows of words.
 
-use super::super::BLOCK;
+use super::super::amx::{self, Tiles};
 use super::super::block::for_row_tiles;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::simd::Simd;
+use super::super::{BLOCK, CpuKernels};
 
 /// Sizes of a product and the distances within its operands, all in numbers or words.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +29,85 @@ pub(super) struct Product {
     pub(super) add: bool,
 }
 
-dispatch!(
+/// What multiplies: the vectors of this processor, or the tiles of this thread.
+pub(super) struct Multiplier {
+    pub(super) kernels: CpuKernels,
+    tiles: Option<Tiles>,
+}
+
+impl Multiplier {
+    pub(super) fn new<C: Compute>(kernels: CpuKernels) -> Self {
+        Self { kernels, tiles: Tiles::of::<C>(kernels) }
+    }
+
+    /// Whether the left operands of all products must be rows of words, as many as
+    /// [`words`](Self::words) says, with room for whole tiles of rows.
+    pub(super) fn in_tiles(&self) -> bool {
+        self.tiles.is_some()
+    }
+
+    /// Words of a sum over so many numbers: a whole number of groups, if there are tiles.
+    pub(super) fn words<C: Compute>(&self, numbers: usize) -> usize {
+        let words = C::words(numbers);
+        if self.in_tiles() { words.next_multiple_of(amx::TILE) } else { words }
+    }
+
+    /// Words of rows for a sum over these rows, `[words, padded]` or, for tiles, turned: the steps from one
+    /// number of a row to the next and from one word to the next, and where `word` begins.
+    pub(super) fn across(&self, [words, padded]: [usize; 2], word: usize) -> ([usize; 2], usize) {
+        if self.in_tiles() { ([words, 1], word) } else { ([1, padded], word * padded) }
+    }
+
     /// `out[m][n] = Σ_k a[m · a_row + k · a_step] · b[k · b_row + n]`
-    pub(super) fn product<C: Compute> = product_panels(product: Product, a: &[f32], b: &[f32], out: &mut [f32])
+    pub(super) fn product<C: Compute>(
+        &self,
+        product: Product,
+        a: &[f32],
+        b: &[f32],
+        out: &mut [f32],
+    ) {
+        match &self.tiles {
+            Some(tiles) => product_in_tiles(tiles, product, a, b, out),
+            None => product_of_vectors::<C>(self.kernels, product, a, b, out),
+        }
+    }
+}
+
+/// The product of words in tiles.
+fn product_in_tiles(tiles: &Tiles, product: Product, a: &[f32], b: &[f32], out: &mut [f32]) {
+    let Product { rows, blocks, count, a_row, a_step, b_row, out_row, add } = product;
+    if rows * blocks == 0 {
+        return;
+    }
+    let columns = blocks * BLOCK;
+    assert!(a_step == 1 && count > 0 && count.is_multiple_of(amx::TILE), "{product:?}");
+    assert!(out.len() >= (rows - 1) * out_row + columns, "{product:?}: {} results", out.len());
+    let last = (rows.next_multiple_of(amx::TILE) - 1) * a_row;
+    assert!(a.len() >= last + count, "{product:?}: {} words on the left", a.len());
+    assert!(b.len() >= (count - 1) * b_row + columns, "{product:?}: {} on the right", b.len());
+    for first in (0..blocks).step_by(4) {
+        let column = first * BLOCK;
+        for row in (0..rows).step_by(amx::TILE) {
+            let part = amx::Part {
+                a: a[row * a_row..].as_ptr(),
+                a_row,
+                b: b[column..].as_ptr(),
+                b_row,
+                groups: count / amx::TILE,
+            };
+            let here = amx::TILE.min(rows - row);
+            let to = (out[row * out_row + column..].as_mut_ptr(), out_row);
+            // SAFETY: the assertions hold for these rows and columns, too.
+            unsafe {
+                tiles.rows(here, (blocks - first).min(4), std::iter::once(part), to, add);
+            }
+        }
+    }
+}
+
+dispatch!(
+    /// [`Multiplier::product`] by vectors.
+    fn product_of_vectors<C: Compute> = product_panels(product: Product, a: &[f32], b: &[f32], out: &mut [f32])
 );
 
 /// # Safety
