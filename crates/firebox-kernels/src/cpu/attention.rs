@@ -13,7 +13,7 @@
 
 mod backward;
 mod forward;
-mod lanes;
+pub(super) mod lanes;
 mod pack;
 mod products;
 mod softmax;

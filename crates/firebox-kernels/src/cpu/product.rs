@@ -128,16 +128,6 @@ impl Products {
                 Matrix::strided(transposed.get(), inner, columns, columns)
             }
         };
-        // Tiles of AMX read the words of a row one after the other.
-        let turned;
-        let left = match left.column_stride {
-            1 => left,
-            _ if self.bf16 && self.kernels == CpuKernels::Amx => {
-                turned = transpose(left);
-                Matrix::strided(turned.get(), rows, inner, inner)
-            }
-            _ => left,
-        };
         match self.bf16 {
             false => self.run_in::<F32>(left, right, bias, out),
             true => self.run_in::<Bf16>(left, right, bias, out),
@@ -153,7 +143,7 @@ impl Products {
     ) {
         let (rows, inner, columns) = (left.rows, left.columns, right.columns);
         let cuts = cuts([rows, columns], inner);
-        let strips = left.column_stride != 1;
+        let strips = !pack::in_rows::<C>(self.kernels, &left);
         let copied = strips || C::PAIR > 1;
         let packed_left =
             (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(self.kernels, left));

@@ -9,7 +9,7 @@ use super::super::simd::{Portable, Simd, Twice};
 ///
 /// # Safety
 /// As for [`Simd`].
-pub(super) trait Lanes: Simd {
+pub(in crate::cpu) trait Lanes: Simd {
     /// The larger of two; either where one of them is NaN.
     unsafe fn max(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// The four words of a block of the stream in each lane: block `query + lane` of `group`, which

@@ -42,7 +42,7 @@ dispatch!(
     /// words as a row needs, or more, which are zero.
     pub(super) fn along_rows<C: Compute> = words_along_rows(
         rows: &[f32],
-        [padded, row_words]: [usize; 2],
+        widths: [usize; 2],
         words: &mut [f32]
     )
 );

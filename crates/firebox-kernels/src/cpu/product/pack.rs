@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::Matrix;
 use super::part::{PANEL, ZEROS, chunk};
+use crate::cpu::attention::lanes::Lanes;
 use crate::cpu::block::narrow;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
@@ -101,19 +102,28 @@ pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) ->
     lent
 }
 
+/// Whether the left operand is packed as rows, and not in strips: a transposed one for tiles of AMX alone,
+/// which read the words of a row one after the other.
+pub(super) fn in_rows<C: Compute>(kernels: CpuKernels, left: &Matrix<'_>) -> bool {
+    left.column_stride == 1 || (C::PAIR == 2 && kernels == CpuKernels::Amx)
+}
+
 /// The whole left operand, written by all threads: `[chunk, row, word]`, or `[chunk, strip, word, 48]`
-/// of a transposed one, with rows beyond the last that are zero.
+/// in [strips](in_rows), with rows beyond the last that are zero.
 pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> Lent {
-    let strips = left.column_stride != 1;
+    let strips = !in_rows::<C>(kernels, &left);
     let across = if strips { left.rows.next_multiple_of(STRIP) } else { left.rows };
     let mut lent = room::<C>(left.columns, across);
     let to = Shared::new(lent.get_mut());
     let numbers = left.rows * left.columns;
-    if strips {
+    if left.column_stride != 1 {
         let parts = Part::all::<C>(kernels, left.columns, left.rows);
         each_task(parts.len(), numbers, |index| {
             let at = words::<C>(parts[index].inner.start) * across;
-            strips_part::<C>(kernels, left, &parts[index], &to, at);
+            match strips {
+                true => strips_part::<C>(kernels, left, &parts[index], &to, at),
+                false => turned_part::<C>(kernels, left, &parts[index], &to, at),
+            }
         });
     } else {
         each_task(left.rows.div_ceil(ROWS), numbers, |index| {
@@ -242,6 +252,46 @@ unsafe fn pack_block<S: Simd, C: Compute>(
         let high = if low + BLOCK < inner.len() { row(low + BLOCK) } else { zeros };
         // SAFETY: the caller's promise is the same.
         unsafe { pack_pair::<S, C>(row(low), high, to) };
+    }
+}
+
+dispatch!(
+    /// Packs columns of a transposed left operand as rows, each behind the one before it, from `at` on. Nobody
+    /// else writes to them.
+    pub(super) fn turned_part<C: Compute> = pack_turned(left: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pack_turned<S: Lanes, C: Compute>(
+    left: Matrix<'_>,
+    part: &Part,
+    to: &Shared<'_>,
+    at: usize,
+) {
+    let Part { inner, words: some, across: rows } = part;
+    let words = words::<C>(inner.len());
+    for word in some.clone().step_by(BLOCK) {
+        let here = BLOCK.min(some.end - word);
+        for first in rows.clone().step_by(BLOCK) {
+            let valid = first..rows.end.min(first + BLOCK);
+            let (mut square, mut turned) = ([[0.0; BLOCK]; BLOCK], [[0.0; BLOCK]; BLOCK]);
+            // SAFETY: the caller's promise is the same, and both are squares.
+            unsafe {
+                let to = square[..here].as_flattened_mut();
+                pack_block::<S, C>(left.transposed(), inner, word, valid.clone(), BLOCK, to);
+                S::transpose(square.as_ptr().cast(), BLOCK, turned.as_mut_ptr().cast(), BLOCK);
+            }
+            for (row, from) in valid.zip(&turned) {
+                // SAFETY: a word of a row is written once.
+                let to = unsafe { to.part(at + (row - rows.start) * words + word, here) };
+                match to.first_chunk_mut() {
+                    Some(whole) => *whole = *from,
+                    None => to.copy_from_slice(&from[..here]),
+                }
+            }
+        }
     }
 }
 

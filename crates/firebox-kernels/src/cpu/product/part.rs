@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use super::Matrix;
 use super::ahead;
-use super::pack::{Part, STRIP, chunks, pack_left, pack_right, pack_strips, panel_blocks, words};
+use super::pack::{
+    Part, STRIP, chunks, in_rows, pack_left, pack_right, pack_strips, panel_blocks, turned_part,
+    words,
+};
 use super::tile::Tile;
 use crate::cpu::amx::{self, Tiles, in_tiles};
 use crate::cpu::block::{for_row_tiles, is_narrow};
@@ -47,6 +50,30 @@ pub(super) struct Task<'a> {
     /// `[rows, columns]`, added to complete sums if the result is one of numbers.
     pub(super) addend: Option<&'a [f32]>,
     pub(super) out: Out<'a>,
+}
+
+impl Task<'_> {
+    /// Where the sums of some rows and columns are kept from one chunk to the next, and the distance of rows:
+    /// in the result, if it is one of numbers, else `beside`.
+    pub(super) fn kept(
+        &self,
+        [row, column]: [usize; 2],
+        [height, width]: [usize; 2],
+        beside: (*mut f32, usize),
+    ) -> (*mut f32, usize) {
+        match self.out {
+            Out::Numbers(out) => {
+                let at = row * self.columns + column;
+                (out.pointer(at, (height - 1) * self.columns + width), self.columns)
+            }
+            Out::Words(..) => beside,
+        }
+    }
+
+    /// Whether complete sums are not yet the result.
+    fn is_finished_by_vectors(&self) -> bool {
+        self.addend.is_some() || matches!(self.out, Out::Words(..))
+    }
 }
 
 /// Where a task finds its left operand.
@@ -136,19 +163,44 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
             let done = if left.stride.is_some() && tiled.is_some() { in_tiles(words) } else { 0 };
             let mut tiled = tiled.as_mut().filter(|_| done > 0).zip(left.stride);
             let group = if tiled.is_some() { GROUP } else { rows.len() };
+            let whole = width == blocks * BLOCK;
             for first in (0..rows.len()).step_by(group.max(1)) {
                 let group = first..rows.len().min(first + group);
+                let beside = |row: usize| {
+                    let at = row * columns.len() + column - columns.start;
+                    (sums.wrapping_add(at), columns.len())
+                };
+                let mut ready = None;
                 if let Some((tiled, stride)) = &mut tiled {
-                    let rows = rows.start + group.start..rows.start + group.end;
-                    let words = [done, words];
-                    tiled.multiply(
-                        &left,
-                        *stride,
-                        rows,
-                        words,
-                        &panel[..blocks * BLOCK * words[1]],
-                    );
+                    let here = rows.start + group.start..rows.start + group.end;
+                    // Where panels are whole, tiles add to the sums in their place.
+                    let mut to = (tiled.sums.get_mut().as_mut_ptr(), blocks * BLOCK);
+                    if whole {
+                        let size = [here.len(), width];
+                        to = task.kept([here.start, column], size, beside(group.start));
+                    }
+                    // SAFETY: so many rows of the panel's width are there, in either place.
+                    unsafe {
+                        let panel = &panel[..blocks * BLOCK * words];
+                        let add = whole && !begins;
+                        tiled.multiply(&left, *stride, here, [done, words], panel, to, add);
+                    }
+                    let complete = done == words && !(begins && task.bias.is_some());
+                    if whole && complete && !(ends && task.is_finished_by_vectors()) {
+                        let count = group.len();
+                        // SAFETY: as above.
+                        unsafe {
+                            next_rows.prefetch::<S>(count * blocks);
+                            next_left.prefetch::<S>(count * blocks);
+                            next_panel.prefetch::<S>(count);
+                        }
+                        continue;
+                    }
+                    ready = Some(to);
                 }
+                // What tiles have put into its place is what vectors start from, or is added to a bias.
+                let fresh = begins && (ready.is_none() || !whole || task.bias.is_some());
+                let ready = ready.filter(|_| !whole || fresh);
                 for_row_tiles!(S, C, group.len(), row, M => {
                     // SAFETY: as above.
                     unsafe {
@@ -156,7 +208,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                         next_left.prefetch::<S>(M * blocks);
                         next_panel.prefetch::<S>(M);
                     }
-                    let ready = tiled.as_ref().map(|(tiled, _)| tiled.sums(row, M, blocks));
+                    let ready = ready.map(|(to, to_row)| (to.wrapping_add(row * to_row).cast_const(), to_row));
                     let row = group.start + row;
                     let tile = Tile {
                         a: left.rows::<M>(rows.start + row, words).map(|a| a.wrapping_add(done)),
@@ -167,10 +219,9 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                         row: rows.start + row,
                         column,
                         width,
-                        begins,
+                        begins: fresh,
                         ends,
-                        sums: sums.wrapping_add(row * columns.len() + column - columns.start),
-                        sums_row: columns.len(),
+                        beside: beside(row),
                     };
                     // SAFETY: the operands were packed for these sizes, or lie in the left matrix.
                     unsafe {
@@ -230,7 +281,7 @@ const GROUP: usize = 48;
 /// The part of a group of rows that tiles of AMX multiply, while a panel lies in the cache.
 struct Tiled {
     tiles: Tiles,
-    /// `[row, blocks of the panel, 16]`
+    /// `[row, blocks of the panel, 16]`, where some of its columns do not exist.
     sums: Lent,
     /// The last rows of an operand, and room for whole tiles of rows, `[16, CHUNK]`.
     last: Lent,
@@ -244,19 +295,22 @@ impl Tiled {
 
     /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, `stride` apart, with
     /// those of a panel, which has as many rows and is a whole number of blocks wide.
-    fn multiply(
+    ///
+    /// # Safety
+    /// `out` is valid for these rows, that many numbers apart, of the panel's width.
+    unsafe fn multiply(
         &mut self,
         left: &Operand<'_>,
         stride: usize,
         rows: Range<usize>,
         [done, words]: [usize; 2],
         panel: &[f32],
+        (out, out_row): (*mut f32, usize),
+        add: bool,
     ) {
         let width = panel.len() / words;
         for first in rows.clone().step_by(amx::TILE) {
             let here = amx::TILE.min(rows.end - first);
-            let sums = &mut self.sums.get_mut()[(first - rows.start) * width..];
-            let out = sums[..amx::TILE * width].as_mut_ptr();
             let at = (first - left.first) * stride;
             let (mut a, mut a_row) = (&left.values[at..][..(here - 1) * stride + words], stride);
             if here < amx::TILE {
@@ -267,23 +321,19 @@ impl Tiled {
                 (a, a_row) = (&*last, CHUNK);
             }
             assert!(a.len() >= (amx::TILE - 1) * a_row + done && panel.len() >= done * width);
-            let part = amx::Part {
+            let part = std::iter::once(amx::Part {
                 a: a.as_ptr(),
                 a_row,
                 b: panel.as_ptr(),
                 b_row: width,
                 groups: done / amx::TILE,
-            };
-            // SAFETY: sixteen rows of both, by the assertion, and of the sums.
+            });
+            // SAFETY: sixteen rows of both, by the assertion, and those rows of the sums.
             unsafe {
-                self.tiles.product(width / BLOCK, std::iter::once(part), (out, width), false);
+                let out = (out.add((first - rows.start) * out_row), out_row);
+                self.tiles.rows(here, width / BLOCK, part, out, add);
             }
         }
-    }
-
-    /// What was summed up of `count` rows of the group from `row` on.
-    fn sums(&self, row: usize, count: usize, blocks: usize) -> *const f32 {
-        self.sums.get()[row * blocks * BLOCK..][..count * blocks * BLOCK].as_ptr()
     }
 }
 
@@ -365,13 +415,14 @@ impl<'a> Operand<'a> {
             }
             Left::Numbers(left) => {
                 let part = Part::of::<C>(inner.clone(), rows.clone());
-                let strips = left.column_stride != 1;
+                let strips = !in_rows::<C>(task.kernels, &left);
                 let to = Shared::new(room.get_mut());
                 // SAFETY: the caller's promise is the same.
                 unsafe {
-                    match strips {
-                        true => pack_strips::<S, C>(left, &part, &to, 0),
-                        false => pack_left::<S, C>(left, &part, &to, 0),
+                    match left.column_stride {
+                        1 => pack_left::<S, C>(left, &part, &to, 0),
+                        _ if strips => pack_strips::<S, C>(left, &part, &to, 0),
+                        _ => turned_part::<C>(task.kernels, left, &part, &to, 0),
                     }
                 }
                 (room.get(), rows.start, (!strips).then_some(words))

@@ -17,18 +17,18 @@ pub(super) struct Tile<'a, const M: usize> {
     /// Columns of the right operand, packed.
     pub(super) panel: &'a [f32],
     pub(super) words: usize,
-    /// What tiles of AMX have summed up, `[M, blocks of the panel, 16]`; the operands are those of the rest.
-    pub(super) ready: Option<*const f32>,
+    /// What tiles of AMX have summed up, `M` rows of the panel's width, and the distance of these rows; the
+    /// operands are those of the rest.
+    pub(super) ready: Option<(*const f32, usize)>,
     pub(super) row: usize,
     pub(super) column: usize,
     /// Columns that exist.
     pub(super) width: usize,
-    /// Whether this is the first chunk, and the last.
+    /// Whether nothing was kept of these sums yet, and whether this is the last chunk.
     pub(super) begins: bool,
     pub(super) ends: bool,
     /// Where the sums of words are, and the distance of their rows.
-    pub(super) sums: *mut f32,
-    pub(super) sums_row: usize,
+    pub(super) beside: (*mut f32, usize),
 }
 
 impl<const M: usize> Tile<'_, M> {
@@ -43,13 +43,7 @@ impl<const M: usize> Tile<'_, M> {
         // Where columns do not exist, or numbers become words, the tile is computed beside the result.
         let mut edge = std::mem::MaybeUninit::<[f32; TILE * PANEL]>::uninit();
         let beside = edge.as_mut_ptr().cast::<f32>();
-        let (kept, kept_row) = match task.out {
-            Out::Numbers(out) => {
-                let at = self.row * columns + self.column;
-                (out.pointer(at, (M - 1) * columns + width), columns)
-            }
-            Out::Words(..) => (self.sums, self.sums_row),
-        };
+        let (kept, kept_row) = task.kept([self.row, self.column], [M, width], self.beside);
         let words = matches!(task.out, Out::Words(..)) && self.ends;
         let (to, to_row) = if whole && !words { (kept, kept_row) } else { (beside, PANEL) };
         let addend = match (self.ends, task.addend) {
@@ -88,10 +82,10 @@ impl<const M: usize> Tile<'_, M> {
                         *value = S::load(start.add(m * start_row + n * BLOCK + lane));
                     }
                 }
-                if let Some(ready) = self.ready {
+                if let Some((ready, ready_row)) = self.ready {
                     for (m, row) in acc.iter_mut().enumerate() {
                         for (n, value) in row.iter_mut().enumerate() {
-                            let ready = S::load(ready.add((m * N + n) * BLOCK + lane));
+                            let ready = S::load(ready.add(m * ready_row + n * BLOCK + lane));
                             *value = S::add(*value, ready);
                         }
                     }
