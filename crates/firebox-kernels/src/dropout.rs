@@ -14,7 +14,9 @@ use firebox_core::Stream;
 
 use crate::cpu::{self, CpuKernels, Mask};
 #[cfg(feature = "cube")]
-use crate::cube::{DeviceMask, DropoutOps, GpuKernels};
+use crate::cube::{DeviceMask, DropoutOps};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{constant_like, flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
 

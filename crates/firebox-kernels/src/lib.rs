@@ -77,7 +77,8 @@
 //! but without any of those backends this crate does not build: there is no runtime to compile for.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the
-//! command); `examples/gpu_lstm_step.rs` and `gpu_attention_step.rs` time them.
+//! command). Which variant runs and how its launches are cut is tested in builds without GPUs, too.
+//! `examples/gpu_lstm_step.rs` and `gpu_attention_step.rs` time the kernels.
 //!
 //! # Memory
 //!
@@ -113,6 +114,12 @@ mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;
+#[cfg(any(feature = "cube", test))]
+#[cfg_attr(
+    not(feature = "cube"),
+    allow(dead_code, unused_imports, reason = "the kernels alone use all of it")
+)]
+mod cuts;
 mod device;
 mod dropout;
 mod embedding;
@@ -140,9 +147,9 @@ pub use cpu::{
     Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,
 };
 #[cfg(feature = "cube")]
-pub use cube::{
-    GpuKernels, GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork, NoGpuKernels,
-};
+pub use cube::{GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork};
+#[cfg(any(feature = "cube", test))]
+pub use cuts::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};

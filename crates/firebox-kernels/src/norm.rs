@@ -12,7 +12,9 @@ use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
 #[cfg(feature = "cube")]
-use crate::cube::{GpuKernels, NormOps, NormSettings, norm_fits};
+use crate::cube::{NormOps, NormSettings, norm_fits};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::in_place;
 use crate::profile::kernel_span;

@@ -11,7 +11,9 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 
 #[cfg(feature = "cube")]
-use crate::cube::{GpuKernels, RowNoiseOps, row_noise_threads};
+use crate::cube::{RowNoiseOps, row_noise_threads};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::constant_like;
 
 /// `x` with normal noise on the rows that have a stream. Value `i` of a row, counted step by step, gets

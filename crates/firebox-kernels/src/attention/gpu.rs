@@ -6,7 +6,8 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
-use crate::cube::{AttentionCall, AttentionOps, GpuKernels};
+use crate::cube::{AttentionCall, AttentionOps};
+use crate::cuts::GpuKernels;
 use crate::rounded::{cast, compute_type};
 
 /// A call of the kernels, and the type that they compute in.

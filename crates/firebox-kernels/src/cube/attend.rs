@@ -9,39 +9,7 @@ use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::cell::Columns;
 use super::dropout::philox;
-
-/// What the kernels are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Plan {
-    /// Numbers of a head.
-    pub(super) size: usize,
-    /// Rows in shared memory at once; a multiple of 8.
-    pub(super) tile: usize,
-    /// Threads of a cube.
-    pub(super) threads: usize,
-    /// Whether queries, keys and values are one tensor.
-    pub(super) packed: bool,
-    pub(super) causal: bool,
-    pub(super) dropped: bool,
-}
-
-impl Plan {
-    /// Vectors of four that a row takes.
-    pub(super) fn vectors(&self) -> usize {
-        self.size.div_ceil(4)
-    }
-
-    /// Where queries (`part` 0), keys (1) or values (2) are in a list of inputs, or keys (0) and values (1)
-    /// in one of gradients: in the only tensor, if all are one.
-    pub(super) fn which(&self, part: usize) -> usize {
-        if self.packed { 0 } else { part }
-    }
-
-    /// Bytes of shared memory of the kernel that needs most.
-    pub(super) fn shared_bytes(&self) -> usize {
-        self.tile * (2 * self.vectors() * 16 + 3 * 4)
-    }
-}
+use crate::cuts::AttentionPlan;
 
 /// Numbers that all kernels need.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -72,7 +40,7 @@ pub(super) fn place(
     rows: u32,
     heads: u32,
     #[comptime] part: usize,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
 ) -> usize {
     let width = heads as usize * plan.size;
     let row = sample * rows as usize + row;
@@ -131,7 +99,7 @@ pub(super) fn row_of<F: Float>(
     begin: usize,
     there: bool,
     factor: f32,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
 ) -> Array<Columns<f32>> {
     let mut row = Array::<Columns<f32>>::new(comptime!(plan.vectors()));
     #[unroll]
@@ -150,7 +118,7 @@ pub(super) fn product(
     row: &Array<Columns<f32>>,
     tile: &Shared<[Columns<f32>]>,
     at: usize,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
 ) -> f32 {
     let mut sum = Columns::<f32>::new(0.0f32);
     #[unroll]
@@ -173,7 +141,7 @@ pub(super) fn load<F: Float>(
     first: u32,
     end: u32,
     sizes: &Sizes,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
 ) {
     let vectors = comptime!(plan.vectors());
     let (keys, heads) = (sizes.keys, sizes.heads);
@@ -241,7 +209,7 @@ pub(super) fn attend<F: Float>(
     moments: &mut [f32],
     sizes: Sizes,
     batch: u32,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
     #[define(F)] _dtype: ElemType,
 ) {
     let vectors = comptime!(plan.vectors());

@@ -4,10 +4,11 @@
 use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::attend::{
-    Plan, Sizes, across, draw_in_order, factor_of, four, load, place, product, put, row_of, task,
+    Sizes, across, draw_in_order, factor_of, four, load, place, product, put, row_of, task,
     words_of,
 };
 use super::cell::Columns;
+use crate::cuts::AttentionPlan;
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient.
 /// Shapes as in `attend`; deltas: `[batch · heads, queries]`; gradient as the queries, or as all in one.
@@ -24,7 +25,7 @@ pub(super) fn attend_back_queries<F: Float>(
     gradient: &mut [F],
     sizes: Sizes,
     batch: u32,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
     #[define(F)] _dtype: ElemType,
 ) {
     let vectors = comptime!(plan.vectors());
@@ -109,7 +110,7 @@ pub(super) fn attend_back_keys<F: Float>(
     gradients: &mut Sequence<Box<[F]>>,
     sizes: Sizes,
     batch: u32,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
     #[define(F)] _dtype: ElemType,
 ) {
     let vectors = comptime!(plan.vectors());

@@ -17,27 +17,15 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::GpuKernels;
-use super::attend::{Plan, SizesLaunch, attend};
+use super::attend::{SizesLaunch, attend};
 use super::attend_back::{attend_back_keys, attend_back_queries};
+use super::device::{self, hardware};
 use super::list::TensorList;
-use super::strips::{self, Strips};
+use super::strips;
 use super::tensors::{arguments, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::AttentionSizes;
-
-/// Threads of a cube: queries, or keys.
-const THREADS: usize = 64;
-
-/// Rows in shared memory at once, if they fit.
-const TILE: usize = 32;
-
-/// Numbers of a head that a thread can have in registers several times.
-const LARGEST: usize = 128;
-
-/// Buffers of the backward kernel with most of them, and one for the sizes: for three inputs, and for all
-/// in one.
-const BUFFERS: [usize; 2] = [11, 9];
+use crate::cuts::{AttentionCut, AttentionTask, GpuKernels};
 
 /// One call of the operation.
 #[derive(Clone, Copy, Debug)]
@@ -51,85 +39,30 @@ pub(crate) struct AttentionCall {
     pub(crate) cores: bool,
 }
 
-/// How a launch is cut.
-#[derive(Clone, Copy, Debug)]
-enum Cut {
-    /// A thread has a row.
-    Threads(Plan),
-    /// A plane has a strip of rows, on tensor cores.
-    Strips(Strips),
-}
-
-impl Cut {
-    /// Rows of a cube.
-    fn rows(&self) -> usize {
-        match self {
-            Self::Threads(plan) => plan.threads,
-            Self::Strips(strips) => strips.rows(),
-        }
-    }
-
-    fn packed(&self) -> bool {
-        match self {
-            Self::Threads(plan) | Self::Strips(Strips { plan, .. }) => plan.packed,
-        }
-    }
-
-    fn dim(&self) -> CubeDim {
-        match self {
-            Self::Threads(plan) => CubeDim::new_1d(plan.threads as u32),
-            Self::Strips(strips) => strips.dim(),
-        }
-    }
-}
-
 impl AttentionCall {
-    /// The cut of a call on a device; `None` where it can have none.
-    fn cut(&self, client: &Client, dtype: DType, packed: bool) -> Option<Cut> {
-        let AttentionSizes { batch, queries, keys, heads, .. } = self.sizes;
-        let plan = self.plan(client, packed)?;
-        let halves = matches!(dtype, DType::F16 | DType::BF16);
-        let strips = (self.cores && halves)
-            .then(|| Strips::new(client, dtype_to_storage_type(dtype), plan))
-            .flatten();
-        let (widest, highest, _) = client.properties().hardware.max_cube_count;
-        let counted = |cut: &Cut| {
-            batch * heads <= highest as usize
-                && queries.max(keys).div_ceil(cut.rows()) <= widest as usize
-        };
-        strips.map(Cut::Strips).into_iter().chain([Cut::Threads(plan)]).find(counted)
-    }
-
-    fn plan(&self, client: &Client, packed: bool) -> Option<Plan> {
-        let hardware = &client.properties().hardware;
-        let threads = THREADS.min(hardware.max_units_per_cube as usize);
-        let Self { sizes: AttentionSizes { size, .. }, causal, .. } = *self;
-        let dropped = self.dropout.is_some();
-        let plan = |tile| Plan { size, tile, threads, packed, causal, dropped };
-        let fits = |plan: &Plan| plan.shared_bytes() <= hardware.max_shared_memory_size;
-        let mut plans = [TILE, TILE / 2, TILE / 4].into_iter().map(plan);
-        plans.find(fits).filter(|_| size <= LARGEST)
+    /// What is cut.
+    fn task(&self, dtype: DType, packed: bool) -> AttentionTask {
+        let Self { sizes, causal, dropout, cores, .. } = *self;
+        AttentionTask { sizes, dtype, packed, causal, dropped: dropout.is_some(), cores }
     }
 
     /// Whether the kernels can be had on a device.
     pub(crate) fn fits(&self, client: &Client, dtype: DType, packed: bool) -> bool {
-        let bindings = client.properties().hardware.max_bindings as usize;
-        let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
-        let numbers = batch * queries.max(keys) * heads * size * 3;
-        bindings >= BUFFERS[usize::from(packed)]
-            && numbers <= u32::MAX as usize
-            && self.cut(client, dtype, packed).is_some()
+        self.task(dtype, packed).fits(&hardware(client))
     }
 
-    /// Whether a launch multiplies on tensor cores.
-    fn on_cores(&self, client: &Client, dtype: DType) -> bool {
-        matches!(self.cut(client, dtype, false), Some(Cut::Strips(_)))
+    /// How a launch on these inputs, which the call [`fits`](Self::fits), is cut.
+    fn cut(&self, inputs: &[CubeTensor]) -> AttentionCut {
+        let task = self.task(inputs[0].dtype, inputs.len() == 1);
+        match task.cut(&hardware(&inputs[0].client)) {
+            Some(cut) => cut,
+            None => unreachable!("attention that was cut before: {task:?}"),
+        }
     }
 
     /// Cubes for so many rows of each head.
-    fn cubes(&self, cut: Cut, rows: usize) -> CubeCount {
-        let heads = (self.sizes.batch * self.sizes.heads) as u32;
-        CubeCount::Static(rows.div_ceil(cut.rows()) as u32, heads, 1)
+    fn cubes(&self, cut: AttentionCut, rows: usize) -> CubeCount {
+        device::count(cut.count(rows, &self.sizes))
     }
 
     /// Numbers of a row that are read at once.
@@ -172,13 +105,14 @@ impl AttentionCall {
 
 impl GpuKernels {
     /// Whether attention with heads of `size` numbers multiplies on tensor cores; otherwise each row has a
-    /// thread, or, where [`NoGpuKernels`](super::NoGpuKernels) says why, it is composed of Burn's own
+    /// thread, or, where [`NoGpuKernels`](crate::NoGpuKernels) says why, it is composed of Burn's own
     /// operations.
     pub fn attends_on_tensor_cores(device: &Device, dtype: DType, size: usize) -> bool {
         let sizes = AttentionSizes { batch: 1, queries: 1, keys: 1, heads: 1, size };
         let cores = Self::cores_allowed();
         let call = AttentionCall { sizes, causal: false, scale: 1.0, dropout: None, cores };
-        Self::takes(device, dtype).is_ok_and(|client| call.on_cores(&client, dtype))
+        Self::takes(device, dtype)
+            .is_ok_and(|client| call.task(dtype, false).on_cores(&hardware(&client)))
     }
 }
 
@@ -257,14 +191,6 @@ fn attended(inputs: &[TensorSpec], call: &AttentionCall) -> AttendedMetadata {
     }
 }
 
-/// The cut of a call that [`AttentionCall::fits`].
-fn cut(call: &AttentionCall, inputs: &[CubeTensor]) -> Cut {
-    match call.cut(&inputs[0].client, inputs[0].dtype, inputs.len() == 1) {
-        Some(cut) => cut,
-        None => unreachable!("attention that was cut before: {call:?}"),
-    }
-}
-
 impl AttentionOps for CubeBackend {
     fn firebox_attend(
         inputs: TensorList<Self>,
@@ -276,11 +202,11 @@ impl AttentionOps for CubeBackend {
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
         let AttentionSizes { batch, queries, heads, size, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
-        let cut = cut(&call, &inputs);
+        let cut = call.cut(&inputs);
         let out = empty(&inputs[0], [batch, queries, heads * size], dtype);
         let moments = empty(&inputs[0], [2, batch * heads, queries], DType::F32);
         let launch = || {
-            let (count, dim) = (call.cubes(cut, queries), cut.dim());
+            let (count, dim) = (call.cubes(cut, queries), device::dim(cut.dim()));
             let (lengths, stream) = (lengths.into_buffer_arg(), stream.into_buffer_arg());
             let (out, moments) = (out.clone().into_buffer_arg(), moments.clone().into_buffer_arg());
             let (numbers, batch, storage) =
@@ -290,7 +216,7 @@ impl AttentionOps for CubeBackend {
             // is a length of at most that for each sample.
             unsafe {
                 match cut {
-                    Cut::Threads(plan) => attend::launch_unchecked(
+                    AttentionCut::Threads(plan) => attend::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -304,7 +230,7 @@ impl AttentionOps for CubeBackend {
                         plan,
                         storage,
                     ),
-                    Cut::Strips(strips) => strips::forward::attend::launch_unchecked(
+                    AttentionCut::Strips(strips) => strips::forward::attend::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -340,11 +266,12 @@ impl AttentionOps for CubeBackend {
         let [lengths, stream] = [lengths, stream].map(into_contiguous);
         let AttentionSizes { batch, queries, keys, heads, .. } = call.sizes;
         let (client, dtype) = (inputs[0].client.clone(), inputs[0].dtype);
-        let cut = cut(&call, &inputs);
+        let cut = call.cut(&inputs);
         let gradients: Vec<CubeTensor> =
             inputs.iter().map(|input| empty(input, input.shape(), dtype)).collect();
         let deltas = empty(&d, [batch * heads, queries], DType::F32);
-        let (dim, storage, batch) = (cut.dim(), dtype_to_storage_type(dtype), batch as u32);
+        let (dim, storage, batch) =
+            (device::dim(cut.dim()), dtype_to_storage_type(dtype), batch as u32);
         let read = [&lengths, &stream, &d, &moments, &deltas].map(Clone::clone);
         let launch = || {
             let count = call.cubes(cut, queries);
@@ -355,7 +282,7 @@ impl AttentionOps for CubeBackend {
             // their own.
             unsafe {
                 match cut {
-                    Cut::Threads(plan) => attend_back_queries::launch_unchecked(
+                    AttentionCut::Threads(plan) => attend_back_queries::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -372,7 +299,7 @@ impl AttentionOps for CubeBackend {
                         plan,
                         storage,
                     ),
-                    Cut::Strips(strips) => {
+                    AttentionCut::Strips(strips) => {
                         strips::backward::attend_back_queries::launch_unchecked(
                             &client,
                             count,
@@ -404,7 +331,7 @@ impl AttentionOps for CubeBackend {
             // SAFETY: as above.
             unsafe {
                 match cut {
-                    Cut::Threads(plan) => attend_back_keys::launch_unchecked(
+                    AttentionCut::Threads(plan) => attend_back_keys::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -420,23 +347,25 @@ impl AttentionOps for CubeBackend {
                         plan,
                         storage,
                     ),
-                    Cut::Strips(strips) => strips::backward::attend_back_keys::launch_unchecked(
-                        &client,
-                        count,
-                        dim,
-                        call.vector(),
-                        arguments(&inputs),
-                        lengths,
-                        stream,
-                        d,
-                        moments,
-                        deltas,
-                        arguments(gradients),
-                        call.numbers(),
-                        batch,
-                        strips,
-                        storage,
-                    ),
+                    AttentionCut::Strips(strips) => {
+                        strips::backward::attend_back_keys::launch_unchecked(
+                            &client,
+                            count,
+                            dim,
+                            call.vector(),
+                            arguments(&inputs),
+                            lengths,
+                            stream,
+                            d,
+                            moments,
+                            deltas,
+                            arguments(gradients),
+                            call.numbers(),
+                            batch,
+                            strips,
+                            storage,
+                        )
+                    }
                 }
             }
         };

@@ -15,7 +15,7 @@ use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn::tensor::DType;
 
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
-use super::parts;
+use crate::cuts::parts;
 
 /// Where [`Last`] leaves its gradient for [`Layer`].
 #[derive(Debug)]

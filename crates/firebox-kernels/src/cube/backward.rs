@@ -6,7 +6,7 @@ use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::cell::{Columns, d_cell_after, d_sums};
 use super::forward::{longest_of, own_lengths, time_of};
-use super::tile::Tile;
+use crate::cuts::Tile;
 
 /// The walk of the forward pass in reverse, in the same tiles. What passes from step to step are the
 /// gradients of `h` and `c` (each touched by its own thread alone) and, from phase to phase of a

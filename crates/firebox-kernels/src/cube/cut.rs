@@ -1,93 +1,17 @@
-//! How a launch of a recurrent layer is cut into cubes, in whichever variant, and which of the ways to
-//! cut it is the fastest.
+//! Which of the ways to cut a recurrent layer is taken: the fastest.
 
 use std::fmt;
 use std::sync::Arc;
 
-use burn::backend::cubecl::dtype_to_storage_type;
-use burn::tensor::DType;
 use burn_cubecl::CubeTuneId;
-use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::tune::{
     AutotuneKey, LocalTuner, Tunable, TunableSet, TuneGroup, local_tuner,
 };
 use burn_cubecl::tensor::CubeTensor;
 use serde::{Deserialize, Serialize};
 
-use super::GpuKernels;
-use super::tensor_cores::CoreTile;
-use super::tile::{Pass, Tile};
-
-/// A tile of one of the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
-    /// [`GpuKernels::Resident`] and [`GpuKernels::Streamed`].
-    Plain(Tile),
-    /// [`GpuKernels::TensorCores`].
-    Cores(CoreTile),
-}
-
-/// The layer that is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Layer {
-    pub(super) kernels: GpuKernels,
-    pub(super) pass: Pass,
-    pub(super) dtype: DType,
-    pub(super) directions: usize,
-    pub(super) batch: usize,
-    pub(super) units: usize,
-    pub(super) gru: bool,
-}
-
-impl Layer {
-    /// The ways to cut it, the one to take untried first; none where the device has no memory for it.
-    /// All of them give the same bits, so that a choice by time changes no result.
-    ///
-    /// Where they are tuned, batches up to the same power of two are cut alike: the fastest cut of one
-    /// serves all. Batches of other sizes may be multiplied in tiles of another shape, and then differ in
-    /// bits.
-    pub(super) fn cuts(&self, client: &Client) -> Vec<Cut> {
-        let tuned = cfg!(feature = "autotune");
-        let batch = if tuned { self.batch.next_power_of_two() } else { self.batch };
-        let sizes = [self.directions, batch, self.units];
-        let gru = self.gru;
-        match self.kernels {
-            GpuKernels::TensorCores => {
-                let elem = dtype_to_storage_type(self.dtype);
-                let tiles = CoreTile::candidates(client, sizes, elem, self.pass);
-                tiles.into_iter().map(|tile| Cut::Cores(CoreTile { gru, ..tile })).collect()
-            }
-            GpuKernels::Resident | GpuKernels::Streamed => {
-                let hardware = &client.properties().hardware;
-                let resident = self.kernels == GpuKernels::Resident;
-                let weight = self.dtype.size();
-                let tiles = Tile::candidates(hardware, sizes, weight, self.pass, resident);
-                tiles.into_iter().map(|tile| Cut::Plain(Tile { gru, ..tile })).collect()
-            }
-        }
-    }
-}
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (samples, threads, place) = match self {
-            Self::Plain(tile) if tile.resident => (tile.samples(), tile.threads(), "shared memory"),
-            Self::Plain(tile) => (tile.samples(), tile.threads(), "global memory"),
-            Self::Cores(tile) => (tile.samples(), tile.threads(), tile.place.name()),
-        };
-        write!(f, "{samples} samples, {threads} threads, weights in {place}")
-    }
-}
-
-impl Layer {
-    /// Units with those that are added, of weights zero, until the tiles of tensor cores are full.
-    pub(super) fn padded(&self, client: &Client) -> usize {
-        match self.cuts(client).first() {
-            Some(Cut::Cores(tile)) => tile.padded(),
-            _ => self.units,
-        }
-    }
-}
+use super::device::hardware;
+use crate::cuts::{CUTS, Cut, Layer};
 
 /// Runs a layer in one cut.
 pub(super) type Run = Arc<dyn Fn(Cut) + Send + Sync>;
@@ -96,7 +20,7 @@ pub(super) type Run = Arc<dyn Fn(Cut) + Send + Sync>;
 /// asked for, in the one that takes the least time. That is found out by timing each at the first use of
 /// such a layer, and kept in CubeCL's cache of tunings; builds without the feature `autotune` take the first.
 pub(super) fn run(layer: Layer, time: usize, like: &CubeTensor, asked: Option<usize>, run: Run) {
-    let cuts = layer.cuts(&like.client);
+    let cuts = layer.cuts(&hardware(&like.client));
     if asked.is_none() && cfg!(feature = "autotune") && cuts.len() > 1 {
         return tuned(layer, time, like, cuts, run);
     }
@@ -106,9 +30,6 @@ pub(super) fn run(layer: Layer, time: usize, like: &CubeTensor, asked: Option<us
         None => unreachable!("{layer:?} cannot be cut"),
     }
 }
-
-/// At least as many as a layer can have.
-const CUTS: usize = 8;
 
 /// What a tuning is kept for: a layer in batches and times up to the same powers of two, on a device of this
 /// name that can cut it in these ways.

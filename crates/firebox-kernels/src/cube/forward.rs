@@ -3,7 +3,7 @@
 use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::cell::{Columns, cell_after, hidden_after, kept};
-use super::tile::Tile;
+use crate::cuts::Tile;
 
 /// Where step `n` of a walk lies in time. The reverse direction starts at the last valid step.
 /// Meant for `n < length` alone.

@@ -1,4 +1,5 @@
-//! Which variant a layer gets on a GPU, or why it gets none.
+//! Which variant of the kernels runs on a device, or is asked for: see [`cuts`](crate::cuts) for what it
+//! follows from.
 
 use std::cell::Cell;
 
@@ -8,82 +9,15 @@ use burn::tensor::{DType, Device};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::features::TypeUsage;
 
-use super::cut::Layer;
-use super::tile::Pass;
+use super::device::{TYPES, hardware};
 use crate::CpuKernels;
-
-/// A variant of the GPU kernels. Each layer gets the first that the device can run and has the memory for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GpuKernels {
-    /// In f16 and bf16, with products on tensor cores (NVIDIA; matrix cores of AMD, SIMD-group matrices
-    /// of Apple; cooperative matrices of Vulkan). The recurrent weights of a direction stay in registers
-    /// or shared memory for the whole sequence, or are read from global memory at each step.
-    TensorCores,
-    /// The recurrent weights of a direction stay in shared memory for the whole sequence.
-    Resident,
-    /// The recurrent weights are read from global memory (the device's caches) at each step. Runs
-    /// on small devices too: state for one sample is all that must fit into shared memory.
-    Streamed,
-}
-
-/// Why a layer is composed of Burn's own operations and does not run in a GPU kernel.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum NoGpuKernels {
-    /// `FIREBOX_KERNELS` or [`CpuKernels::force`] asks for it.
-    #[error("the composed variant was asked for")]
-    Asked,
-    /// Not a device of CubeCL.
-    #[error("{device} is not a GPU")]
-    NotGpu {
-        /// The device.
-        device: String,
-    },
-    /// A type that the kernels do not compute with, or that the device cannot store.
-    #[error("the kernels take f32, f16 and bf16 where the device has them, but not {found:?} here")]
-    Type {
-        /// The type found.
-        found: DType,
-    },
-    /// Fewer buffers for one kernel than the backward pass has.
-    #[error("a kernel on this device can have {found} buffers, but {needed} are needed")]
-    Buffers {
-        /// What the device has.
-        found: usize,
-        /// What is needed.
-        needed: usize,
-    },
-    /// More shared memory or cubes than the device has.
-    #[error(
-        "the state of {hidden} hidden units in f32 does not fit into the {found} bytes of shared \
-         memory of this device, or a batch of {batch} has too many tiles for it"
-    )]
-    Size {
-        /// Hidden units.
-        hidden: usize,
-        /// Samples.
-        batch: usize,
-        /// The device's shared memory for one cube, in bytes.
-        found: usize,
-    },
-    /// A [`GpuKernels::force`]d variant that the device cannot run, or has no memory for.
-    #[error("{asked:?} kernels were asked for, which this device cannot run or has no memory for")]
-    Unavailable {
-        /// The variant asked for.
-        asked: GpuKernels,
-    },
-}
-
-/// Buffers of the backward kernel, and one for the sizes.
-const BUFFERS: usize = 12;
+use crate::cuts::{GpuKernels, Layer, NoGpuKernels, Pass};
 
 thread_local! {
     static FORCED: Cell<Option<(GpuKernels, Option<usize>)>> = const { Cell::new(None) };
 }
 
 impl GpuKernels {
-    /// All variants, the fastest first.
-    pub const ALL: [Self; 3] = [Self::TensorCores, Self::Resident, Self::Streamed];
-
     /// The variant that a layer of `directions` and `hidden` units gets for a batch, and therefore
     /// the way to find out which one runs, and why no faster one does.
     ///
@@ -96,29 +30,9 @@ impl GpuKernels {
         batch: usize,
         hidden: usize,
     ) -> Result<Self, NoGpuKernels> {
-        let client = Self::takes(device, dtype)?;
-        let properties = client.properties();
-        let hardware = &properties.hardware;
-        if (hardware.max_bindings as usize) < BUFFERS {
-            let found = hardware.max_bindings as usize;
-            return Err(NoGpuKernels::Buffers { found, needed: BUFFERS });
-        }
-        let fits = |kernels: Self| {
-            [Pass::Forward, Pass::Backward].into_iter().all(|pass| {
-                let units = hidden;
-                let layer = Layer { kernels, pass, dtype, directions, batch, units, gru: false };
-                !layer.cuts(&client).is_empty()
-            })
-        };
-        match FORCED.get() {
-            Some((asked, _)) if fits(asked) => Ok(asked),
-            Some((asked, _)) => Err(NoGpuKernels::Unavailable { asked }),
-            None => Self::ALL.into_iter().find(|k| fits(*k)).ok_or(NoGpuKernels::Size {
-                hidden,
-                batch,
-                found: hardware.max_shared_memory_size,
-            }),
-        }
+        let hardware = hardware(&Self::takes(device, dtype)?);
+        let asked = FORCED.get().map(|(asked, _)| asked);
+        Self::choose(&hardware, dtype, [directions, batch, hidden], asked)
     }
 
     /// The tiles that this variant could run a layer's forward and backward pass in: samples and threads of
@@ -133,11 +47,11 @@ impl GpuKernels {
         batch: usize,
         hidden: usize,
     ) -> [Vec<String>; 2] {
-        let client = Self::takes(device, dtype).ok();
+        let hardware = Self::takes(device, dtype).ok().map(|client| hardware(&client));
         [Pass::Forward, Pass::Backward].map(|pass| {
             let (kernels, units, gru) = (self, hidden, false);
             let layer = Layer { kernels, pass, dtype, directions, batch, units, gru };
-            let cuts = client.as_ref().map(|client| layer.cuts(client)).unwrap_or_default();
+            let cuts = hardware.as_ref().map(|hardware| layer.cuts(hardware)).unwrap_or_default();
             cuts.iter().map(ToString::to_string).collect()
         })
     }
@@ -151,7 +65,7 @@ impl GpuKernels {
         if CpuKernels::current() == Ok(CpuKernels::Composed) {
             return Err(NoGpuKernels::Asked);
         }
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        if !TYPES.contains(&dtype) {
             return Err(NoGpuKernels::Type { found: dtype });
         }
         let client = cube.client();

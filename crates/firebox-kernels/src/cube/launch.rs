@@ -10,16 +10,16 @@ use burn::tensor::DType;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::GpuKernels;
 use super::backward::backward;
-use super::cut::{self, Cut, Layer, Run};
+use super::cut::{self, Run};
+use super::device::{self, hardware};
 use super::forward::forward;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::tensor_cores;
 use super::tensors::empty;
-use super::tile::Pass;
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::CellKind;
+use crate::cuts::{Cut, GpuKernels, Layer, Pass};
 
 /// The layer of these gates.
 fn layer(gates: &CubeTensor, way: Way, pass: Pass) -> Layer {
@@ -39,7 +39,7 @@ fn arrange(weights: CubeTensor, layer: &Layer) -> CubeTensor {
         return into_contiguous(CubeBackend::float_swap_dims(by_gate, 2, 3));
     }
     let weights = into_contiguous(CubeBackend::float_swap_dims(weights, 1, 2));
-    let padded = layer.padded(&weights.client);
+    let padded = layer.padded(&hardware(&weights.client));
     if padded == units {
         return weights;
     }
@@ -105,8 +105,8 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
             match cut {
                 Cut::Plain(tile) => forward::launch_unchecked(
                     &client,
-                    tile.count(batch),
-                    tile.dim(),
+                    device::count(tile.count(batch)),
+                    device::dim(tile.dim()),
                     tile.rows,
                     gates_x,
                     weights,
@@ -124,8 +124,8 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
                 ),
                 Cut::Cores(tile) => tensor_cores::forward::forward::launch_unchecked(
                     &client,
-                    tile.count(batch),
-                    tile.dim(),
+                    device::count(tile.count(batch)),
+                    device::dim(tile.dim()),
                     gates_x,
                     weights,
                     state,
@@ -209,8 +209,8 @@ impl LstmOps for CubeBackend {
                 match cut {
                     Cut::Plain(tile) => backward::launch_unchecked(
                         &client,
-                        tile.count(batch),
-                        tile.dim(),
+                        device::count(tile.count(batch)),
+                        device::dim(tile.dim()),
                         tile.rows,
                         d_output,
                         d_last,
@@ -230,8 +230,8 @@ impl LstmOps for CubeBackend {
                     ),
                     Cut::Cores(tile) => tensor_cores::backward::backward::launch_unchecked(
                         &client,
-                        tile.count(batch),
-                        tile.dim(),
+                        device::count(tile.count(batch)),
+                        device::dim(tile.dim()),
                         d_output,
                         d_last,
                         output,

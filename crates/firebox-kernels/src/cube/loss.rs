@@ -10,14 +10,14 @@ use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::DType;
-use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
+use super::device::{self, hardware};
 use super::softmax::{Kind, cross_entropy};
-use super::team::Spread;
 use super::tensors::{empty, hand_on, sum};
 use super::watch::{LaunchedWork, launching};
+use crate::cuts::Spread;
 
 /// How a cross-entropy is computed.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ fn run(
     let [weights, class_weights] = weights.map(into_contiguous);
     let [rows, classes] = logits.shape().dims();
     let client = logits.client.clone();
-    let Spread { team, blocks, cubes } = Spread::new(&client, rows, classes);
+    let Spread { team, blocks, cubes } = Spread::new(&hardware(&client), rows, classes);
     let gradient = empty(&logits, if keep { [rows, classes] } else { [1, 1] }, DType::F32);
     let losses = empty(&logits, [rows], DType::F32);
     let EntropySettings { smoothing, focal, weighted } = settings;
@@ -103,8 +103,8 @@ fn run(
     let launch = || unsafe {
         cross_entropy::launch_unchecked(
             &client,
-            CubeCount::Static(cubes as u32, 1, 1),
-            team.dim(),
+            device::count([cubes, 1]),
+            device::dim(team.dim()),
             logits.into_buffer_arg(),
             targets.into_buffer_arg(),
             weights.into_buffer_arg(),

@@ -13,8 +13,8 @@
 //! for the way back are f32.
 //!
 //! In half precision, recurrent layers run on [`tensor_cores`] where the device has them, and attention does
-//! in [`strips`]. Recurrent layers take the tile that needs the least time at first use ([`cut`]); how
-//! attention is cut follows from the device's properties.
+//! in [`strips`]. How launches are cut follows from the device's properties ([`cuts`](crate::cuts)); of the
+//! tiles of a recurrent layer, the one that needs the least time at first use is taken ([`cut`]).
 
 #![allow(clippy::manual_is_multiple_of, reason = "kernels have no such method")]
 
@@ -25,6 +25,7 @@ mod autodiff;
 mod backward;
 mod cell;
 mod cut;
+mod device;
 mod dropout;
 mod forward;
 mod kernels;
@@ -44,12 +45,10 @@ mod sweep;
 mod team;
 mod tensor_cores;
 mod tensors;
-mod tile;
 mod watch;
 
 pub(crate) use attention::{AttentionCall, AttentionOps};
 pub(crate) use dropout::{DeviceMask, DropoutOps};
-pub use kernels::{GpuKernels, NoGpuKernels};
 pub(crate) use list::TensorList;
 pub(crate) use loss::{EntropyOps, EntropySettings};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
@@ -59,38 +58,3 @@ pub use properties::GpuProperties;
 pub(crate) use row_noise::{RowNoiseOps, threads as row_noise_threads};
 pub(crate) use sweep::COLUMNS;
 pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};
-
-/// How many parts a batch is cut into for the gradients of the weights. Those are sums over all
-/// samples and steps for few numbers: as one matmul they would keep a few processors of the device
-/// busy. The largest divisor of the batch up to 16, which also keeps each sum shorter.
-pub(crate) fn parts(batch: usize) -> usize {
-    (1..=16.min(batch)).rev().find(|parts| batch.is_multiple_of(*parts)).unwrap_or(1)
-}
-
-/// A device for tests of how launches are cut: planes of 32, and with this much shared memory, as many threads
-/// of a cube, and, if they are told, processors.
-#[cfg(test)]
-fn hardware(
-    shared: usize,
-    threads: u32,
-    processors: Option<u32>,
-) -> burn_cubecl::cubecl::ir::HardwareProperties {
-    burn_cubecl::cubecl::ir::HardwareProperties {
-        load_width: 128,
-        vector_register_count: None,
-        plane_size_min: 32,
-        plane_size_max: 32,
-        max_bindings: 16,
-        max_shared_memory_size: shared,
-        max_cube_count: (65_535, 65_535, 65_535),
-        max_units_per_cube: threads,
-        max_cube_dim: (threads, threads, 64),
-        num_streaming_multiprocessors: processors,
-        num_cpu_cores: None,
-        last_level_cache_size: None,
-        num_tensor_cores: None,
-        min_tensor_cores_dim: None,
-        max_vector_size: 4,
-        cube_mma_reserved_shared_memory: 0,
-    }
-}

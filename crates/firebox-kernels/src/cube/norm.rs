@@ -15,16 +15,11 @@ use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
+use super::device::{self, hardware};
 use super::rows::{fold, normalise, normalise_back};
-use super::team::{Spread, Team};
 use super::tensors::{empty, hand_on};
 use super::watch::{LaunchedWork, launching};
-
-/// Cubes for each processor of the device in the backward pass: each leaves sums to be added up.
-const CUBES_EACH: usize = 4;
-
-/// Taken where a device does not say how many processors it has.
-const PROCESSORS: usize = 32;
+use crate::cuts::{self, Spread};
 
 /// How a normalisation is computed.
 #[derive(Clone, Copy, Debug)]
@@ -105,9 +100,7 @@ fn rows_of(shape: &Shape) -> (usize, usize) {
 
 /// Whether a device has the shared memory for the backward pass over rows of this width.
 pub(crate) fn norm_fits(client: &Client, width: usize) -> bool {
-    let hardware = &client.properties().hardware;
-    let team = Team::of_rows(hardware, width);
-    4 * (2 * width * team.rows + team.threads()) <= hardware.max_shared_memory_size
+    cuts::norm_fits(&hardware(client), width)
 }
 
 /// What a launch does, with so many operations, numbers of the tensors' type read and written for each
@@ -133,7 +126,7 @@ impl NormOps for CubeBackend {
         let [x, gamma, beta] = [x, gamma, beta].map(into_contiguous);
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
-        let Spread { team, blocks, cubes } = Spread::new(&client, rows, width);
+        let Spread { team, blocks, cubes } = Spread::new(&hardware(&client), rows, width);
         let y = empty(&x, x.shape(), dtype);
         let moments = empty(&x, [2, rows], DType::F32);
         // SAFETY: the kernel compares rows and columns with the sizes of `x`, which `y` has too, and from
@@ -141,8 +134,8 @@ impl NormOps for CubeBackend {
         let launch = || unsafe {
             normalise::launch_unchecked(
                 &client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                team.dim(),
+                device::count([cubes, 1]),
+                device::dim(team.dim()),
                 x.clone().into_buffer_arg(),
                 gamma.into_buffer_arg(),
                 beta.into_buffer_arg(),
@@ -170,10 +163,7 @@ impl NormOps for CubeBackend {
         let [d, x, gamma, moments] = [d, x, gamma, moments].map(into_contiguous);
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
-        let hardware = &client.properties().hardware;
-        let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
-        let Spread { team, blocks, cubes } = Spread::new(&client, rows, width);
-        let cubes = cubes.min(CUBES_EACH * processors.max(1));
+        let Spread { team, blocks, cubes } = Spread::summed(&hardware(&client), rows, width);
         let dx = empty(&x, x.shape(), dtype);
         let sums = empty(&x, [cubes, 2, width], DType::F32);
         let d_gamma = empty(&x, [width], dtype);
@@ -182,8 +172,8 @@ impl NormOps for CubeBackend {
         let launch = || unsafe {
             normalise_back::launch_unchecked(
                 &client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                team.dim(),
+                device::count([cubes, 1]),
+                device::dim(team.dim()),
                 d.into_buffer_arg(),
                 x.clone().into_buffer_arg(),
                 gamma.into_buffer_arg(),

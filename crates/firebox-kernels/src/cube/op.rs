@@ -7,8 +7,8 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 #[cfg(feature = "fusion")]
 use burn::tensor::DType;
 
-use super::GpuKernels;
 use crate::cpu::CellKind;
+use crate::cuts::GpuKernels;
 
 /// How a layer is computed.
 #[derive(Clone, Copy, Debug)]

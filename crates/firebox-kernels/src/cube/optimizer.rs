@@ -8,27 +8,15 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::DType;
 use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
+use super::device::{self, hardware};
 use super::list::TensorList;
 use super::sweep::{COLUMNS, adamw, squares, step_numbers};
-use super::team::Team;
 use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
-
-/// Tensors of a launch at most: each has a branch of its own in the kernel.
-const TENSORS: usize = 32;
-
-/// Numbers that a thread has before the next one joins it.
-const EACH: usize = 8;
-
-/// Cubes of a launch at most, for devices that can have more: they stride.
-const CUBES: usize = 65_535;
-
-/// Buffers of a launch besides those of its tensors: a table, and the sizes.
-const OTHER_BUFFERS: usize = 2;
+use crate::cuts::{Sweep, Team, tensors_at_once};
 
 /// What AdamW needs besides what the device holds.
 #[derive(Clone, Copy, Debug)]
@@ -90,38 +78,7 @@ fn numbers(updates: &TensorSpec, constants: &TensorSpec) -> StepNumbersMetadata 
 
 /// Whether a device can bind the buffers of a parameter at once.
 pub(crate) fn has_room(client: &Client) -> bool {
-    tensors_at_once(client, 4) > 0
-}
-
-/// How many tensors, or parameters with as many buffers, a launch can take.
-fn tensors_at_once(client: &Client, buffers: usize) -> usize {
-    let bindings = client.properties().hardware.max_bindings as usize;
-    (bindings.saturating_sub(OTHER_BUFFERS) / buffers).min(TENSORS)
-}
-
-/// The cubes of a launch over several tensors: for each its size, and where its cubes end.
-struct Cut {
-    sizes: Vec<u32>,
-    ends: Vec<u32>,
-}
-
-impl Cut {
-    fn new(client: &Client, team: Team, sizes: impl ExactSizeIterator<Item = usize>) -> Self {
-        let most = CUBES.min(client.properties().hardware.max_cube_count.0 as usize);
-        let most = (most / sizes.len().max(1)).max(1);
-        let mut end = 0;
-        let (sizes, ends) = sizes
-            .map(|size| {
-                end += size.div_ceil(team.threads() * EACH).clamp(1, most) as u32;
-                (size as u32, end)
-            })
-            .unzip();
-        Self { sizes, ends }
-    }
-
-    fn cubes(&self) -> u32 {
-        self.ends.last().copied().unwrap_or(0)
-    }
+    tensors_at_once(&hardware(client), 4) > 0
 }
 
 /// The same numbers, whole, in order and held by nobody else.
@@ -145,35 +102,36 @@ impl OptimizerOps for CubeBackend {
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
         let like = gradients[0].clone();
         let client = like.client.clone();
-        let team = Team::whole(&client.properties().hardware);
-        let groups: Vec<(&[CubeTensor], Cut)> = gradients
-            .chunks(tensors_at_once(&client, 1))
+        let hardware = hardware(&client);
+        let team = Team::whole(&hardware);
+        let groups: Vec<(&[CubeTensor], Sweep)> = gradients
+            .chunks(tensors_at_once(&hardware, 1))
             .map(|group| {
                 let sizes = group.iter().map(|gradient| gradient.shape().num_elements());
-                (group, Cut::new(&client, team, sizes))
+                (group, Sweep::new(&hardware, team, sizes))
             })
             .collect();
-        let cubes: u32 = groups.iter().map(|(_, cut)| cut.cubes()).sum();
+        let cubes: u32 = groups.iter().map(|(_, sweep)| sweep.cubes()).sum();
         let sums = empty(&like, [cubes as usize], DType::F32);
         let mut from = 0;
-        for (group, cut) in &groups {
+        for (group, sweep) in &groups {
             // SAFETY: a cube compares every index with the size of the tensor that it reads, and
             // writes one number in a place of its own among those counted above.
             let launch = || unsafe {
                 squares::launch_unchecked(
                     &client,
-                    CubeCount::Static(cut.cubes(), 1, 1),
-                    team.dim(),
+                    device::count([sweep.cubes() as usize, 1]),
+                    device::dim(team.dim()),
                     arguments(group),
-                    cut.sizes.iter().copied().collect(),
-                    cut.ends.iter().copied().collect(),
+                    sweep.sizes.iter().copied().collect(),
+                    sweep.ends.iter().copied().collect(),
                     sums.clone().into_buffer_arg(),
                     from,
                     team.threads(),
                 );
             };
             launching(|| work("norm of the gradients", count(group), 2, 4), launch);
-            from += cut.cubes();
+            from += sweep.cubes();
         }
         sum(&sums)
     }
@@ -193,7 +151,8 @@ impl OptimizerOps for CubeBackend {
         let [parameters, _] = constants.shape().dims();
         let numbers = empty(&constants, [parameters, COLUMNS], DType::F32);
         let client = constants.client.clone();
-        let team = Team::whole(&client.properties().hardware);
+        let hardware = hardware(&client);
+        let team = Team::whole(&hardware);
         // Of 0 the logarithm would be infinite, which some devices do not take as an argument.
         let logarithm = |beta: f64| beta.ln().max(-1e30) as f32;
         // SAFETY: four buffers of one number are read at 0; rows are compared with the number of
@@ -201,8 +160,8 @@ impl OptimizerOps for CubeBackend {
         let launch = || unsafe {
             step_numbers::launch_unchecked(
                 &client,
-                CubeCount::Static(1, 1, 1),
-                team.dim(),
+                device::count([1, 1]),
+                device::dim(team.dim()),
                 learning_rate.into_buffer_arg(),
                 loss_scale.into_buffer_arg(),
                 squared_norm.into_buffer_arg(),
@@ -233,12 +192,13 @@ impl OptimizerOps for CubeBackend {
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
         let changed: Vec<CubeTensor> = changed.0.into_iter().map(own).collect();
         let client = numbers.client.clone();
-        let team = Team::whole(&client.properties().hardware);
-        let at_once = tensors_at_once(&client, 4);
+        let hardware = hardware(&client);
+        let team = Team::whole(&hardware);
+        let at_once = tensors_at_once(&hardware, 4);
         let groups = gradients.chunks(at_once).zip(changed.chunks(3 * at_once));
         for (index, (gradients, changed)) in groups.enumerate() {
             let sizes = gradients.iter().map(|gradient| gradient.shape().num_elements());
-            let cut = Cut::new(&client, team, sizes);
+            let sweep = Sweep::new(&hardware, team, sizes);
             let every = |which: usize| {
                 let of = changed.iter().skip(which).step_by(3);
                 of.map(|tensor| tensor.clone().into_buffer_arg()).collect()
@@ -249,14 +209,14 @@ impl OptimizerOps for CubeBackend {
             let launch = || unsafe {
                 adamw::launch_unchecked(
                     &client,
-                    CubeCount::Static(cut.cubes(), 1, 1),
-                    team.dim(),
+                    device::count([sweep.cubes() as usize, 1]),
+                    device::dim(team.dim()),
                     arguments(gradients),
                     every(0),
                     every(1),
                     every(2),
-                    cut.sizes.iter().copied().collect(),
-                    cut.ends.iter().copied().collect(),
+                    sweep.sizes.iter().copied().collect(),
+                    sweep.ends.iter().copied().collect(),
                     numbers.clone().into_buffer_arg(),
                     (index * at_once) as u32,
                 );

@@ -3,7 +3,8 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::team::{Team, sum_of_team};
+use super::team::sum_of_team;
+use crate::cuts::Team;
 
 /// Normalises rows. A cube takes every `CUBE_COUNT_X`-th block of rows, one for each of its teams.
 ///

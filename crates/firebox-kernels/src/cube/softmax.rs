@@ -4,7 +4,8 @@
 use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::math::{ln_one_plus, one_minus_exp};
-use super::team::{Team, largest_of_team, sum_of_team};
+use super::team::{largest_of_team, sum_of_team};
+use crate::cuts::Team;
 
 /// What a cross-entropy is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,9 +10,10 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::device::{self, hardware};
 use super::sweep::total;
-use super::team::Team;
 use super::watch::{LaunchedWork, launching};
+use crate::cuts::Team;
 
 /// A new tensor beside another. The kernels index their buffers as flat slices, so it has to be
 /// contiguous: the default allocation of some runtimes pads rows.
@@ -32,7 +33,7 @@ pub(super) fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(
 pub(super) fn sum(numbers: &CubeTensor) -> CubeTensor {
     let count = numbers.shape().num_elements();
     let sum = empty(numbers, [1], DType::F32);
-    let team = Team::whole(&numbers.client.properties().hardware);
+    let team = Team::whole(&hardware(&numbers.client));
     let work = || LaunchedWork {
         name: "sum",
         shape: vec![count],
@@ -44,8 +45,8 @@ pub(super) fn sum(numbers: &CubeTensor) -> CubeTensor {
     let launch = || unsafe {
         total::launch_unchecked(
             &numbers.client,
-            CubeCount::Static(1, 1, 1),
-            team.dim(),
+            device::count([1, 1]),
+            device::dim(team.dim()),
             numbers.clone().into_buffer_arg(),
             sum.clone().into_buffer_arg(),
             count as u32,

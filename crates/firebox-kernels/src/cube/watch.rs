@@ -15,6 +15,8 @@ use burn_cubecl::cubecl::logging::{
     LaunchObservation, LaunchObserver, ProfileDuration, TimingMethod, TimingRequest,
 };
 
+use crate::cuts::without_modules;
+
 /// Kernels that are kept at most.
 const MOST: usize = 200_000;
 /// How far before the watch the clock of a device may have begun: a year.
@@ -111,7 +113,7 @@ impl Unread {
             let (begin, duration) = (ticks.start_duration_since(origin), ticks.duration());
             Some(LaunchedRun { begin, duration, by_device })
         });
-        Launched { name: plain(self.name), work: self.work, at: self.at, ran }
+        Launched { name: without_modules(self.name), work: self.work, at: self.at, ran }
     }
 }
 
@@ -167,41 +169,4 @@ pub(super) fn launching<T>(work: impl FnOnce() -> LaunchedWork, launch: impl FnO
     let result = launch();
     WORK.set(before);
     result
-}
-
-/// The name of a type without the modules that it and its parameters are in.
-fn plain(name: &str) -> String {
-    let mut plain = String::new();
-    // Where the word in hand begins.
-    let mut word = 0;
-    let mut rest = name.chars().peekable();
-    while let Some(letter) = rest.next() {
-        match letter {
-            ':' if rest.peek() == Some(&':') => {
-                rest.next();
-                plain.truncate(word);
-            }
-            letter => {
-                plain.push(letter);
-                if !(letter.is_alphanumeric() || letter == '_') {
-                    word = plain.len();
-                }
-            }
-        }
-    }
-    plain
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_lose_their_modules_and_nothing_else() {
-        let check = |name: &str, expected: &str| assert_eq!(plain(name), expected);
-        check("a::b::Unary<f32, c::Tensor<_>::d::Copy>", "Unary<f32, Tensor<_>Copy>");
-        check("burn_cubecl::kernel::Fill", "Fill");
-        check("Fill", "Fill");
-        check("", "");
-    }
 }

@@ -4,7 +4,8 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::cpu::{CrossEntropy, Row};
-use crate::cube::{EntropyOps, EntropySettings, GpuKernels};
+use crate::cube::{EntropyOps, EntropySettings};
+use crate::cuts::GpuKernels;
 
 /// Whether the kernels take these logits, which are in f32.
 pub(super) fn takes(logits: &Tensor<2>) -> bool {

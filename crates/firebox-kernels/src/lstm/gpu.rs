@@ -7,7 +7,8 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::{LstmState, Stack, Weights};
-use crate::cube::{GpuKernels, LstmOps, Way, parts};
+use crate::cube::{LstmOps, Way};
+use crate::cuts::{GpuKernels, parts};
 use crate::rounded::{cast, compute_type};
 
 /// How a layer is computed, and in which type.

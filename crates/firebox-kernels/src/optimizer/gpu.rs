@@ -6,7 +6,8 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::ParameterUpdate;
 use crate::cpu;
-use crate::cube::{COLUMNS, GpuKernels, OptimizerOps, TensorList, has_room};
+use crate::cube::{COLUMNS, OptimizerOps, TensorList, has_room};
+use crate::cuts::GpuKernels;
 
 /// Whether the kernels take all of these tensors.
 pub(super) fn takes<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {

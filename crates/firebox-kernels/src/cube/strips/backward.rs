@@ -2,13 +2,13 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::super::attend::{Plan, Sizes, across, factor_of, task, words_of};
+use super::super::attend::{Sizes, across, factor_of, task, words_of};
 use super::super::cell::Columns;
-use super::Strips;
 use super::parts::{
     add_product, bring, four, multiply_rows, own_begin, own_scores, own_vector, scores, shares,
     sum_of_team, tile, write_rows, zeros,
 };
+use crate::cuts::{AttentionPlan, Strips};
 
 /// The gradient of the queries, and for each query the sum of the products of result and gradient. Shapes
 /// as in `attend_back_queries` of a row a thread.
@@ -29,7 +29,7 @@ pub(in crate::cube) fn attend_back_queries<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let plan = comptime!(strips.plan);
-    let apart = comptime!(Plan { packed: false, ..plan });
+    let apart = comptime!(AttentionPlan { packed: false, ..plan });
     let (m, block, team) = comptime!((strips.shape.m, strips.block(), strips.team()));
     let rows = comptime!(strips.rows());
     let shares_stride = comptime!(strips.shares_stride());
@@ -207,7 +207,7 @@ pub(in crate::cube) fn attend_back_keys<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let plan = comptime!(strips.plan);
-    let apart = comptime!(Plan { packed: false, ..plan });
+    let apart = comptime!(AttentionPlan { packed: false, ..plan });
     let (m, block, team) = comptime!((strips.shape.m, strips.block(), strips.team()));
     let rows = comptime!(strips.rows());
     let shares_stride = comptime!(strips.shares_stride());

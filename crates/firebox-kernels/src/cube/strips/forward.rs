@@ -2,13 +2,13 @@
 
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::super::attend::{Plan, Sizes, factor_of, task, words_of};
+use super::super::attend::{Sizes, factor_of, task, words_of};
 use super::super::cell::Columns;
-use super::Strips;
 use super::parts::{
     add_product, bring, largest_of_team, multiply_rows, own_begin, own_scores, own_vector, scale,
     scores, shares, sum_of_team, tile, write_rows, zeros,
 };
+use crate::cuts::{AttentionPlan, Strips};
 
 /// By how much a score may exceed the largest that was kept of its row: its exponential, at most 2,981,
 /// is far from the largest number of f16.
@@ -201,7 +201,7 @@ pub(in crate::cube) fn attend<F: Float, N: Size>(
         moments[row as usize] = largest;
         moments[(batch * heads * queries + row) as usize] = total;
     }
-    let apart = comptime!(Plan { packed: false, ..plan });
+    let apart = comptime!(AttentionPlan { packed: false, ..plan });
     write_rows(
         &mut totals,
         &mut scores,

@@ -21,6 +21,3 @@
 pub(super) mod backward;
 pub(super) mod forward;
 mod parts;
-mod plan;
-
-pub(super) use plan::Strips;

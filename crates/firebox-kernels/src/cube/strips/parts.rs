@@ -4,10 +4,9 @@
 use burn_cubecl::cubecl::cmma::{self, Matrix, MatrixIdent, MatrixLayout};
 use burn_cubecl::cubecl::{self, prelude::*};
 
-use super::super::attend::{Plan, place};
+use super::super::attend::place;
 use super::super::cell::Columns;
-use super::super::tensor_cores::ALIGN;
-use super::Strips;
+use crate::cuts::{ALIGN, AttentionPlan, Strips};
 
 /// Sums of a strip in the registers of tensor cores: its rows by tiles of columns.
 pub(super) type Totals = Sequence<Matrix<f32>>;
@@ -98,7 +97,7 @@ pub(super) fn bring<F: Float, N: Size>(
     heads: u32,
     #[comptime] part: usize,
     #[comptime] count: usize,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
     #[comptime] strips: Strips,
 ) {
     let vectors = comptime!(strips.padded() / 4);
@@ -285,7 +284,7 @@ pub(super) fn write_rows<F: Float, N: Size>(
     rows: u32,
     heads: u32,
     #[comptime] part: usize,
-    #[comptime] plan: Plan,
+    #[comptime] plan: AttentionPlan,
     #[comptime] strips: Strips,
 ) {
     let (m, block) = comptime!((strips.shape.m, strips.block()));

@@ -4,10 +4,9 @@ use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::super::cell::{Columns, d_cell_after, d_sums};
 use super::super::forward::{longest_of, time_of};
-use super::super::tile::Pass;
 use super::forward::{read_ahead, shared_lengths};
 use super::product::{in_registers, in_shared, multiply};
-use super::tile::{ALIGN, CoreTile};
+use crate::cuts::{ALIGN, CoreTile, Pass};
 
 /// What a step reads of a sample and a unit.
 #[derive(CubeType, Clone, Copy)]

@@ -4,9 +4,8 @@ use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::super::cell::{Columns, cell_after, hidden_after, kept};
 use super::super::forward::{longest_of, time_of};
-use super::super::tile::Pass;
 use super::product::{in_registers, in_shared, multiply};
-use super::tile::{ALIGN, CoreTile};
+use crate::cuts::{ALIGN, CoreTile, Pass};
 
 /// The lengths of a tile's samples in shared memory; zero for those beyond the batch.
 #[cube]

@@ -13,6 +13,3 @@
 pub(super) mod backward;
 pub(super) mod forward;
 mod product;
-mod tile;
-
-pub(super) use tile::{ALIGN, CoreTile, Shape};

@@ -4,8 +4,7 @@ use burn_cubecl::cubecl::cmma::{self, Matrix, MatrixIdent, MatrixLayout};
 use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::super::cell::Columns;
-use super::super::tile::Pass;
-use super::tile::{ALIGN, CoreTile, Place};
+use crate::cuts::{ALIGN, CoreTile, Pass, Place};
 
 /// The recurrent weights of a direction, `[padded units before, padded units]` of four, in shared
 /// memory if they are to be kept there.

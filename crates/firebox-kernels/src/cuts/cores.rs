@@ -1,14 +1,13 @@
-//! How a launch on tensor cores is cut: by the shapes that they multiply, threads and shared memory.
+//! How a launch of a recurrent layer on tensor cores is cut: by the shapes that they multiply, threads,
+//! registers and shared memory.
 
-use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::ir::{ElemType, FloatKind, HardwareProperties};
-use burn_cubecl::cubecl::{CubeCount, CubeDim};
+use burn::tensor::DType;
 
-use super::super::tile::{Pass, wanted};
+use super::{Hardware, Pass};
 
 /// Where the recurrent weights of a direction are kept while a cube walks its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cube) enum Place {
+pub(crate) enum Place {
     /// In the registers of the planes that multiply by them: read once.
     Registers,
     /// In shared memory: read from there at each step.
@@ -17,40 +16,24 @@ pub(in crate::cube) enum Place {
     Global,
 }
 
-impl Place {
-    pub(in crate::cube) fn name(self) -> &'static str {
-        match self {
-            Self::Registers => "registers",
-            Self::Shared => "shared memory",
-            Self::Global => "global memory",
-        }
-    }
-}
-
 /// What tensor cores of a device multiply at once: `[m, k]` by `[k, n]`, all three powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cube) struct Shape {
-    pub(in crate::cube) m: usize,
-    pub(in crate::cube) n: usize,
-    pub(in crate::cube) k: usize,
+pub(crate) struct Shape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
 }
 
 impl Shape {
-    /// Those that a device multiplies in this type and sums in f32.
-    pub(in crate::cube) fn of(client: &Client, elem: ElemType) -> Vec<Self> {
-        let f32 = ElemType::Float(FloatKind::F32);
-        let configs = client.properties().features.matmul.cmma.iter();
-        configs
-            .filter(|c| c.a_type == elem && c.b_type == elem && c.cd_type == f32)
-            .map(|c| Self { m: c.m as usize, n: c.n as usize, k: c.k as usize })
-            .filter(|s| [s.m, s.n, s.k].iter().all(|d| d.is_power_of_two() && *d >= 8))
-            .collect()
+    /// Whether kernels can be cut for it.
+    pub(super) fn usable(&self) -> bool {
+        [self.m, self.n, self.k].iter().all(|d| d.is_power_of_two() && *d >= 8)
     }
 
     /// The one for cubes of up to `wanted` samples or rows. Of those that leave no rows empty, the highest; then
     /// the deepest and the narrowest. Columns of less than 32 bytes, at which CUDA wants a matrix to begin,
     /// are taken only where there are no others.
-    pub(in crate::cube) fn choose(shapes: &[Self], wanted: usize) -> Option<Self> {
+    pub(super) fn choose(shapes: &[Self], wanted: usize) -> Option<Self> {
         let wide = shapes.iter().any(|s| s.n >= 16);
         let usable = || shapes.iter().filter(|s| !wide || s.n >= 16);
         let lowest = usable().map(|s| s.m).min()?;
@@ -64,23 +47,23 @@ impl Shape {
 ///
 /// All tiles of one shape give the same bits: a sum is taken over the same numbers in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::cube) struct CoreTile {
+pub(crate) struct CoreTile {
     /// Hidden units.
-    pub(in crate::cube) units: usize,
+    pub(crate) units: usize,
     /// Directions of the layer: 1 or 2.
-    pub(in crate::cube) directions: usize,
+    pub(crate) directions: usize,
     /// Whether the cell is a GRU; an LSTM otherwise.
-    pub(in crate::cube) gru: bool,
+    pub(crate) gru: bool,
     /// What is multiplied at once.
-    pub(in crate::cube) shape: Shape,
+    pub(crate) shape: Shape,
     /// Samples of a cube, in multiples of the shape's `m`.
-    pub(in crate::cube) tiles: usize,
+    pub(crate) tiles: usize,
     /// Planes (warps) for each of the four quarters of the columns; the last may have fewer columns.
-    pub(in crate::cube) quarter: usize,
+    pub(crate) quarter: usize,
     /// Threads of a plane.
-    pub(in crate::cube) lanes: usize,
+    pub(crate) lanes: usize,
     /// Where the weights are.
-    pub(in crate::cube) place: Place,
+    pub(crate) place: Place,
 }
 
 /// Elements between the end of a row in shared memory and the next, so that the rows of a column do
@@ -104,34 +87,16 @@ const AHEAD: usize = 4;
 impl CoreTile {
     /// The tiles for a layer in `batch` samples, the one to take untried first; none where the device
     /// cannot have any. Which shape they have follows from the sizes alone.
-    pub(in crate::cube) fn candidates(
-        client: &Client,
+    pub(super) fn candidates(
+        hardware: &Hardware,
         [directions, batch, units]: [usize; 3],
-        elem: ElemType,
+        dtype: DType,
         pass: Pass,
     ) -> Vec<Self> {
-        let hardware = &client.properties().hardware;
-        // CUDA holds each number of an f16 operand twice.
-        let held = if elem == ElemType::Float(FloatKind::F16) { 4 } else { 2 };
-        Self::among(hardware, &Shape::of(client, elem), [directions, batch, units], held, pass)
-    }
-
-    /// [`candidates`](Self::candidates) on a device with tensor cores of these shapes, of whose operands a
-    /// number takes `held` bytes of registers.
-    fn among(
-        hardware: &HardwareProperties,
-        shapes: &[Shape],
-        [directions, batch, units]: [usize; 3],
-        held: usize,
-        pass: Pass,
-    ) -> Vec<Self> {
-        let lanes = hardware.plane_size_max as usize;
         // A plane of unknown size cannot be told which columns are its own.
-        if lanes == 0 || hardware.plane_size_min != hardware.plane_size_max {
-            return vec![];
-        }
-        let wanted = wanted(hardware, directions, batch);
-        let Some(shape) = Shape::choose(shapes, wanted) else { return vec![] };
+        let Some(lanes) = hardware.lanes() else { return vec![] };
+        let wanted = hardware.wanted(directions, batch);
+        let Some(shape) = Shape::choose(&hardware.shapes(dtype), wanted) else { return vec![] };
         let tiles = if wanted >= 2 * shape.m { vec![2, 1] } else { vec![1] };
         let tile = |place, tiles, threads| {
             let (gru, quarter) = (false, 1);
@@ -147,7 +112,7 @@ impl CoreTile {
             for (tiles, threads) in tiles.iter().flat_map(|t| threads.map(|threads| (*t, threads)))
             {
                 let tile = tile(place, tiles, threads);
-                if tile.runs(hardware, batch, held, pass) && !found.contains(&tile) {
+                if tile.runs(hardware, batch, dtype, pass) && !found.contains(&tile) {
                     found.push(tile);
                 }
             }
@@ -161,62 +126,68 @@ impl CoreTile {
         self.columns().div_ceil(self.columns().div_ceil(most))
     }
 
-    fn runs(&self, hardware: &HardwareProperties, batch: usize, held: usize, pass: Pass) -> bool {
+    fn runs(&self, hardware: &Hardware, batch: usize, dtype: DType, pass: Pass) -> bool {
+        let [widest, highest] = hardware.dim;
+        self.registers(dtype) + OTHERS <= MOST.min(REGISTERS / self.threads())
+            && self.threads() <= hardware.threads
+            && self.lanes <= widest
+            && self.planes() <= highest
+            && self.shared_bytes(pass) <= hardware.shared_memory
+            && batch.div_ceil(self.samples()) <= hardware.count[0]
+    }
+
+    /// Registers of a thread that sums and weights take.
+    pub(super) fn registers(&self, dtype: DType) -> usize {
         let Shape { m, n, k } = self.shape;
+        // CUDA holds each number of an f16 operand twice.
+        let held = if dtype == DType::F16 { 4 } else { 2 };
         let kept = if self.place == Place::Registers { self.steps() * k * n * held } else { 0 };
-        let registers = self.own() * (kept + self.tiles * m * n * 4) / self.lanes / 4;
-        let (widest, highest, _) = hardware.max_cube_dim;
-        registers + OTHERS <= MOST.min(REGISTERS / self.threads())
-            && self.threads() <= hardware.max_units_per_cube as usize
-            && self.lanes <= widest as usize
-            && self.planes() <= highest as usize
-            && self.shared_bytes(pass) <= hardware.max_shared_memory_size
-            && batch.div_ceil(self.samples()) <= hardware.max_cube_count.0 as usize
+        self.own() * (kept + self.tiles * m * n * 4) / self.lanes / 4
     }
 
     /// Samples of a cube.
-    pub(in crate::cube) fn samples(&self) -> usize {
+    pub(crate) fn samples(&self) -> usize {
         self.tiles * self.shape.m
     }
 
     /// Units with those that are added, of weights zero, so that tiles of the shape fill them.
-    pub(in crate::cube) fn padded(&self) -> usize {
+    pub(crate) fn padded(&self) -> usize {
         self.units.next_multiple_of(self.shape.n.max(self.shape.k))
     }
 
     /// Tiles of the shape along the sum of a product, a quarter of it on the way back.
-    pub(super) fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.padded() / self.shape.k
     }
 
     /// Planes of a cube.
-    pub(super) fn planes(&self) -> usize {
+    pub(crate) fn planes(&self) -> usize {
         4 * self.quarter
     }
 
     /// Threads of a cube.
-    pub(in crate::cube) fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         self.planes() * self.lanes
     }
 
     /// Columns of a quarter, in multiples of the shape's `n`.
-    pub(super) fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.padded() / self.shape.n
     }
 
     /// Columns that a plane has, in multiples of the shape's `n`; the last of a quarter may have fewer.
-    pub(super) fn own(&self) -> usize {
+    pub(crate) fn own(&self) -> usize {
         self.columns().div_ceil(self.quarter)
     }
 
     /// Whether the last plane of a quarter has fewer columns.
-    pub(super) fn ragged(&self) -> bool {
+    pub(crate) fn ragged(&self) -> bool {
         !self.columns().is_multiple_of(self.quarter)
     }
 
     /// Elements from a sample to the next of what is multiplied by the weights: hidden states, or, on
     /// the way back, the gradients of all four columns.
-    pub(super) fn rows_stride(&self, pass: Pass) -> usize {
+    pub(crate) fn rows_stride(&self, pass: Pass) -> usize {
         match pass {
             Pass::Forward => self.padded() + SKEW,
             Pass::Backward => 4 * self.padded() + SKEW,
@@ -224,12 +195,12 @@ impl CoreTile {
     }
 
     /// Elements from a sample to the next of the product.
-    pub(super) fn sums_stride(&self) -> usize {
+    pub(crate) fn sums_stride(&self) -> usize {
         4 * self.padded() + SKEW
     }
 
     /// Elements from a row of the weights to the next, where they are kept.
-    pub(super) fn weights_stride(&self) -> usize {
+    pub(crate) fn weights_stride(&self) -> usize {
         match self.place {
             Place::Shared => 4 * self.padded() + SKEW,
             Place::Registers | Place::Global => 4 * self.padded(),
@@ -238,7 +209,7 @@ impl CoreTile {
 
     /// Elements of the weights in shared memory; four where they are not there, because a shared slice
     /// cannot be empty.
-    pub(super) fn shared_weights(&self) -> usize {
+    pub(crate) fn shared_weights(&self) -> usize {
         if self.place == Place::Shared { self.padded() * self.weights_stride() } else { 4 }
     }
 
@@ -251,50 +222,45 @@ impl CoreTile {
     }
 
     /// Pairs of sample and unit that a thread has.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         (self.samples() * self.units).div_ceil(self.threads())
     }
 
     /// Whether what a step reads from global memory is read before the product that it waits for.
-    pub(super) fn ahead(&self) -> bool {
+    pub(crate) fn ahead(&self) -> bool {
         self.slots() <= AHEAD
     }
 
     /// Cubes of a launch: tiles of samples by directions.
-    pub(in crate::cube) fn count(&self, batch: usize) -> CubeCount {
-        CubeCount::Static(batch.div_ceil(self.samples()) as u32, self.directions as u32, 1)
+    pub(crate) fn count(&self, batch: usize) -> [usize; 2] {
+        [batch.div_ceil(self.samples()), self.directions]
     }
 
     /// Threads of a cube: lanes by planes.
-    pub(in crate::cube) fn dim(&self) -> CubeDim {
-        CubeDim::new_2d(self.lanes as u32, self.planes() as u32)
+    pub(crate) fn dim(&self) -> [usize; 2] {
+        [self.lanes, self.planes()]
     }
 }
 
 /// At how many bytes the parts of shared memory begin: CUDA wants 32 for a matrix.
-pub(in crate::cube) const ALIGN: usize = 32;
+pub(crate) const ALIGN: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::hardware;
+    use super::super::tests::{CUDA, hardware, with_cores};
     use super::*;
-
-    const CUDA: [[usize; 3]; 3] = [[16, 16, 16], [32, 8, 16], [8, 32, 16]];
-
-    fn shapes(shapes: &[[usize; 3]]) -> Vec<Shape> {
-        shapes.iter().map(|[m, n, k]| Shape { m: *m, n: *n, k: *k }).collect()
-    }
 
     /// The shape, and for each candidate its place, samples, planes and tiles of columns of a plane.
     type Found = (Shape, Vec<(Place, usize, usize, usize)>);
 
-    fn found(hardware: &HardwareProperties, of: &[[usize; 3]], sizes: [usize; 3]) -> Option<Found> {
+    fn found(hardware: &Hardware, of: &[[usize; 3]], sizes: [usize; 3]) -> Option<Found> {
+        let hardware = &with_cores(hardware.clone(), of);
         let [forward, backward] = [Pass::Forward, Pass::Backward].map(|pass| {
-            let tiles = CoreTile::among(hardware, &shapes(of), sizes, 2, pass);
+            let tiles = CoreTile::candidates(hardware, sizes, DType::BF16, pass);
             assert!(tiles.len() <= 8, "{tiles:?}");
             for tile in &tiles {
-                assert!(tile.shared_bytes(pass) <= hardware.max_shared_memory_size, "{tile:?}");
-                assert!(tile.threads() <= hardware.max_units_per_cube as usize, "{tile:?}");
+                assert!(tile.shared_bytes(pass) <= hardware.shared_memory, "{tile:?}");
+                assert!(tile.threads() <= hardware.threads, "{tile:?}");
                 assert_eq!(tile.shape, tiles[0].shape, "one shape, one order of sums");
                 // All columns have a plane, and every plane has one.
                 assert!(tile.own() * tile.quarter >= tile.columns(), "{tile:?}");
@@ -353,9 +319,9 @@ mod tests {
     fn devices_without_them_get_none() {
         let known = hardware(227 * 1024, 1024, Some(132));
         assert_eq!(found(&known, &[], [2, 512, 128]), None);
-        let unknown = HardwareProperties { plane_size_min: 8, ..known.clone() };
+        let unknown = Hardware { plane: [8, 32], ..known.clone() };
         assert_eq!(found(&unknown, &CUDA, [2, 512, 128]), None);
-        let small = HardwareProperties { max_shared_memory_size: 4096, ..known };
+        let small = Hardware { shared_memory: 4096, ..known };
         assert_eq!(found(&small, &CUDA, [2, 512, 128]), None);
         // Only narrow columns: they are taken.
         let apple = hardware(32 * 1024, 1024, None);

@@ -1,44 +1,29 @@
-//! How a launch is cut into cubes: by the device's threads, shared memory and processors.
+//! How a launch of a recurrent layer without tensor cores is cut into cubes: by the device's threads, shared
+//! memory and processors.
 
-use burn_cubecl::cubecl::{CubeCount, CubeDim, ir::HardwareProperties};
-
-/// Which of the two passes a tile is for; the backward one keeps more in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Pass {
-    Forward,
-    Backward,
-}
+use super::{Hardware, Pass};
 
 /// What a kernel is compiled for: another tile is another kernel, other batches and times are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tile {
+pub(crate) struct Tile {
     /// Hidden units.
-    pub(super) units: usize,
+    pub(crate) units: usize,
     /// Directions of the layer: 1 or 2.
-    pub(super) directions: usize,
+    pub(crate) directions: usize,
     /// Samples of a thread: 1, 2 or 4.
-    pub(super) rows: usize,
+    pub(crate) rows: usize,
     /// Threads beside each other that have the same units and other samples.
-    pub(super) groups: usize,
+    pub(crate) groups: usize,
     /// Threads beside each other that have the same samples and other units.
-    pub(super) columns: usize,
+    pub(crate) columns: usize,
     /// Whether the recurrent weights of a direction stay in shared memory.
-    pub(super) resident: bool,
+    pub(crate) resident: bool,
     /// Whether the cell is a GRU; an LSTM otherwise.
-    pub(super) gru: bool,
+    pub(crate) gru: bool,
 }
 
 /// More threads than this would leave each too few registers.
 const THREADS: usize = 512;
-
-/// Taken where a device does not say how many processors it has (WebGPU, Metal).
-const PROCESSORS: usize = 32;
-
-/// Samples of a cube with which every processor of the device has one.
-pub(super) fn wanted(hardware: &HardwareProperties, directions: usize, batch: usize) -> usize {
-    let processors = hardware.num_streaming_multiprocessors.map_or(PROCESSORS, |n| n as usize);
-    (batch * directions).div_ceil(processors.max(1)).clamp(1, batch.max(1))
-}
 
 /// Fewer samples a tile than this do not pay for keeping the weights: as many as could share a read.
 const WORTH_KEEPING: usize = 4;
@@ -48,7 +33,7 @@ impl Tile {
     /// smallest does not fit. `weight` is the size of one weight in bytes. Weights stay in shared memory
     /// only if `resident`. All of them give the same bits.
     pub(super) fn candidates(
-        hardware: &HardwareProperties,
+        hardware: &Hardware,
         sizes @ [directions, batch, _]: [usize; 3],
         weight: usize,
         pass: Pass,
@@ -56,7 +41,7 @@ impl Tile {
     ) -> Vec<Self> {
         // Every cube reads all the weights at each step, so tiles are as large as they can be while
         // every processor has one.
-        let wanted = wanted(hardware, directions, batch);
+        let wanted = hardware.wanted(directions, batch);
         let mut found = vec![];
         for wanted in [wanted, wanted.div_ceil(2), (2 * wanted).min(batch)] {
             let tile = Self::of(hardware, sizes, wanted, weight, pass, resident);
@@ -67,21 +52,21 @@ impl Tile {
 
     /// The tile for cubes of about `wanted` samples.
     fn of(
-        hardware: &HardwareProperties,
+        hardware: &Hardware,
         [directions, batch, units]: [usize; 3],
         wanted: usize,
         weight: usize,
         pass: Pass,
         resident: bool,
     ) -> Option<Self> {
-        let (widest, highest, _) = hardware.max_cube_dim;
-        let threads = (hardware.max_units_per_cube as usize).min(THREADS);
-        let columns = units.min(threads).min(widest as usize);
+        let [widest, highest] = hardware.dim;
+        let threads = hardware.threads.min(THREADS);
+        let columns = units.min(threads).min(widest);
         let rows = [4, 2].into_iter().find(|rows| *rows <= wanted).unwrap_or(1);
-        let most = (threads / columns).min(highest as usize).max(1);
+        let most = (threads / columns).min(highest).max(1);
         let groups = wanted.div_ceil(rows).min(most);
         let mut tile = Self { units, directions, rows, groups, columns, resident, gru: false };
-        while tile.shared_bytes(weight, pass) > hardware.max_shared_memory_size {
+        while tile.shared_bytes(weight, pass) > hardware.shared_memory {
             match (tile.groups, tile.rows) {
                 (1, 1) => return None,
                 (1, _) => tile.rows /= 2,
@@ -89,23 +74,23 @@ impl Tile {
             }
         }
         let pays = !resident || tile.samples() >= wanted.min(WORTH_KEEPING);
-        let counted = batch.div_ceil(tile.samples()) <= hardware.max_cube_count.0 as usize;
+        let counted = batch.div_ceil(tile.samples()) <= hardware.count[0];
         (pays && counted).then_some(tile)
     }
 
     /// Samples of a cube.
-    pub(super) fn samples(&self) -> usize {
+    pub(crate) fn samples(&self) -> usize {
         self.rows * self.groups
     }
 
     /// Threads of a cube.
-    pub(super) fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         self.columns * self.groups
     }
 
     /// Elements of the shared weights, four a pair of units; one where they are not kept, because a
     /// shared slice cannot be empty.
-    pub(super) fn resident_weights(&self) -> usize {
+    pub(crate) fn resident_weights(&self) -> usize {
         if self.resident { self.units * self.units } else { 1 }
     }
 
@@ -119,24 +104,24 @@ impl Tile {
     }
 
     /// Cubes of a launch: tiles of samples by directions.
-    pub(super) fn count(&self, batch: usize) -> CubeCount {
-        CubeCount::Static(batch.div_ceil(self.samples()) as u32, self.directions as u32, 1)
+    pub(crate) fn count(&self, batch: usize) -> [usize; 2] {
+        [batch.div_ceil(self.samples()), self.directions]
     }
 
     /// Threads of a cube: units by groups of samples.
-    pub(super) fn dim(&self) -> CubeDim {
-        CubeDim::new_2d(self.columns as u32, self.groups as u32)
+    pub(crate) fn dim(&self) -> [usize; 2] {
+        [self.columns, self.groups]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::hardware;
+    use super::super::tests::hardware;
     use super::*;
 
     /// Samples a thread, groups and columns of both passes.
     fn check(
-        hardware: &HardwareProperties,
+        hardware: &Hardware,
         sizes: [usize; 3],
         weight: usize,
         resident: bool,
@@ -144,8 +129,8 @@ mod tests {
     ) {
         let found = [Pass::Forward, Pass::Backward].map(|pass| {
             let tile = *Tile::candidates(hardware, sizes, weight, pass, resident).first()?;
-            assert!(tile.shared_bytes(weight, pass) <= hardware.max_shared_memory_size);
-            assert!(tile.columns * tile.groups <= hardware.max_units_per_cube as usize);
+            assert!(tile.shared_bytes(weight, pass) <= hardware.shared_memory);
+            assert!(tile.columns * tile.groups <= hardware.threads);
             Some((tile.rows, tile.groups, tile.columns))
         });
         assert_eq!(found, expected, "{sizes:?}");
@@ -177,7 +162,7 @@ mod tests {
     #[test]
     fn more_tiles_than_a_launch_can_have_are_refused() {
         let mut few = hardware(16 * 1024, 256, None);
-        few.max_cube_count.0 = 3;
+        few.count[0] = 3;
         check(&few, [1, 300, 300], 4, false, [None, None]);
     }
 }

@@ -1,0 +1,54 @@
+//! Between CubeCL and [`cuts`](crate::cuts): what a device offers, and cubes and threads as a launch takes
+//! them.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::features::Plane;
+use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
+use burn_cubecl::cubecl::{CubeCount, CubeDim};
+
+use crate::cuts::{Hardware, Shape};
+
+/// Types that the kernels take.
+pub(super) const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// What a device offers.
+pub(super) fn hardware(client: &Client) -> Hardware {
+    let properties = client.properties();
+    let has = &properties.hardware;
+    Hardware {
+        shared_memory: has.max_shared_memory_size,
+        threads: has.max_units_per_cube as usize,
+        dim: [has.max_cube_dim.0 as usize, has.max_cube_dim.1 as usize],
+        count: [has.max_cube_count.0 as usize, has.max_cube_count.1 as usize],
+        bindings: has.max_bindings as usize,
+        plane: [has.plane_size_min as usize, has.plane_size_max as usize],
+        plane_barrier: properties.features.plane.contains(Plane::Sync),
+        processors: has.num_streaming_multiprocessors.map(|count| count as usize),
+        cores: cores(client),
+    }
+}
+
+/// What tensor cores multiply in types that the kernels take, and sum in f32.
+fn cores(client: &Client) -> Vec<(DType, Shape)> {
+    let f32 = ElemType::Float(FloatKind::F32);
+    let configs = client.properties().features.matmul.cmma.iter();
+    let in_f32 = configs.filter(|c| c.a_type == c.b_type && c.cd_type == f32);
+    in_f32
+        .filter_map(|c| {
+            let dtype = TYPES.into_iter().find(|of| dtype_to_storage_type(*of) == c.a_type)?;
+            Some((dtype, Shape { m: c.m as usize, n: c.n as usize, k: c.k as usize }))
+        })
+        .collect()
+}
+
+/// Cubes of a launch.
+pub(super) fn count([x, y]: [usize; 2]) -> CubeCount {
+    CubeCount::Static(x as u32, y as u32, 1)
+}
+
+/// Threads of a cube.
+pub(super) fn dim([x, y]: [usize; 2]) -> CubeDim {
+    CubeDim::new_2d(x as u32, y as u32)
+}

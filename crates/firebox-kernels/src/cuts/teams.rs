@@ -1,0 +1,126 @@
+//! How rows are spread over threads and cubes, where threads work on one row together.
+
+use super::Hardware;
+
+/// The threads of a cube as `rows` teams beside each other, each of `columns` threads; both are powers
+/// of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Team {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// Threads of a cube, if the device can have as many.
+const THREADS: usize = 256;
+
+/// Numbers that a thread should have of a row before another one joins it.
+const EACH: usize = 4;
+
+/// Cubes for each processor of the device where each leaves sums to be added up.
+const CUBES_EACH: usize = 4;
+
+impl Team {
+    /// The whole cube as one team.
+    pub(crate) fn whole(hardware: &Hardware) -> Self {
+        Self { columns: threads(hardware), rows: 1 }
+    }
+
+    /// Teams for rows of `width` numbers.
+    fn of_rows(hardware: &Hardware, width: usize) -> Self {
+        let threads = threads(hardware);
+        let columns = width.div_ceil(EACH).next_power_of_two().min(threads);
+        let rows = (threads / columns).min(below(hardware.dim[1]));
+        Self { columns, rows }
+    }
+
+    /// The threads of a cube.
+    pub(crate) fn dim(&self) -> [usize; 2] {
+        [self.columns, self.rows]
+    }
+
+    /// All threads of a cube.
+    pub(crate) fn threads(&self) -> usize {
+        self.columns * self.rows
+    }
+}
+
+/// How rows are spread over cubes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spread {
+    pub(crate) team: Team,
+    /// Blocks of rows, each with one for each team of a cube.
+    pub(crate) blocks: usize,
+    /// Cubes, as many as there are blocks if the device can have them: they stride.
+    pub(crate) cubes: usize,
+}
+
+impl Spread {
+    /// For rows of `width` numbers.
+    pub(crate) fn new(hardware: &Hardware, rows: usize, width: usize) -> Self {
+        let team = Team::of_rows(hardware, width);
+        let blocks = rows.div_ceil(team.rows);
+        Self { team, blocks, cubes: blocks.min(hardware.count[0]) }
+    }
+
+    /// The same over few cubes, each of which leaves sums of its rows.
+    pub(crate) fn summed(hardware: &Hardware, rows: usize, width: usize) -> Self {
+        let spread = Self::new(hardware, rows, width);
+        Self { cubes: spread.cubes.min(CUBES_EACH * hardware.processors()), ..spread }
+    }
+}
+
+/// Whether a device has the shared memory for the gradients of a normalisation of rows of this width.
+pub(crate) fn norm_fits(hardware: &Hardware, width: usize) -> bool {
+    let team = Team::of_rows(hardware, width);
+    4 * (2 * width * team.rows + team.threads()) <= hardware.shared_memory
+}
+
+fn threads(hardware: &Hardware) -> usize {
+    below(hardware.threads.min(hardware.dim[0]).min(THREADS))
+}
+
+/// The largest power of two up to a number.
+fn below(number: usize) -> usize {
+    1 << number.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::hardware;
+    use super::*;
+
+    #[test]
+    fn a_thread_has_four_numbers_of_a_row_as_long_as_there_are_threads() {
+        let device = hardware(48 * 1024, 1024, Some(64));
+        let check = |width, columns, rows| {
+            assert_eq!(Team::of_rows(&device, width), Team { columns, rows }, "{width}");
+        };
+        check(1, 1, 256);
+        check(17, 8, 32);
+        check(128, 32, 8);
+        check(768, 256, 1);
+        check(100_000, 256, 1);
+        assert_eq!(Team::whole(&device), Team { columns: 256, rows: 1 });
+        // Powers of two where the device's numbers are none.
+        let odd = Hardware { dim: [200, 5], ..device.clone() };
+        assert_eq!(Team::of_rows(&odd, 17), Team { columns: 8, rows: 4 });
+        assert_eq!(Team::whole(&odd), Team { columns: 128, rows: 1 });
+    }
+
+    #[test]
+    fn more_blocks_than_a_device_has_cubes_are_strided_over() {
+        let few = Hardware { count: [10, 1], ..hardware(48 * 1024, 256, Some(2)) };
+        let Spread { blocks, cubes, .. } = Spread::new(&few, 1000, 128);
+        assert_eq!((blocks, cubes), (125, 10));
+        let Spread { blocks, cubes, .. } = Spread::summed(&few, 1000, 128);
+        assert_eq!((blocks, cubes), (125, 8));
+        assert_eq!(Spread::new(&few, 9, 128).cubes, 2);
+    }
+
+    #[test]
+    fn a_normalisation_has_each_row_in_shared_memory_twice() {
+        let small = hardware(16 * 1024, 256, None);
+        assert!(norm_fits(&small, 1920) && !norm_fits(&small, 1921));
+        assert!(norm_fits(&small, 1));
+    }
+}
