@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<u8, String> {
         ("clippy", clippy),
         ("main job on a small input", main_job),
         ("documentation", documentation),
-        ("the builds for GPUs compile", gpu_builds),
+        ("clippy of the builds for GPUs", gpu_builds),
     ];
     for (name, check) in checks {
         eprintln!("\n== {name}");
@@ -76,18 +76,23 @@ fn main_job() -> Result<u8, String> {
     Ok(code)
 }
 
-/// The features of both add up, and only the choice of devices tells them apart, so that one check
-/// serves both, and Burn is checked once. Burn's CUDA feature downloads LLVM while building;
+/// Compiles and lints the program with the GPU backends, the kernels that only those builds have, and the
+/// tests and examples of these, which nothing here runs. `firebox` switches on `cube` of firebox-kernels.
+///
+/// The features of both backends add up, and only the choice of devices tells them apart, so that one
+/// check serves both, and Burn is checked once. Burn's CUDA feature downloads LLVM while building;
 /// `../shared/cuda-build` replaces it where it is at hand, and CUDA is left out where it is not.
 fn gpu_builds() -> Result<u8, String> {
     let cuda = stand_in().is_some();
     if !cuda {
         println!("skipped: the cuda build, because ../shared/cuda-build is absent");
     }
-    let features = if cuda { "vulkan,cuda-nvrtc" } else { "vulkan" };
+    let features = if cuda { "firebox/vulkan,firebox/cuda-nvrtc" } else { "firebox/vulkan" };
     let mut command = cargo();
-    command.args(["check", "--quiet", "--release", "--package", "firebox", "--features", features]);
-    with_stand_in(&mut command, cuda, execute)
+    command.args(["clippy", "--quiet", "--release", "--features", features]);
+    command.args(["--package", "firebox", "--package", "firebox-kernels"]);
+    command.args(["--lib", "--bins", "--examples", "--test", "cube"]);
+    with_stand_in(&mut command, cuda, |command| execute(command.args(["--", "-D", "warnings"])))
 }
 
 /// What replaces LLVM in a build for CUDA, where it is at hand.
