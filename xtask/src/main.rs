@@ -165,7 +165,9 @@ fn build_for(backend: &str) -> Result<u8, String> {
         return Err(format!("`{backend}` is not a backend: use one of {}", BACKENDS.join(", ")));
     }
     if !first_build_is_done() {
-        eprintln!("Building Firebox. The first build takes some minutes; later ones take seconds.");
+        eprintln!(
+            "Building Firebox. The first build takes 15 to 30 minutes on 2 cores; later ones seconds."
+        );
     }
     build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])
 }
