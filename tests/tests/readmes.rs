@@ -28,7 +28,7 @@ fn readme(name: &str, page: &str) -> String {
         out.push('\n');
     }
     out + &format!(
-        "\n```toml\n[dependencies]\n{name} = \"{}\"\n```\n\nPart of Firebox, whose crates are of use alone. MIT or Apache-2.0, at your option.\n",
+        "\n```toml\n[dependencies] # beside a clone of Firebox\n{name} = {{ version = \"{}\", path = \"../firebox/crates/{name}\" }}\n```\n\nPart of Firebox, whose crates are of use alone. MIT or Apache-2.0, at your option.\n",
         env!("CARGO_PKG_VERSION")
     )
 }

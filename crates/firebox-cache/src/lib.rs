@@ -31,31 +31,33 @@
 //! use firebox_cache::{Store, augmented_key};
 //! use firebox_core::*;
 //!
-//! // A random walk, cut into windows of 16 steps.
-//! let mut draws = Stream::new(1, "walk").draws();
-//! let walk = (0..400).scan(0.0, |price, _| { *price += draws.normal(); Some(*price) }).collect();
-//! let series = Series::regular("walk", 0, 60_000_000, walk, 1);
-//! let channels = vec![Channel::new("close", Role::Close)];
-//! let set = Arc::new(SeriesSet::new(channels, vec![], vec![series])?);
-//! let rule = WindowRule { length: 16, stride: 4, whole: false };
-//! let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None)?;
-//! let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // A random walk, cut into windows of 16 steps.
+//!     let mut draws = Stream::new(1, "walk").draws();
+//!     let walk = (0..400).scan(0.0, |price, _| { *price += draws.normal(); Some(*price) }).collect();
+//!     let series = Series::regular("walk", 0, 60_000_000, walk, 1);
+//!     let channels = vec![Channel::new("close", Role::Close)];
+//!     let set = Arc::new(SeriesSet::new(channels, vec![], vec![series])?);
+//!     let rule = WindowRule { length: 16, stride: 4, whole: false };
+//!     let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None)?;
+//!     let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
 //!
-//! let folder = tempfile::tempdir()?;
-//! let store = Store::open(folder.path())?;
-//! let augmentation = Augmentation { versions: 2, ..Augmentation::default() };
-//! let data = Key::builder("walk", 1).field("steps", "400").finish();
-//! let key = augmented_key(data, &augmentation, 7);
-//! let shards = store.augmented(key, &parts.train, &normaliser, &augmentation, 7, &Silent)?;
-//! assert_eq!(shards.len(), 3 * parts.train.len());
+//!     let folder = tempfile::tempdir()?;
+//!     let store = Store::open(folder.path())?;
+//!     let augmentation = Augmentation { versions: 2, ..Augmentation::default() };
+//!     let data = Key::builder("walk", 1).field("steps", "400").finish();
+//!     let key = augmented_key(data, &augmentation, 7);
+//!     let shards = store.augmented(key, &parts.train, &normaliser, &augmentation, 7, &Silent)?;
+//!     assert_eq!(shards.len(), 3 * parts.train.len());
 //!
-//! let mut values = [0.0; 16];
-//! let record = shards.read(4, &mut values);
-//! assert_eq!((record.window, record.version, record.length), (1, 1, 16));
+//!     let mut values = [0.0; 16];
+//!     let record = shards.read(4, &mut values);
+//!     assert_eq!((record.window, record.version, record.length), (1, 1, 16));
 //!
-//! let again = store.augmented(key, &parts.train, &normaliser, &augmentation, 7, &Silent)?;
-//! assert!(again.reused());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     let again = store.augmented(key, &parts.train, &normaliser, &augmentation, 7, &Silent)?;
+//!     assert!(again.reused());
+//!     Ok(())
+//! }
 //! ```
 
 mod augment;

@@ -15,19 +15,21 @@
 //!     Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, SplitRule, WindowRule, split,
 //! };
 //!
-//! // One series of 400 steps and one channel.
-//! let series = Series::regular("demo", 0, 60_000_000, (0..400).map(f64::from).collect(), 1);
-//! let set = Arc::new(SeriesSet::new(vec![Channel::new("value", Role::Other)], vec![], vec![series])?);
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // One series of 400 steps and one channel.
+//!     let series = Series::regular("demo", 0, 60_000_000, (0..400).map(f64::from).collect(), 1);
+//!     let set = Arc::new(SeriesSet::new(vec![Channel::new("value", Role::Other)], vec![], vec![series])?);
 //!
-//! let windows = WindowRule { length: 20, stride: 5, ..WindowRule::default() };
-//! let parts = split(&set, &windows, &SplitRule::time(0.1, 0.2), &Labels::None)?;
+//!     let windows = WindowRule { length: 20, stride: 5, ..WindowRule::default() };
+//!     let parts = split(&set, &windows, &SplitRule::time(0.1, 0.2), &Labels::None)?;
 //!
-//! // Scaling is fitted on training windows; held-out windows cannot be passed here.
-//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
-//! let mut window = vec![0.0f32; 20];
-//! normaliser.apply(&set, &parts.test.windows()[0], &mut window);
-//! assert!(window.iter().all(|v| *v > 1.0)); // the future of a trend lies above its past
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     // Scaling is fitted on training windows; held-out windows cannot be passed here.
+//!     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//!     let mut window = vec![0.0f32; 20];
+//!     normaliser.apply(&set, &parts.test.windows()[0], &mut window);
+//!     assert!(window.iter().all(|v| *v > 1.0)); // the future of a trend lies above its past
+//!     Ok(())
+//! }
 //! ```
 
 mod augmentation;

@@ -17,9 +17,10 @@
 //! use firebox_core::Silent;
 //! use firebox_data::{DataConfig, Defect, GapPolicy, ingest};
 //!
-//! let folder = tempfile::tempdir()?;
-//! let file = folder.path().join("bars.csv");
-//! std::fs::write(&file, "\
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let folder = tempfile::tempdir()?;
+//!     let file = folder.path().join("bars.csv");
+//!     std::fs::write(&file, "\
 //! timestamp,open,high,low,close
 //! 2024-01-02T09:30,100.0,100.5,99.5,100.2
 //! 2024-01-02T09:31,100.2,100.9,100.1,100.8
@@ -27,16 +28,17 @@
 //! 2024-01-03T09:31,100.3,100.4,99.9,100.0
 //! ")?;
 //!
-//! // The night is a gap: the data is refused, with the way out in the message.
-//! let mut config = DataConfig::new(&file);
-//! let error = ingest(&config, folder.path(), &Silent).unwrap_err();
-//! assert!(error.to_string().contains(r#"set `data.checks.gaps` to "split""#));
+//!     // The night is a gap: the data is refused, with the way out in the message.
+//!     let mut config = DataConfig::new(&file);
+//!     let error = ingest(&config, folder.path(), &Silent).unwrap_err();
+//!     assert!(error.to_string().contains(r#"set `data.checks.gaps` to "split""#));
 //!
-//! config.checks.gaps = GapPolicy::Split;
-//! let data = ingest(&config, folder.path(), &Silent)?;
-//! assert_eq!(data.set.series()[0].segments, [0..2, 2..4]);
-//! assert_eq!(data.checks.findings[0].defect, Defect::Gaps);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     config.checks.gaps = GapPolicy::Split;
+//!     let data = ingest(&config, folder.path(), &Silent)?;
+//!     assert_eq!(data.set.series()[0].segments, [0..2, 2..4]);
+//!     assert_eq!(data.checks.findings[0].defect, Defect::Gaps);
+//!     Ok(())
+//! }
 //! ```
 
 mod arrays;

@@ -16,33 +16,35 @@
 //! use firebox_core::{Silent, Stream};
 //! use firebox_eval::{EvalConfig, Features, Outcome, Parts, Report, Subjects, evaluate, verdict};
 //!
-//! // Features of two classes, the further apart the larger `signal` is.
-//! let part = |signal: f64, seed: u64, rows: u32| {
-//!     let mut draws = Stream::new(seed, "example").substream(rows.into()).draws();
-//!     let labels: Vec<u32> = (0..rows).map(|row| row % 2).collect();
-//!     let rows = labels.iter().flat_map(|label| {
-//!         [signal * f64::from(*label) + draws.normal(), draws.normal()].map(|v| v as f32)
-//!     });
-//!     Features { rows: rows.collect(), width: 2, labels }
-//! };
-//! let parts = |signal, seed| Parts {
-//!     train: part(signal, seed, 200),
-//!     validation: part(signal, seed, 100),
-//!     test: part(signal, seed, 300),
-//! };
-//! let classes = ["rest", "move"].map(str::to_owned);
-//! let (pretrained, raw) = (parts(4.0, 1), parts(1.0, 2));
-//! let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+//! fn main() -> Result<(), firebox_eval::EvalError> {
+//!     // Features of two classes, the further apart the larger `signal` is.
+//!     let part = |signal: f64, seed: u64, rows: u32| {
+//!         let mut draws = Stream::new(seed, "example").substream(rows.into()).draws();
+//!         let labels: Vec<u32> = (0..rows).map(|row| row % 2).collect();
+//!         let rows = labels.iter().flat_map(|label| {
+//!             [signal * f64::from(*label) + draws.normal(), draws.normal()].map(|v| v as f32)
+//!         });
+//!         Features { rows: rows.collect(), width: 2, labels }
+//!     };
+//!     let parts = |signal, seed| Parts {
+//!         train: part(signal, seed, 200),
+//!         validation: part(signal, seed, 100),
+//!         test: part(signal, seed, 300),
+//!     };
+//!     let classes = ["rest", "move"].map(str::to_owned);
+//!     let (pretrained, raw) = (parts(4.0, 1), parts(1.0, 2));
+//!     let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
 //!
-//! let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
-//! let scores = evaluate(&config, &subjects, |seed| Ok(parts(1.0, seed)), &Silent)?;
-//! let said = verdict(scores.as_ref(), None);
-//! assert_eq!(said.outcome, Outcome::Beats, "{}", said.sentence);
+//!     let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+//!     let scores = evaluate(&config, &subjects, |seed| Ok(parts(1.0, seed)), &Silent)?;
+//!     let said = verdict(scores.as_ref(), None);
+//!     assert_eq!(said.outcome, Outcome::Beats, "{}", said.sentence);
 //!
-//! let mut report = Report::new("example", "run-1", said);
-//! report.judge(scores, None);
-//! assert!(report.markdown().starts_with("**Pre-training beats its baselines"));
-//! # Ok::<(), firebox_eval::EvalError>(())
+//!     let mut report = Report::new("example", "run-1", said);
+//!     report.judge(scores, None);
+//!     assert!(report.markdown().starts_with("**Pre-training beats its baselines"));
+//!     Ok(())
+//! }
 //! ```
 
 mod bootstrap;

@@ -20,22 +20,24 @@
 //! use firebox_export::{Architecture, Part, onnx, parameters_from_safetensors, safetensors};
 //! use firebox_models::{BiLstmMaeConfig, read_parameters};
 //!
-//! let device = Device::default();
-//! let config = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
-//! let model = config.init(Stream::new(1337, "weights"), 4, &device)?;
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let device = Device::default();
+//!     let config = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
+//!     let model = config.init(Stream::new(1337, "weights"), 4, &device)?;
 //!
-//! // For onnxruntime: windows and lengths in, encodings and embeddings out.
-//! let architecture = Architecture::BilstmMae { config, channels: 4 };
-//! let graph = onnx(&architecture, &read_parameters(&model), Part::Encoder, &[])?;
-//! assert!(graph.windows(4).any(|bytes| bytes == b"LSTM"));
+//!     // For onnxruntime: windows and lengths in, encodings and embeddings out.
+//!     let architecture = Architecture::BilstmMae { config, channels: 4 };
+//!     let graph = onnx(&architecture, &read_parameters(&model), Part::Encoder, &[])?;
+//!     assert!(graph.windows(4).any(|bytes| bytes == b"LSTM"));
 //!
-//! // For PyTorch, and back again.
-//! let file = safetensors(&read_parameters(&model), &[])?;
-//! let weights = parameters_from_safetensors(&file, "model.safetensors".as_ref())?;
-//! let again = architecture.build(weights, &device)?;
-//! let windows = Tensor::<3>::ones([2, 30, 4], &device);
-//! assert_eq!(again.embed(windows, &[30, 12]).map(|vectors| vectors.dims()), Some([2, 32]));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     // For PyTorch, and back again.
+//!     let file = safetensors(&read_parameters(&model), &[])?;
+//!     let weights = parameters_from_safetensors(&file, "model.safetensors".as_ref())?;
+//!     let again = architecture.build(weights, &device)?;
+//!     let windows = Tensor::<3>::ones([2, 30, 4], &device);
+//!     assert_eq!(again.embed(windows, &[30, 12]).map(|vectors| vectors.dims()), Some([2, 32]));
+//!     Ok(())
+//! }
 //! ```
 
 mod architecture;

@@ -24,28 +24,30 @@
 //! use firebox_core::*;
 //! use firebox_loader::{LoaderConfig, NormalisedWindows, Position, TrainLoader};
 //!
-//! let series = Series::regular("demo", 0, 1, (0..200).map(f64::from).collect(), 1);
-//! let set = Arc::new(SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], vec![series])?);
-//! let rule = WindowRule { length: 8, stride: 2, whole: false };
-//! let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None)?;
-//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
-//! let source = Arc::new(NormalisedWindows::new(parts.train, normaliser));
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let series = Series::regular("demo", 0, 1, (0..200).map(f64::from).collect(), 1);
+//!     let set = Arc::new(SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], vec![series])?);
+//!     let rule = WindowRule { length: 8, stride: 2, whole: false };
+//!     let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None)?;
+//!     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//!     let source = Arc::new(NormalisedWindows::new(parts.train, normaliser));
 //!
-//! let config = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
-//! let loader = TrainLoader::new(source, config, Device::default())?;
-//! let mut samples = 0;
-//! for batch in loader.epoch(Position::START) {
-//!     let batch = batch?;
-//!     let [size, time, channel] = batch.inputs.dims();
-//!     assert_eq!([time, channel], [8, 1]);
-//!     samples += size;
+//!     let config = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
+//!     let loader = TrainLoader::new(source, config, Device::default())?;
+//!     let mut samples = 0;
+//!     for batch in loader.epoch(Position::START) {
+//!         let batch = batch?;
+//!         let [size, time, channel] = batch.inputs.dims();
+//!         assert_eq!([time, channel], [8, 1]);
+//!         samples += size;
+//!     }
+//!     assert_eq!(samples, loader.samples());
+//!
+//!     // The same batch again, without those before it.
+//!     let third = loader.epoch(Position { epoch: 0, batch: 2 }).next();
+//!     assert_eq!(third.map(|batch| batch.map(|batch| batch.next.batch)).transpose()?, Some(3));
+//!     Ok(())
 //! }
-//! assert_eq!(samples, loader.samples());
-//!
-//! // The same batch again, without those before it.
-//! let third = loader.epoch(Position { epoch: 0, batch: 2 }).next();
-//! assert_eq!(third.map(|batch| batch.map(|batch| batch.next.batch)).transpose()?, Some(3));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod augmented;

@@ -26,7 +26,7 @@ use crate::encoder_layer::{EPSILON, norm};
 use crate::transformer::at_least_one;
 use crate::{Encoder, ModelError, valid_steps};
 
-/// Settings of a [`BiLstmAttention`]: the `[model.bilstm-attention]` table. Every default is R3's;
+/// Settings of a [`BiLstmAttention`]: `settings` of `[multitimeframe.lstm]`. Every default is R3's;
 /// its guide does not say how wide the attention is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

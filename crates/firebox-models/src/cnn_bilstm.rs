@@ -32,7 +32,7 @@ use crate::{Encoder, ModelError, pool_mean_max};
 /// The stream that the classifier's dropout draws from; those below it belong to the encoder.
 const CLASSIFIER: u64 = 1000;
 
-/// Settings of a [`CnnBiLstm`]: the `[model.cnn-bilstm]` table. Every default is R4's.
+/// Settings of a [`CnnBiLstm`]: the `[pseudolabel.model]` table. Every default is R4's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CnnBiLstmConfig {

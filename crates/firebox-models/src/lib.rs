@@ -23,25 +23,27 @@
 //! use firebox_core::Stream;
 //! use firebox_models::{BiLstmMaeConfig, Encoder, Pretrain, PretrainBatch};
 //!
-//! let device = Device::default();
-//! let config = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
-//! let model = config.init(Stream::new(1337, "weights"), 4, &device)?;
+//! fn main() -> Result<(), firebox_models::ModelError> {
+//!     let device = Device::default();
+//!     let config = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
+//!     let model = config.init(Stream::new(1337, "weights"), 4, &device)?;
 //!
-//! // Three windows of up to 21 steps and four channels.
-//! let inputs = Tensor::<3>::zeros([3, 21, 4], &device);
-//! let batch = PretrainBatch { inputs, lengths: &[21, 14, 5], indices: &[0, 1, 2] };
+//!     // Three windows of up to 21 steps and four channels.
+//!     let inputs = Tensor::<3>::zeros([3, 21, 4], &device);
+//!     let batch = PretrainBatch { inputs, lengths: &[21, 14, 5], indices: &[0, 1, 2] };
 //!
-//! // A loss with gradients, its masks and dropout drawn from streams of this step.
-//! let model = model.train();
-//! let step = 7;
-//! let masks = Stream::new(1337, "masks").substream(step);
-//! let dropout = Stream::new(1337, "dropout").substream(step);
-//! let gradients = model.pretrain_loss(&batch, masks, Some(dropout)).value.backward();
+//!     // A loss with gradients, its masks and dropout drawn from streams of this step.
+//!     let model = model.train();
+//!     let step = 7;
+//!     let masks = Stream::new(1337, "masks").substream(step);
+//!     let dropout = Stream::new(1337, "dropout").substream(step);
+//!     let gradients = model.pretrain_loss(&batch, masks, Some(dropout)).value.backward();
 //!
-//! let embedding = model.valid().embed(batch.inputs.clone(), Some(batch.lengths));
-//! assert_eq!(embedding.dims(), [3, 32]);
-//! # drop(gradients);
-//! # Ok::<(), firebox_models::ModelError>(())
+//!     let embedding = model.valid().embed(batch.inputs.clone(), Some(batch.lengths));
+//!     assert_eq!(embedding.dims(), [3, 32]);
+//!     drop(gradients);
+//!     Ok(())
+//! }
 //! ```
 
 mod bert;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ModelError;
 
-/// Settings of an [`Mlp`]: the `[model.mlp]` table. Every default is R3's.
+/// Settings of an [`Mlp`]: `settings` of `[multitimeframe.mlp]`. Every default is R3's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MlpConfig {

@@ -2,9 +2,12 @@
 //!
 //! [`Prepared`] reads a pipeline file with the environment and `--set` values over it, and resolves
 //! it once into what runs. [`Prepared::plan`] shows the stages with their keys and what is already
-//! there; [`Prepared::run`] makes what is missing:
+//! there; [`Prepared::run`] makes what is missing. Those of the kind `pretrain`:
 //!
 //! ingest → windows → augment → train → evaluate → report
+//!
+//! Both first take a few training steps on noise where a setting is `auto`, because keys depend on what they say,
+//! and keep it in the cache. Every key of a pipeline file is in `REFERENCE.md` of the repository.
 //!
 //! Each result is stored under a key of everything that it depends on. A stage is skipped only if
 //! its result is there and whole. The resolved settings are written beside the run before its
@@ -13,8 +16,8 @@
 //! [`Search`] runs the pipeline up to the end of its training again and again, with other values of
 //! some of its keys, and keeps what it finds as a study that Optuna reads.
 //!
-//! A run leaves its trained model with a card; [`apply()`] embeds or classifies the windows of new data
-//! with it, and [`export()`] hands it to other programs.
+//! A run leaves its trained model with a card; [`apply()`] makes vectors, classes, forecasts or labels of new
+//! data with it, and [`export()`] hands it to other programs.
 //!
 //! Nothing below this crate sees TOML, and this crate does not know which backends exist: it takes
 //! a [`ChosenDevice`].
@@ -28,18 +31,20 @@
 //! use firebox_core::Silent;
 //! use firebox_pipeline::{ChosenDevice, Prepared, Source, describe_cpu};
 //!
-//! let source = Source::File("pipelines/pretrain.toml".into());
-//! let prepared = Prepared::new(&source, std::env::vars(), &["train.epochs=2".to_owned()])?;
-//! let device = ChosenDevice {
-//!     device: Device::flex(),
-//!     backend: "cpu".to_owned(),
-//!     description: describe_cpu(),
-//!     reason: "asked for".to_owned(),
-//! };
-//! println!("{}", prepared.plan(&device)?);
-//! let finished = prepared.run(&device, &Arc::new(AtomicBool::new(false)), &Silent)?;
-//! println!("{}\n{}", finished.verdict, finished.report.display());
-//! # Ok::<(), firebox_pipeline::PipelineError>(())
+//! fn main() -> Result<(), firebox_pipeline::PipelineError> {
+//!     let source = Source::File("pipelines/pretrain.toml".into());
+//!     let prepared = Prepared::new(&source, std::env::vars(), &["train.epochs=2".to_owned()])?;
+//!     let device = ChosenDevice {
+//!         device: Device::flex(),
+//!         backend: "cpu".to_owned(),
+//!         description: describe_cpu(),
+//!         reason: "asked for".to_owned(),
+//!     };
+//!     println!("{}", prepared.plan(&device)?);
+//!     let finished = prepared.run(&device, &Arc::new(AtomicBool::new(false)), &Silent)?;
+//!     println!("{}\n{}", finished.verdict, finished.report.display());
+//!     Ok(())
+//! }
 //! ```
 
 mod apply;

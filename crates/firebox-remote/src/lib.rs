@@ -5,7 +5,8 @@
 //! stopped, as long as the server still has the same content; what is there is compared with its
 //! checksum before it is used, and with the server's tag before it is believed to be current. Keys and
 //! regions come from the variables that the services' own tools read, such as
-//! `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` or `GOOGLE_APPLICATION_CREDENTIALS`.
+//! `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` or `GOOGLE_APPLICATION_CREDENTIALS`. Files come in parts of 8 MiB, four at a
+//! time; a part has 30 seconds and is asked for again up to four times, unless [`RemoteConfig`] says otherwise.
 //!
 //! What the files hold is not looked at here. S3 is tested against a local server; Google Cloud and
 //! Azure have never been tried. Without the feature `client` there is no network in this crate, and

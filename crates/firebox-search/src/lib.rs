@@ -38,20 +38,22 @@
 //! use std::sync::Arc;
 //! use firebox_search::{Budget, Direction, Options, RandomSampler, Storage, Study, StudyError};
 //!
-//! let storage = Arc::new(Storage::memory()?); // or Storage::open("study.log")?
-//! let options = Options::new(RandomSampler::new(1));
-//! let study = Study::create(&storage, "example", &[Direction::Minimize], options)?;
+//! fn main() -> Result<(), StudyError> {
+//!     let storage = Arc::new(Storage::memory()?); // or Storage::open("study.log")?
+//!     let options = Options::new(RandomSampler::new(1));
+//!     let study = Study::create(&storage, "example", &[Direction::Minimize], options)?;
 //!
-//! let budget = Budget { trials: Some(50), ..Budget::default() };
-//! study.optimize(&budget, |trial| {
-//!     let x = trial.suggest_float("x", -3.0, 3.0)?;
-//!     let shift = trial.suggest_int("shift", 0, 4)?;
-//!     Ok::<_, StudyError>(vec![(x - 1.0).powi(2) + shift as f64])
-//! })?;
+//!     let budget = Budget { trials: Some(50), ..Budget::default() };
+//!     study.optimize(&budget, |trial| {
+//!         let x = trial.suggest_float("x", -3.0, 3.0)?;
+//!         let shift = trial.suggest_int("shift", 0, 4)?;
+//!         Ok::<_, StudyError>(vec![(x - 1.0).powi(2) + shift as f64])
+//!     })?;
 //!
-//! let best = &study.best_trials()?[0];
-//! assert!(best.values.as_ref().is_some_and(|values| values[0] < 1.5));
-//! # Ok::<(), StudyError>(())
+//!     let best = &study.best_trials()?[0];
+//!     assert!(best.values.as_ref().is_some_and(|values| values[0] < 1.5));
+//!     Ok(())
+//! }
 //! ```
 
 mod decimal;

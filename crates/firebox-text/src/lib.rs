@@ -15,13 +15,15 @@
 //! ```
 //! use firebox_text::{TextSampleConfig, WordPieceTraining, tokenise};
 //!
-//! let letters = TextSampleConfig { texts: 50, ..TextSampleConfig::default() }.make()?;
-//! let texts = letters.texts.iter().map(String::as_str);
-//! let tokenizer = WordPieceTraining { vocabulary: 300, ..Default::default() }.train(texts)?;
+//! fn main() -> Result<(), firebox_text::TextError> {
+//!     let letters = TextSampleConfig { texts: 50, ..TextSampleConfig::default() }.make()?;
+//!     let texts = letters.texts.iter().map(String::as_str);
+//!     let tokenizer = WordPieceTraining { vocabulary: 300, ..Default::default() }.train(texts)?;
 //!
-//! let text = tokenise(&tokenizer, &letters.texts[0], letters.spans[0], 128)?;
-//! assert_eq!(text.tokens.first().copied(), tokenizer.id("[CLS]"));
-//! # Ok::<(), firebox_text::TextError>(())
+//!     let text = tokenise(&tokenizer, &letters.texts[0], letters.spans[0], 128)?;
+//!     assert_eq!(text.tokens.first().copied(), tokenizer.id("[CLS]"));
+//!     Ok(())
+//! }
 //! ```
 
 mod config;

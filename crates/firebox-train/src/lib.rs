@@ -31,43 +31,45 @@
 //! use firebox_models::{BiLstmMaeConfig, Encoder};
 //! use firebox_train::{Data, Outcome, Pretraining, Run, TrainConfig, train};
 //!
-//! // A noisy wave, cut into windows of 21 steps.
-//! let mut draws = Stream::new(1, "demo").draws();
-//! let wave = (0..400).map(|t| (f64::from(t) / 5.0).sin() + 0.1 * draws.normal()).collect();
-//! let channels = vec![Channel::new("wave", Role::Other)];
-//! let set = Arc::new(SeriesSet::new(channels, vec![], vec![Series::regular("a", 0, 1, wave, 1)])?);
-//! let rule = WindowRule { length: 21, stride: 4, whole: false };
-//! let parts = split(&set, &rule, &SplitRule::time(0.2, 0.2), &Labels::None)?;
-//! let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
-//! let device = Device::default();
-//! let batches = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
-//! let held_out = NormalisedWindows::new(parts.validation, normaliser.clone());
-//! let validation = HeldOutLoader::new(Arc::new(held_out), batches, device.clone())?;
-//! let train_windows = NormalisedWindows::new(parts.train, normaliser);
-//! let loader = TrainLoader::new(Arc::new(train_windows), batches, device.clone())?;
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // A noisy wave, cut into windows of 21 steps.
+//!     let mut draws = Stream::new(1, "demo").draws();
+//!     let wave = (0..400).map(|t| (f64::from(t) / 5.0).sin() + 0.1 * draws.normal()).collect();
+//!     let channels = vec![Channel::new("wave", Role::Other)];
+//!     let set = Arc::new(SeriesSet::new(channels, vec![], vec![Series::regular("a", 0, 1, wave, 1)])?);
+//!     let rule = WindowRule { length: 21, stride: 4, whole: false };
+//!     let parts = split(&set, &rule, &SplitRule::time(0.2, 0.2), &Labels::None)?;
+//!     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
+//!     let device = Device::default();
+//!     let batches = LoaderConfig { batch_size: 16, ..LoaderConfig::default() };
+//!     let held_out = NormalisedWindows::new(parts.validation, normaliser.clone());
+//!     let validation = HeldOutLoader::new(Arc::new(held_out), batches, device.clone())?;
+//!     let train_windows = NormalisedWindows::new(parts.train, normaliser);
+//!     let loader = TrainLoader::new(Arc::new(train_windows), batches, device.clone())?;
 //!
-//! let config = BiLstmMaeConfig { hidden: 4, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
-//! let model = config.init(Stream::new(1337, "weights"), 1, &device)?;
-//! let folder = tempfile::tempdir()?;
-//! let trained = train(
-//!     model,
-//!     &Pretraining,
-//!     Data { train: &loader, validation: Some(&validation) },
-//!     &TrainConfig { epochs: 2, ..TrainConfig::default() },
-//!     &Run {
-//!         folder: folder.path(),
-//!         key: Key::builder("demo", 1).finish(),
-//!         seed: 1337,
-//!         resume: false,
-//!         stop: &AtomicBool::new(false),
-//!         requests: &Requests::new(),
-//!         listener: &Silent,
-//!     },
-//! )?;
-//! assert_eq!(trained.summary.outcome, Outcome::Finished);
-//! assert_eq!(trained.model.embedding_width(), 16);
-//! assert!(folder.path().join("checkpoints").join(&trained.summary.selected).is_dir());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     let config = BiLstmMaeConfig { hidden: 4, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
+//!     let model = config.init(Stream::new(1337, "weights"), 1, &device)?;
+//!     let folder = tempfile::tempdir()?;
+//!     let trained = train(
+//!         model,
+//!         &Pretraining,
+//!         Data { train: &loader, validation: Some(&validation) },
+//!         &TrainConfig { epochs: 2, ..TrainConfig::default() },
+//!         &Run {
+//!             folder: folder.path(),
+//!             key: Key::builder("demo", 1).finish(),
+//!             seed: 1337,
+//!             resume: false,
+//!             stop: &AtomicBool::new(false),
+//!             requests: &Requests::new(),
+//!             listener: &Silent,
+//!         },
+//!     )?;
+//!     assert_eq!(trained.summary.outcome, Outcome::Finished);
+//!     assert_eq!(trained.model.embedding_width(), 16);
+//!     assert!(folder.path().join("checkpoints").join(&trained.summary.selected).is_dir());
+//!     Ok(())
+//! }
 //! ```
 
 mod ahead;
