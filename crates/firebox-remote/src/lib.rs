@@ -9,8 +9,8 @@
 //! time; a part has 30 seconds and is asked for again up to four times, unless [`RemoteConfig`] says otherwise.
 //!
 //! What the files hold is not looked at here. S3 is tested against a local server; Google Cloud and
-//! Azure have never been tried. Without the feature `client` there is no network in this crate, and
-//! every URL is refused with the way out.
+//! Azure have never been tried. Without the feature `client`, which is off unless it is asked for, there
+//! is no network in this crate, and every URL is refused with the way out.
 //!
 //! # Example
 //!

@@ -145,9 +145,9 @@ struct PlanFlags {
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// Write the bars of a generated market, or the hours of generated demand, as CSV.
+    /// Write the bars of a generated market, the hours of generated demand, or generated texts as CSV.
     Generate {
-        /// Settings of the generator, such as data/sample.market.toml or data/sample.demand.toml.
+        /// Settings of the generator: data/sample.market.toml, a .demand.toml or a .texts.toml.
         settings: PathBuf,
         /// The CSV file to write.
         output: PathBuf,
