@@ -21,8 +21,7 @@ pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Rows, Weight};
 use super::compute::{Bf16, Compute, F32};
-use super::pool::Lent;
-use super::{BLOCK, CpuKernels, Shared};
+use super::{CpuKernels, Shared};
 
 /// Largest rectangle of the result that a thread computes at once, in rows and columns: with its
 /// operands it fits into a core's second cache.
@@ -34,7 +33,7 @@ const SHARED: usize = 3;
 /// Products of fewer multiplications run on the calling thread: waking another one costs more.
 const SERIAL: usize = 1 << 17;
 
-/// A matrix by rows and columns, with the distance between two of each. Rows may overlap.
+/// A matrix by rows and columns, with the distance between two of each: one of them is 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -49,19 +48,6 @@ impl<'a> Matrix<'a> {
     pub(crate) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "a matrix of {rows} × {columns}");
         Self { values, rows, columns, row_stride: columns, column_stride: 1 }
-    }
-
-    /// `[rows, columns]` with `row_stride` numbers from the start of one row to the next, be it more
-    /// than a row or less.
-    pub(crate) fn strided(
-        values: &'a [f32],
-        rows: usize,
-        columns: usize,
-        row_stride: usize,
-    ) -> Self {
-        let end = if rows * columns == 0 { 0 } else { (rows - 1) * row_stride + columns };
-        assert!(end <= values.len(), "{rows} rows of {columns}, {row_stride} apart");
-        Self { values, rows, columns, row_stride, column_stride: 1 }
     }
 
     pub(crate) fn transposed(self) -> Self {
@@ -120,14 +106,6 @@ impl Products {
         if inner == 0 {
             return only_bias(bias, out);
         }
-        let transposed;
-        let right = match right.column_stride {
-            1 => right,
-            _ => {
-                transposed = transpose(right);
-                Matrix::strided(transposed.get(), inner, columns, columns)
-            }
-        };
         match self.bf16 {
             false => self.run_in::<F32>(left, right, bias, out),
             true => self.run_in::<Bf16>(left, right, bias, out),
@@ -216,44 +194,6 @@ fn cuts([rows, columns]: [usize; 2], inner: usize) -> [usize; 2] {
         cuts[0] = threads.div_ceil(cuts[1]).min(rows.div_ceil(TILE));
     }
     cuts
-}
-
-/// The same matrix, row-major, written by all threads.
-fn transpose(matrix: Matrix<'_>) -> Lent {
-    let Matrix { rows, columns, row_stride, .. } = matrix;
-    assert_eq!(row_stride, 1, "a transposed matrix");
-    let mut lent = Lent::take(rows * columns);
-    let out = Shared::new(lent.get_mut());
-    let blocks = columns.div_ceil(BLOCK);
-    let block = |index: usize| {
-        let columns_here = index * BLOCK..((index + 1) * BLOCK).min(columns);
-        for first in (0..rows).step_by(BLOCK) {
-            let rows_here = first..(first + BLOCK).min(rows);
-            let mut square = [[0.0; BLOCK]; BLOCK];
-            for (column, values) in columns_here.clone().zip(&mut square) {
-                let from = &matrix.values[column * matrix.column_stride + first..];
-                match from.first_chunk() {
-                    Some(whole) if rows_here.len() == BLOCK => *values = *whole,
-                    _ => values[..rows_here.len()].copy_from_slice(&from[..rows_here.len()]),
-                }
-            }
-            for (lane, row) in rows_here.enumerate() {
-                let at = row * columns + columns_here.start;
-                // SAFETY: blocks of columns do not overlap, and each is written by one call.
-                let to = unsafe { out.part(at, columns_here.len()) };
-                let turned = std::array::from_fn::<f32, BLOCK, _>(|column| square[column][lane]);
-                match to.first_chunk_mut() {
-                    Some(whole) => *whole = turned,
-                    None => to.copy_from_slice(&turned[..to.len()]),
-                }
-            }
-        }
-    };
-    match rows * columns < SERIAL / 16 {
-        true => (0..blocks).for_each(block),
-        false => (0..blocks).into_par_iter().with_min_len(4).for_each(block),
-    }
-    lent
 }
 
 #[cfg(test)]

@@ -56,7 +56,9 @@ impl<'a> Rows<'a> {
         };
         let right = match (task.left, task.right) {
             (Left::Numbers(left), Right::Numbers(_)) if left.column_stride == 1 => None,
-            (_, Right::Numbers(right)) => Some((right, columns.clone())),
+            (_, Right::Numbers(right)) if right.column_stride == 1 => {
+                Some((right, columns.clone()))
+            }
             _ => None,
         };
         let none = left.is_none() && right.is_none();

@@ -97,7 +97,10 @@ pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) ->
     let parts = Part::all::<C>(kernels, right.rows, right.columns);
     each_task(parts.len(), right.rows * right.columns, |index| {
         let at = words::<C>(parts[index].inner.start) * across;
-        right_part::<C>(kernels, right, &parts[index], &to, at);
+        match right.column_stride {
+            1 => right_part::<C>(kernels, right, &parts[index], &to, at),
+            _ => turned_right_part::<C>(kernels, right, &parts[index], &to, at),
+        }
     });
     lent
 }
@@ -199,6 +202,68 @@ pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
 }
 
 dispatch!(
+    /// Packs columns of a transposed right operand into panels, from `at` on. Nobody else writes to them.
+    pub(super) fn turned_right_part<C: Compute> = pack_turned_right(
+        right: Matrix<'_>,
+        part: &Part,
+        to: &Shared<'_>,
+        at: usize
+    )
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pack_turned_right<S: Lanes, C: Compute>(
+    right: Matrix<'_>,
+    part: &Part,
+    to: &Shared<'_>,
+    at: usize,
+) {
+    let Part { inner, words: some, across: columns } = part;
+    let words = words::<C>(inner.len());
+    let mut column = columns.start;
+    while column < columns.end {
+        let width = panel_blocks::<S, C>(columns.end - column) * BLOCK;
+        let end = columns.end.min(column + width);
+        let panel = at + (column - columns.start) * words;
+        for first in (column..column + width).step_by(BLOCK) {
+            for word in some.clone().step_by(BLOCK) {
+                let here = BLOCK.min(some.end - word);
+                let numbers = number::<C>(word)..inner.len().min(number::<C>(word + BLOCK));
+                let mut square = [[0.0; BLOCK]; BLOCK];
+                for (column, words) in (first..end).zip(&mut square) {
+                    let from = column * right.column_stride + inner.start;
+                    let from = &right.values[from..][numbers.clone()];
+                    // SAFETY: the caller's promise is the same.
+                    unsafe { pack_row::<S, C>(from, &mut words[..here]) };
+                }
+                // SAFETY: as above.
+                let turned = unsafe { turn::<S>(&square) };
+                for (word, from) in (word..some.end).zip(&turned) {
+                    let at = panel + word * width + first - column;
+                    // SAFETY: a word of a panel is written once.
+                    unsafe { to.part(at, BLOCK) }.copy_from_slice(from);
+                }
+            }
+        }
+        column = end;
+    }
+}
+
+/// Rows as columns.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn turn<S: Lanes>(square: &[[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+    let mut turned = [[0.0; BLOCK]; BLOCK];
+    // SAFETY: the caller's promise is the same, and both are sixteen rows of sixteen.
+    unsafe { S::transpose(square.as_ptr().cast(), BLOCK, turned.as_mut_ptr().cast(), BLOCK) };
+    turned
+}
+
+dispatch!(
     /// Packs columns of a transposed left operand into strips, from `at` on. Nobody else writes to them.
     fn strips_part<C: Compute> = pack_strips(left: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
 );
@@ -276,13 +341,13 @@ unsafe fn pack_turned<S: Lanes, C: Compute>(
         let here = BLOCK.min(some.end - word);
         for first in rows.clone().step_by(BLOCK) {
             let valid = first..rows.end.min(first + BLOCK);
-            let (mut square, mut turned) = ([[0.0; BLOCK]; BLOCK], [[0.0; BLOCK]; BLOCK]);
-            // SAFETY: the caller's promise is the same, and both are squares.
-            unsafe {
+            let mut square = [[0.0; BLOCK]; BLOCK];
+            // SAFETY: the caller's promise is the same.
+            let turned = unsafe {
                 let to = square[..here].as_flattened_mut();
                 pack_block::<S, C>(left.transposed(), inner, word, valid.clone(), BLOCK, to);
-                S::transpose(square.as_ptr().cast(), BLOCK, turned.as_mut_ptr().cast(), BLOCK);
-            }
+                turn::<S>(&square)
+            };
             for (row, from) in valid.zip(&turned) {
                 // SAFETY: a word of a row is written once.
                 let to = unsafe { to.part(at + (row - rows.start) * words + word, here) };

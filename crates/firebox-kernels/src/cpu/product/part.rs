@@ -6,7 +6,7 @@ use super::Matrix;
 use super::ahead;
 use super::pack::{
     Part, STRIP, chunks, in_rows, pack_left, pack_right, pack_strips, panel_blocks, turned_part,
-    words,
+    turned_right_part, words,
 };
 use super::tile::Tile;
 use crate::cpu::amx::{self, Tiles, in_tiles};
@@ -90,7 +90,7 @@ pub(super) enum Left<'a> {
 /// Where a task finds its right operand.
 #[derive(Clone, Copy)]
 pub(super) enum Right<'a> {
-    /// As it came, row-major: it is packed by who computes a rectangle.
+    /// As it came: it is packed by who computes a rectangle.
     Numbers(Matrix<'a>),
     /// Packed, `[chunk, panel, word, column]`.
     Panels(&'a [f32]),
@@ -352,8 +352,14 @@ unsafe fn panels<'a, S: Simd, C: Compute>(
         Right::Panels(packed) => &packed[panel_start::<C>(task, inner.clone(), columns.start)..],
         Right::Numbers(right) => {
             let part = Part::of::<C>(inner.clone(), columns.clone());
+            let to = Shared::new(room.get_mut());
             // SAFETY: the caller's promise is the same.
-            unsafe { pack_right::<S, C>(right, &part, &Shared::new(room.get_mut()), 0) };
+            unsafe {
+                match right.column_stride {
+                    1 => pack_right::<S, C>(right, &part, &to, 0),
+                    _ => turned_right_part::<C>(task.kernels, right, &part, &to, 0),
+                }
+            }
             room.get()
         }
     }
