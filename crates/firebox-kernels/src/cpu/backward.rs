@@ -15,6 +15,7 @@ mod weights;
 use rayon::prelude::*;
 
 use super::amx::{self, Tiles};
+use super::attention::lanes::Lanes;
 use super::block::{Buffer, Part, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
@@ -25,7 +26,7 @@ use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::simd::Simd;
 use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, each_task, zeros};
-use weights::{Waiting, note_operands, strip_size, tiled_operands, update_weights};
+use weights::{Waiting, note_operands, strip_size, tiled_columns, tiled_operands, update_weights};
 
 /// The gradients of what a layer wrote; `None` is zero.
 pub(crate) struct OutputGradients<'a> {
@@ -222,7 +223,7 @@ struct State {
     d_gates: Lent,
     /// `[strip, word, 6]`: words of inputs and hidden states of the same rows.
     operands: Lent,
-    /// Words of one row of them.
+    /// Words of one row of them, or of sixteen for tiles.
     row: Lent,
     /// Words of this step's gradients of the gates, `[block, row, pair of gates, 16]`, for the product
     /// with the weights; and of the waiting rows of a block of `d_gates`, two and two. Empty where the
@@ -242,7 +243,7 @@ dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
+unsafe fn run_steps<S: Lanes, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let Run { sizes, tile, direction, .. } = *run;
     let (hidden, rows) = (sizes.hidden, tile.rows());
     let mut state = start::<C>(run);
@@ -291,9 +292,11 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
     let room = (C::PAIR * ROWS).max(rows);
     let strips = Strips::new(&sizes).count();
     let tiles = Tiles::of::<C>(run.kernels);
-    let operands = match &tiles {
-        Some(_) => tiled_operands(strips, room.div_ceil(C::PAIR)),
-        None => strips * strip_size(room.div_ceil(C::PAIR)),
+    let (operands, row) = match &tiles {
+        Some(_) => {
+            (tiled_operands(strips, room.div_ceil(C::PAIR)), amx::TILE * tiled_columns(strips))
+        }
+        None => (strips * strip_size(room.div_ceil(C::PAIR)), sizes.input.max(hidden)),
     };
     let mut state = State {
         back: Buffer::zeros(rows * columns),
@@ -302,7 +305,7 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
         cell: Buffer::zeros(rows * padded),
         d_gates: Lent::take(sizes.blocks() * room * GATES),
         operands: Lent::take(operands),
-        row: Lent::take(sizes.input.max(hidden)),
+        row: Lent::take(row),
         // AMX reads sixteen rows at a time, behind the last as well.
         words: [
             (sizes.blocks() * rows + amx::TILE) * GATES / 2,

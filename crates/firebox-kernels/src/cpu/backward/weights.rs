@@ -7,6 +7,7 @@ use super::{Run, State, before};
 use crate::cpu::BLOCK;
 use crate::cpu::GATES;
 use crate::cpu::amx::{self, Tiles};
+use crate::cpu::attention::lanes::Lanes;
 use crate::cpu::block::{accumulate, for_row_tiles};
 use crate::cpu::compute::Compute;
 use crate::cpu::forward::prefetch;
@@ -55,7 +56,7 @@ pub(super) unsafe fn note_operands<S: Simd>(run: &Run<'_>, t: usize, state: &mut
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
+unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) {
     let Run { sizes, inputs, output, .. } = *run;
     let (input, hidden) = (sizes.input, sizes.hidden);
     let first = Strips::new(&sizes).first_hidden();
@@ -63,11 +64,12 @@ unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
     let room = state.room.div_ceil(C::PAIR);
     let tiled = state.tiles.is_some();
     let to = state.operands.get_mut();
-    let row = state.row.get_mut();
+    let rows = state.row.get_mut();
     let of = |row: &Waiting| {
         let states = if row.initial { inputs.hidden } else { output };
         (&inputs.input[row.input..][..input], &states[row.state..][..hidden])
     };
+    let columns = tiled_columns(Strips::new(&sizes).count());
     for word in 0..words {
         let (x, h) = of(&state.waiting[word]);
         let second = state.waiting.get(word + words).filter(|_| C::PAIR > 1).map(of);
@@ -80,31 +82,33 @@ unsafe fn fill_operands<S: Simd, C: Compute>(run: &Run<'_>, state: &mut State) {
             copy_strips(x, &mut to[to_x..], room);
             copy_strips(h, &mut to[to_h..], room);
         } else {
+            let at = if tiled { word % amx::TILE * columns } else { 0 };
             let parts = [
                 (x, second.map(|(x, _)| x), 0, to_x),
                 (h, second.map(|(_, h)| h), first * STRIP, to_h),
             ];
             for (low, high, column, strip) in parts {
-                let row = &mut row[..low.len()];
+                let at = if tiled { at + column } else { 0 };
+                let row = &mut rows[at..][..low.len()];
                 // SAFETY: the features are those that the caller vouches for.
                 unsafe { pair_numbers::<S>(low, high, row) };
-                match tiled {
-                    true => turn(row, &mut to[column * tiled_row(room) + word..], room),
-                    false => copy_strips(row, &mut to[strip..], room),
+                if !tiled {
+                    copy_strips(row, &mut to[strip..], room);
                 }
             }
-        }
-        if tiled {
-            to[(first * STRIP + hidden) * tiled_row(room) + word] = ones;
-            continue;
+            if tiled {
+                rows[at + first * STRIP + hidden] = ones;
+                let (group, filled) = (word / amx::TILE * amx::TILE, word % amx::TILE + 1);
+                if filled == amx::TILE || word + 1 == words {
+                    // What fills the last group is multiplied, too.
+                    rows[filled * columns..amx::TILE * columns].fill(0.0);
+                    // SAFETY: as above.
+                    unsafe { turn::<S>(rows, columns, &mut to[group..], tiled_row(room)) };
+                }
+                continue;
+            }
         }
         to[(first + hidden / STRIP) * strip_size(room) + word * STRIP + hidden % STRIP] = ones;
-    }
-    if tiled {
-        // What fills the last group is multiplied, too.
-        for row in to.chunks_exact_mut(tiled_row(room)) {
-            row[words..words.next_multiple_of(amx::TILE)].fill(0.0);
-        }
     }
 }
 
@@ -114,16 +118,30 @@ fn tiled_row(words: usize) -> usize {
     words.next_multiple_of(amx::TILE) + BLOCK
 }
 
-/// Numbers of the operands of so many strips for tiles, `[column, word]`: whole tiles of columns.
-pub(super) fn tiled_operands(strips: usize, words: usize) -> usize {
-    (strips * STRIP).next_multiple_of(amx::TILE) * tiled_row(words)
+/// Columns of the operands of so many strips for tiles: whole tiles.
+pub(super) fn tiled_columns(strips: usize) -> usize {
+    (strips * STRIP).next_multiple_of(amx::TILE)
 }
 
-/// Puts a word of each column into its row.
+/// Numbers of the operands of so many strips for tiles, `[column, word]`.
+pub(super) fn tiled_operands(strips: usize, words: usize) -> usize {
+    tiled_columns(strips) * tiled_row(words)
+}
+
+/// Puts the words of sixteen rows, `[16, columns]`, into columns, `to_row` apart.
+///
+/// # Safety
+/// That of [`Simd`].
 #[inline(always)]
-fn turn(from: &[f32], to: &mut [f32], room: usize) {
-    for (word, to) in from.iter().zip(to.iter_mut().step_by(tiled_row(room))) {
-        *to = *word;
+unsafe fn turn<S: Lanes>(rows: &[f32], columns: usize, to: &mut [f32], to_row: usize) {
+    assert!(rows.len() >= amx::TILE * columns && columns.is_multiple_of(amx::TILE), "{columns}");
+    assert!(to.len() >= (columns - 1) * to_row + amx::TILE, "{columns} columns, {to_row} apart");
+    for column in (0..columns).step_by(amx::TILE) {
+        // SAFETY: sixteen rows of sixteen words from there are within both.
+        unsafe {
+            let from = rows.as_ptr().add(column);
+            S::transpose(from, columns, to.as_mut_ptr().add(column * to_row), to_row);
+        }
     }
 }
 
@@ -182,7 +200,7 @@ fn copy_strips(from: &[f32], to: &mut [f32], room: usize) {
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-pub(super) unsafe fn update_weights<S: Simd, C: Compute>(
+pub(super) unsafe fn update_weights<S: Lanes, C: Compute>(
     run: &mut Run<'_>,
     state: &mut State,
     at_rest: bool,
