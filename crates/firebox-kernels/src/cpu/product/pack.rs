@@ -94,14 +94,24 @@ pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) ->
     let across = right.columns.next_multiple_of(BLOCK);
     let mut lent = room::<C>(right.rows, across);
     let to = Shared::new(lent.get_mut());
-    let parts = Part::all::<C>(kernels, right.rows, right.columns);
-    each_task(parts.len(), right.rows * right.columns, |index| {
-        let at = words::<C>(parts[index].inner.start) * across;
-        match right.column_stride {
-            1 => right_part::<C>(kernels, right, &parts[index], &to, at),
-            _ => turned_right_part::<C>(kernels, right, &parts[index], &to, at),
-        }
-    });
+    let numbers = right.rows * right.columns;
+    if right.column_stride == 1 {
+        let parts = Part::all::<C>(kernels, right.rows, right.columns);
+        each_task(parts.len(), numbers, |index| {
+            let at = words::<C>(parts[index].inner.start) * across;
+            right_part::<C>(kernels, right, &parts[index], &to, at);
+        });
+    } else {
+        // Of a transposed one, columns are what lies in one piece.
+        each_task(right.columns.div_ceil(PANEL), numbers, |index| {
+            let columns = index * PANEL..right.columns.min((index + 1) * PANEL);
+            for inner in chunks::<C>(kernels, right.rows) {
+                let at = words::<C>(inner.start) * across + columns.start * words::<C>(inner.len());
+                let part = Part::of::<C>(inner, columns.clone());
+                turned_right_part::<C>(kernels, right, &part, &to, at);
+            }
+        });
+    }
     lent
 }
 

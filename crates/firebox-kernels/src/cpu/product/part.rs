@@ -161,7 +161,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
             );
             // Tiles read the words of a row one after the other.
             let done = if left.stride.is_some() && tiled.is_some() { in_tiles(words) } else { 0 };
-            let mut tiled = tiled.as_mut().filter(|_| done > 0).zip(left.stride);
+            let mut tiled = tiled.as_mut().filter(|_| done > 0);
             let group = if tiled.is_some() { GROUP } else { rows.len() };
             let whole = width == blocks * BLOCK;
             for first in (0..rows.len()).step_by(group.max(1)) {
@@ -171,7 +171,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     (sums.wrapping_add(at), columns.len())
                 };
                 let mut ready = None;
-                if let Some((tiled, stride)) = &mut tiled {
+                if let Some(tiled) = &mut tiled {
                     let here = rows.start + group.start..rows.start + group.end;
                     // Where panels are whole, tiles add to the sums in their place.
                     let mut to = (tiled.sums.get_mut().as_mut_ptr(), blocks * BLOCK);
@@ -183,7 +183,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     unsafe {
                         let panel = &panel[..blocks * BLOCK * words];
                         let add = whole && !begins;
-                        tiled.multiply(&left, *stride, here, [done, words], panel, to, add);
+                        tiled.multiply(&left, here, [done, words], panel, to, add);
                     }
                     let complete = done == words && !(begins && task.bias.is_some());
                     if whole && complete && !(ends && task.is_finished_by_vectors()) {
@@ -293,21 +293,21 @@ impl Tiled {
         Some(Self { tiles, sums: Lent::take(GROUP * PANEL), last: Lent::take(amx::TILE * CHUNK) })
     }
 
-    /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, `stride` apart, with
-    /// those of a panel, which has as many rows and is a whole number of blocks wide.
+    /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, of which each lies
+    /// in one piece, with those of a panel, which has as many rows and is a whole number of blocks wide.
     ///
     /// # Safety
     /// `out` is valid for these rows, that many numbers apart, of the panel's width.
     unsafe fn multiply(
         &mut self,
         left: &Operand<'_>,
-        stride: usize,
         rows: Range<usize>,
         [done, words]: [usize; 2],
         panel: &[f32],
         (out, out_row): (*mut f32, usize),
         add: bool,
     ) {
+        let Some(stride) = left.stride else { return };
         let width = panel.len() / words;
         for first in rows.clone().step_by(amx::TILE) {
             let here = amx::TILE.min(rows.end - first);
