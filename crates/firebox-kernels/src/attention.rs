@@ -77,8 +77,8 @@ impl Attention {
 /// probabilities, which are never stored, [`Attention::dropout`] are dropped if there is a stream:
 /// those of key `j` for query `i` in head `h` of sample `b` by the 16 bits number `j % 8` (the lower
 /// half of a word comes first) of block `i + 2³² · (j / 8)` of the stream's substream
-/// `b · heads + h`, the same on every device. NaN spoils the queries that see it;
-/// on the tensor cores of a GPU, in a value it may spoil others of the same head, too.
+/// `b · heads + h`, the same on every device. NaN spoils the queries that see it; in a value it may
+/// spoil others of the same head, too, under a causal mask and on the tensor cores of a GPU.
 ///
 /// On Burn's CPU backend in f32 it is one operation with a gradient of its own, with the same result
 /// on any number of threads, that keeps its result and two numbers for each query and head. Source:

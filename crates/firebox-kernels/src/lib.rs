@@ -72,9 +72,9 @@
 //! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
 //!
 //! Everything else is composed of Burn's operations, which its fusion joins where it can. Where
-//! Burn's fusion is in the build, switch on the feature `fusion` as well. There is no variant for
-//! tensor cores yet, and the sizes of tiles are computed, not tuned by measurement. With the feature
-//! but without any of those backends this crate does not build: there is no runtime to compile for.
+//! Burn's fusion is in the build, switch on the feature `fusion` as well. Without the feature `autotune`
+//! the sizes of tiles are computed, not tuned by measurement. With the feature `cube` but without any of
+//! those backends this crate does not build: there is no runtime to compile for.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the
 //! command). Which variant runs and how its launches are cut is tested in builds without GPUs, too.

@@ -156,6 +156,7 @@ fn a_feed_forward_network_agrees_with_float64_and_gives_the_bits_of_its_operatio
         ([7, 5, 33, 4], false),
         ([300, 256, 128, 4], true),
         ([530, 70, 590, 65], true),
+        ([53, 600, 140, 33], false),
     ] {
         let (first, second) = (dense(1, input, between, biased), dense(5, between, output, biased));
         let x = tensor(9, [rows, input], 1.0);

@@ -13,7 +13,6 @@
 
 mod backward;
 mod forward;
-pub(super) mod lanes;
 mod pack;
 mod products;
 mod softmax;

@@ -15,12 +15,12 @@ mod weights;
 use rayon::prelude::*;
 
 use super::amx::{self, Tiles};
-use super::attention::lanes::Lanes;
 use super::block::{Buffer, Part, accumulate_parts, for_row_tiles};
 use super::cell::Cell;
 use super::compute::Compute;
 use super::forward::{Inputs, Saved, at_rest, load_blocks, prefetch, store_blocks};
 use super::kernels::dispatch;
+use super::lanes::Lanes;
 use super::pack::{self, Strips, backward_columns, panel_width};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
@@ -221,7 +221,7 @@ struct State {
     /// `[block, room, gate, 16]`: gradients of the gates that wait for their part in the gradient of the
     /// weights.
     d_gates: Lent,
-    /// `[strip, word, 6]`: words of inputs and hidden states of the same rows.
+    /// `[strip, word, 6]`, or `[column, word]` for tiles: words of inputs and hidden states of the same rows.
     operands: Lent,
     /// Words of one row of them, or of sixteen for tiles.
     row: Lent,

@@ -28,6 +28,7 @@ mod forward;
 mod gates;
 mod gelu;
 mod kernels;
+mod lanes;
 mod linear;
 mod loss;
 mod math;

@@ -327,17 +327,31 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_a_bit() {
-        let (a, b) = (noise(1, 700 * 300), noise(2, 300 * 200));
-        for bf16 in [false, true] {
-            let results = [1, 2, 3, 7].map(|threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                let kernels = *CpuKernels::available().last().expect("one");
-                pool.expect("a pool").install(|| {
-                    let (a, b) = (Matrix::new(&a, 700, 300), Matrix::new(&b, 300, 200));
-                    Products { kernels, bf16 }.product(a, b, None)
-                })
-            });
-            assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        let (a, b) = (noise(1, 1300 * 300), noise(2, 300 * 200));
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            for (bf16, transposed) in [
+                (false, [false, false]),
+                (false, [true, true]),
+                (true, [false, true]),
+                (true, [true, false]),
+            ] {
+                let results = [1, 2, 3, 7].map(|threads| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                    pool.expect("a pool").install(|| {
+                        let left = match transposed[0] {
+                            false => Matrix::new(&a, 1300, 300),
+                            true => Matrix::new(&a, 300, 1300).transposed(),
+                        };
+                        let right = match transposed[1] {
+                            false => Matrix::new(&b, 300, 200),
+                            true => Matrix::new(&b, 200, 300).transposed(),
+                        };
+                        Products { kernels, bf16 }.product(left, right, None)
+                    })
+                });
+                let same = results.windows(2).all(|pair| pair[0] == pair[1]);
+                assert!(same, "{kernels:?}, bf16 {bf16}, {transposed:?}");
+            }
         }
     }
 }

@@ -30,14 +30,15 @@ pub(super) fn hardware(client: &Client) -> Hardware {
     }
 }
 
-/// What tensor cores multiply in types that the kernels take, and sum in f32.
+/// What tensor cores multiply in types that the kernels take there, f16 and bf16, and sum in f32.
 fn cores(client: &Client) -> Vec<(DType, Shape)> {
     let f32 = ElemType::Float(FloatKind::F32);
     let configs = client.properties().features.matmul.cmma.iter();
     let in_f32 = configs.filter(|c| c.a_type == c.b_type && c.cd_type == f32);
     in_f32
         .filter_map(|c| {
-            let dtype = TYPES.into_iter().find(|of| dtype_to_storage_type(*of) == c.a_type)?;
+            let mut halves = TYPES.into_iter().filter(|of| *of != DType::F32);
+            let dtype = halves.find(|of| dtype_to_storage_type(*of) == c.a_type)?;
             Some((dtype, Shape { m: c.m as usize, n: c.n as usize, k: c.k as usize }))
         })
         .collect()

@@ -1,5 +1,6 @@
-//! The products of recurrent and linear layers, convolutions and attention in the tiles of AMX, against float64 and beside vectors. On a
-//! processor without AMX its instructions are [emulated], one by one, as they stand in the kernels.
+//! The products of recurrent and linear layers, convolutions and attention in the tiles of AMX, against
+//! float64 and beside vectors. On a processor without AMX its instructions are [emulated], one by one, as they
+//! stand in the kernels.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
@@ -146,10 +147,20 @@ fn rounded(x: f64) -> f64 {
 fn linear_layers() {
     emulated::emulate();
     let device = Device::flex().autodiff();
-    for (seed, (rows, input, output)) in
-        [(48, 64, 64), (7, 31, 5), (100, 300, 70), (17, 33, 16), (1, 257, 90), (200, 40, 130)]
-            .into_iter()
-            .enumerate()
+    for (seed, (rows, input, output)) in [
+        (48, 64, 64),
+        (7, 31, 5),
+        (100, 300, 70),
+        (17, 33, 16),
+        (1, 257, 90),
+        (200, 40, 130),
+        // Several chunks of each of the three products, with edges.
+        (600, 70, 130),
+        (70, 600, 40),
+        (40, 70, 530),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let stream = Stream::new(seed as u64, "linear");
         let numbers = noise(stream, rows * input, 1.0);
@@ -190,14 +201,44 @@ fn linear_layers() {
 fn a_network_as_one_operation_has_the_bits_of_its_parts() {
     emulated::emulate();
     let device = Device::flex();
-    let [first, second] = [(70, 140), (140, 33)]
+    let [first, second] = [(300, 140), (140, 33)]
         .map(|(input, output)| LinearConfig::new(input, output).init(&device));
-    let x = float(&noise(Stream::new(3, "network"), 53 * 70, 1.0), [53, 70], &device);
+    let x = float(&noise(Stream::new(3, "network"), 53 * 300, 1.0), [53, 300], &device);
     CpuKernels::Amx.force(|| {
         let whole = feed_forward(Precision::Bf16, &x, &first, Activation::Gelu, &second);
         let between = gelu(linear_in(Precision::Bf16, x.clone(), &first));
         let parts = linear_in(Precision::Bf16, between, &second);
         assert_eq!(values(whole.expect("one operation")), values(parts));
+    });
+}
+
+#[test]
+fn a_column_is_summed_in_one_order_wherever_it_lies() {
+    emulated::emulate();
+    let device = Device::flex();
+    // Several chunks; the last columns of a part are an edge, and in the whole they are not.
+    let (rows, inner, width) = (20, 530, 92);
+    let whole = LinearConfig::new(inner, 3 * width).init(&device);
+    let part = |index: usize| {
+        let mut part = LinearConfig::new(inner, width).with_bias(index > 0).init(&device);
+        part.weight = part.weight.map(|_| whole.weight.val().narrow(1, index * width, width));
+        let bias = whole.bias.as_ref().expect("a bias").val();
+        part.bias = part.bias.map(|b| b.map(|_| bias.clone().narrow(0, index * width, width)));
+        part
+    };
+    let x = noise(Stream::new(3, "columns"), rows * inner, 1.0);
+    let x = float(&x, [rows, inner], &device);
+    CpuKernels::Amx.force(|| {
+        let all = linear_in(Precision::Bf16, x.clone(), &whole);
+        for index in 1..3 {
+            let own = linear_in(Precision::Bf16, x.clone(), &part(index));
+            assert_eq!(values(own), values(all.clone().narrow(1, index * width, width)), "{index}");
+        }
+        // Without a bias.
+        let (own, mut plain) = (linear_in(Precision::Bf16, x.clone(), &part(0)), whole.clone());
+        plain.bias = None;
+        let all = linear_in(Precision::Bf16, x.clone(), &plain);
+        assert_eq!(values(own), values(all.narrow(1, 0, width)));
     });
 }
 
@@ -259,6 +300,7 @@ fn attention_of_many_sizes() {
         ([1, 130, 130, 2, 8], true, 0.0),
         ([2, 70, 7, 1, 80], false, 0.0),
         ([1, 17, 17, 3, 33], true, 0.3),
+        ([3, 65, 128, 1, 24], true, 0.1),
     ]
     .into_iter()
     .enumerate()
@@ -271,25 +313,30 @@ fn attention_of_many_sizes() {
             .collect();
         let settings =
             Attention { causal, dropout, precision: Precision::Bf16, ..Attention::new(heads) };
-        let lengths: Vec<_> = (0..batch).map(|sample| keys - sample * keys / 3).collect();
-        let run_on = |kernels: CpuKernels, inputs: &[Vec<f64>]| {
+        // Every other case has none but short samples, so that buffers keep what longer ones left.
+        let short = seed % 2 * (keys / 4);
+        let lengths: Vec<_> = (0..batch).map(|sample| keys - short - sample * keys / 4).collect();
+        let run_on = |kernels: CpuKernels, inputs: &[Vec<f64>], lengths: Option<&[usize]>| {
             kernels.force(|| {
                 let [q, k, v, d] = [queries, keys, keys, queries].map(|rows| [batch, rows, width]);
                 let x = |part: usize, shape| float(&inputs[part], shape, &device);
                 let [q, k, v] = [x(0, q), x(1, k), x(2, v)].map(Tensor::require_grad);
                 let dropout = (dropout > 0.0).then_some(stream);
                 let [a, b, c] = [&q, &k, &v].map(Tensor::clone);
-                let out = attention(a, b, c, None, Some(&lengths), dropout, &settings);
+                let out = attention(a, b, c, None, lengths, dropout, &settings);
                 let grads = (out.clone() * x(3, d)).sum().backward();
                 let of = |x: Tensor<3>| values(x.grad(&grads).expect("a gradient"));
                 [values(out), of(q), of(k), of(v)]
             })
         };
-        let run = |kernels: CpuKernels| run_on(kernels, &inputs);
+        let run = |kernels: CpuKernels| run_on(kernels, &inputs, Some(&lengths));
         // What is left in memory is not multiplied, not even with zeros.
         let nothing: Vec<_> = inputs.iter().map(|part| vec![f64::NAN; part.len()]).collect();
-        run_on(CpuKernels::Amx, &nothing);
-        let tiles = run(CpuKernels::Amx);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+        let tiles = pool.install(|| {
+            run_on(CpuKernels::Amx, &nothing, None);
+            run(CpuKernels::Amx)
+        });
         for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
             // Sums in another order, of which some are rounded to another number of bf16.
             let error = relative_error(tiles, vectors);

@@ -158,7 +158,7 @@ fn run<C: Compute>(
 
 /// The operands of one task, and its results so far.
 struct Packed<'a> {
-    /// `[keys, words(padded)]`
+    /// `[keys, words(padded)]`, as `values`; rows and words are whole tiles where these multiply.
     keys: &'a mut [f32],
     /// `[words(keys), padded]`, or `[padded, words(keys)]` for tiles.
     keys_across: &'a mut [f32],

@@ -126,7 +126,7 @@ fn run<C: Compute>(
 
 /// The operands of one task, and its results so far.
 struct Packed<'a> {
-    /// `[keys, words(padded)]`
+    /// `[keys, words(padded)]`; rows and words are whole tiles where these multiply.
     keys: &'a mut [f32],
     /// `[words(keys), padded]`, or `[padded, words(keys)]` for tiles.
     values: &'a mut [f32],

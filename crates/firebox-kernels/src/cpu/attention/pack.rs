@@ -6,8 +6,8 @@
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
+use super::super::lanes::Lanes;
 use super::super::simd::{Simd, pair};
-use super::lanes::Lanes;
 
 /// Copies rows of `size` numbers, `distance` apart in `from`, times `factor`.
 pub(super) fn gather(from: &[f32], distance: usize, size: usize, factor: f32, to: &mut [f32]) {

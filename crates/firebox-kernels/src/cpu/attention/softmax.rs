@@ -8,9 +8,9 @@ use firebox_core::Stream;
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
+use super::super::lanes::Lanes;
 use super::super::math::exp2;
 use super::super::simd::Simd;
-use super::lanes::Lanes;
 use super::{GROUP, QUERIES};
 
 /// Which probabilities are dropped: those of key `j` for query `i` by the 16 bits number `j % 8` of

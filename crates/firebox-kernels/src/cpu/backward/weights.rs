@@ -7,10 +7,10 @@ use super::{Run, State, before};
 use crate::cpu::BLOCK;
 use crate::cpu::GATES;
 use crate::cpu::amx::{self, Tiles};
-use crate::cpu::attention::lanes::Lanes;
 use crate::cpu::block::{accumulate, for_row_tiles};
 use crate::cpu::compute::Compute;
 use crate::cpu::forward::prefetch;
+use crate::cpu::lanes::Lanes;
 use crate::cpu::pack::{STRIP, Strips};
 use crate::cpu::simd::{Simd, pair};
 

@@ -34,7 +34,8 @@ impl Due {
     }
 }
 
-/// Rows of both operands that the next chunk of a product with a transposed operand is packed from.
+/// Rows of both operands that the next chunk of a product with a transposed left operand is packed from; a
+/// transposed right operand lies in long pieces that need no help.
 pub(super) struct Rows<'a> {
     /// An operand, its first column within the rectangle and how many there are.
     operands: [Option<(Matrix<'a>, Range<usize>)>; 2],

@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use super::Matrix;
 use super::part::{PANEL, ZEROS, chunk};
-use crate::cpu::attention::lanes::Lanes;
 use crate::cpu::block::narrow;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
+use crate::cpu::lanes::Lanes;
 use crate::cpu::pool::Lent;
 use crate::cpu::simd::{Simd, pair};
 use crate::cpu::{BLOCK, CpuKernels, Shared, each_task};
@@ -103,13 +103,13 @@ pub(super) fn whole_right<C: Compute>(kernels: CpuKernels, right: Matrix<'_>) ->
         });
     } else {
         // Of a transposed one, columns are what lies in one piece.
-        each_task(right.columns.div_ceil(PANEL), numbers, |index| {
-            let columns = index * PANEL..right.columns.min((index + 1) * PANEL);
-            for inner in chunks::<C>(kernels, right.rows) {
-                let at = words::<C>(inner.start) * across + columns.start * words::<C>(inner.len());
-                let part = Part::of::<C>(inner, columns.clone());
-                turned_right_part::<C>(kernels, right, &part, &to, at);
-            }
+        let chunks: Vec<_> = chunks::<C>(kernels, right.rows).collect();
+        each_task(chunks.len() * right.columns.div_ceil(PANEL), numbers, |index| {
+            let (panel, inner) = (index / chunks.len(), chunks[index % chunks.len()].clone());
+            let columns = panel * PANEL..right.columns.min((panel + 1) * PANEL);
+            let at = words::<C>(inner.start) * across + columns.start * words::<C>(inner.len());
+            let part = Part::of::<C>(inner, columns);
+            turned_right_part::<C>(kernels, right, &part, &to, at);
         });
     }
     lent
@@ -231,6 +231,7 @@ unsafe fn pack_turned_right<S: Lanes, C: Compute>(
     at: usize,
 ) {
     let Part { inner, words: some, across: columns } = part;
+    assert_eq!(right.row_stride, 1, "a transposed matrix");
     let words = words::<C>(inner.len());
     let mut column = columns.start;
     while column < columns.end {
@@ -346,6 +347,7 @@ unsafe fn pack_turned<S: Lanes, C: Compute>(
     at: usize,
 ) {
     let Part { inner, words: some, across: rows } = part;
+    assert_eq!(left.row_stride, 1, "a transposed matrix");
     let words = words::<C>(inner.len());
     for word in some.clone().step_by(BLOCK) {
         let here = BLOCK.min(some.end - word);

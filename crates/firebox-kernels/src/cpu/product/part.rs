@@ -170,23 +170,27 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     let at = row * columns.len() + column - columns.start;
                     (sums.wrapping_add(at), columns.len())
                 };
-                let mut ready = None;
+                let (mut ready, mut fresh) = (None, begins);
                 if let Some(tiled) = &mut tiled {
                     let here = rows.start + group.start..rows.start + group.end;
-                    // Where panels are whole, tiles add to the sums in their place.
-                    let mut to = (tiled.sums.get_mut().as_mut_ptr(), blocks * BLOCK);
-                    if whole {
-                        let size = [here.len(), width];
-                        to = task.kept([here.start, column], size, beside(group.start));
-                    }
+                    let size = [here.len(), width];
+                    let kept = task.kept([here.start, column], size, beside(group.start));
+                    // Tiles add to the sums in their place, or beside it where not all columns exist.
+                    let own = (tiled.sums.get_mut().as_mut_ptr(), blocks * BLOCK);
+                    let to = if whole { kept } else { own };
+                    let biased = begins && task.bias.is_some();
                     // SAFETY: so many rows of the panel's width are there, in either place.
                     unsafe {
+                        if !whole && !begins {
+                            copy_rows((kept.0.cast_const(), kept.1), own, size);
+                        }
                         let panel = &panel[..blocks * BLOCK * words];
-                        let add = whole && !begins;
-                        tiled.multiply(&left, here, [done, words], panel, to, add);
+                        tiled.multiply(&left, here, [done, words], panel, to, !begins);
+                        if !whole && !biased {
+                            copy_rows((own.0.cast_const(), own.1), kept, size);
+                        }
                     }
-                    let complete = done == words && !(begins && task.bias.is_some());
-                    if whole && complete && !(ends && task.is_finished_by_vectors()) {
+                    if done == words && !biased && !(ends && task.is_finished_by_vectors()) {
                         let count = group.len();
                         // SAFETY: as above.
                         unsafe {
@@ -196,11 +200,10 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                         }
                         continue;
                     }
-                    ready = Some(to);
+                    // What tiles have put into its place is what vectors start from, or is added to a bias.
+                    fresh = biased;
+                    ready = biased.then_some(to);
                 }
-                // What tiles have put into its place is what vectors start from, or is added to a bias.
-                let fresh = begins && (ready.is_none() || !whole || task.bias.is_some());
-                let ready = ready.filter(|_| !whole || fresh);
                 for_row_tiles!(S, C, group.len(), row, M => {
                     // SAFETY: as above.
                     unsafe {
@@ -278,6 +281,23 @@ impl Room {
 /// Rows that tiles of AMX multiply before vectors take them up: of whole tiles, and whole register tiles.
 const GROUP: usize = 48;
 
+/// Copies rows of so many numbers from one place to another.
+///
+/// # Safety
+/// Both are valid for `height` rows of `width` numbers, that many numbers apart, and do not overlap.
+pub(super) unsafe fn copy_rows(
+    (from, from_row): (*const f32, usize),
+    (to, to_row): (*mut f32, usize),
+    [height, width]: [usize; 2],
+) {
+    for row in 0..height {
+        // SAFETY: the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.add(row * from_row), to.add(row * to_row), width);
+        }
+    }
+}
+
 /// The part of a group of rows that tiles of AMX multiply, while a panel lies in the cache.
 struct Tiled {
     tiles: Tiles,
@@ -307,7 +327,7 @@ impl Tiled {
         (out, out_row): (*mut f32, usize),
         add: bool,
     ) {
-        let Some(stride) = left.stride else { return };
+        let Some(stride) = left.stride else { unreachable!("strips are not multiplied in tiles") };
         let width = panel.len() / words;
         for first in rows.clone().step_by(amx::TILE) {
             let here = amx::TILE.min(rows.end - first);

@@ -1,7 +1,7 @@
 //! A register tile: some rows by a panel's columns of a product, over one chunk of its inner size.
 
 use super::pack::words;
-use super::part::{Activation, Out, PANEL, TILE, Task, ZEROS, chunk};
+use super::part::{Activation, Out, PANEL, TILE, Task, ZEROS, chunk, copy_rows};
 use crate::cpu::block::accumulate;
 use crate::cpu::compute::Compute;
 use crate::cpu::kernels::dispatch;
@@ -60,13 +60,8 @@ impl<const M: usize> Tile<'_, M> {
             unsafe { beside.write_bytes(0, TILE * PANEL) };
         }
         if !whole {
-            for row in 0..M {
-                // SAFETY: both places have `width` numbers in each of `M` rows.
-                unsafe {
-                    let from = start.add(row * start_row);
-                    std::ptr::copy_nonoverlapping(from, beside.add(row * PANEL), width);
-                }
-            }
+            // SAFETY: both places have `width` numbers in each of `M` rows.
+            unsafe { copy_rows((start, start_row), (beside, PANEL), [M, width]) };
             (start, start_row) = (beside, PANEL);
         }
         // Added by vectors where there are whole ones, and with the copy from beside otherwise.

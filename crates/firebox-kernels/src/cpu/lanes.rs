@@ -1,15 +1,16 @@
-//! What attention asks of vectors beyond arithmetic: the larger of two, random words, and masks.
+//! What is asked of vectors beyond arithmetic: the larger of two, random words, masks, and rows that become
+//! columns.
 
 use firebox_core::Stream;
 
-use super::super::BLOCK;
-use super::super::simd::{Portable, Simd, Twice};
+use super::BLOCK;
+use super::simd::{Portable, Simd, Twice};
 
 /// More instructions on vectors.
 ///
 /// # Safety
 /// As for [`Simd`].
-pub(in crate::cpu) trait Lanes: Simd {
+pub(super) trait Lanes: Simd {
     /// The larger of two; either where one of them is NaN.
     unsafe fn max(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// The four words of a block of the stream in each lane: block `query + lane` of `group`, which
@@ -106,8 +107,8 @@ mod x86 {
 
     use firebox_core::Stream;
 
-    use super::super::super::BLOCK;
-    use super::super::super::simd::{Avx512, Ymm};
+    use super::super::BLOCK;
+    use super::super::simd::{Avx512, Ymm};
     use super::Lanes;
 
     // Philox4x32-10, as in `firebox_core::random`: a lane of 64 bits holds one of its words in the
