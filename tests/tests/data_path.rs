@@ -277,14 +277,13 @@ fn arrays_are_converted_or_refused() {
     let output = convert();
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("has no .npy file"), "{}", errors(&output));
-    let mut text = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }".to_owned();
-    text += &" ".repeat(64 - (11 + text.len()) % 64);
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((text.len() as u16 + 1).to_le_bytes());
-    bytes.extend(text.as_bytes());
-    bytes.push(b'\n');
-    (0..6).for_each(|value| bytes.extend((value as f32).to_le_bytes()));
-    std::fs::write(arrays.join("a.npy"), bytes).unwrap();
+    // For programs, an error is an object as events are.
+    let json = ["data", "convert", "arrays", "samples", "--log", "json"];
+    let output = firebox(folder.path(), &json);
+    let said = errors(&output);
+    let error: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert!(error["event"] == "error" && said.contains("has no .npy file"), "{said}");
+    array(&arrays.join("a.npy"), 3, |at| at as f32);
     for _ in 0..2 {
         let output = convert();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

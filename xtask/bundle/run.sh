@@ -4,12 +4,13 @@
 #   ./run.sh checks                  what this build can do here      -> results/checks.json
 #   ./run.sh timings [FLAGS]         how fast it is here              -> results/timings.json
 #   ./run.sh all                     both, in under ten minutes       -> results/all.json
-#   ./run.sh pipeline FILE [FLAGS]   a pipeline, whole                -> results/RUN.tar.gz
+#   ./run.sh pipeline FILE [FLAGS]   a pipeline, whole, or its search -> results/RUN.tar.gz
 #
 # DEVICE chooses a device (auto, cpu, cuda:0, ...). PYTHON names a Python that has PyTorch; where one
 # is found, PyTorch is timed beside. WORK is where runs and the cache go (work/ beside this file).
-# A pipeline is a file of pipelines/ by its name, or any file. FLAGS go to `firebox bench suite` or
-# `firebox run`; `./run.sh pipeline --resume RUN` goes on with a run.
+# A pipeline is a file of pipelines/ by its name, or any file. FLAGS go to `firebox bench suite`,
+# `firebox run` or, for a file with a table [search], `firebox search`, such as --workers N;
+# `./run.sh pipeline --resume RUN` goes on with a run.
 set -eu
 
 BUNDLE=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +21,7 @@ results="$BUNDLE/results"
 export BUNDLE DEVICE="$device"
 
 usage() {
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
 }
 
@@ -53,6 +54,7 @@ suite_beside() {
 pipeline() {
     [ $# -gt 0 ] || usage
     mkdir -p "$results" "$work"
+    verb=run
     case $1 in
     -*) ;;
     *)
@@ -61,18 +63,22 @@ pipeline() {
         [ -f "$file" ] || file="$BUNDLE/pipelines/${file%.toml}.toml"
         file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
         set -- "$file" "$@"
+        ! grep -q '^[[:space:]]*\[search' "$file" 2>/dev/null || verb=search
         ;;
     esac
     cd "$work"
     code=0
     : >"$work/begun"
-    "$firebox" run "$@" --device "$device" --set "run.directory=$work/runs" \
+    "$firebox" $verb "$@" --device "$device" --set "run.directory=$work/runs" \
         --set "run.cache=$work/cache" || code=$?
     # Also what was interrupted or failed is worth a look; what an earlier call made is not.
-    run=$(ls -1t "$work/runs" 2>/dev/null | head -n 1)
+    run=$(ls -1t "$work/runs" 2>/dev/null | grep -v '\.search$' | head -n 1)
+    # A search is its study, and the run of its best trial.
+    study=
+    [ $verb = run ] || study=$(ls -1t "$work/runs" 2>/dev/null | grep '\.search$' | head -n 1)
     [ -n "$run" ] || exit $code
     [ $code = 0 ] || [ -n "$(find "$work/runs/$run" -newer "$work/begun" | head -n 1)" ] || exit $code
-    tar -czf "$results/$run.tar.gz" -C "$work/runs" "$run"
+    tar -czf "$results/$run.tar.gz" -C "$work/runs" "$run" ${study:+"$study"}
     echo "$results/$run.tar.gz"
     return $code
 }

@@ -31,7 +31,7 @@ pub(crate) struct ConvertFlags {
     shard_size: u32,
     /// How progress is shown.
     #[arg(long, value_enum, default_value_t)]
-    log: LogFormat,
+    pub(crate) log: LogFormat,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -171,6 +171,7 @@ fn main() -> ExitCode {
     let log = match &command {
         Command::Run(flags) => flags.log,
         Command::Search(flags) => flags.log,
+        Command::Data(DataCommand::Convert(flags)) => flags.log,
         Command::Embed(flags) => flags.log(),
         Command::Predict(flags) => flags.log(),
         _ => LogFormat::Text,
