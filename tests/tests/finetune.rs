@@ -255,6 +255,7 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
     samples(&folder.join("B_TRAIN.ts"), "slow fast", &[("slow", 9)]);
     samples(&folder.join("B_TEST.ts"), "slow fast", &[("slow", 5), ("fast", 5)]);
     let config = "
+        seeds = 2
         [encoder]
         hidden = 6
         output = 8
@@ -269,7 +270,7 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
         learning_rate = 0.001
     ";
     std::fs::write(folder.join("ucr.toml"), config).unwrap();
-    let arguments = ["evaluate", "ucr", ".", "--seeds", "2", "--config", "ucr.toml"];
+    let arguments = ["evaluate", "ucr", ".", "--config", "ucr.toml"];
     let output = firebox(folder, &arguments);
     // One of the sets could not be measured.
     assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
@@ -290,6 +291,14 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
     let repeated = std::fs::read_to_string(folder.join("runs/ucr/scores.json")).unwrap();
     let repeated: Value = serde_json::from_str(&repeated).unwrap();
     assert_eq!(repeated["report"]["sets"][0]["accuracies"], set["accuracies"]);
+    // The flag goes before the file, and has the first of its seeds.
+    let output = firebox(folder, &[&arguments[..], &["--seeds", "1"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    let fewer = std::fs::read_to_string(folder.join("runs/ucr/scores.json")).unwrap();
+    let fewer: Value = serde_json::from_str(&fewer).unwrap();
+    let [fewer, all] =
+        [&fewer["report"]["sets"][0], set].map(|set| &set["accuracies"]["frozen-svm"]);
+    assert_eq!(fewer.as_array().unwrap()[..], all.as_array().unwrap()[..1]);
 
     let output = firebox(folder, &["evaluate", "ucr", "nowhere"]);
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));

@@ -110,7 +110,9 @@ fn pipeline_file(name: &str) -> Result<PathBuf, String> {
     }
     let mut known: Vec<String> = std::fs::read_dir(&folder)
         .map_err(|error| format!("cannot read {}: {error}", folder.display()))?
-        .filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(String::from))
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter_map(|path| path.file_stem()?.to_str().map(String::from))
         .collect();
     known.sort();
     Err(format!(

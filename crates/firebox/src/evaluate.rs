@@ -22,9 +22,9 @@ pub(crate) struct UcrFlags {
     /// The folder; sets may lie in folders of their own below it.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Seeds of each set.
-    #[arg(long, default_value_t = 5)]
-    seeds: u32,
+    /// Seeds of each set; those of the settings, 5 in the built-in ones, if none is given.
+    #[arg(long)]
+    seeds: Option<u32>,
     /// Where trainings are kept and the report is written.
     #[arg(long, default_value = "runs/ucr", value_name = "DIR")]
     output: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
         None => UcrConfig::default(),
         Some(file) => UcrConfig::read(file)?,
     };
-    let config = UcrConfig { seeds: flags.seeds, ..config };
+    let config = UcrConfig { seeds: flags.seeds.unwrap_or(config.seeds), ..config };
     let device = device::choose(&flags.device)?;
     let stop = stop_on_signal(LogFormat::Text, crate::STOPPING)?;
     let terminal = Terminal::new(LogFormat::Text);
