@@ -163,7 +163,9 @@ fn the_page_has_the_defaults() {
                     None => is_nothing(found),
                     Some(written) => {
                         let written: toml::Table = written.unwrap();
-                        same(&serde_json::to_value(written.get("value")).unwrap(), found)
+                        let written = serde_json::to_value(written.get("value")).unwrap();
+                        // What is off is left out of the settings that make keys.
+                        same(&written, found) || (found.is_null() && written == Value::Bool(false))
                     }
                 };
                 assert!(fits, "{header} {name}: {default} on the page, {found} in an empty table");
