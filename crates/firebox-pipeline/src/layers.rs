@@ -428,6 +428,12 @@ fn explain(message: &str) -> (String, String) {
     if let Some((table, other, name)) = twice {
         return (both_names(table, other, name), "\n  leave out one of them".to_owned());
     }
+    // And one for keys that a choice with keys of its own does not have.
+    let other = message.trim().strip_prefix("unexpected keys in table: ");
+    if let Some((found, allowed)) = other.and_then(|rest| rest.split_once(", available keys: ")) {
+        let allowed: Vec<&str> = allowed.split(", ").collect();
+        return unknown("key", found.split(", ").next().unwrap_or(found), &allowed);
+    }
     let kinds = [("unknown field", "key"), ("unknown variant", "choice")];
     let found =
         kinds.iter().find_map(|(text, kind)| message.strip_prefix(text).map(|rest| (kind, rest)));
@@ -509,6 +515,21 @@ mod tests {
 
     fn message(text: &str, environment: &[(&str, &str)], settings: &[&str]) -> String {
         read(text, environment, settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_choice_is_told_with_the_nearest() {
+        for (text, place) in [
+            ("[split.time]\ntst = 0.2\n", "folder/a.toml:2:1"),
+            ("[split.time]\ntest = 0.1\ntst = 0.2\n", "folder/a.toml:"),
+        ] {
+            let message = message(text, &[], &[]);
+            let told =
+                message.contains("unknown key `tst`\n  did you mean `test`?\n  allowed here: ");
+            assert!(told && message.contains(place) && message.contains("validation"), "{message}");
+        }
+        let message = message("", &[], &["labels.forward.horizn=3"]);
+        assert!(message.contains("did you mean `horizon`?"), "{message}");
     }
 
     #[test]
