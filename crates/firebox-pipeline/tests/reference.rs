@@ -82,11 +82,8 @@ fn read(text: &str) -> Result<PipelineConfig, ConfigError> {
 /// The keys or choices that may stand below a header, and whether they are choices.
 fn below(header: &str) -> Option<(BTreeSet<String>, bool)> {
     let said = read(&format!("{header}\nzzz = {{}}\n")).err()?.to_string();
-    // The second is TOML's own, for a table that is a choice.
-    let list = ["allowed here: ", "available keys: "].iter().find_map(|before| {
-        let (_, list) = said.split_once(*before)?;
-        list.lines().next().filter(|list| *list != "none")
-    })?;
+    let (_, list) = said.split_once("allowed here: ")?;
+    let list = list.lines().next().filter(|list| *list != "none")?;
     Some((list.split(", ").map(spelt).collect(), said.contains("unknown choice")))
 }
 
