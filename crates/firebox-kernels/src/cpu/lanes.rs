@@ -25,6 +25,23 @@ pub(super) trait Lanes: Simd {
     unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize);
 }
 
+/// Makes columns, `to_row` apart, of sixteen rows of a whole number of blocks, `columns` numbers.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn turn<S: Lanes>(from: &[f32], columns: usize, to: &mut [f32], to_row: usize) {
+    assert!(from.len() >= BLOCK * columns && columns.is_multiple_of(BLOCK), "{columns} columns");
+    assert!(to.len() >= (columns - 1) * to_row + BLOCK, "{columns} columns, {to_row} apart");
+    for column in (0..columns).step_by(BLOCK) {
+        // SAFETY: sixteen rows of sixteen numbers from there are within both.
+        unsafe {
+            let from = from.as_ptr().add(column);
+            S::transpose(from, columns, to.as_mut_ptr().add(column * to_row), to_row);
+        }
+    }
+}
+
 impl Lanes for Portable {
     #[inline(always)]
     unsafe fn max(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {

@@ -6,7 +6,7 @@
 use super::super::BLOCK;
 use super::super::compute::Compute;
 use super::super::kernels::dispatch;
-use super::super::lanes::Lanes;
+use super::super::lanes::{self, Lanes};
 use super::super::simd::{Simd, pair};
 
 /// Copies rows of `size` numbers, `distance` apart in `from`, times `factor`.
@@ -122,16 +122,10 @@ dispatch!(
 #[inline(always)]
 unsafe fn turned_words<S: Lanes>(from: &[f32], padded: usize, to: &mut [f32]) {
     let rows = from.len() / padded;
-    assert!(rows.is_multiple_of(BLOCK) && padded.is_multiple_of(BLOCK), "{rows} × {padded}");
-    assert!(to.len() >= from.len(), "{} words", to.len());
+    assert!(rows.is_multiple_of(BLOCK), "{rows} × {padded}");
     for row in (0..rows).step_by(BLOCK) {
-        for column in (0..padded).step_by(BLOCK) {
-            // SAFETY: 16 rows of 16 words from there are within both.
-            unsafe {
-                let from = from.as_ptr().add(row * padded + column);
-                S::transpose(from, padded, to.as_mut_ptr().add(column * rows + row), rows);
-            }
-        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { lanes::turn::<S>(&from[row * padded..], padded, &mut to[row..], rows) };
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cpu::amx::{self, Tiles};
 use crate::cpu::block::{accumulate, for_row_tiles};
 use crate::cpu::compute::Compute;
 use crate::cpu::forward::prefetch;
-use crate::cpu::lanes::Lanes;
+use crate::cpu::lanes::{Lanes, turn};
 use crate::cpu::pack::{STRIP, Strips};
 use crate::cpu::simd::{Simd, pair};
 
@@ -126,23 +126,6 @@ pub(super) fn tiled_columns(strips: usize) -> usize {
 /// Numbers of the operands of so many strips for tiles, `[column, word]`.
 pub(super) fn tiled_operands(strips: usize, words: usize) -> usize {
     tiled_columns(strips) * tiled_row(words)
-}
-
-/// Puts the words of sixteen rows, `[16, columns]`, into columns, `to_row` apart.
-///
-/// # Safety
-/// That of [`Simd`].
-#[inline(always)]
-unsafe fn turn<S: Lanes>(rows: &[f32], columns: usize, to: &mut [f32], to_row: usize) {
-    assert!(rows.len() >= amx::TILE * columns && columns.is_multiple_of(amx::TILE), "{columns}");
-    assert!(to.len() >= (columns - 1) * to_row + amx::TILE, "{columns} columns, {to_row} apart");
-    for column in (0..columns).step_by(amx::TILE) {
-        // SAFETY: sixteen rows of sixteen words from there are within both.
-        unsafe {
-            let from = rows.as_ptr().add(column);
-            S::transpose(from, columns, to.as_mut_ptr().add(column * to_row), to_row);
-        }
-    }
 }
 
 /// Words of the numbers of two rows, or of one row and zeros.
