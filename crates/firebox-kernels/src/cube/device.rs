@@ -15,6 +15,11 @@ pub(super) const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// What a device offers.
 pub(super) fn hardware(client: &Client) -> Hardware {
+    Hardware { cores: cores(client), ..without_cores(client) }
+}
+
+/// The same but for tensor cores, of which there is a list to be made: for launches that have no use for them.
+pub(super) fn without_cores(client: &Client) -> Hardware {
     let properties = client.properties();
     let has = &properties.hardware;
     Hardware {
@@ -26,7 +31,7 @@ pub(super) fn hardware(client: &Client) -> Hardware {
         plane: [has.plane_size_min as usize, has.plane_size_max as usize],
         plane_barrier: properties.features.plane.contains(Plane::Sync),
         processors: has.num_streaming_multiprocessors.map(|count| count as usize),
-        cores: cores(client),
+        cores: vec![],
     }
 }
 

@@ -13,7 +13,7 @@ use burn::tensor::DType;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::device::{self, hardware};
+use super::device::{self, without_cores};
 use super::softmax::{Kind, cross_entropy};
 use super::tensors::{empty, hand_on, sum};
 use super::watch::{LaunchedWork, launching};
@@ -85,7 +85,7 @@ fn run(
     let [weights, class_weights] = weights.map(into_contiguous);
     let [rows, classes] = logits.shape().dims();
     let client = logits.client.clone();
-    let Spread { team, blocks, cubes } = Spread::new(&hardware(&client), rows, classes);
+    let Spread { team, blocks, cubes } = Spread::new(&without_cores(&client), rows, classes);
     let gradient = empty(&logits, if keep { [rows, classes] } else { [1, 1] }, DType::F32);
     let losses = empty(&logits, [rows], DType::F32);
     let EntropySettings { smoothing, focal, weighted } = settings;

@@ -15,7 +15,7 @@ use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::device::{self, hardware};
+use super::device::{self, without_cores};
 use super::rows::{fold, normalise, normalise_back};
 use super::tensors::{empty, hand_on};
 use super::watch::{LaunchedWork, launching};
@@ -100,7 +100,7 @@ fn rows_of(shape: &Shape) -> (usize, usize) {
 
 /// Whether a device has the shared memory for the backward pass over rows of this width.
 pub(crate) fn norm_fits(client: &Client, width: usize) -> bool {
-    cuts::norm_fits(&hardware(client), width)
+    cuts::norm_fits(&without_cores(client), width)
 }
 
 /// What a launch does, with so many operations, numbers of the tensors' type read and written for each
@@ -126,7 +126,7 @@ impl NormOps for CubeBackend {
         let [x, gamma, beta] = [x, gamma, beta].map(into_contiguous);
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
-        let Spread { team, blocks, cubes } = Spread::new(&hardware(&client), rows, width);
+        let Spread { team, blocks, cubes } = Spread::new(&without_cores(&client), rows, width);
         let y = empty(&x, x.shape(), dtype);
         let moments = empty(&x, [2, rows], DType::F32);
         // SAFETY: the kernel compares rows and columns with the sizes of `x`, which `y` has too, and from
@@ -163,7 +163,7 @@ impl NormOps for CubeBackend {
         let [d, x, gamma, moments] = [d, x, gamma, moments].map(into_contiguous);
         let (rows, width) = rows_of(&x.shape());
         let (client, dtype) = (x.client.clone(), x.dtype);
-        let Spread { team, blocks, cubes } = Spread::summed(&hardware(&client), rows, width);
+        let Spread { team, blocks, cubes } = Spread::summed(&without_cores(&client), rows, width);
         let dx = empty(&x, x.shape(), dtype);
         let sums = empty(&x, [cubes, 2, width], DType::F32);
         let d_gamma = empty(&x, [width], dtype);

@@ -11,7 +11,7 @@ use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::device::{self, hardware};
+use super::device::{self, without_cores};
 use super::list::TensorList;
 use super::sweep::{COLUMNS, adamw, squares, step_numbers};
 use super::tensors::{arguments, empty, sum};
@@ -78,7 +78,7 @@ fn numbers(updates: &TensorSpec, constants: &TensorSpec) -> StepNumbersMetadata 
 
 /// Whether a device can bind the buffers of a parameter at once.
 pub(crate) fn has_room(client: &Client) -> bool {
-    tensors_at_once(&hardware(client), 4) > 0
+    tensors_at_once(&without_cores(client), 4) > 0
 }
 
 /// The same numbers, whole, in order and held by nobody else.
@@ -102,7 +102,7 @@ impl OptimizerOps for CubeBackend {
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
         let like = gradients[0].clone();
         let client = like.client.clone();
-        let hardware = hardware(&client);
+        let hardware = without_cores(&client);
         let team = Team::whole(&hardware);
         let groups: Vec<(&[CubeTensor], Sweep)> = gradients
             .chunks(tensors_at_once(&hardware, 1))
@@ -151,7 +151,7 @@ impl OptimizerOps for CubeBackend {
         let [parameters, _] = constants.shape().dims();
         let numbers = empty(&constants, [parameters, COLUMNS], DType::F32);
         let client = constants.client.clone();
-        let hardware = hardware(&client);
+        let hardware = without_cores(&client);
         let team = Team::whole(&hardware);
         // Of 0 the logarithm would be infinite, which some devices do not take as an argument.
         let logarithm = |beta: f64| beta.ln().max(-1e30) as f32;
@@ -192,7 +192,7 @@ impl OptimizerOps for CubeBackend {
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
         let changed: Vec<CubeTensor> = changed.0.into_iter().map(own).collect();
         let client = numbers.client.clone();
-        let hardware = hardware(&client);
+        let hardware = without_cores(&client);
         let team = Team::whole(&hardware);
         let at_once = tensors_at_once(&hardware, 4);
         let groups = gradients.chunks(at_once).zip(changed.chunks(3 * at_once));

@@ -10,7 +10,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::device::{self, hardware};
+use super::device::{self, without_cores};
 use super::sweep::total;
 use super::watch::{LaunchedWork, launching};
 use crate::cuts::Team;
@@ -33,7 +33,7 @@ pub(super) fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(
 pub(super) fn sum(numbers: &CubeTensor) -> CubeTensor {
     let count = numbers.shape().num_elements();
     let sum = empty(numbers, [1], DType::F32);
-    let team = Team::whole(&hardware(&numbers.client));
+    let team = Team::whole(&without_cores(&numbers.client));
     let work = || LaunchedWork {
         name: "sum",
         shape: vec![count],
