@@ -75,7 +75,7 @@ pub fn feed_forward(
     );
     let x = flex(x.clone()).to_contiguous();
     let layers = layers.map(Dense::values);
-    let [first, second] = layers.each_ref().map(|layer| layer.packed(products));
+    let [first, second] = layers.each_ref().map(|layer| layer.packed(products, rows));
     let y = cpu::feed_forward(&first, activation, &second, x.storage::<f32>());
     let y = Primitive::from_data(TensorData::new(y, [rows, output]));
     Some(Tensor::from_primitive::<Flex>(y))
@@ -136,7 +136,8 @@ pub fn encoder_layer(
     );
     let x = flex(x.clone()).to_contiguous();
     let layers = layers.map(Dense::values);
-    let [in_proj, out_proj, first, second] = layers.each_ref().map(|layer| layer.packed(products));
+    let [in_proj, out_proj, first, second] =
+        layers.each_ref().map(|layer| layer.packed(products, rows));
     let layer = cpu::EncoderLayer {
         rules: attention::rules(products.kernels, &sizes, attention, None),
         sizes,
@@ -217,9 +218,10 @@ struct Values<const D: usize> {
 }
 
 impl Values<2> {
-    fn packed(&self, products: Products) -> Weight<'_> {
+    /// For products with so many rows.
+    fn packed(&self, products: Products, rows: usize) -> Weight<'_> {
         let bias = self.second.as_ref().map(|bias| bias.storage::<f32>());
-        products.weight(self.first.storage::<f32>(), bias, self.sizes)
+        products.weight(rows, self.first.storage::<f32>(), bias, self.sizes)
     }
 }
 

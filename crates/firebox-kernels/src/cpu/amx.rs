@@ -1,5 +1,5 @@
-//! Products of bf16 in the tiles of Intel's AMX: sixteen rows of a left operand by up to four blocks of
-//! columns, 32 numbers of the inner size at a time.
+//! Products of bf16, or of f32 in pieces, in the tiles of Intel's AMX: sixteen rows of a left operand by up to
+//! four blocks of columns, 32 numbers of the inner size at a time.
 //!
 //! The packed operands of all kernels are made of words of two bf16, sixteen columns side by side, which is how
 //! the tiles want them. Rust has no stable names for these instructions, so they are written in assembly.
@@ -22,7 +22,8 @@ pub(super) use system::{Tiles, assume, available};
 /// Rows of a tile, and words of each.
 pub(super) const TILE: usize = 16;
 
-/// A part of a product: sixteen rows of `groups` times sixteen words, and as many rows of the packed operand.
+/// A part of a product: sixteen rows of `groups` times sixteen words, and as many rows of the packed operand. Of
+/// numbers in three pieces a group is the sixteen words of each piece, the largest first.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(all(target_arch = "x86_64", target_os = "linux")),
@@ -42,7 +43,7 @@ impl Tiles {
     /// The tiles of this thread, where these kernels multiply such operands with them.
     pub(super) fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
         match kernels {
-            CpuKernels::Amx if C::PAIR == 2 => Self::set_up(),
+            CpuKernels::Amx if C::PAIR == 2 => Self::set_up(C::PIECES),
             _ => None,
         }
     }
@@ -51,18 +52,18 @@ impl Tiles {
     /// a row's sums are taken in one order wherever it lies in a tile.
     ///
     /// # Safety
-    /// As for `product`, but that `out` is valid for `rows` rows alone.
+    /// As for `product`, but that `out` and `start` are valid for `rows` rows alone.
     pub(super) unsafe fn rows(
         &self,
         rows: usize,
         blocks: usize,
         parts: impl Iterator<Item = Part>,
         (out, out_row): (*mut f32, usize),
-        add: bool,
+        start: Option<(*const f32, usize)>,
     ) {
         if rows == TILE {
             // SAFETY: the caller's promise is the same.
-            return unsafe { self.product(blocks, parts, (out, out_row), add) };
+            return unsafe { self.product(blocks, parts, (out, out_row), start) };
         }
         let width = blocks * BLOCK;
         let mut beside = [0.0; TILE * GATES];
@@ -70,13 +71,19 @@ impl Tiles {
         // SAFETY: the caller's promise, and sixteen rows of up to four blocks beside.
         unsafe {
             let copy = std::ptr::copy_nonoverlapping::<f32>;
-            if add {
-                (0..rows).for_each(|m| copy(out.add(m * out_row), beside.add(m * width), width));
+            if let Some((start, row)) = start {
+                (0..rows).for_each(|m| copy(start.add(m * row), beside.add(m * width), width));
             }
-            self.product(blocks, parts, (beside, width), add);
+            let start = start.map(|_| (beside.cast_const(), width));
+            self.product(blocks, parts, (beside, width), start);
             (0..rows).for_each(|m| copy(beside.add(m * width), out.add(m * out_row), width));
         }
     }
+}
+
+/// What sums start from that go on in their place.
+pub(super) fn kept((out, row): (*mut f32, usize)) -> Option<(*const f32, usize)> {
+    Some((out.cast_const(), row))
 }
 
 /// Words of a row that are multiplied in tiles; the rest is left to vectors.

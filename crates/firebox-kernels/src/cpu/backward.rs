@@ -544,7 +544,7 @@ unsafe fn product_in_tiles(tiles: &Tiles, width: usize, at: Product, rows: usize
         groups: words / amx::TILE,
     });
     // SAFETY: the caller's promise.
-    unsafe { tiles.rows(rows, width, parts, (at.out, at.out_row), false) };
+    unsafe { tiles.rows(rows, width, parts, (at.out, at.out_row), None) };
 }
 
 /// `M` rows by `N` blocks of columns.

@@ -77,7 +77,7 @@ fn products(tiles: &Tiles) -> u64 {
     for _ in 0..ROUNDS {
         let out = (sums.as_mut_ptr(), GATES);
         // SAFETY: sixteen rows of both operands and of the sums.
-        unsafe { tiles.product(4, std::iter::repeat_n(part, TIMES), out, true) };
+        unsafe { tiles.product(4, std::iter::repeat_n(part, TIMES), out, amx::kept(out)) };
     }
     std::hint::black_box(sums);
     // A word is two numbers, and each of them is multiplied and added.

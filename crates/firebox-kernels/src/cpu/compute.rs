@@ -1,7 +1,7 @@
-//! What the operands of products are: f32, or pairs of bf16 that are summed in f32.
+//! What the operands of products are: f32, pairs of bf16 that are summed in f32, or f32 as sums of three bf16.
 //!
 //! All packed operands are made of words of 32 bits, one f32 or two bf16, so that the same kernels
-//! walk over both. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
+//! walk over all. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
 //! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors.
 
 use super::BLOCK;
@@ -11,6 +11,8 @@ use super::simd::{Simd, pair};
 pub(super) trait Compute: Copy {
     /// Numbers in a word.
     const PAIR: usize;
+    /// bf16 that a number is the sum of, each in words of its own.
+    const PIECES: usize = 1;
 
     /// `a * b + c`, for a word of a product's operands in each lane.
     ///
@@ -133,6 +135,53 @@ impl Compute for Bf16 {
             let (i, f) = S::unpair(S::load(at));
             let (g, o) = S::unpair(S::load(at.add(BLOCK)));
             [i, f, g, o]
+        }
+    }
+}
+
+/// f32 as the sum of three bf16, for the tiles of AMX: eight bits of mantissa each, cut off one after the other,
+/// which are the 24 of f32. A product of two is the sum of the six products of pieces that reach into these 24 bits,
+/// in f32 (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+/// Computations", ARITH 2019). Below 2^-110 the last pieces are denormal, and count as zero; infinity becomes NaN.
+#[derive(Clone, Copy)]
+pub(super) struct Split;
+
+impl Compute for Split {
+    const PAIR: usize = 2;
+    const PIECES: usize = 3;
+
+    #[inline(always)]
+    unsafe fn fma<S: Simd>(_: S::Vector, _: S::Vector, _: S::Vector) -> S::Vector {
+        unreachable!("words of pieces are multiplied in tiles")
+    }
+
+    #[inline(always)]
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { F32::save::<S>(at, gates) }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+        // SAFETY: as above.
+        unsafe { F32::restore::<S>(at) }
+    }
+}
+
+impl Split {
+    /// The three pieces of numbers, the largest first, each in words of `low` and `high`.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn pieces<S: Simd>(low: S::Vector, high: S::Vector) -> [S::Vector; 3] {
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            // Exact: what is left has no more bits than were not cut off.
+            let (low2, high2) = (S::sub(low, S::unpair(low).1), S::sub(high, S::unpair(high).1));
+            let low3 = S::sub(low2, S::unpair(low2).1);
+            let high3 = S::sub(high2, S::unpair(high2).1);
+            [S::cut(low, high), S::cut(low2, high2), S::cut(low3, high3)]
         }
     }
 }

@@ -49,6 +49,6 @@ pub(super) fn fed(
     let mut packed = Lent::take(first.packed(rows));
     let mut between = Lent::take(second.packed(rows));
     let x = first.pack(x, packed.get_mut());
-    first.activated(rows, x, activation, between.get_mut());
+    first.activated(rows, x, activation, second, between.get_mut());
     second.multiply(Rows::Packed(between.get()), addend, out);
 }

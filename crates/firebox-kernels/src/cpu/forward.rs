@@ -400,7 +400,7 @@ unsafe fn product_in_tiles(
                 part(hidden, operands.hidden_row, channels, done[1]),
             ];
             let out = sums[row * GATES..][..amx::TILE * GATES].as_mut_ptr();
-            tiles.product(4, parts.into_iter(), (out, GATES), false);
+            tiles.product(4, parts.into_iter(), (out, GATES), None);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Products of two matrices, in f32 or with operands rounded to bf16, into memory of the caller.
+//! Products of two matrices, in f32 or with operands rounded to bf16, into memory of the caller. Tiles of AMX
+//! multiply f32 too, each number as the sum of three bf16.
 //!
 //! The result is cut into rectangles, each computed by one thread over the whole inner size: chunks
 //! of the right operand are packed into panels of 64 columns, or of 16 where a register tile is no wider,
@@ -20,12 +21,20 @@ use rayon::prelude::*;
 pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Rows, Weight};
-use super::compute::{Bf16, Compute, F32};
+use super::compute::Compute;
 use super::{CpuKernels, Shared};
 
 /// Largest rectangle of the result that a thread computes at once, in rows and columns: with its
 /// operands it fits into a core's second cache.
 const RECTANGLE: [usize; 2] = [384, 256];
+
+/// The same of processors with tiles, whose second caches are of 2 MiB, where operands are in pieces: these are
+/// half as long again, and come from beyond that cache half as often.
+const PIECES_RECTANGLE: [usize; 2] = [512, 512];
+
+fn rectangle<C: Compute>() -> [usize; 2] {
+    if C::PIECES > 1 { PIECES_RECTANGLE } else { RECTANGLE }
+}
 
 /// An operand that so many rectangles read is packed once, before them.
 const SHARED: usize = 3;
@@ -65,6 +74,39 @@ impl<'a> Matrix<'a> {
         self.values.as_ptr().wrapping_add(row * self.row_stride + column * self.column_stride)
     }
 }
+
+/// Rows, inner size and columns from which on f32 is faster in pieces, in the tiles of AMX: packing takes
+/// longer than in f32, and tiles are not filled by fewer.
+const PIECES: [usize; 3] = [16, 32, 32];
+
+/// What the words of packed operands are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    F32,
+    Bf16,
+    Split,
+}
+
+/// `$call` with the type `$C` of these words.
+macro_rules! in_words {
+    ($packing:expr, $C:ident => $call:expr) => {
+        match $packing {
+            $crate::cpu::product::Packing::F32 => {
+                type $C = $crate::cpu::compute::F32;
+                $call
+            }
+            $crate::cpu::product::Packing::Bf16 => {
+                type $C = $crate::cpu::compute::Bf16;
+                $call
+            }
+            $crate::cpu::product::Packing::Split => {
+                type $C = $crate::cpu::compute::Split;
+                $call
+            }
+        }
+    };
+}
+use in_words;
 
 /// How products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +148,21 @@ impl Products {
         if inner == 0 {
             return only_bias(bias, out);
         }
-        match self.bf16 {
-            false => self.run_in::<F32>(left, right, bias, out),
-            true => self.run_in::<Bf16>(left, right, bias, out),
+        in_words!(self.packing([rows, inner, columns]), C => {
+            self.run_in::<C>(left, right, bias, out);
+        });
+    }
+
+    /// How the operands of a product of `[rows, inner, columns]` are packed.
+    fn packing(self, sizes: [usize; 3]) -> Packing {
+        match (self.bf16, self.kernels) {
+            (true, _) => Packing::Bf16,
+            (false, CpuKernels::Amx)
+                if sizes.iter().zip(PIECES).all(|(size, least)| *size >= least) =>
+            {
+                Packing::Split
+            }
+            (false, _) => Packing::F32,
         }
     }
 
@@ -120,7 +174,7 @@ impl Products {
         out: &Shared<'_>,
     ) {
         let (rows, inner, columns) = (left.rows, left.columns, right.columns);
-        let cuts = cuts([rows, columns], inner);
+        let cuts = cuts([rows, columns], inner, rectangle::<C>());
         let strips = !pack::in_rows::<C>(self.kernels, &left);
         let copied = strips || C::PAIR > 1;
         let packed_left =
@@ -171,11 +225,11 @@ fn only_bias(bias: Option<&[f32]>, out: &Shared<'_>) {
 }
 
 /// Into how many parts the rows and the columns of a result are cut.
-fn cuts([rows, columns]: [usize; 2], inner: usize) -> [usize; 2] {
+fn cuts([rows, columns]: [usize; 2], inner: usize, most: [usize; 2]) -> [usize; 2] {
     if rows * columns * inner.max(1) < SERIAL {
         return [1, 1];
     }
-    let mut cuts = [rows.div_ceil(RECTANGLE[0]), columns.div_ceil(RECTANGLE[1])];
+    let mut cuts = [rows.div_ceil(most[0]), columns.div_ceil(most[1])];
     // Whole rounds for all threads, where there are few.
     let threads = rayon::current_num_threads();
     let uneven = |cuts: [usize; 2]| {
@@ -286,7 +340,7 @@ mod tests {
     fn few_rectangles_are_the_same_number_for_each_thread() {
         let of = |threads: usize, sizes: [usize; 2]| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("threads").install(|| cuts(sizes, 768))
+            pool.expect("threads").install(|| cuts(sizes, 768, RECTANGLE))
         };
         // Three rectangles of 256 columns would leave one of two threads idle for a third of the time.
         assert_eq!(of(2, [256, 768]), [1, 4]);

@@ -55,6 +55,12 @@ pub(super) trait Simd: Copy {
     unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector;
     /// The lower and the upper halves of such words.
     unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector);
+    /// A word of two numbers' first sixteen bits, those of `low` in its lower half.
+    #[inline(always)]
+    unsafe fn cut(low: Self::Vector, high: Self::Vector) -> Self::Vector {
+        // SAFETY: the caller's promise is the same. What has no more bits is not rounded.
+        unsafe { Self::pair(Self::unpair(low).1, Self::unpair(high).1) }
+    }
     /// Asks for the cache line at this address, which need not be valid, to be brought into the
     /// core's second cache.
     #[inline(always)]
@@ -535,6 +541,17 @@ mod x86 {
                 let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let high = _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32));
                 _mm512_castsi512_ps(_mm512_or_si512(high, _mm512_srli_epi32::<16>(low)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn cut(low: __m512, high: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                // low | high & upper
+                let both = _mm512_ternarylogic_epi32::<0xf8>(low, _mm512_castps_si512(high), upper);
+                _mm512_castsi512_ps(both)
             }
         }
         #[inline(always)]

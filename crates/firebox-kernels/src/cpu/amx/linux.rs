@@ -69,6 +69,8 @@ static SHAPE: Shape = {
 
 /// The tiles of this thread, from when they are set up to when they are given back.
 pub(in crate::cpu) struct Tiles {
+    /// Of each number that they multiply.
+    pieces: usize,
     /// They belong to the thread.
     thread: PhantomData<*const ()>,
 }
@@ -80,16 +82,16 @@ impl Drop for Tiles {
     }
 }
 
-/// The instructions of a product: for each block its tile of sums, the tile of the right operand, and the
-/// bytes at which it lies in a row.
+/// The instructions of a product: the loop over the groups of a part, and for each block its tile of sums, the
+/// tile of the right operand, and the bytes at which it lies in a row.
 macro_rules! product {
-    ($parts:ident, $out:ident, $row:ident, $add:ident; $([$sum:literal $factor:literal $at:literal])*) => {{
+    ($group:ident, $parts:ident, $out:ident, $row:ident, $start:ident; $([$sum:literal $factor:literal $at:literal])*) => {{
         // The compiler uses none of these registers, so that what is in them stays from one block of
         // assembly to the next.
-        if $add {
+        if let Some((start, start_row)) = $start {
             asm!(
-                $(concat!("tileloadd tmm", $sum, ", [{out} + {row}*1 + ", $at, "]"),)*
-                out = in(reg) $out, row = in(reg) $row, options(nostack)
+                $(concat!("tileloadd tmm", $sum, ", [{start} + {row}*1 + ", $at, "]"),)*
+                start = in(reg) start, row = in(reg) 4 * start_row, options(nostack)
             );
         } else {
             asm!($(concat!("tilezero tmm", $sum),)* options(nostack));
@@ -98,25 +100,7 @@ macro_rules! product {
             if groups == 0 {
                 continue;
             }
-            asm!(
-                "2:",
-                "tileloadd tmm4, [{a} + {a_row}*1]",
-                $(
-                    concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
-                    concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
-                )*
-                "add {a}, 64",
-                "add {b}, {b_group}",
-                "dec {groups}",
-                "jnz 2b",
-                a = inout(reg) a => _,
-                b = inout(reg) b => _,
-                groups = inout(reg) groups => _,
-                a_row = in(reg) 4 * a_row,
-                b_row = in(reg) 4 * b_row,
-                b_group = in(reg) 4 * TILE * b_row,
-                options(nostack)
-            );
+            $group!(a, a_row, b, b_row, groups; $([$sum $factor $at])*);
         }
         asm!(
             $(concat!("tilestored [{out} + {row}*1 + ", $at, "], tmm", $sum),)*
@@ -125,39 +109,118 @@ macro_rules! product {
     }};
 }
 
+/// The loop over the groups of a part: of pairs.
+macro_rules! pairs {
+    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident; $([$sum:literal $factor:literal $at:literal])*) => {
+        asm!(
+            "2:",
+            "tileloadd tmm4, [{a} + {a_row}*1]",
+            $(
+                concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
+            )*
+            "add {a}, 64",
+            "add {b}, {b_group}",
+            "dec {groups}",
+            "jnz 2b",
+            a = inout(reg) $a => _,
+            b = inout(reg) $b => _,
+            groups = inout(reg) $groups => _,
+            a_row = in(reg) 4 * $a_row,
+            b_row = in(reg) 4 * $b_row,
+            b_group = in(reg) 4 * TILE * $b_row,
+            options(nostack)
+        )
+    };
+}
+
+/// The same of numbers in three pieces: the six products of them that an f32 has room for.
+macro_rules! pieces {
+    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident; $([$sum:literal $factor:literal $at:literal])*) => {
+        asm!(
+            "2:",
+            "tileloadd tmm4, [{a} + {a_row}*1]",
+            "tileloadd tmm5, [{a} + {a_row}*1 + 64]",
+            $(
+                concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
+                concat!("tdpbf16ps tmm", $sum, ", tmm5, tmm", $factor),
+            )*
+            "add {b}, {b_piece}",
+            $(
+                concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
+                concat!("tdpbf16ps tmm", $sum, ", tmm5, tmm", $factor),
+            )*
+            "add {b}, {b_piece}",
+            "tileloadd tmm5, [{a} + {a_row}*1 + 128]",
+            $(
+                concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
+            )*
+            "sub {b}, {b_piece}",
+            "sub {b}, {b_piece}",
+            $(
+                concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm5, tmm", $factor),
+            )*
+            "add {a}, 192",
+            "lea {b}, [{b} + {b_piece}*2]",
+            "add {b}, {b_piece}",
+            "dec {groups}",
+            "jnz 2b",
+            a = inout(reg) $a => _,
+            b = inout(reg) $b => _,
+            groups = inout(reg) $groups => _,
+            a_row = in(reg) 4 * $a_row,
+            b_row = in(reg) 4 * $b_row,
+            b_piece = in(reg) 4 * TILE * $b_row,
+            options(nostack)
+        )
+    };
+}
+
 impl Tiles {
     /// Sets them up, if they are there.
-    pub(super) fn set_up() -> Option<Self> {
+    pub(super) fn set_up(pieces: usize) -> Option<Self> {
         if !available() {
             return None;
         }
         // SAFETY: they are available; the 64 bytes are a shape that every such processor has.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack)) };
-        Some(Self { thread: PhantomData })
+        Some(Self { pieces, thread: PhantomData })
     }
 
-    /// `out[m][n] = Σ a[m] · b[n]` over all parts, or `out[m][n] +=` that, for sixteen rows and `blocks`
-    /// blocks of columns, from one to four.
+    /// `out[m][n] = start[m][n] + Σ a[m] · b[n]` over all parts, for sixteen rows and `blocks` blocks of columns,
+    /// from one to four.
     ///
     /// # Safety
     /// Each part is valid for sixteen rows of `a` and for its rows of `b`, `blocks` blocks long; `out` for
-    /// sixteen rows of so many blocks, that many numbers apart.
+    /// sixteen rows of so many blocks, that many numbers apart, and so is what the sums start from, if anything.
     pub(in crate::cpu) unsafe fn product(
         &self,
         blocks: usize,
         parts: impl Iterator<Item = Part>,
         (out, out_row): (*mut f32, usize),
-        add: bool,
+        start: Option<(*const f32, usize)>,
     ) {
         let row = 4 * out_row;
         // SAFETY: a `Tiles` is there, so that the tiles are set up; the caller vouches for the memory.
         unsafe {
-            match blocks {
-                1 => product!(parts, out, row, add; [0 5 0]),
-                2 => product!(parts, out, row, add; [0 5 0] [1 6 64]),
-                3 => product!(parts, out, row, add; [0 5 0] [1 6 64] [2 7 128]),
-                4 => product!(parts, out, row, add; [0 5 0] [1 6 64] [2 7 128] [3 5 192]),
-                _ => unreachable!("{blocks} blocks of columns"),
+            match (self.pieces, blocks) {
+                (1, 1) => product!(pairs, parts, out, row, start; [0 5 0]),
+                (1, 2) => product!(pairs, parts, out, row, start; [0 5 0] [1 6 64]),
+                (1, 3) => product!(pairs, parts, out, row, start; [0 5 0] [1 6 64] [2 7 128]),
+                (1, 4) => {
+                    product!(pairs, parts, out, row, start; [0 5 0] [1 6 64] [2 7 128] [3 5 192]);
+                }
+                (3, 1) => product!(pieces, parts, out, row, start; [0 6 0]),
+                (3, 2) => product!(pieces, parts, out, row, start; [0 6 0] [1 7 64]),
+                (3, 3) => product!(pieces, parts, out, row, start; [0 6 0] [1 7 64] [2 6 128]),
+                (3, 4) => {
+                    product!(pieces, parts, out, row, start; [0 6 0] [1 7 64] [2 6 128] [3 7 192]);
+                }
+                _ => unreachable!("{blocks} blocks of columns in {} pieces", self.pieces),
             }
         }
     }

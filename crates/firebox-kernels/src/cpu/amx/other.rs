@@ -16,7 +16,7 @@ pub(in crate::cpu) fn available() -> bool {
 pub(in crate::cpu) fn assume() {}
 
 impl Tiles {
-    pub(super) fn set_up() -> Option<Self> {
+    pub(super) fn set_up(_: usize) -> Option<Self> {
         None
     }
 
@@ -27,7 +27,7 @@ impl Tiles {
         _: usize,
         _: impl Iterator<Item = Part>,
         _: (*mut f32, usize),
-        _: bool,
+        _: Option<(*const f32, usize)>,
     ) {
         match self.0 {}
     }

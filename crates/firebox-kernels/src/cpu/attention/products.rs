@@ -99,7 +99,8 @@ fn product_in_tiles(tiles: &Tiles, product: Product, a: &[f32], b: &[f32], out: 
             let to = (out[row * out_row + column..].as_mut_ptr(), out_row);
             // SAFETY: the assertions hold for these rows and columns, too.
             unsafe {
-                tiles.rows(here, (blocks - first).min(4), std::iter::once(part), to, add);
+                let start = add.then_some(to).and_then(amx::kept);
+                tiles.rows(here, (blocks - first).min(4), std::iter::once(part), to, start);
             }
         }
     }

@@ -260,7 +260,11 @@ unsafe fn weights_in_tiles(
         }
         let part = std::iter::once(part(column));
         // SAFETY: the caller's promise, and there is room for so many rows of four blocks.
-        unsafe { tiles.rows(out.len() / GATES, 4, part, (out.as_mut_ptr(), GATES), !fresh) };
+        unsafe {
+            let (rows, sums) = (out.len() / GATES, (out.as_mut_ptr(), GATES));
+            let start = (!fresh).then_some(sums).and_then(amx::kept);
+            tiles.rows(rows, 4, part, sums, start);
+        }
     }
 }
 

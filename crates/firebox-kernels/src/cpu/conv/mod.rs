@@ -284,8 +284,8 @@ unsafe fn whole_tiles(
         unsafe {
             let a = a.add(row * a_row);
             let part = std::iter::once(amx::Part { a, a_row, b, b_row: blocks * BLOCK, groups });
-            let (here, acc) = (amx::TILE.min(rows - row), acc.add(row * stride));
-            tiles.rows(here, blocks, part, (acc, stride), true);
+            let (here, sums) = (amx::TILE.min(rows - row), (acc.add(row * stride), stride));
+            tiles.rows(here, blocks, part, sums, amx::kept(sums));
         }
     }
 }

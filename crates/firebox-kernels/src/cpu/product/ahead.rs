@@ -126,23 +126,23 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// The panel that is read after this one.
-pub(super) struct Panel {
+/// Packed words that are read next: the panel after this one, or the rows of the next chunk.
+pub(super) struct Lines {
     at: *const f32,
     due: Due,
 }
 
-impl Panel {
-    /// `next` is multiplied after so many rows.
-    pub(super) fn new(next: &[f32], rows: usize) -> Self {
-        Self { at: next.as_ptr(), due: Due::new(0..next.len().div_ceil(BLOCK), rows) }
+impl Lines {
+    /// `next` is read after so many blocks or rows.
+    pub(super) fn new(next: &[f32], blocks: usize) -> Self {
+        Self { at: next.as_ptr(), due: Due::new(0..next.len().div_ceil(BLOCK), blocks) }
     }
 
     /// # Safety
     /// That of [`Simd`].
     #[inline(always)]
-    pub(super) unsafe fn prefetch<S: Simd>(&mut self, rows: usize) {
-        for line in self.due.after(rows) {
+    pub(super) unsafe fn prefetch<S: Simd>(&mut self, blocks: usize) {
+        for line in self.due.after(blocks) {
             // SAFETY: the caller's promise is the same; the address need not be valid.
             unsafe { S::prefetch(self.at.wrapping_add(line * BLOCK)) };
         }

@@ -1,15 +1,16 @@
 //! Operands of a product in the order in which register tiles read them.
 //!
 //! With pairs, a word holds a number and the one a block further on, in groups of two blocks: vectors
-//! of numbers become vectors of words wherever a part of the inner size begins. Whole operands are
-//! packed chunk by chunk, so that what a tile reads lies side by side.
+//! of numbers become vectors of words wherever a part of the inner size begins. Of numbers in pieces, a group has
+//! a block of words for each piece, and is filled up with zeros. Whole operands are packed chunk by chunk, so that
+//! what a tile reads lies side by side.
 
 use std::ops::Range;
 
 use super::Matrix;
 use super::part::{PANEL, ZEROS, chunk};
 use crate::cpu::block::narrow;
-use crate::cpu::compute::Compute;
+use crate::cpu::compute::{Compute, Split};
 use crate::cpu::kernels::dispatch;
 use crate::cpu::lanes::Lanes;
 use crate::cpu::pool::Lent;
@@ -36,14 +37,22 @@ pub(super) fn panel_blocks<S: Simd, C: Compute>(columns_left: usize) -> usize {
 /// Words of so many numbers, of which the first begins a group.
 #[inline(always)]
 pub(super) fn words<C: Compute>(count: usize) -> usize {
-    let group = C::PAIR * BLOCK;
-    count / group * BLOCK + (count % group).min(BLOCK)
+    let numbers = C::PAIR * BLOCK;
+    match C::PIECES {
+        1 => count / numbers * BLOCK + (count % numbers).min(BLOCK),
+        _ => count.div_ceil(numbers) * group::<C>(),
+    }
 }
 
-/// The first number of a word; the second is a block further on.
+/// Words of a group.
+pub(super) const fn group<C: Compute>() -> usize {
+    C::PIECES * BLOCK
+}
+
+/// The first number of a word, of its first piece; the second is a block further on.
 #[inline(always)]
 fn number<C: Compute>(word: usize) -> usize {
-    word / BLOCK * C::PAIR * BLOCK + word % BLOCK
+    word / group::<C>() * C::PAIR * BLOCK + word % group::<C>()
 }
 
 /// Parts of the inner size that are multiplied one after the other.
@@ -73,9 +82,9 @@ impl Part {
     fn all<C: Compute>(kernels: CpuKernels, inner: usize, across: usize) -> Vec<Self> {
         let groups = |inner: Range<usize>| {
             let all = words::<C>(inner.len());
-            (0..all).step_by(BLOCK).map(move |first| Self {
+            (0..all).step_by(group::<C>()).map(move |first| Self {
                 inner: inner.clone(),
-                words: first..all.min(first + BLOCK),
+                words: first..all.min(first + group::<C>()),
                 across: 0..across,
             })
         };
@@ -160,6 +169,11 @@ pub(super) fn rows<C: Compute>(kernels: CpuKernels, left: Matrix<'_>, packed: &m
     }
 }
 
+/// Words of a row or column that are packed at once, at least.
+const fn step<C: Compute>() -> usize {
+    if C::PIECES == 1 { 1 } else { group::<C>() }
+}
+
 dispatch!(
     /// Packs rows of the right operand into panels, from `at` on. Nobody else writes to them.
     fn right_part<C: Compute> = pack_right(right: Matrix<'_>, part: &Part, to: &Shared<'_>, at: usize)
@@ -177,7 +191,7 @@ pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
     let Part { inner, words: some, across: columns } = part;
     let words = words::<C>(inner.len());
     // A chunk lies in the cache, and is written panel by panel; rows from afar are read as they lie.
-    let height = if some.len() == words { words } else { 1 };
+    let height = if some.len() == words { words } else { step::<C>() };
     for word in some.clone().step_by(height.max(1)) {
         let mut column = columns.start;
         // Of narrow panels, as many at once as a wide one has blocks: a line of a row alone would be a way
@@ -239,22 +253,25 @@ unsafe fn pack_turned_right<S: Lanes, C: Compute>(
         let end = columns.end.min(column + width);
         let panel = at + (column - columns.start) * words;
         for first in (column..column + width).step_by(BLOCK) {
-            for word in some.clone().step_by(BLOCK) {
-                let here = BLOCK.min(some.end - word);
-                let numbers = number::<C>(word)..inner.len().min(number::<C>(word + BLOCK));
-                let mut square = [[0.0; BLOCK]; BLOCK];
-                for (column, words) in (first..end).zip(&mut square) {
+            for word in some.clone().step_by(group::<C>()) {
+                let here = group::<C>().min(some.end - word);
+                let numbers = number::<C>(word)..inner.len().min(number::<C>(word + group::<C>()));
+                let mut rows = [[0.0; PIECES * BLOCK]; BLOCK];
+                for (column, words) in (first..end).zip(&mut rows) {
                     let from = column * right.column_stride + inner.start;
                     let from = &right.values[from..][numbers.clone()];
                     // SAFETY: the caller's promise is the same.
                     unsafe { pack_row::<S, C>(from, &mut words[..here]) };
                 }
-                // SAFETY: as above.
-                let turned = unsafe { turn::<S>(&square) };
-                for (word, from) in (word..some.end).zip(&turned) {
-                    let at = panel + word * width + first - column;
-                    // SAFETY: a word of a panel is written once.
-                    unsafe { to.part(at, BLOCK) }.copy_from_slice(from);
+                for piece in (0..here).step_by(BLOCK) {
+                    // SAFETY: as above.
+                    let turned =
+                        unsafe { turn::<S>(&rows.as_flattened()[piece..], PIECES * BLOCK) };
+                    for (word, from) in (word + piece..some.end).zip(&turned) {
+                        let at = panel + word * width + first - column;
+                        // SAFETY: a word of a panel is written once.
+                        unsafe { to.part(at, BLOCK) }.copy_from_slice(from);
+                    }
                 }
             }
         }
@@ -262,15 +279,19 @@ unsafe fn pack_turned_right<S: Lanes, C: Compute>(
     }
 }
 
-/// Rows as columns.
+/// Pieces of a number, at most.
+const PIECES: usize = 3;
+
+/// Sixteen rows of sixteen, that many numbers apart, as columns.
 ///
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn turn<S: Lanes>(square: &[[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+unsafe fn turn<S: Lanes>(rows: &[f32], row: usize) -> [[f32; BLOCK]; BLOCK] {
+    assert!(rows.len() >= (BLOCK - 1) * row + BLOCK, "sixteen rows");
     let mut turned = [[0.0; BLOCK]; BLOCK];
     // SAFETY: the caller's promise is the same, and both are sixteen rows of sixteen.
-    unsafe { S::transpose(square.as_ptr().cast(), BLOCK, turned.as_mut_ptr().cast(), BLOCK) };
+    unsafe { S::transpose(rows.as_ptr(), row, turned.as_mut_ptr().cast(), BLOCK) };
     turned
 }
 
@@ -291,7 +312,7 @@ pub(super) unsafe fn pack_strips<S: Simd, C: Compute>(
     let Part { inner, words: some, across: rows } = part;
     let words = words::<C>(inner.len());
     // As in `pack_right`.
-    let height = if some.len() == words { words } else { 1 };
+    let height = if some.len() == words { words } else { step::<C>() };
     for word in some.clone().step_by(height.max(1)) {
         for first in rows.clone().step_by(STRIP) {
             let valid = first..rows.end.min(first + STRIP);
@@ -319,11 +340,25 @@ unsafe fn pack_block<S: Simd, C: Compute>(
     to: &mut [f32],
 ) {
     let zeros = &ZEROS[..columns.len()];
+    let row = |index: usize| {
+        let at = (inner.start + index) * matrix.row_stride + columns.start;
+        &matrix.values[at..][..columns.len()]
+    };
+    if C::PIECES > 1 {
+        let row = |index: usize| if index < inner.len() { row(index) } else { zeros };
+        for (index, to) in to.chunks_exact_mut(width * group::<C>()).enumerate() {
+            let first = number::<C>(first + index * group::<C>());
+            for word in 0..BLOCK {
+                let (low, high) = (row(first + word), row(first + BLOCK + word));
+                // SAFETY: the caller's promise is the same.
+                unsafe {
+                    pack_pieces::<S>(low, high, &mut to[word * width..], [width, BLOCK * width])
+                };
+            }
+        }
+        return;
+    }
     for (word, to) in to.chunks_exact_mut(width).enumerate() {
-        let row = |index: usize| {
-            let at = (inner.start + index) * matrix.row_stride + columns.start;
-            &matrix.values[at..][..columns.len()]
-        };
         let low = number::<C>(first + word);
         let high = if low + BLOCK < inner.len() { row(low + BLOCK) } else { zeros };
         // SAFETY: the caller's promise is the same.
@@ -349,23 +384,28 @@ unsafe fn pack_turned<S: Lanes, C: Compute>(
     let Part { inner, words: some, across: rows } = part;
     assert_eq!(left.row_stride, 1, "a transposed matrix");
     let words = words::<C>(inner.len());
-    for word in some.clone().step_by(BLOCK) {
-        let here = BLOCK.min(some.end - word);
+    for word in some.clone().step_by(group::<C>()) {
+        let here = group::<C>().min(some.end - word);
         for first in rows.clone().step_by(BLOCK) {
             let valid = first..rows.end.min(first + BLOCK);
-            let mut square = [[0.0; BLOCK]; BLOCK];
+            let mut packed = [[0.0; BLOCK]; PIECES * BLOCK];
             // SAFETY: the caller's promise is the same.
-            let turned = unsafe {
-                let to = square[..here].as_flattened_mut();
+            unsafe {
+                let to = packed[..here].as_flattened_mut();
                 pack_block::<S, C>(left.transposed(), inner, word, valid.clone(), BLOCK, to);
-                turn::<S>(&square)
-            };
-            for (row, from) in valid.zip(&turned) {
-                // SAFETY: a word of a row is written once.
-                let to = unsafe { to.part(at + (row - rows.start) * words + word, here) };
-                match to.first_chunk_mut() {
-                    Some(whole) => *whole = *from,
-                    None => to.copy_from_slice(&from[..here]),
+            }
+            for piece in (0..here).step_by(BLOCK) {
+                // SAFETY: as above.
+                let turned = unsafe { turn::<S>(packed[piece..].as_flattened(), BLOCK) };
+                let here = BLOCK.min(here - piece);
+                for (row, from) in valid.clone().zip(&turned) {
+                    let at = at + (row - rows.start) * words + word + piece;
+                    // SAFETY: a word of a row is written once.
+                    let to = unsafe { to.part(at, here) };
+                    match to.first_chunk_mut() {
+                        Some(whole) => *whole = *from,
+                        None => to.copy_from_slice(&from[..here]),
+                    }
                 }
             }
         }
@@ -409,6 +449,20 @@ unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
         return;
     }
     let (groups, rest) = row.as_chunks::<{ 2 * BLOCK }>();
+    if C::PIECES > 1 {
+        let (words, last) = to.split_at_mut(groups.len() * group::<C>());
+        for (group, words) in groups.iter().zip(words.as_chunks_mut::<{ PIECES * BLOCK }>().0) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { pack_pieces::<S>(&group[..BLOCK], &group[BLOCK..], words, [BLOCK; 2]) };
+        }
+        if !rest.is_empty() {
+            let mut group = [0.0; 2 * BLOCK];
+            group[..rest.len()].copy_from_slice(rest);
+            // SAFETY: as above.
+            unsafe { pack_pieces::<S>(&group[..BLOCK], &group[BLOCK..], last, [BLOCK; 2]) };
+        }
+        return;
+    }
     let (blocks, rest_words) = to.split_at_mut(groups.len() * BLOCK);
     for (group, block) in groups.iter().zip(blocks.as_chunks_mut::<BLOCK>().0) {
         let mut at = 0;
@@ -424,6 +478,55 @@ unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
     }
     for (at, word) in rest_words.iter_mut().enumerate() {
         *word = pair(rest[at], rest.get(BLOCK + at).copied().unwrap_or(0.0));
+    }
+}
+
+/// Packs the pieces of numbers, each beside that of `high`, and zeros behind them: `width` words of each, that
+/// many `apart`.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn pack_pieces<S: Simd>(
+    low: &[f32],
+    high: &[f32],
+    to: &mut [f32],
+    [width, apart]: [usize; 2],
+) {
+    let count = low.len();
+    let whole = count / S::LANES * S::LANES;
+    assert!(high.len() == count && width >= count, "{count} numbers in {width}");
+    assert!(to.len() >= (PIECES - 1) * apart + width, "room for all pieces");
+    let first = to.as_mut_ptr();
+    let to = |piece: usize, at: usize| first.wrapping_add(piece * apart + at);
+    for at in (0..whole).step_by(S::LANES) {
+        // SAFETY: the caller's promise, and `at + LANES` is within all rows.
+        unsafe {
+            let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            for (piece, words) in Split::pieces::<S>(low, high).into_iter().enumerate() {
+                S::store(to(piece, at), words);
+            }
+        }
+    }
+    if whole < width {
+        let mut last = [[0.0; BLOCK]; 2];
+        last[0][..count - whole].copy_from_slice(&low[whole..]);
+        last[1][..count - whole].copy_from_slice(&high[whole..]);
+        let mut words = [[0.0; BLOCK]; PIECES];
+        // SAFETY: the caller's promise, and a block is as long as a vector or longer.
+        unsafe {
+            let [low, high] = [S::load(last[0].as_ptr()), S::load(last[1].as_ptr())];
+            for (words, pieces) in words.iter_mut().zip(Split::pieces::<S>(low, high)) {
+                S::store(words.as_mut_ptr(), pieces);
+            }
+        }
+        for (piece, words) in words.iter().enumerate() {
+            // SAFETY: the rest of the row.
+            let rest = unsafe { std::slice::from_raw_parts_mut(to(piece, whole), width - whole) };
+            let (first, zeros) = rest.split_at_mut((count - whole).min(width - whole));
+            first.copy_from_slice(&words[..first.len()]);
+            zeros.fill(0.0);
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::Matrix;
 use super::ahead;
 use super::pack::{
-    Part, STRIP, chunks, in_rows, pack_left, pack_right, pack_strips, panel_blocks, turned_part,
-    turned_right_part, words,
+    Part, STRIP, chunks, group, in_rows, pack_left, pack_right, pack_strips, panel_blocks,
+    turned_part, turned_right_part, words,
 };
 use super::tile::Tile;
 use crate::cpu::amx::{self, Tiles, in_tiles};
@@ -20,6 +20,12 @@ use crate::cpu::{BLOCK, CpuKernels, Shared};
 /// Words of the inner size that are multiplied at once: a panel of so many rows fits into 32 KiB.
 const CHUNK: usize = 128;
 
+/// The same of numbers in pieces: whole groups.
+const PIECES_CHUNK: usize = 96;
+
+/// Words of a row of a chunk, at most.
+const LAST: usize = if CHUNK > PIECES_CHUNK { CHUNK } else { PIECES_CHUNK };
+
 /// The same of panels of one block, which leaves room for rows of the left operand.
 const NARROW_CHUNK: usize = 256;
 
@@ -29,9 +35,16 @@ pub(super) const PANEL: usize = 4 * BLOCK;
 /// Rows of a register tile, at most.
 pub(super) const TILE: usize = 6;
 
+/// Numbers of a page of memory.
+const PAGE: usize = 1024;
+
 /// Numbers of the inner size that are multiplied at once.
 pub(super) fn chunk<C: Compute>(kernels: CpuKernels) -> usize {
-    if is_narrow::<C>(kernels) { NARROW_CHUNK } else { CHUNK * C::PAIR }
+    match C::PIECES {
+        1 if is_narrow::<C>(kernels) => NARROW_CHUNK,
+        1 => CHUNK * C::PAIR,
+        _ => PIECES_CHUNK / C::PIECES * C::PAIR,
+    }
 }
 
 /// What a row of a tile starts from.
@@ -68,6 +81,13 @@ impl Task<'_> {
             }
             Out::Words(..) => beside,
         }
+    }
+
+    /// Whether tiles of AMX keep sums beside the result until they are complete: its rows lie whole pages apart, and
+    /// would take turns in the same few places of the caches.
+    fn is_kept_aside<C: Compute>(&self) -> bool {
+        let in_tiles = self.kernels == CpuKernels::Amx && C::PAIR == 2;
+        in_tiles && self.columns.is_multiple_of(PAGE) && self.inner > chunk::<C>(self.kernels)
     }
 
     /// Whether complete sums are not yet the result.
@@ -134,6 +154,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
     let mut room = Room::new::<C>(task, &rows, &columns, longest);
     let sums = room.sums.get_mut().as_mut_ptr();
     let mut tiled = Tiled::of::<C>(task.kernels);
+    let aside = task.is_kept_aside::<C>();
     for inner in chunks::<C>(task.kernels, task.inner) {
         let words = words::<C>(inner.len());
         // SAFETY: the features are those that the caller vouches for.
@@ -146,13 +167,17 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
         let [begins, ends] = [inner.start == 0, inner.end == task.inner];
         let mut next_rows = ahead::Rows::new::<C>(task, &rows, &columns, inner.end);
         let mut next_left = ahead::Packed::new::<C>(task, &rows, &columns, inner.end);
+        let mut next_words = ahead::Lines::new(
+            next_rows_packed::<C>(task, inner.end, &rows),
+            rows.len() * columns.len().div_ceil(BLOCK),
+        );
         let mut column = columns.start;
         while column < columns.end {
             let blocks = panel_blocks::<S, C>(columns.end - column);
             let (panel, behind) =
                 panels[(column - columns.start) * words..].split_at(blocks * BLOCK * words);
             let width = (blocks * BLOCK).min(columns.end - column);
-            let mut next_panel = ahead::Panel::new(
+            let mut next_panel = ahead::Lines::new(
                 match column + width < columns.end {
                     true => &behind[..panel.len().min(behind.len())],
                     false => next_chunk::<C>(task, inner.end, columns.start, panel.len()),
@@ -170,59 +195,62 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                     let at = row * columns.len() + column - columns.start;
                     (sums.wrapping_add(at), columns.len())
                 };
-                let (mut ready, mut fresh) = (None, begins);
                 if let Some(tiled) = &mut tiled {
                     let here = rows.start + group.start..rows.start + group.end;
                     let size = [here.len(), width];
-                    let kept = task.kept([here.start, column], size, beside(group.start));
+                    let result = task.kept([here.start, column], size, beside(group.start));
+                    let kept = if aside { beside(group.start) } else { result };
+                    let place = if ends { result } else { kept };
                     // Tiles add to the sums in their place, or beside it where not all columns exist.
                     let own = (tiled.sums.get_mut().as_mut_ptr(), blocks * BLOCK);
-                    let to = if whole { kept } else { own };
-                    let biased = begins && task.bias.is_some();
-                    // SAFETY: so many rows of the panel's width are there, in either place.
+                    let to = if whole { place } else { own };
+                    let bias = task.bias.map(|bias| bias[column..][..width].as_ptr());
+                    // SAFETY: so many rows of the panel's width are there, in either place; a bias is one of them.
                     unsafe {
-                        if !whole && !begins {
-                            copy_rows((kept.0.cast_const(), kept.1), own, size);
+                        let mut start = match begins {
+                            true => bias.map(|bias| (bias, 0)),
+                            false => Some((kept.0.cast_const(), kept.1)),
+                        };
+                        if let (false, Some(from)) = (whole, start) {
+                            copy_rows(from, own, size);
+                            start = Some((own.0.cast_const(), own.1));
                         }
                         let panel = &panel[..blocks * BLOCK * words];
-                        tiled.multiply(&left, here, [done, words], panel, to, !begins);
-                        if !whole && !biased {
-                            copy_rows((own.0.cast_const(), own.1), kept, size);
+                        tiled.multiply(&left, here, [done, words], panel, to, start);
+                        if !whole {
+                            copy_rows((own.0.cast_const(), own.1), place, size);
                         }
                     }
-                    if done == words && !biased && !(ends && task.is_finished_by_vectors()) {
+                    if done == words && !(ends && task.is_finished_by_vectors()) {
                         let count = group.len();
                         // SAFETY: as above.
                         unsafe {
                             next_rows.prefetch::<S>(count * blocks);
                             next_left.prefetch::<S>(count * blocks);
+                            next_words.prefetch::<S>(count * blocks);
                             next_panel.prefetch::<S>(count);
                         }
                         continue;
                     }
-                    // What tiles have put into its place is what vectors start from, or is added to a bias.
-                    fresh = biased;
-                    ready = biased.then_some(to);
                 }
                 for_row_tiles!(S, C, group.len(), row, M => {
                     // SAFETY: as above.
                     unsafe {
                         next_rows.prefetch::<S>(M * blocks);
                         next_left.prefetch::<S>(M * blocks);
+                        next_words.prefetch::<S>(M * blocks);
                         next_panel.prefetch::<S>(M);
                     }
-                    let ready = ready.map(|(to, to_row)| (to.wrapping_add(row * to_row).cast_const(), to_row));
                     let row = group.start + row;
                     let tile = Tile {
                         a: left.rows::<M>(rows.start + row, words).map(|a| a.wrapping_add(done)),
                         step: left.step,
                         panel: &panel[done * blocks * BLOCK..],
                         words: words - done,
-                        ready,
                         row: rows.start + row,
                         column,
                         width,
-                        begins: fresh,
+                        begins: begins && tiled.is_none(),
                         ends,
                         beside: beside(row),
                     };
@@ -244,7 +272,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
 /// Memory of a rectangle, given back in the order in which the next one finds its own again: the pool
 /// looks at the newest first, and panels fit where operands do.
 struct Room {
-    /// Sums that are not yet complete, `[rows, columns]`, where the result is not one of numbers.
+    /// Sums that are not yet complete, `[rows, columns]`, where they are not kept in the result.
     sums: Lent,
     /// The left operand of a chunk, if it is packed here.
     operands: Lent,
@@ -270,8 +298,8 @@ impl Room {
             _ => 0,
         };
         let sums = match task.out {
-            Out::Words(..) => rows.len() * columns.len(),
-            Out::Numbers(_) => 0,
+            Out::Numbers(_) if !task.is_kept_aside::<C>() => 0,
+            _ => rows.len() * columns.len(),
         };
         let [panels, operands, sums] = [panels, operands, sums].map(Lent::take);
         Self { sums, operands, panels }
@@ -303,21 +331,25 @@ struct Tiled {
     tiles: Tiles,
     /// `[row, blocks of the panel, 16]`, where some of its columns do not exist.
     sums: Lent,
-    /// The last rows of an operand, and room for whole tiles of rows, `[16, CHUNK]`.
+    /// The last rows of an operand, and room for whole tiles of rows, `[16, LAST]`.
     last: Lent,
+    /// Words of a group.
+    group: usize,
 }
 
 impl Tiled {
     fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
         let tiles = Tiles::of::<C>(kernels)?;
-        Some(Self { tiles, sums: Lent::take(GROUP * PANEL), last: Lent::take(amx::TILE * CHUNK) })
+        let [sums, last] = [GROUP * PANEL, amx::TILE * LAST].map(Lent::take);
+        Some(Self { tiles, sums, last, group: group::<C>() })
     }
 
     /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, of which each lies
     /// in one piece, with those of a panel, which has as many rows and is a whole number of blocks wide.
     ///
     /// # Safety
-    /// `out` is valid for these rows, that many numbers apart, of the panel's width.
+    /// `out` is valid for these rows, that many numbers apart, of the panel's width, and so is what the sums start
+    /// from, if anything.
     unsafe fn multiply(
         &mut self,
         left: &Operand<'_>,
@@ -325,7 +357,7 @@ impl Tiled {
         [done, words]: [usize; 2],
         panel: &[f32],
         (out, out_row): (*mut f32, usize),
-        add: bool,
+        start: Option<(*const f32, usize)>,
     ) {
         let Some(stride) = left.stride else { unreachable!("strips are not multiplied in tiles") };
         let width = panel.len() / words;
@@ -336,9 +368,9 @@ impl Tiled {
             if here < amx::TILE {
                 let last = self.last.get_mut();
                 for row in 0..here {
-                    last[row * CHUNK..][..done].copy_from_slice(&a[row * a_row..][..done]);
+                    last[row * LAST..][..done].copy_from_slice(&a[row * a_row..][..done]);
                 }
-                (a, a_row) = (&*last, CHUNK);
+                (a, a_row) = (&*last, LAST);
             }
             assert!(a.len() >= (amx::TILE - 1) * a_row + done && panel.len() >= done * width);
             let part = std::iter::once(amx::Part {
@@ -346,12 +378,14 @@ impl Tiled {
                 a_row,
                 b: panel.as_ptr(),
                 b_row: width,
-                groups: done / amx::TILE,
+                groups: done / self.group,
             });
             // SAFETY: sixteen rows of both, by the assertion, and those rows of the sums.
             unsafe {
-                let out = (out.add((first - rows.start) * out_row), out_row);
-                self.tiles.rows(here, width / BLOCK, part, out, add);
+                let row = first - rows.start;
+                let start = start.map(|(start, start_row)| (start.add(row * start_row), start_row));
+                let out = (out.add(row * out_row), out_row);
+                self.tiles.rows(here, width / BLOCK, part, out, start);
             }
         }
     }
@@ -404,6 +438,23 @@ fn next_chunk<'a, C: Compute>(
             let inner = first..task.inner.min(first + chunk::<C>(task.kernels));
             let packed = &packed[panel_start::<C>(task, inner, column)..];
             &packed[..count.min(packed.len())]
+        }
+        _ => &[],
+    }
+}
+
+/// The words of these rows of the chunk that begins with `first`, if there is one and they are packed.
+fn next_rows_packed<'a, C: Compute>(
+    task: &Task<'a>,
+    first: usize,
+    rows: &Range<usize>,
+) -> &'a [f32] {
+    match task.left {
+        Left::Rows(packed) if first < task.inner => {
+            let words_of_a_row =
+                words::<C>(task.inner.min(first + chunk::<C>(task.kernels)) - first);
+            let at = words::<C>(first) * task.rows + rows.start * words_of_a_row;
+            &packed[at..][..rows.len() * words_of_a_row]
         }
         _ => &[],
     }

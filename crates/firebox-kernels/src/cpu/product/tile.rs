@@ -1,9 +1,9 @@
 //! A register tile: some rows by a panel's columns of a product, over one chunk of its inner size.
 
-use super::pack::words;
+use super::pack::{group, words};
 use super::part::{Activation, Out, PANEL, TILE, Task, ZEROS, chunk, copy_rows};
 use crate::cpu::block::accumulate;
-use crate::cpu::compute::Compute;
+use crate::cpu::compute::{Compute, Split};
 use crate::cpu::kernels::dispatch;
 use crate::cpu::simd::Simd;
 use crate::cpu::{BLOCK, Shared, gelu};
@@ -17,14 +17,11 @@ pub(super) struct Tile<'a, const M: usize> {
     /// Columns of the right operand, packed.
     pub(super) panel: &'a [f32],
     pub(super) words: usize,
-    /// What tiles of AMX have summed up, `M` rows of the panel's width, and the distance of these rows; the
-    /// operands are those of the rest.
-    pub(super) ready: Option<(*const f32, usize)>,
     pub(super) row: usize,
     pub(super) column: usize,
     /// Columns that exist.
     pub(super) width: usize,
-    /// Whether nothing was kept of these sums yet, and whether this is the last chunk.
+    /// Whether nothing was kept of these sums yet, also by tiles of AMX, and whether this is the last chunk.
     pub(super) begins: bool,
     pub(super) ends: bool,
     /// Where the sums of words are, and the distance of their rows.
@@ -35,7 +32,7 @@ impl<const M: usize> Tile<'_, M> {
     /// # Safety
     /// That of [`Simd`]; the operands are valid for `words`, with `step` numbers between two words
     /// of `a` and `N` blocks in the panel; the tile lies in the rectangle of this thread, and its sums
-    /// are valid if the result is one of words; what is ready is valid for `M` rows of `N` blocks.
+    /// are valid if the result is one of words.
     #[inline(always)]
     pub(super) unsafe fn run<S: Simd, C: Compute, const N: usize>(&self, task: &Task<'_>) {
         let (columns, width) = (task.columns, self.width);
@@ -75,14 +72,6 @@ impl<const M: usize> Tile<'_, M> {
                 for (m, row) in acc.iter_mut().enumerate() {
                     for (n, value) in row.iter_mut().enumerate() {
                         *value = S::load(start.add(m * start_row + n * BLOCK + lane));
-                    }
-                }
-                if let Some((ready, ready_row)) = self.ready {
-                    for (m, row) in acc.iter_mut().enumerate() {
-                        for (n, value) in row.iter_mut().enumerate() {
-                            let ready = S::load(ready.add(m * ready_row + n * BLOCK + lane));
-                            *value = S::add(*value, ready);
-                        }
                     }
                 }
                 let panel = self.panel.as_ptr().add(lane);
@@ -173,6 +162,25 @@ unsafe fn packed_tile<S: Simd, C: Compute>(
     let Place { rows, width, first, of_a_row, activation } = place;
     let (blocks, count) = (width.div_ceil(BLOCK), words::<C>(width));
     for (row, numbers) in tile.chunks_exact_mut(PANEL).take(rows).enumerate() {
+        if C::PIECES > 1 {
+            // SAFETY: the rectangle is this thread's.
+            let to = unsafe { out.part(first + row * of_a_row, count) };
+            for (from, to) in numbers.chunks_exact(2 * BLOCK).zip(to.chunks_exact_mut(group::<C>()))
+            {
+                for lane in (0..BLOCK).step_by(S::LANES) {
+                    // SAFETY: vectors end within blocks, of which a group has two, and three of words.
+                    unsafe {
+                        let low = activation.apply::<S>(S::load(from.as_ptr().add(lane)));
+                        let high = activation.apply::<S>(S::load(from.as_ptr().add(BLOCK + lane)));
+                        let pieces = Split::pieces::<S>(low, high);
+                        for (piece, words) in pieces.into_iter().enumerate() {
+                            S::store(to.as_mut_ptr().add(piece * BLOCK + lane), words);
+                        }
+                    }
+                }
+            }
+            continue;
+        }
         // SAFETY: vectors end within the row's blocks.
         unsafe {
             let from = numbers.as_mut_ptr();
@@ -195,6 +203,27 @@ unsafe fn packed_tile<S: Simd, C: Compute>(
         // SAFETY: the rectangle is this thread's.
         let to = unsafe { out.part(first + row * of_a_row, count) };
         to.copy_from_slice(&numbers[..count]);
+    }
+}
+
+dispatch!(
+    /// Applies an activation to each number.
+    pub(super) fn activate = activate_each(activation: Activation, numbers: &mut [f32])
+);
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn activate_each<S: Simd>(activation: Activation, numbers: &mut [f32]) {
+    for numbers in numbers.chunks_mut(S::LANES) {
+        let mut lanes = [0.0; BLOCK];
+        lanes[..numbers.len()].copy_from_slice(numbers);
+        // SAFETY: the caller's promise is the same, and a block is as long as a vector or longer.
+        unsafe {
+            let y = activation.apply::<S>(S::load(lanes.as_ptr()));
+            S::store(lanes.as_mut_ptr(), y);
+        }
+        numbers.copy_from_slice(&lanes[..numbers.len()]);
     }
 }
 
