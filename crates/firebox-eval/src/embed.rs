@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use firebox_core::Listener;
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
-use firebox_models::Encoder;
+use firebox_models::{Encoder, KeptWeights};
 
 use crate::{
     EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, evaluate, project,
@@ -277,6 +277,7 @@ pub(crate) fn embed_all<E: Encoder>(
         return Ok(out);
     }
     let config = in_batches(batch_size, chosen.shape());
+    let _kept = KeptWeights::new();
     for batch in HeldOutLoader::new(Arc::new(chosen), config, device.clone())?.batches() {
         let batch = batch?;
         // Reading the values back waits for the device, once a batch.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use firebox_core::{Event, Listener, Stream};
 use firebox_loader::{Batch, HeldOutLoader, Source};
-use firebox_models::{Pretrain, PretrainBatch};
+use firebox_models::{KeptWeights, Pretrain, PretrainBatch};
 
 use crate::embed::{Chosen, evenly, in_batches};
 use crate::{EvalConfig, EvalError, MaskedWindow, Reconstruction, ReconstructionTally, Sources};
@@ -47,6 +47,7 @@ pub fn reconstruct<M: Pretrain>(
     let loader = HeldOutLoader::new(Arc::new(chosen), settings, device.clone()).map_err(read)?;
     let mut tally = ReconstructionTally::new(sources.channels.clone());
     let mut windows = Vec::new();
+    let _kept = KeptWeights::new();
     for batch in loader.batches() {
         let batch = batch.map_err(read)?;
         let own: Vec<usize> = batch.indices.iter().map(|place| indices[*place]).collect();

@@ -14,6 +14,7 @@ use firebox_core::Precision;
 use crate::attention::{self, Attention};
 use crate::cpu::{self, Activation, CpuKernels, MOST_POSITIONS, Norm, Products, Weight};
 use crate::device::{flex, is_flex};
+use crate::packed::packed;
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -221,7 +222,7 @@ impl Values<2> {
     /// For products with so many rows.
     fn packed(&self, products: Products, rows: usize) -> Weight<'_> {
         let bias = self.second.as_ref().map(|bias| bias.storage::<f32>());
-        products.weight(rows, self.first.storage::<f32>(), bias, self.sizes)
+        Weight::new(packed(products, rows, &self.first, self.sizes), bias)
     }
 }
 

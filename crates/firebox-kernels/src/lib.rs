@@ -135,6 +135,7 @@ mod max_pool;
 mod noise;
 mod norm;
 mod optimizer;
+mod packed;
 mod profile;
 mod recompute;
 mod rounded;
@@ -170,6 +171,7 @@ pub use optimizer::{
     Clip, DeviceConstants, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
     add_scaled, approach, squared_norm, update_on_device, update_parameters,
 };
+pub use packed::KeptWeights;
 pub use recompute::{recomputed, recomputes_on};
 pub use rounded::rounded;
 pub use row_noise::add_row_noise;

@@ -10,8 +10,9 @@ use burn::nn::Linear;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Precision;
 
-use crate::cpu::{self, CpuKernels, Products};
+use crate::cpu::{self, CpuKernels, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::packed::{keeps, packed};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 
@@ -71,6 +72,7 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
             &flex(x).to_contiguous(),
             &flex(weight).to_contiguous(),
             bias.as_ref(),
+            keeps(),
         ));
     }
     let shifted = bias.is_some();
@@ -83,7 +85,7 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
         .prepare::<NoCheckpointing>([x_guard, weight_guard, bias_guard])
         .compute_bound()
         .stateful();
-    let y = run(sizes, &x, &weight, shifted.then_some(&bias));
+    let y = run(sizes, &x, &weight, shifted.then_some(&bias), false);
     Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
         OpsKind::Tracked(prepared) => prepared.finish(Tape { sizes, x, weight }, y),
         OpsKind::UnTracked(prepared) => prepared.finish(y),
@@ -132,6 +134,7 @@ fn run(
     x: &Primitive,
     weight: &Primitive,
     bias: Option<&Primitive>,
+    keep: bool,
 ) -> Primitive {
     let bias = bias.map(|bias| bias.storage::<f32>());
     let cpu::Linear { rows, input, output, products } = sizes;
@@ -142,8 +145,12 @@ fn run(
         rows * (input + output) + input * output,
         products.bf16
     );
-    let y = sizes.forward(x.storage::<f32>(), weight.storage::<f32>(), bias);
-    Primitive::from_data(TensorData::new(y, [sizes.rows, sizes.output]))
+    let x = x.storage::<f32>();
+    let y = match keep {
+        true => Weight::new(packed(products, rows, weight, [input, output]), bias).product(x),
+        false => sizes.forward(x, weight.storage::<f32>(), bias),
+    };
+    Primitive::from_data(TensorData::new(y, [rows, output]))
 }
 
 #[derive(Debug)]

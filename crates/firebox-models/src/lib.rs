@@ -66,6 +66,8 @@ mod stacked_lstm;
 mod text;
 mod transformer;
 
+pub use firebox_kernels::KeptWeights;
+
 pub use bert::{Bert, BertConfig};
 pub use bilstm_attention::{BiLstmAttention, BiLstmAttentionConfig};
 pub use bilstm_mae::{BiLstmMae, BiLstmMaeConfig};

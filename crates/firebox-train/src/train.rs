@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_core::{Event, Request, Stream};
+use firebox_kernels::KeptWeights;
 use firebox_loader::{Batch, Batches, HeldOutLoader, Position};
 use firebox_models::{Loss, layouts};
 use tracing::info_span;
@@ -507,6 +508,7 @@ impl<M: Module> Session<'_, M> {
             model = self.average.apply(model);
         }
         let mut mean = Mean::default();
+        let _kept = KeptWeights::new();
         for batch in loader.batches() {
             if self.run.stop.load(Ordering::Relaxed) {
                 return Ok(None);

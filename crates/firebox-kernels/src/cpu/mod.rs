@@ -76,7 +76,7 @@ pub(crate) use norm::{
 pub(crate) use plan::{Plan, Sizes};
 pub use pool::{buffer_bytes, release_buffers};
 pub use product::Activation;
-pub(crate) use product::{Products, Weight};
+pub(crate) use product::{Panels, Products, Weight};
 pub(crate) use round::{Narrow, round};
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 

@@ -20,7 +20,8 @@ use rayon::prelude::*;
 
 pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
-pub(crate) use self::weight::{Rows, Weight};
+pub(crate) use self::weight::{Panels, Rows, Weight};
+use super::amx::{self, Tiles};
 use super::compute::Compute;
 use super::{CpuKernels, Shared};
 
@@ -149,7 +150,7 @@ impl Products {
             return only_bias(bias, out);
         }
         in_words!(self.packing([rows, inner, columns]), C => {
-            self.run_in::<C>(left, right, bias, out);
+            run::<C>(self.kernels, left, (Right::Numbers(right), columns), bias, out);
         });
     }
 
@@ -165,54 +166,55 @@ impl Products {
             (false, _) => Packing::F32,
         }
     }
+}
 
-    fn run_in<C: Compute>(
-        self,
-        left: Matrix<'_>,
-        right: Matrix<'_>,
-        bias: Option<&[f32]>,
-        out: &Shared<'_>,
-    ) {
-        let (rows, inner, columns) = (left.rows, left.columns, right.columns);
-        let cuts = cuts([rows, columns], inner, rectangle::<C>());
-        let strips = !pack::in_rows::<C>(self.kernels, &left);
-        let copied = strips || C::PAIR > 1;
-        let packed_left =
-            (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(self.kernels, left));
-        let packed_right = (cuts[0] >= SHARED).then(|| pack::whole_right::<C>(self.kernels, right));
-        let task = Task {
-            kernels: self.kernels,
-            left: match (&packed_left, strips) {
-                (None, _) => Left::Numbers(left),
-                (Some(packed), false) => Left::Rows(packed.get()),
-                (Some(packed), true) => Left::Strips(packed.get()),
-            },
-            right: match &packed_right {
-                None => Right::Numbers(right),
-                Some(packed) => Right::Panels(packed.get()),
-            },
-            rows,
-            inner,
-            columns,
-            bias,
-            addend: None,
-            out: Out::Numbers(out),
-        };
-        if cuts == [1, 1] {
-            return multiply_part::<C>(self.kernels, &task, [0..rows, 0..columns]);
-        }
-        let part = |size: usize, unit: usize, index: usize, count: usize| {
-            let at = |index: usize| (size.div_ceil(unit) * index / count * unit).min(size);
-            at(index)..at(index + 1)
-        };
-        // Neighbours share rows of the left operand, which is usually the larger one.
-        (0..cuts[0] * cuts[1]).into_par_iter().with_max_len(1).for_each(|index| {
-            let (row, column) = (index / cuts[1], index % cuts[1]);
-            let rows = part(rows, TILE, row, cuts[0]);
-            let columns = part(columns, PANEL, column, cuts[1]);
-            multiply_part::<C>(self.kernels, &task, [rows, columns]);
-        });
+/// Writes every number of `out`, a product with a right operand of so many columns. No size may be 0.
+fn run<C: Compute>(
+    kernels: CpuKernels,
+    left: Matrix<'_>,
+    (right, columns): (Right<'_>, usize),
+    bias: Option<&[f32]>,
+    out: &Shared<'_>,
+) {
+    let (rows, inner) = (left.rows, left.columns);
+    let cuts = cuts([rows, columns], inner, rectangle::<C>());
+    let strips = !pack::in_rows::<C>(kernels, &left);
+    let copied = strips || C::PAIR > 1;
+    let packed_left = (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(kernels, left));
+    let packed_right = match right {
+        Right::Numbers(right) if cuts[0] >= SHARED => Some(pack::whole_right::<C>(kernels, right)),
+        _ => None,
+    };
+    let task = Task {
+        kernels,
+        left: match (&packed_left, strips) {
+            (None, _) => Left::Numbers(left),
+            (Some(packed), false) => Left::Rows(packed.get()),
+            (Some(packed), true) => Left::Strips(packed.get()),
+        },
+        right: packed_right.as_ref().map_or(right, |packed| Right::Panels(packed.get())),
+        rows,
+        inner,
+        columns,
+        bias,
+        addend: None,
+        out: Out::Numbers(out),
+    };
+    if cuts == [1, 1] {
+        return multiply_part::<C>(kernels, &task, [0..rows, 0..columns]);
     }
+    let part = |size: usize, unit: usize, index: usize, count: usize| {
+        let at = |index: usize| (size.div_ceil(unit) * index / count * unit).min(size);
+        at(index)..at(index + 1)
+    };
+    let height = if Tiles::of::<C>(kernels).is_some() { amx::TILE } else { TILE };
+    // Neighbours share rows of the left operand, which is usually the larger one.
+    (0..cuts[0] * cuts[1]).into_par_iter().with_max_len(1).for_each(|index| {
+        let (row, column) = (index / cuts[1], index % cuts[1]);
+        let rows = part(rows, height, row, cuts[0]);
+        let columns = part(columns, PANEL, column, cuts[1]);
+        multiply_part::<C>(kernels, &task, [rows, columns]);
+    });
 }
 
 /// A product without an inner size.

@@ -14,6 +14,7 @@ use firebox_core::{
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
 use super::data::{Loaded, NewData};
@@ -310,6 +311,7 @@ impl Work<'_> {
         let group = (GROUP / self.heads.width.max(1)).max(self.request.batch);
         let mut values = Values::default();
         let (mut from, mut to) = (0, 0);
+        let _kept = KeptWeights::new();
         for batch in loader.batches() {
             let batch = batch?;
             if self.stop.load(Ordering::SeqCst) {

@@ -9,6 +9,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Event, Listener};
 use firebox_data::{TableColumn, TableWriter, read_plain_texts};
 use firebox_export::{Model, SavedModel, TextInput};
+use firebox_kernels::KeptWeights;
 use firebox_models::TextScores;
 use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise};
 use rayon::prelude::*;
@@ -204,6 +205,7 @@ impl Work<'_> {
         let mut rows: Vec<Vec<f32>> = vec![vec![]; texts.len()];
         let mut spans: Vec<Option<[usize; 2]>> = vec![None; texts.len()];
         let (mut done, mut found) = (0, false);
+        let _kept = KeptWeights::new();
         for batch in order.chunks(self.request.batch) {
             if self.stop.load(Ordering::SeqCst) {
                 return None;

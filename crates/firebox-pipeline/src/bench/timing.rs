@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
+use firebox_kernels::KeptWeights;
 use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
@@ -249,6 +250,7 @@ fn evaluate<M: Module, O: Objective<M>>(
     steps: &Mutex<Steps>,
 ) -> Result<(), PipelineError> {
     let samples = Stream::new(1337, "masks");
+    let _kept = KeptWeights::new();
     let mut start = Instant::now();
     for batch in loader.batches() {
         let batch: Batch = batch?;

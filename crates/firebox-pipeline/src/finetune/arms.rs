@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use firebox_core::{Augmentation, Event, Key, Stream};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
+use firebox_kernels::KeptWeights;
 use firebox_loader::{
     AugmentedWindows, HeldOutLoader, LoaderConfig, NormalisedWindows, Source, TrainSource,
 };
@@ -271,6 +272,7 @@ impl Fitting<'_> {
         let loader = LoaderConfig { batch_size, ..self.run.loader() };
         let loader = HeldOutLoader::new(Arc::clone(test), loader, self.run.device.device.clone())?;
         let mut predicted = vec![];
+        let _kept = KeptWeights::new();
         for batch in loader.batches() {
             let batch = batch?;
             let logits = model.logits(batch.inputs, Some(&batch.lengths), None);

@@ -9,6 +9,7 @@ use firebox_eval::{
     ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear, LinearData,
     Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive, seasonal_scale,
 };
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
 use firebox_models::StackedLstm;
 use firebox_train::ForecastSamples;
@@ -210,6 +211,7 @@ fn forecast(
     let loader = HeldOutLoader::new(source, loader, device.clone())?;
     run.device.run(|| {
         let mut all = vec![0.0; windows.len() * outputs];
+        let _kept = KeptWeights::new();
         for batch in loader.batches() {
             if run.stop.load(Ordering::Relaxed) {
                 return Err(PipelineError::Interrupted);

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use firebox_core::{
     Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
 };
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows};
 use firebox_models::{Classify, Parameter, read_parameters};
 use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
@@ -295,6 +296,7 @@ pub(crate) fn predict<M: Classify>(
     device: &Device,
 ) -> Result<Vec<u32>, LoadError> {
     let mut predicted = Vec::new();
+    let _kept = KeptWeights::new();
     for batch in HeldOutLoader::new(windows.clone(), loader, device.clone())?.batches() {
         let batch = batch?;
         let scores = model.logits(batch.inputs, Some(&batch.lengths), None);

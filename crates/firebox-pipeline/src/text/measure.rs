@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::Stream;
 use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict};
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig};
 use firebox_models::{TextModel, TextScores};
 use firebox_text::{
@@ -167,6 +168,7 @@ fn answer(
     let batch_size = run.config.evaluate.batch_size;
     let config = LoaderConfig { batch_size, ..run.loader() };
     let [before, after] = tokens.tokenizer.around();
+    let _kept = KeptWeights::new();
     for batch in HeldOutLoader::new(source, config, run.device.device.clone())?.batches() {
         if run.stop.load(Ordering::SeqCst) {
             return Err(PipelineError::Interrupted);

@@ -3,6 +3,7 @@
 
 use burn::tensor::Device;
 use firebox_eval::Features;
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, Source};
 use firebox_models::Encoder;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(super) fn features<E: Encoder>(
     let parts: usize = levels.iter().sum();
     let mut out = Features { width: parts * width, ..Features::default() };
     let config = LoaderConfig { batch_size: BATCH, workers: 0, ..LoaderConfig::default() };
+    let _kept = KeptWeights::new();
     for batch in HeldOutLoader::new(source, config, device.clone())?.batches() {
         let batch = batch?;
         let encoded = encoder.encode(batch.inputs, Some(&batch.lengths), None);

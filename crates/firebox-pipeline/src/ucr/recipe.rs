@@ -10,6 +10,7 @@ use firebox_core::{Key, Requests, Silent, Stream};
 use firebox_eval::{
     ArchiveSet, Features, Logistic, RandomKernels, Recipe, Ridge, Stop, Svm, choose_penalty,
 };
+use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, Source};
 use firebox_models::{Classify, DilatedEncoder};
 use firebox_train::{
@@ -168,6 +169,7 @@ impl Job<'_> {
         let source: Arc<dyn Source> = set.test.clone();
         let loader = LoaderConfig { batch_size: 64, workers: 0, ..LoaderConfig::default() };
         let mut shares = vec![];
+        let _kept = KeptWeights::new();
         for batch in HeldOutLoader::new(source, loader, device.clone())?.batches() {
             let batch = batch?;
             let logits = model.logits(batch.inputs, Some(&batch.lengths), None);

@@ -1,18 +1,36 @@
 //! A right operand that is packed once for the products of many threads, each of which multiplies
 //! rows of its own: what layers are made of that keep their results in a core's cache.
 
+use std::sync::Arc;
+
 use super::part::{Activation, Left, Out, Right, Task, multiply_part};
 use super::tile::activate;
-use super::{Matrix, Packing, Products, in_words, pack, rectangle};
+use super::{Matrix, Packing, Products, in_words, pack, rectangle, run};
 use crate::cpu::compute::Compute;
 use crate::cpu::pool::Lent;
 use crate::cpu::{CpuKernels, Shared};
 
-/// A packed weight of a linear layer, and its bias.
-pub(crate) struct Weight<'a> {
+/// A packed weight of a linear layer.
+#[derive(Debug)]
+pub(crate) struct Panels {
     kernels: CpuKernels,
     packing: Packing,
-    panels: Lent,
+    words: Lent,
+    input: usize,
+    output: usize,
+}
+
+impl Panels {
+    /// Whether they are those of products with so many rows.
+    pub(crate) fn fit(&self, products: Products, rows: usize) -> bool {
+        let packing = products.packing([rows, self.input, self.output]);
+        (self.kernels, self.packing) == (products.kernels, packing)
+    }
+}
+
+/// A packed weight of a linear layer, and its bias.
+pub(crate) struct Weight<'a> {
+    panels: Arc<Panels>,
     bias: Option<&'a [f32]>,
     pub(crate) input: usize,
     pub(crate) output: usize,
@@ -30,35 +48,36 @@ pub(crate) enum Rows<'a> {
 impl Products {
     /// Packs a weight of `[input, output]` by all threads, for products with so many rows; neither size may
     /// be 0.
-    pub(crate) fn weight<'a>(
-        self,
-        rows: usize,
-        weight: &[f32],
-        bias: Option<&'a [f32]>,
-        [input, output]: [usize; 2],
-    ) -> Weight<'a> {
+    pub(crate) fn panels(self, rows: usize, weight: &[f32], [input, output]: [usize; 2]) -> Panels {
         assert!(input > 0 && output > 0, "a weight of {input} × {output}");
-        assert!(bias.is_none_or(|bias| bias.len() == output), "a bias for {output} columns");
         let matrix = Matrix::new(weight, input, output);
         let packing = self.packing([rows, input, output]);
-        let panels = in_words!(packing, C => pack::whole_right::<C>(self.kernels, matrix));
-        Weight { kernels: self.kernels, packing, panels, bias, input, output }
+        let words = in_words!(packing, C => pack::whole_right::<C>(self.kernels, matrix));
+        Panels { kernels: self.kernels, packing, words, input, output }
+    }
+}
+
+impl<'a> Weight<'a> {
+    pub(crate) fn new(panels: Arc<Panels>, bias: Option<&'a [f32]>) -> Self {
+        let (input, output) = (panels.input, panels.output);
+        assert!(bias.is_none_or(|bias| bias.len() == output), "a bias for {output} columns");
+        Self { panels, bias, input, output }
     }
 }
 
 impl Weight<'_> {
     /// Room that so many rows of its input need when they are packed, in numbers.
     pub(crate) fn packed(&self, rows: usize) -> usize {
-        rows * in_words!(self.packing, C => pack::words::<C>(self.input))
+        rows * in_words!(self.panels.packing, C => pack::words::<C>(self.input))
     }
 
     /// Rows of the input for several products: in `room`, if they are packed for them.
     pub(crate) fn pack<'b>(&self, rows: &'b [f32], room: &'b mut [f32]) -> Rows<'b> {
-        if self.packing == Packing::F32 {
+        if self.panels.packing == Packing::F32 {
             return Rows::Numbers(rows);
         }
         let matrix = Matrix::new(rows, rows.len() / self.input, self.input);
-        in_words!(self.packing, C => pack::rows::<C>(self.kernels, matrix, room));
+        in_words!(self.panels.packing, C => pack::rows::<C>(self.panels.kernels, matrix, room));
         Rows::Packed(room)
     }
 
@@ -85,25 +104,41 @@ impl Weight<'_> {
         next: &Weight<'_>,
         out: &mut [f32],
     ) {
-        if self.packing == next.packing {
+        if self.panels.packing == next.panels.packing {
             return self.run(count, rows, None, Out::Words(&Shared::new(out), activation));
         }
         let mut numbers = Lent::take(count * self.output);
         let numbers = &mut numbers.get_mut()[..count * self.output];
         self.run(count, rows, None, Out::Numbers(&Shared::new(numbers)));
-        activate(self.kernels, activation, numbers);
+        activate(self.panels.kernels, activation, numbers);
         let matrix = Matrix::new(numbers, count, self.output);
-        in_words!(next.packing, C => pack::rows::<C>(self.kernels, matrix, out));
+        in_words!(next.panels.packing, C => pack::rows::<C>(self.panels.kernels, matrix, out));
+    }
+
+    /// `bias + x · weight` by all threads, for `x` of `[rows, input]` that is not empty.
+    pub(crate) fn product(&self, x: &[f32]) -> Vec<f32> {
+        let Panels { kernels, packing, words, .. } = &*self.panels;
+        let rows = x.len() / self.input;
+        let count = rows * self.output;
+        let mut out = Vec::with_capacity(count);
+        // SAFETY: there is room for `count` numbers, and the memory is nobody else's.
+        let shared = unsafe { Shared::from_raw(out.as_mut_ptr(), count) };
+        let right = (Right::Panels(words.get()), self.output);
+        let left = Matrix::new(x, rows, self.input);
+        in_words!(*packing, C => run::<C>(*kernels, left, right, self.bias, &shared));
+        // SAFETY: every number of the result was written.
+        unsafe { out.set_len(count) };
+        out
     }
 
     fn run(&self, rows: usize, left: Rows<'_>, addend: Option<&[f32]>, out: Out<'_>) {
         let task = Task {
-            kernels: self.kernels,
+            kernels: self.panels.kernels,
             left: match left {
                 Rows::Numbers(values) => Left::Numbers(Matrix::new(values, rows, self.input)),
                 Rows::Packed(words) => Left::Rows(words),
             },
-            right: Right::Panels(self.panels.get()),
+            right: Right::Panels(self.panels.words.get()),
             rows,
             inner: self.input,
             columns: self.output,
@@ -111,14 +146,14 @@ impl Weight<'_> {
             addend,
             out,
         };
-        in_words!(self.packing, C => self.run_in::<C>(&task));
+        in_words!(self.panels.packing, C => self.run_in::<C>(&task));
     }
 
     fn run_in<C: Compute>(&self, task: &Task<'_>) {
         let most = rectangle::<C>()[1];
         for first in (0..self.output).step_by(most) {
             let columns = first..self.output.min(first + most);
-            multiply_part::<C>(self.kernels, task, [0..task.rows, columns]);
+            multiply_part::<C>(self.panels.kernels, task, [0..task.rows, columns]);
         }
     }
 }
