@@ -114,3 +114,75 @@ pub(crate) fn packed(
         panels
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Param;
+    use burn::nn::Linear;
+    use burn::tensor::{Device, Tensor};
+    use firebox_core::{Precision, Stream};
+
+    use super::*;
+    use crate::{Activation, feed_forward, init_linear, linear_in, uniform};
+
+    fn entries() -> usize {
+        KEPT.with_borrow(|kept| kept.weights.values().map(Vec::len).sum())
+    }
+
+    fn bits(y: Tensor<2>) -> Vec<u32> {
+        y.into_data().iter::<f32>().map(f32::to_bits).collect()
+    }
+
+    fn run(precision: Precision, x: &Tensor<2>, [first, second]: [&Linear; 2]) -> [Vec<u32>; 2] {
+        let whole = feed_forward(precision, x, first, Activation::Gelu, second);
+        [bits(linear_in(precision, x.clone(), first)), whole.map(bits).unwrap_or_default()]
+    }
+
+    #[test]
+    fn kept_weights_change_no_bit_and_are_never_stale() {
+        let device = Device::flex();
+        let stream = Stream::new(1, "kept");
+        let mut first = init_linear(stream.substream(0), 70, 50, &device);
+        let second = init_linear(stream.substream(1), 50, 33, &device);
+        let x = |rows| uniform(stream.substream(2), [rows, 70], -1.0, 1.0, &device);
+        for precision in [Precision::F32, Precision::Bf16] {
+            let cold: Vec<_> =
+                [1, 40, 200].map(x).iter().map(|x| run(precision, x, [&first, &second])).collect();
+            let kept = KeptWeights::new();
+            for _ in 0..2 {
+                let inner = KeptWeights::new();
+                for (rows, cold) in [1, 40, 200].into_iter().zip(&cold) {
+                    assert_eq!(&run(precision, &x(rows), [&first, &second]), cold, "{rows} rows");
+                }
+                drop(inner);
+                // Two weights, and those of few rows may be packed otherwise.
+                assert!((2..=4).contains(&entries()), "{}", entries());
+            }
+            // Another weight is another one, in the same place of the model or in the same memory.
+            let before = run(precision, &x(40), [&first, &second]);
+            first.weight = Param::from_tensor(first.weight.val() * 2.0);
+            let after = run(precision, &x(40), [&first, &second]);
+            assert!(after[0] != before[0] && after[1] != before[1]);
+            drop(kept);
+            assert_eq!(entries(), 0);
+            assert_eq!(run(precision, &x(40), [&first, &second]), after);
+            assert_eq!(entries(), 0, "nothing is kept without being asked");
+        }
+    }
+
+    #[test]
+    fn a_weight_that_was_copied_into_order_is_not_kept() {
+        let device = Device::flex();
+        let mut layer = init_linear(Stream::new(2, "kept"), 40, 60, &device);
+        let turned = layer.weight.val().swap_dims(0, 1).reshape([40, 60]).swap_dims(0, 1);
+        layer.weight = Param::from_tensor(turned);
+        layer.bias = None;
+        let x = uniform(Stream::new(3, "kept"), [64, 60], -1.0, 1.0, &device);
+        let cold = bits(linear_in(Precision::F32, x.clone(), &layer));
+        let _kept = KeptWeights::new();
+        for _ in 0..3 {
+            assert_eq!(bits(linear_in(Precision::F32, x.clone(), &layer)), cold);
+        }
+        assert_eq!(entries(), 0);
+    }
+}

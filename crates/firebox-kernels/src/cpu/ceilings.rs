@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::amx::{self, Tiles};
-use super::compute::Bf16;
+use super::compute::{Bf16, Compute, Split};
 use super::kernels::dispatch;
 use super::simd::Simd;
 use super::{CpuKernels, GATES};
@@ -28,7 +28,7 @@ const MEASURED: Duration = Duration::from_millis(250);
 /// The most that all threads of rayon's pool reach together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuCeilings {
-    /// Additions and multiplications of f32 a second.
+    /// Additions and multiplications of f32 a second, by vectors or in tiles.
     pub f32_flops: f64,
     /// The same of products of bf16 that are summed in f32, as the kernels form them here.
     pub bf16_flops: f64,
@@ -37,8 +37,7 @@ pub struct CpuCeilings {
 }
 
 impl CpuCeilings {
-    /// Measures them, in about a second on an idle machine, with the widest vectors that it has and, for
-    /// bf16, tiles.
+    /// Measures them, in about a second on an idle machine, with the widest vectors that it has and its tiles.
     pub fn measure() -> Self {
         let kernels = CpuKernels::available().last().copied().unwrap_or(CpuKernels::Portable);
         Self {
@@ -51,29 +50,40 @@ impl CpuCeilings {
 
 /// Operations a second of all threads, the best of several measurements.
 fn arithmetic(kernels: CpuKernels, bf16: bool) -> f64 {
-    best(|| {
+    let in_tiles = if bf16 { in_tiles::<Bf16>(kernels) } else { in_tiles::<Split>(kernels) };
+    let vectors = best(|| {
         let operations = rayon::broadcast(|_| {
-            if let Some(tiles) = Tiles::of::<Bf16>(kernels).filter(|_| bf16) {
-                return products(&tiles);
-            }
             let mut operations = 0;
             chains(kernels, bf16, ROUNDS, &mut operations);
             operations
         });
         operations.iter().sum::<u64>() as f64
+    });
+    vectors.max(in_tiles)
+}
+
+/// The same in tiles of AMX; 0 without.
+fn in_tiles<C: Compute>(kernels: CpuKernels) -> f64 {
+    if Tiles::of::<C>(kernels).is_none() {
+        return 0.0;
+    }
+    best(|| {
+        let of_a_thread = |tiles: Tiles| products::<C>(&tiles);
+        let operations =
+            rayon::broadcast(|_| Tiles::of::<C>(kernels).map(of_a_thread).unwrap_or_default());
+        operations.iter().sum::<u64>() as f64
     })
 }
 
 /// Products of AMX, of operands that stay in the first cache: how many operations that were.
-fn products(tiles: &Tiles) -> u64 {
-    const GROUPS: usize = 4;
+fn products<C: Compute>(tiles: &Tiles) -> u64 {
     const TIMES: usize = 64;
     const ROUNDS: u64 = 1 << 7;
-    let inner = GROUPS * amx::TILE;
+    let groups = if C::PIECES == 1 { 4 } else { 2 };
+    let inner = groups * C::PIECES * amx::TILE;
     let [a, b] = [amx::TILE * inner, inner * GATES].map(|count| vec![0.0f32; count]);
     let mut sums = [0.0; amx::TILE * GATES];
-    let part =
-        amx::Part { a: a.as_ptr(), a_row: inner, b: b.as_ptr(), b_row: GATES, groups: GROUPS };
+    let part = amx::Part { a: a.as_ptr(), a_row: inner, b: b.as_ptr(), b_row: GATES, groups };
     for _ in 0..ROUNDS {
         let out = (sums.as_mut_ptr(), GATES);
         // SAFETY: sixteen rows of both operands and of the sums.
@@ -81,7 +91,7 @@ fn products(tiles: &Tiles) -> u64 {
     }
     std::hint::black_box(sums);
     // A word is two numbers, and each of them is multiplied and added.
-    ROUNDS * (TIMES * 4 * amx::TILE * inner * GATES) as u64
+    ROUNDS * (TIMES * 4 * amx::TILE * groups * amx::TILE * GATES) as u64
 }
 
 /// Bytes a second of an update in place.

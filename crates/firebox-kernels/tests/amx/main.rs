@@ -1,5 +1,5 @@
-//! The products of recurrent and linear layers, convolutions and attention in the tiles of AMX, against
-//! float64 and beside vectors. On a processor without AMX its instructions are [emulated], one by one, as they
+//! The products of recurrent and linear layers, convolutions and attention in the tiles of AMX, in bf16 and those
+//! of linear layers in f32, against float64 and beside vectors. On a processor without AMX its instructions are [emulated], one by one, as they
 //! stand in the kernels.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -11,7 +11,7 @@ mod emulated;
 mod support;
 
 use burn::nn::conv::Conv1dConfig;
-use burn::nn::{LinearConfig, PaddingConfig1d};
+use burn::nn::{Linear, LinearConfig, PaddingConfig1d};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
@@ -197,19 +197,125 @@ fn linear_layers() {
     }
 }
 
+/// A linear layer forward and back in f32: its result, and the gradients of input and weight of half the sum of
+/// squares.
+fn in_f32(kernels: CpuKernels, x: &Tensor<2>, layer: &Linear) -> [Vec<f64>; 3] {
+    kernels.force(|| {
+        let x = x.clone().require_grad();
+        let y = linear_in(Precision::F32, x.clone(), layer);
+        let grads = (y.clone().powi_scalar(2) * 0.5).sum().backward();
+        let of = |tensor: Option<Tensor<2>>| values(tensor.expect("a gradient"));
+        [values(y), of(x.grad(&grads)), of(layer.weight.val().grad(&grads))]
+    })
+}
+
+#[test]
+fn linear_layers_in_f32_are_exact_to_24_bits() {
+    emulated::emulate();
+    let device = Device::flex().autodiff();
+    // Sizes from the fewest that are multiplied in tiles; several chunks, panels and rectangles, rows that lie whole
+    // pages apart, and edges of all.
+    for (seed, ([rows, input, output], scale)) in [
+        ([16, 32, 32], 1.0),
+        ([17, 33, 47], 1e6),
+        ([100, 300, 70], 1e-12),
+        ([48, 64, 64], 1.0),
+        ([53, 95, 129], 1e15),
+        ([530, 70, 1024], 1.0),
+        ([40, 530, 100], 1e-15),
+        ([33, 2049, 33], 1.0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let stream = Stream::new(seed as u64, "linear in f32");
+        let numbers = noise(stream, rows * input, scale);
+        // Beside numbers far from 1 it would be all that is left, or nothing.
+        let config = LinearConfig::new(input, output).with_bias(scale == 1.0);
+        let layer = config.init(&device);
+        let x = float(&numbers, [rows, input], &device);
+        let tiles = in_f32(CpuKernels::Amx, &x, &layer);
+        let (x, weight) = (values(x), values(layer.weight.val()));
+        let bias = layer.bias.as_ref().map_or(vec![0.0; output], |bias| values(bias.val()));
+        let product = |sizes: [usize; 3],
+                       a: &dyn Fn(usize, usize) -> f64,
+                       b: &dyn Fn(usize, usize) -> f64| {
+            let [rows, inner, columns] = sizes;
+            let at = |at: usize| {
+                let (row, column) = (at / columns, at % columns);
+                (0..inner).map(|k| a(row, k) * b(k, column)).sum::<f64>()
+            };
+            (0..rows * columns).map(at).collect::<Vec<f64>>()
+        };
+        let mut y = product([rows, input, output], &|m, k| x[m * input + k], &|k, n| {
+            weight[k * output + n]
+        });
+        y.iter_mut().enumerate().for_each(|(at, y)| *y += bias[at % output]);
+        let dx = product([rows, output, input], &|m, k| y[m * output + k], &|k, n| {
+            weight[n * output + k]
+        });
+        let dw =
+            product([input, rows, output], &|m, k| x[k * input + m], &|k, n| y[k * output + n]);
+        for (part, (tiles, exact)) in tiles.iter().zip([y, dx, dw]).enumerate() {
+            let error = relative_error(tiles, &exact);
+            assert!(error < 1e-6, "{rows} × {input} × {output}, part {part}: {error:e}");
+        }
+        // No vectors: those take their sums in another order.
+        let x = float(&numbers, [rows, input], &device);
+        let other = in_f32(vectors(), &x, &layer);
+        assert!(tiles[0] != other[0], "{rows} × {input} × {output}: no tiles");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
+        let again = pool.install(|| in_f32(CpuKernels::Amx, &x, &layer));
+        assert!(again == tiles, "{rows} × {input} × {output}: threads");
+    }
+}
+
+#[test]
+fn what_is_not_finite_in_f32_reaches_its_row_alone() {
+    emulated::emulate();
+    let device = Device::flex();
+    let layer = LinearConfig::new(80, 70).init(&device);
+    for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let mut numbers = noise(Stream::new(4, "not finite"), 40 * 80, 1.0);
+        numbers[5 * 80 + 77] = value;
+        let x = float(&numbers, [40, 80], &device);
+        let y = CpuKernels::Amx.force(|| values(linear_in(Precision::F32, x, &layer)));
+        for (row, y) in y.chunks(70).enumerate() {
+            assert!(y.iter().all(|y| y.is_finite() == (row != 5)), "{value} in row {row}");
+        }
+    }
+}
+
 #[test]
 fn a_network_as_one_operation_has_the_bits_of_its_parts() {
     emulated::emulate();
     let device = Device::flex();
-    let [first, second] = [(300, 140), (140, 33)]
-        .map(|(input, output)| LinearConfig::new(input, output).init(&device));
-    let x = float(&noise(Stream::new(3, "network"), 53 * 300, 1.0), [53, 300], &device);
-    CpuKernels::Amx.force(|| {
-        let whole = feed_forward(Precision::Bf16, &x, &first, Activation::Gelu, &second);
-        let between = gelu(linear_in(Precision::Bf16, x.clone(), &first));
-        let parts = linear_in(Precision::Bf16, between, &second);
-        assert_eq!(values(whole.expect("one operation")), values(parts));
-    });
+    // In f32, both layers in tiles, the first alone, the second alone, and none.
+    for ((input, between, output), activation) in [
+        ((300, 140, 33), Activation::Gelu),
+        ((64, 64, 8), Activation::Relu),
+        ((7, 100, 45), Activation::Gelu),
+        ((40, 40, 40), Activation::Relu),
+        ((20, 24, 31), Activation::Gelu),
+    ] {
+        let layers = [(input, between), (between, output)];
+        let [first, second] =
+            layers.map(|(input, output)| LinearConfig::new(input, output).init(&device));
+        let x = noise(Stream::new(3, "network"), 53 * input, 1.0);
+        let x = float(&x, [53, input], &device);
+        for precision in [Precision::Bf16, Precision::F32] {
+            CpuKernels::Amx.force(|| {
+                let whole = feed_forward(precision, &x, &first, activation, &second);
+                let between = linear_in(precision, x.clone(), &first);
+                let between = match activation {
+                    Activation::Gelu => gelu(between),
+                    Activation::Relu => between.clamp_min(0.0),
+                };
+                let parts = linear_in(precision, between, &second);
+                assert_eq!(values(whole.expect("one operation")), values(parts), "{precision}");
+            });
+        }
+    }
 }
 
 #[test]

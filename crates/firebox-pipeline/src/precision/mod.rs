@@ -5,7 +5,7 @@
 //!
 //! | asked for | processor | GPU |
 //! |---|---|---|
-//! | `f32` | products and sums in f32 | products in f32, or in TF32 where Burn's autotuning finds that faster |
+//! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32, or in TF32 where Burn's autotuning finds that faster |
 //! | `bf16` | operands of products rounded to bf16, sums in f32 | the same; gates and outputs of LSTMs are stored in bf16 too |
 //! | `f16` | storage and rounding in f16, arithmetic in f32: for checks, not for speed | as bf16, in f16, with a loss scale |
 //! | `tf32`, `matmul = "high"` | an error: no processor has it | an error: Burn 0.22 cannot be told to (burn#5696) |
