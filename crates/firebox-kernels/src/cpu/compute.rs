@@ -140,9 +140,10 @@ impl Compute for Bf16 {
 }
 
 /// f32 as the sum of three bf16, for the tiles of AMX: eight bits of mantissa each, cut off one after the other,
-/// which are the 24 of f32. A product of two is the sum of the six products of pieces that reach into these 24 bits,
-/// in f32 (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-/// Computations", ARITH 2019). Below 2^-110 the last pieces are denormal, and count as zero; infinity becomes NaN.
+/// which are the 24 of f32. A product of two is the sum of the six larger ones of the nine products of pieces, in f32
+/// (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+/// Computations", ARITH 2019, who round the pieces). What the other three leave out is below 2^-21 of it, 2^-24 on
+/// average. Below 2^-103 the last pieces are denormal, and count as zero; infinity becomes NaN.
 #[derive(Clone, Copy)]
 pub(super) struct Split;
 

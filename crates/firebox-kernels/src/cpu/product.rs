@@ -177,7 +177,8 @@ fn run<C: Compute>(
     out: &Shared<'_>,
 ) {
     let (rows, inner) = (left.rows, left.columns);
-    let cuts = cuts([rows, columns], inner, rectangle::<C>());
+    let height = if Tiles::of::<C>(kernels).is_some() { amx::TILE } else { TILE };
+    let cuts = cuts([rows, columns], inner, rectangle::<C>(), height);
     let strips = !pack::in_rows::<C>(kernels, &left);
     let copied = strips || C::PAIR > 1;
     let packed_left = (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(kernels, left));
@@ -207,7 +208,6 @@ fn run<C: Compute>(
         let at = |index: usize| (size.div_ceil(unit) * index / count * unit).min(size);
         at(index)..at(index + 1)
     };
-    let height = if Tiles::of::<C>(kernels).is_some() { amx::TILE } else { TILE };
     // Neighbours share rows of the left operand, which is usually the larger one.
     (0..cuts[0] * cuts[1]).into_par_iter().with_max_len(1).for_each(|index| {
         let (row, column) = (index / cuts[1], index % cuts[1]);
@@ -226,8 +226,9 @@ fn only_bias(bias: Option<&[f32]>, out: &Shared<'_>) {
     }
 }
 
-/// Into how many parts the rows and the columns of a result are cut.
-fn cuts([rows, columns]: [usize; 2], inner: usize, most: [usize; 2]) -> [usize; 2] {
+/// Into how many parts the rows and the columns of a result are cut: into rectangles of the size that is given at
+/// most, of whole tiles of so many rows.
+fn cuts([rows, columns]: [usize; 2], inner: usize, most: [usize; 2], height: usize) -> [usize; 2] {
     if rows * columns * inner.max(1) < SERIAL {
         return [1, 1];
     }
@@ -240,14 +241,16 @@ fn cuts([rows, columns]: [usize; 2], inner: usize, most: [usize; 2]) -> [usize; 
     };
     if uneven(cuts) {
         let per_column = threads.div_ceil(cuts[1]).max(1);
-        cuts[0] = cuts[0].next_multiple_of(per_column).min(rows.div_ceil(4 * TILE));
+        cuts[0] = cuts[0]
+            .next_multiple_of(per_column)
+            .min(rows.div_ceil(4 * TILE).min(rows.div_ceil(height)));
     }
     if uneven(cuts) {
         let even = (cuts[1]..=columns.div_ceil(PANEL)).find(|columns| !uneven([cuts[0], *columns]));
         cuts[1] = even.unwrap_or_else(|| columns.div_ceil(PANEL).min(threads).max(cuts[1]));
     }
     if cuts[0] * cuts[1] < threads {
-        cuts[0] = threads.div_ceil(cuts[1]).min(rows.div_ceil(TILE));
+        cuts[0] = threads.div_ceil(cuts[1]).min(rows.div_ceil(height));
     }
     cuts
 }
@@ -342,7 +345,7 @@ mod tests {
     fn few_rectangles_are_the_same_number_for_each_thread() {
         let of = |threads: usize, sizes: [usize; 2]| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("threads").install(|| cuts(sizes, 768, RECTANGLE))
+            pool.expect("threads").install(|| cuts(sizes, 768, RECTANGLE, TILE))
         };
         // Three rectangles of 256 columns would leave one of two threads idle for a third of the time.
         assert_eq!(of(2, [256, 768]), [1, 4]);

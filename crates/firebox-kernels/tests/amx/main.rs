@@ -158,6 +158,11 @@ fn linear_layers() {
         (600, 70, 130),
         (70, 600, 40),
         (40, 70, 530),
+        // Rows of the result that lie whole pages apart, with little and with nothing left for vectors at the end.
+        (40, 260, 1024),
+        (33, 285, 2048),
+        (40, 528, 1024),
+        (260, 70, 1024),
     ]
     .into_iter()
     .enumerate()
@@ -174,6 +179,9 @@ fn linear_layers() {
                 [values(y), of(x.grad(&grads)), of(layer.weight.val().grad(&grads))]
             })
         };
+        // What is left in memory is not read.
+        let spoilt = float(&vec![f64::NAN; rows * input], [rows, input], &device);
+        CpuKernels::Amx.force(|| drop(values(linear_in(Precision::Bf16, spoilt, &layer))));
         let tiles = run(CpuKernels::Amx);
         let (weight, bias) = (values(layer.weight.val()), layer.bias.clone().expect("a bias"));
         let bias = values(bias.val());
@@ -210,7 +218,7 @@ fn in_f32(kernels: CpuKernels, x: &Tensor<2>, layer: &Linear) -> [Vec<f64>; 3] {
 }
 
 #[test]
-fn linear_layers_in_f32_are_exact_to_24_bits() {
+fn linear_layers_in_f32_are_as_exact_as_by_vectors() {
     emulated::emulate();
     let device = Device::flex().autodiff();
     // Sizes from the fewest that are multiplied in tiles; several chunks, panels and rectangles, rows that lie whole
@@ -233,6 +241,9 @@ fn linear_layers_in_f32_are_exact_to_24_bits() {
         // Beside numbers far from 1 it would be all that is left, or nothing.
         let config = LinearConfig::new(input, output).with_bias(scale == 1.0);
         let layer = config.init(&device);
+        // What is left in memory is not read.
+        let spoilt = float(&vec![f64::NAN; rows * input], [rows, input], &device);
+        drop(in_f32(CpuKernels::Amx, &spoilt, &layer));
         let x = float(&numbers, [rows, input], &device);
         let tiles = in_f32(CpuKernels::Amx, &x, &layer);
         let (x, weight) = (values(x), values(layer.weight.val()));
@@ -267,6 +278,33 @@ fn linear_layers_in_f32_are_exact_to_24_bits() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("threads");
         let again = pool.install(|| in_f32(CpuKernels::Amx, &x, &layer));
         assert!(again == tiles, "{rows} × {input} × {output}: threads");
+    }
+}
+
+#[test]
+fn numbers_that_lose_most_by_cutting_lose_little() {
+    emulated::emulate();
+    let device = Device::flex();
+    // All pieces but the first are as large as they can be, and all errors point the same way.
+    let number = 1.0 + 2f64.powi(-7) - 2f64.powi(-23);
+    let mut layer = LinearConfig::new(200, 40).with_bias(false).init(&device);
+    let weight = float(&vec![number; 200 * 40], [200, 40], &device);
+    layer.weight = layer.weight.map(|_| weight.clone());
+    let x = float(&vec![-number; 50 * 200], [50, 200], &device);
+    let y = CpuKernels::Amx.force(|| values(linear_in(Precision::F32, x, &layer)));
+    let exact = vec![-200.0 * number * number; 50 * 40];
+    let error = relative_error(&y, &exact);
+    assert!(error < 6e-7, "{error:e}");
+    // Small ones keep their bits down to 2^-103, and below 2^-126 count as zero.
+    for (exponent, bound) in [(-100, 6e-7), (-120, 2f64.powi(-7)), (-135, 1.0)] {
+        let scale = 2f64.powi(exponent);
+        let x = float(&vec![-number * scale; 50 * 200], [50, 200], &device);
+        let large = weight.clone() * 2f64.powi(100);
+        layer.weight = layer.weight.map(|_| large.clone());
+        let y = CpuKernels::Amx.force(|| values(linear_in(Precision::F32, x, &layer)));
+        let exact: Vec<f64> = exact.iter().map(|y| y * scale * 2f64.powi(100)).collect();
+        let error = relative_error(&y, &exact);
+        assert!(error <= bound, "2^{exponent}: {error:e}");
     }
 }
 

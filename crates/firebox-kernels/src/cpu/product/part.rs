@@ -84,10 +84,14 @@ impl Task<'_> {
     }
 
     /// Whether tiles of AMX keep sums beside the result until they are complete: its rows lie whole pages apart, and
-    /// would take turns in the same few places of the caches.
+    /// would take turns in the same few places of the caches. The last chunk puts them into the result, so that it
+    /// must have something for tiles.
     fn is_kept_aside<C: Compute>(&self) -> bool {
-        let in_tiles = self.kernels == CpuKernels::Amx && C::PAIR == 2;
-        in_tiles && self.columns.is_multiple_of(PAGE) && self.inner > chunk::<C>(self.kernels)
+        let (tiled, size) =
+            (self.kernels == CpuKernels::Amx && C::PAIR == 2, chunk::<C>(self.kernels));
+        let last = self.inner - (self.inner - 1) / size * size;
+        let moved = self.inner > size && in_tiles(words::<C>(last)) > 0;
+        tiled && moved && self.columns.is_multiple_of(PAGE)
     }
 
     /// Whether complete sums are not yet the result.
