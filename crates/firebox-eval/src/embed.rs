@@ -277,11 +277,12 @@ pub(crate) fn embed_all<E: Encoder>(
         return Ok(out);
     }
     let config = in_batches(batch_size, chosen.shape());
-    let _kept = KeptWeights::new();
+    let weights = KeptWeights::new();
     for batch in HeldOutLoader::new(Arc::new(chosen), config, device.clone())?.batches() {
         let batch = batch?;
         // Reading the values back waits for the device, once a batch.
-        let embedding = encoder.embed(batch.inputs, Some(&batch.lengths)).into_data();
+        let embed = || encoder.embed(batch.inputs, Some(&batch.lengths));
+        let embedding = weights.during(embed).into_data();
         out.rows.extend(embedding.convert::<f32>().iter::<f32>());
         out.labels.extend(batch.labels);
     }

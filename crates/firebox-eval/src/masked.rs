@@ -47,12 +47,12 @@ pub fn reconstruct<M: Pretrain>(
     let loader = HeldOutLoader::new(Arc::new(chosen), settings, device.clone()).map_err(read)?;
     let mut tally = ReconstructionTally::new(sources.channels.clone());
     let mut windows = Vec::new();
-    let _kept = KeptWeights::new();
+    let weights = KeptWeights::new();
     for batch in loader.batches() {
         let batch = batch.map_err(read)?;
         let own: Vec<usize> = batch.indices.iter().map(|place| indices[*place]).collect();
         let masks = Stream::new(config.seed, "evaluation masks");
-        let masked = masked_windows(model, &batch, &own, masks);
+        let masked = weights.during(|| masked_windows(model, &batch, &own, masks));
         for (place, window) in batch.indices.iter().zip(masked) {
             tally.add(&window)?;
             if kept.contains(place) {

@@ -1,9 +1,7 @@
 //! Packed weights that are kept from one call to the next, as long as nobody trains.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -12,14 +10,15 @@ use crate::cpu::{Panels, Products};
 
 type Primitive = FloatTensor<Flex>;
 
-/// As long as it lives, weights of linear layers stay packed on this thread: for passes over many batches with
-/// the same weights and without gradients, which would pack them anew at every call. That is a sixth to a quarter
-/// of the time of a model of BERT's size at few rows. All of them are given up with the last one that lives.
+/// Packed weights of linear layers, for passes over many batches with the same weights and without gradients, which
+/// would pack them anew at every call. That is a sixth to a quarter of the time of a model of BERT's size at few rows.
+/// Results do not change by a bit.
 ///
 /// It holds a packed copy of every weight that it meets (as large as the weight in f32, half of it in bf16, half
-/// as large again where f32 is [multiplied in tiles](crate::CpuKernels::Amx)) and keeps the weight itself from
-/// being changed in its place: take none around steps that train. Results do not change by a bit. On other devices
-/// than Burn's CPU backend it does nothing.
+/// as large again where f32 is [multiplied in tiles](crate::CpuKernels::Amx); two, where batches of fewer than 16 rows
+/// need another one), and keeps the weight itself from being changed in its place: take one for a pass, and let it go
+/// before the next step that trains. Weights that a call makes for itself stay in it, too. In f16, and on other
+/// devices than Burn's CPU backend, it does nothing.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -28,65 +27,59 @@ type Primitive = FloatTensor<Flex>;
 /// # let device = Device::flex();
 /// # let layer = init_linear(Stream::new(1, "weights"), 64, 32, &device);
 /// # let batches = vec![Tensor::<2>::ones([256, 64], &device); 3];
-/// let _kept = KeptWeights::new();
+/// let kept = KeptWeights::new();
 /// for batch in batches {
-///     let answers = linear(batch, &layer);
+///     let answers = kept.during(|| linear(batch, &layer));
 /// }
 /// ```
-#[derive(Debug)]
-#[must_use = "weights are kept as long as it lives"]
+#[derive(Clone, Debug, Default)]
 pub struct KeptWeights {
-    /// It belongs to the thread.
-    thread: PhantomData<*const ()>,
-}
-
-thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::new(Kept::default());
-}
-
-#[derive(Default)]
-struct Kept {
-    /// How many [`KeptWeights`] live.
-    scopes: usize,
-    /// By the address of their numbers.
-    weights: HashMap<usize, Vec<Entry>>,
+    entries: Arc<Mutex<Vec<Entry>>>,
 }
 
 struct Entry {
     /// What was packed: as long as it is held, nobody writes to it, and nothing else has its address.
-    #[expect(dead_code, reason = "it is held, not read")]
     weight: Primitive,
     sizes: [usize; 2],
     panels: Arc<Panels>,
 }
 
+thread_local! {
+    /// Those that calls on this thread use: the last one.
+    static USED: RefCell<Vec<KeptWeights>> = const { RefCell::new(vec![]) };
+}
+
 impl KeptWeights {
-    /// Begins to keep them.
+    /// Without any yet.
+    #[must_use]
     pub fn new() -> Self {
-        KEPT.with_borrow_mut(|kept| kept.scopes += 1);
-        Self { thread: PhantomData }
+        Self::default()
+    }
+
+    /// Runs `work`, whose linear layers on this thread use them and add to them.
+    pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Used;
+        impl Drop for Used {
+            fn drop(&mut self) {
+                let last = USED.with_borrow_mut(Vec::pop);
+                drop(last);
+            }
+        }
+        USED.with_borrow_mut(|used| used.push(self.clone()));
+        let _used = Used;
+        work()
     }
 }
 
-impl Default for KeptWeights {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Drop for KeptWeights {
-    fn drop(&mut self) {
-        let unused = KEPT.with_borrow_mut(|kept| {
-            kept.scopes -= 1;
-            if kept.scopes == 0 { std::mem::take(&mut kept.weights) } else { HashMap::new() }
-        });
-        drop(unused);
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:?}", self.sizes)
     }
 }
 
 /// Whether weights are kept on this thread.
 pub(crate) fn keeps() -> bool {
-    KEPT.with_borrow(|kept| kept.scopes > 0)
+    USED.with_borrow(|used| !used.is_empty())
 }
 
 /// A weight of `[input, output]`, which lies in order, packed for products with so many rows.
@@ -96,21 +89,21 @@ pub(crate) fn packed(
     weight: &Primitive,
     sizes: [usize; 2],
 ) -> Arc<Panels> {
-    let pack = || Arc::new(products.panels(rows, weight.storage::<f32>(), sizes));
+    let pack = || products.panels(rows, weight.storage::<f32>(), sizes);
     // What was copied into order has an address of its own each time.
-    if !keeps() || weight.is_unique() {
-        return pack();
-    }
-    let address = weight.storage::<f32>().as_ptr() as usize;
-    let found = KEPT.with_borrow(|kept| {
-        let mut entries = kept.weights.get(&address)?.iter();
-        let fits = |entry: &&Entry| entry.sizes == sizes && entry.panels.fit(products, rows);
-        Some(Arc::clone(&entries.find(fits)?.panels))
-    });
+    let used = USED.with_borrow(|used| used.last().cloned()).filter(|_| !weight.is_unique());
+    let Some(KeptWeights { entries }) = used else { return Arc::new(pack()) };
+    let address = |weight: &Primitive| weight.storage::<f32>().as_ptr();
+    let same = |entry: &&Entry| {
+        address(&entry.weight) == address(weight)
+            && entry.sizes == sizes
+            && entry.panels.fit(products, rows)
+    };
+    let locked = || entries.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = locked().iter().find(same).map(|entry| Arc::clone(&entry.panels));
     found.unwrap_or_else(|| {
-        let panels = pack();
-        let entry = Entry { weight: weight.clone(), sizes, panels: Arc::clone(&panels) };
-        KEPT.with_borrow_mut(|kept| kept.weights.entry(address).or_default().push(entry));
+        let panels = Arc::new(pack().kept());
+        locked().push(Entry { weight: weight.clone(), sizes, panels: Arc::clone(&panels) });
         panels
     })
 }
@@ -125,8 +118,8 @@ mod tests {
     use super::*;
     use crate::{Activation, feed_forward, init_linear, linear_in, uniform};
 
-    fn entries() -> usize {
-        KEPT.with_borrow(|kept| kept.weights.values().map(Vec::len).sum())
+    fn entries(kept: &KeptWeights) -> usize {
+        kept.entries.lock().map_or(0, |entries| entries.len())
     }
 
     fn bits(y: Tensor<2>) -> Vec<u32> {
@@ -149,25 +142,54 @@ mod tests {
             let cold: Vec<_> =
                 [1, 40, 200].map(x).iter().map(|x| run(precision, x, [&first, &second])).collect();
             let kept = KeptWeights::new();
+            let run_kept = |rows, [first, second]: [&Linear; 2]| {
+                kept.during(|| run(precision, &x(rows), [first, second]))
+            };
             for _ in 0..2 {
-                let inner = KeptWeights::new();
                 for (rows, cold) in [1, 40, 200].into_iter().zip(&cold) {
-                    assert_eq!(&run(precision, &x(rows), [&first, &second]), cold, "{rows} rows");
+                    assert_eq!(&run_kept(rows, [&first, &second]), cold, "{rows} rows");
                 }
-                drop(inner);
                 // Two weights, and those of few rows may be packed otherwise.
-                assert!((2..=4).contains(&entries()), "{}", entries());
+                assert!((2..=4).contains(&entries(&kept)), "{}", entries(&kept));
             }
             // Another weight is another one, in the same place of the model or in the same memory.
-            let before = run(precision, &x(40), [&first, &second]);
+            let before = run_kept(40, [&first, &second]);
+            let had = entries(&kept);
             first.weight = Param::from_tensor(first.weight.val() * 2.0);
-            let after = run(precision, &x(40), [&first, &second]);
+            let after = run_kept(40, [&first, &second]);
             assert!(after[0] != before[0] && after[1] != before[1]);
-            drop(kept);
-            assert_eq!(entries(), 0);
+            assert_eq!(entries(&kept), had + 1);
+            // Neither what others keep nor what nobody keeps is added.
+            let other = KeptWeights::new();
+            let fresh = init_linear(stream.substream(3), 70, 50, &device);
+            kept.during(|| other.during(|| run(precision, &x(40), [&fresh, &second])));
             assert_eq!(run(precision, &x(40), [&first, &second]), after);
-            assert_eq!(entries(), 0, "nothing is kept without being asked");
+            assert_eq!((entries(&kept), keeps()), (had + 1, false));
+            // It serves any thread.
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(run_kept(40, [&first, &second]), after));
+            });
+            assert_eq!(entries(&kept), had + 1);
         }
+    }
+
+    #[test]
+    fn kept_weights_are_not_left_to_the_pool() {
+        let device = Device::flex();
+        let layer = init_linear(Stream::new(4, "kept"), 600, 700, &device);
+        let x = uniform(Stream::new(5, "kept"), [64, 600], -1.0, 1.0, &device);
+        let kept = KeptWeights::new();
+        let found = kept.during(|| bits(linear_in(Precision::F32, x.clone(), &layer)));
+        let [entry] = &kept
+            .entries
+            .lock()
+            .map(|mut entries| std::mem::take(&mut *entries))
+            .unwrap_or_default()[..]
+        else {
+            panic!("one weight")
+        };
+        assert!(entry.panels.is_own());
+        assert_eq!(bits(linear_in(Precision::F32, x, &layer)), found);
     }
 
     #[test]
@@ -179,10 +201,11 @@ mod tests {
         layer.bias = None;
         let x = uniform(Stream::new(3, "kept"), [64, 60], -1.0, 1.0, &device);
         let cold = bits(linear_in(Precision::F32, x.clone(), &layer));
-        let _kept = KeptWeights::new();
+        let kept = KeptWeights::new();
         for _ in 0..3 {
-            assert_eq!(bits(linear_in(Precision::F32, x.clone(), &layer)), cold);
+            let found = kept.during(|| bits(linear_in(Precision::F32, x.clone(), &layer)));
+            assert_eq!(found, cold);
         }
-        assert_eq!(entries(), 0);
+        assert_eq!(entries(&kept), 0);
     }
 }

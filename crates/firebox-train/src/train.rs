@@ -508,12 +508,13 @@ impl<M: Module> Session<'_, M> {
             model = self.average.apply(model);
         }
         let mut mean = Mean::default();
-        let _kept = KeptWeights::new();
+        let weights = KeptWeights::new();
         for batch in loader.batches() {
             if self.run.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            for (loss, weight) in self.held_out(objective, &model, &batch?)? {
+            let batch = batch?;
+            for (loss, weight) in weights.during(|| self.held_out(objective, &model, &batch))? {
                 mean.add(loss, weight);
             }
         }

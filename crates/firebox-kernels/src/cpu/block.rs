@@ -24,6 +24,11 @@ impl Buffer {
         self.0.resize(count.div_ceil(BLOCK), Line([0.0; BLOCK]));
     }
 
+    /// Gives back what it has beyond its numbers.
+    pub(super) fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
     /// Numbers that fit without another allocation.
     pub(super) fn capacity(&self) -> usize {
         self.0.capacity() * BLOCK

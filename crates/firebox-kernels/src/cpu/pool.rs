@@ -44,8 +44,11 @@ pub fn buffer_bytes() -> [u64; 2] {
     [buffers[0] + held, buffers[1] + kept]
 }
 
-/// A buffer that goes back to the pool when it is dropped.
-pub(super) struct Lent(Buffer);
+/// A buffer that goes back to the pool when it is dropped, unless it was taken from it for good.
+pub(super) struct Lent {
+    buffer: Buffer,
+    own: bool,
+}
 
 impl Lent {
     /// At least `count` numbers, whatever they are.
@@ -58,21 +61,41 @@ impl Lent {
         pool.most = pool.most.max(pool.lent);
         drop(pool);
         buffer.resize(count);
-        Self(buffer)
+        Self { buffer, own: false }
+    }
+
+    /// The same memory, no longer the pool's: what is held for longer than a step.
+    pub(super) fn taken(mut self) -> Self {
+        if !self.own {
+            self.own = true;
+            let mut pool = pool();
+            pool.lent = pool.lent.saturating_sub(self.buffer.get().len());
+            drop(pool);
+            self.buffer.shrink();
+        }
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_own(&self) -> bool {
+        self.own
     }
 
     pub(super) fn get(&self) -> &[f32] {
-        self.0.get()
+        self.buffer.get()
     }
 
     pub(super) fn get_mut(&mut self) -> &mut [f32] {
-        self.0.get_mut()
+        self.buffer.get_mut()
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.0);
+        if self.own {
+            return;
+        }
+        let buffer = std::mem::take(&mut self.buffer);
         let mut pool = pool();
         pool.lent = pool.lent.saturating_sub(buffer.get().len());
         pool.idle.push(buffer);

@@ -311,7 +311,7 @@ impl Work<'_> {
         let group = (GROUP / self.heads.width.max(1)).max(self.request.batch);
         let mut values = Values::default();
         let (mut from, mut to) = (0, 0);
-        let _kept = KeptWeights::new();
+        let weights = KeptWeights::new();
         for batch in loader.batches() {
             let batch = batch?;
             if self.stop.load(Ordering::SeqCst) {
@@ -322,7 +322,9 @@ impl Work<'_> {
             let given = (batch.inputs, batch.lengths.as_slice());
             // Not all of the work: it waits for a thread that needs the pool to read.
             self.device.run(|| {
-                self.heads.compute(model, &part.loaded.set, own, given, &mut values);
+                weights.during(|| {
+                    self.heads.compute(model, &part.loaded.set, own, given, &mut values);
+                });
             });
             let progress = Event::Progress {
                 stage: "apply".to_owned(),

@@ -205,14 +205,14 @@ impl Work<'_> {
         let mut rows: Vec<Vec<f32>> = vec![vec![]; texts.len()];
         let mut spans: Vec<Option<[usize; 2]>> = vec![None; texts.len()];
         let (mut done, mut found) = (0, false);
-        let _kept = KeptWeights::new();
+        let weights = KeptWeights::new();
         for batch in order.chunks(self.request.batch) {
             if self.stop.load(Ordering::SeqCst) {
                 return None;
             }
             let lengths: Vec<usize> = batch.iter().map(|text| texts[*text].tokens.len()).collect();
             let tokens = padded(batch, texts, self.input.longest, device);
-            let numbers = match self.request.wanted {
+            let numbers = weights.during(|| match self.request.wanted {
                 Wanted::Embedding { .. } => model.embed_texts(tokens, &lengths).map(read),
                 Wanted::Prediction => model.scores(tokens, &lengths).map(|scores| {
                     let TextScores { labels, span } = scores;
@@ -222,7 +222,7 @@ impl Work<'_> {
                     }
                     read(labels).into_iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
                 }),
-            };
+            });
             let numbers = numbers.unwrap_or_default();
             let width = (numbers.len() / batch.len().max(1)).max(1);
             for (text, numbers) in batch.iter().zip(numbers.chunks_exact(width)) {

@@ -250,12 +250,13 @@ fn evaluate<M: Module, O: Objective<M>>(
     steps: &Mutex<Steps>,
 ) -> Result<(), PipelineError> {
     let samples = Stream::new(1337, "masks");
-    let _kept = KeptWeights::new();
+    let weights = KeptWeights::new();
     let mut start = Instant::now();
     for batch in loader.batches() {
         let batch: Batch = batch?;
         let wait = start.elapsed().as_secs_f64() * 1e3;
-        let Loss { value, .. } = objective.loss(model, &batch, Streams { samples, dropout: None });
+        let streams = Streams { samples, dropout: None };
+        let Loss { value, .. } = weights.during(|| objective.loss(model, &batch, streams));
         let loss = value.into_data().iter::<f64>().next().unwrap_or(f64::NAN);
         let milliseconds = start.elapsed().as_secs_f64() * 1e3;
         steps.lock().unwrap_or_else(PoisonError::into_inner).step(milliseconds, wait, loss);

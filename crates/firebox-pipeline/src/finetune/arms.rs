@@ -272,10 +272,10 @@ impl Fitting<'_> {
         let loader = LoaderConfig { batch_size, ..self.run.loader() };
         let loader = HeldOutLoader::new(Arc::clone(test), loader, self.run.device.device.clone())?;
         let mut predicted = vec![];
-        let _kept = KeptWeights::new();
+        let weights = KeptWeights::new();
         for batch in loader.batches() {
             let batch = batch?;
-            let logits = model.logits(batch.inputs, Some(&batch.lengths), None);
+            let logits = weights.during(|| model.logits(batch.inputs, Some(&batch.lengths), None));
             let [_, classes] = logits.dims();
             let values: Vec<f32> = logits.into_data().iter::<f32>().collect();
             predicted.extend(values.chunks_exact(classes).map(largest));

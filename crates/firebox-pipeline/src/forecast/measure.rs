@@ -211,14 +211,15 @@ fn forecast(
     let loader = HeldOutLoader::new(source, loader, device.clone())?;
     run.device.run(|| {
         let mut all = vec![0.0; windows.len() * outputs];
-        let _kept = KeptWeights::new();
+        let weights = KeptWeights::new();
         for batch in loader.batches() {
             if run.stop.load(Ordering::Relaxed) {
                 return Err(PipelineError::Interrupted);
             }
             let batch = batch?;
             let of_batch = samples.statics_of(&batch.indices, statics, device);
-            let found = model.forecast(batch.inputs, Some(&batch.lengths), of_batch, None);
+            let found = weights
+                .during(|| model.forecast(batch.inputs, Some(&batch.lengths), of_batch, None));
             let found: Vec<f32> = found.into_data().iter::<f32>().collect();
             for (index, found) in batch.indices.iter().zip(found.chunks_exact(outputs)) {
                 let out = &mut all[index * outputs..(index + 1) * outputs];

@@ -296,10 +296,10 @@ pub(crate) fn predict<M: Classify>(
     device: &Device,
 ) -> Result<Vec<u32>, LoadError> {
     let mut predicted = Vec::new();
-    let _kept = KeptWeights::new();
+    let weights = KeptWeights::new();
     for batch in HeldOutLoader::new(windows.clone(), loader, device.clone())?.batches() {
         let batch = batch?;
-        let scores = model.logits(batch.inputs, Some(&batch.lengths), None);
+        let scores = weights.during(|| model.logits(batch.inputs, Some(&batch.lengths), None));
         let [_, classes] = scores.dims();
         let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
         predicted.extend(scores.chunks_exact(classes).map(highest));

@@ -168,14 +168,14 @@ fn answer(
     let batch_size = run.config.evaluate.batch_size;
     let config = LoaderConfig { batch_size, ..run.loader() };
     let [before, after] = tokens.tokenizer.around();
-    let _kept = KeptWeights::new();
+    let weights = KeptWeights::new();
     for batch in HeldOutLoader::new(source, config, run.device.device.clone())?.batches() {
         if run.stop.load(Ordering::SeqCst) {
             return Err(PipelineError::Interrupted);
         }
         let batch = batch?;
         let TextScores { labels, span } =
-            model.forward(tokens_of(&batch), Some(&batch.lengths), None);
+            weights.during(|| model.forward(tokens_of(&batch), Some(&batch.lengths), None));
         let logits = labels.into_data().convert::<f32>();
         answers
             .probabilities

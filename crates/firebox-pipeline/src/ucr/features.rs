@@ -25,10 +25,10 @@ pub(super) fn features<E: Encoder>(
     let parts: usize = levels.iter().sum();
     let mut out = Features { width: parts * width, ..Features::default() };
     let config = LoaderConfig { batch_size: BATCH, workers: 0, ..LoaderConfig::default() };
-    let _kept = KeptWeights::new();
+    let kept = KeptWeights::new();
     for batch in HeldOutLoader::new(source, config, device.clone())?.batches() {
         let batch = batch?;
-        let encoded = encoder.encode(batch.inputs, Some(&batch.lengths), None);
+        let encoded = kept.during(|| encoder.encode(batch.inputs, Some(&batch.lengths), None));
         let [_, steps, _] = encoded.dims();
         let values: Vec<f32> = encoded.into_data().iter::<f32>().collect();
         let lengths = encoder.step_lengths(&batch.lengths);

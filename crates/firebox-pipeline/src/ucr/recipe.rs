@@ -169,10 +169,10 @@ impl Job<'_> {
         let source: Arc<dyn Source> = set.test.clone();
         let loader = LoaderConfig { batch_size: 64, workers: 0, ..LoaderConfig::default() };
         let mut shares = vec![];
-        let _kept = KeptWeights::new();
+        let kept = KeptWeights::new();
         for batch in HeldOutLoader::new(source, loader, device.clone())?.batches() {
             let batch = batch?;
-            let logits = model.logits(batch.inputs, Some(&batch.lengths), None);
+            let logits = kept.during(|| model.logits(batch.inputs, Some(&batch.lengths), None));
             shares.extend(softmax(logits, 1).into_data().iter::<f32>().map(f64::from));
         }
         Ok(shares)

@@ -21,6 +21,16 @@ pub(crate) struct Panels {
 }
 
 impl Panels {
+    /// The same, to be kept for longer than a step.
+    pub(crate) fn kept(self) -> Self {
+        Self { words: self.words.taken(), ..self }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_own(&self) -> bool {
+        self.words.is_own()
+    }
+
     /// Whether they are those of products with so many rows.
     pub(crate) fn fit(&self, products: Products, rows: usize) -> bool {
         let packing = products.packing([rows, self.input, self.output]);
