@@ -241,9 +241,7 @@ fn cuts([rows, columns]: [usize; 2], inner: usize, most: [usize; 2], height: usi
     };
     if uneven(cuts) {
         let per_column = threads.div_ceil(cuts[1]).max(1);
-        cuts[0] = cuts[0]
-            .next_multiple_of(per_column)
-            .min(rows.div_ceil(4 * TILE).min(rows.div_ceil(height)));
+        cuts[0] = cuts[0].next_multiple_of(per_column).min(rows.div_ceil(4 * TILE));
     }
     if uneven(cuts) {
         let even = (cuts[1]..=columns.div_ceil(PANEL)).find(|columns| !uneven([cuts[0], *columns]));

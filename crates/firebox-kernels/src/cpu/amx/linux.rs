@@ -134,7 +134,7 @@ macro_rules! pairs {
     };
 }
 
-/// The same of numbers in three pieces: the six products of them that an f32 has room for.
+/// The same of numbers in three pieces: the six larger ones of their products.
 macro_rules! pieces {
     ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident; $([$sum:literal $factor:literal $at:literal])*) => {
         asm!(

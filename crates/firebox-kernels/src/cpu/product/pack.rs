@@ -253,10 +253,11 @@ unsafe fn pack_turned_right<S: Lanes, C: Compute>(
         let end = columns.end.min(column + width);
         let panel = at + (column - columns.start) * words;
         for first in (column..column + width).step_by(BLOCK) {
+            // Columns behind the last stay zeros.
+            let mut rows = [[0.0; PIECES * BLOCK]; BLOCK];
             for word in some.clone().step_by(group::<C>()) {
                 let here = group::<C>().min(some.end - word);
                 let numbers = number::<C>(word)..inner.len().min(number::<C>(word + group::<C>()));
-                let mut rows = [[0.0; PIECES * BLOCK]; BLOCK];
                 for (column, words) in (first..end).zip(&mut rows) {
                     let from = column * right.column_stride + inner.start;
                     let from = &right.values[from..][numbers.clone()];
@@ -384,11 +385,12 @@ unsafe fn pack_turned<S: Lanes, C: Compute>(
     let Part { inner, words: some, across: rows } = part;
     assert_eq!(left.row_stride, 1, "a transposed matrix");
     let words = words::<C>(inner.len());
+    // Words behind the last become columns that nobody takes.
+    let mut packed = [[0.0; BLOCK]; PIECES * BLOCK];
     for word in some.clone().step_by(group::<C>()) {
         let here = group::<C>().min(some.end - word);
         for first in rows.clone().step_by(BLOCK) {
             let valid = first..rows.end.min(first + BLOCK);
-            let mut packed = [[0.0; BLOCK]; PIECES * BLOCK];
             // SAFETY: the caller's promise is the same.
             unsafe {
                 let to = packed[..here].as_flattened_mut();
