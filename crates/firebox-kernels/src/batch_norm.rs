@@ -16,6 +16,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistics, Steps};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::{check, scale};
+use crate::inference::plain;
 use crate::profile::kernel_span;
 use crate::{dropout, max_pool1d};
 
@@ -242,14 +243,36 @@ impl BatchNorm {
                 self.update(mean, variance, op.steps.samples * op.steps.time);
                 statistics
             }
-            None => {
-                let [mean, variance] = [&self.running_mean, &self.running_var]
-                    .map(|statistic| statistic.value().into_data().iter::<f32>().collect());
-                Statistics { mean, variance }
-            }
+            None => self.running(),
         };
+        self.affine_of(statistics, gamma, beta)
+    }
+
+    fn affine_of(&self, statistics: Statistics, gamma: &Primitive, beta: &Primitive) -> Affine {
         let (gamma, beta) = (gamma.to_contiguous(), beta.to_contiguous());
         Affine::new(statistics, gamma.storage::<f32>(), beta.storage::<f32>(), self.epsilon)
+    }
+
+    fn running(&self) -> Statistics {
+        let [mean, variance] =
+            [&self.running_mean, &self.running_var].map(|statistic| values(statistic.value()));
+        Statistics { mean, variance }
+    }
+
+    /// The normalisation by the running statistics, where the CPU kernels take its parameters and no gradient is
+    /// wanted of them.
+    pub(crate) fn without_gradients(&self) -> Option<Affine> {
+        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let fits = plain(&gamma) && plain(&beta);
+        fits.then(|| self.affine_of(self.running(), &flex(gamma), &flex(beta)))
+    }
+}
+
+/// The numbers of a tensor in no graph, copied as they are where the CPU kernels read it.
+fn values(tensor: Tensor<1>) -> Vec<f32> {
+    match is_flex(&tensor) {
+        true => flex(tensor).to_contiguous().storage::<f32>().to_vec(),
+        false => tensor.into_data().iter::<f32>().collect(),
     }
 }
 

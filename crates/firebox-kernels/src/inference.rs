@@ -12,6 +12,7 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::Precision;
 
 use crate::attention::{self, Attention};
+use crate::batch_norm::BatchNorm;
 use crate::cpu::{self, Activation, CpuKernels, MOST_POSITIONS, Norm, Products, Weight};
 use crate::device::{flex, is_flex};
 use crate::packed::packed;
@@ -78,6 +79,77 @@ pub fn feed_forward(
     let layers = layers.map(Dense::values);
     let [first, second] = layers.each_ref().map(|layer| layer.packed(products, rows));
     let y = cpu::feed_forward(&first, activation, &second, x.storage::<f32>());
+    let y = Primitive::from_data(TensorData::new(y, [rows, output]));
+    Some(Tensor::from_primitive::<Flex>(y))
+}
+
+/// A linear layer, and what follows it, of [`dense_layers`].
+#[derive(Clone, Copy, Debug)]
+pub struct DenseLayer<'a> {
+    /// `[input, output]`
+    pub linear: &'a Linear,
+    /// A normalisation of its result by running statistics, and whether what is negative then becomes zero.
+    pub norm: Option<(&'a BatchNorm, bool)>,
+}
+
+/// Linear layers one after the other, each with its batch normalisation, in one operation without gradients. It is
+/// `None` where [`feed_forward`] is, without layers, and for few rows and large weights, which the operations one by
+/// one divide among threads; results are theirs, to the bit, so it does not matter which are used.
+///
+/// # Shapes
+/// - x: `[rows, input]`; `before` normalises it
+/// - the result: `[rows, output]`, of the last layer
+///
+/// # Panics
+/// If a shape does not fit; the message holds the shapes.
+pub fn dense_layers(
+    precision: Precision,
+    x: &Tensor<2>,
+    before: Option<&BatchNorm>,
+    layers: &[DenseLayer<'_>],
+) -> Option<Tensor<2>> {
+    let [rows, input] = x.dims();
+    let dense: Vec<_> = layers.iter().map(|layer| Dense::new(layer.linear)).collect();
+    let products = products(precision, x, &dense)?;
+    let [_, output] = dense.last()?.sizes();
+    check("the input of dense layers", [rows, input], &dense);
+    let widths = std::iter::once(input).chain(dense.iter().map(|layer| layer.sizes()[1]));
+    let norms = std::iter::once(before).chain(layers.iter().map(|layer| Some(layer.norm?.0)));
+    for (width, norm) in widths.zip(norms) {
+        let channels = norm.map_or(width, |norm| norm.gamma.dims()[0]);
+        assert_eq!(
+            channels, width,
+            "a batch normalisation of {channels} channels for rows of {width}"
+        );
+    }
+    let weights: usize = dense.iter().map(|layer| layer.sizes().iter().product::<usize>()).sum();
+    if !cpu::are_worth_a_task(rows, weights) {
+        return None;
+    }
+    let before = match before {
+        Some(norm) => Some(norm.without_gradients()?),
+        None => None,
+    };
+    let norm = |layer: &DenseLayer<'_>| match layer.norm {
+        Some((norm, rectify)) => Some(Some((norm.without_gradients()?, rectify))),
+        None => Some(None),
+    };
+    let norms: Vec<_> = layers.iter().map(norm).collect::<Option<_>>()?;
+    let _span = kernel_span!(
+        "dense layers",
+        [rows, input, output],
+        2 * rows * weights,
+        rows * (input + output) + weights,
+        products.bf16
+    );
+    let x = flex(x.clone()).to_contiguous();
+    let dense: Vec<_> = dense.into_iter().map(Dense::values).collect();
+    let layers: Vec<_> = dense
+        .iter()
+        .zip(norms)
+        .map(|(layer, norm)| cpu::DenseLayer { weight: layer.packed(products, rows), norm })
+        .collect();
+    let y = cpu::dense_layers(products.kernels, before.as_ref(), &layers, x.storage::<f32>());
     let y = Primitive::from_data(TensorData::new(y, [rows, output]));
     Some(Tensor::from_primitive::<Flex>(y))
 }
@@ -245,6 +317,6 @@ impl Values<1> {
 }
 
 /// Whether the kernels take a tensor, and no gradient is wanted of it.
-fn plain<const D: usize>(tensor: &Tensor<D>) -> bool {
+pub(crate) fn plain<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_flex(tensor) && !tensor.is_autodiff() && tensor.shape().num_elements() > 0
 }

@@ -156,7 +156,9 @@ pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
-pub use inference::{EncoderParameters, EncoderSettings, encoder_layer, feed_forward};
+pub use inference::{
+    DenseLayer, EncoderParameters, EncoderSettings, dense_layers, encoder_layer, feed_forward,
+};
 pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
 pub use loss::{

@@ -161,7 +161,9 @@ pub fn cross_entropy(
         None => elsewhere(logits, &rows, settings),
         Some(kernels) => {
             let [_, classes] = logits.dims();
-            fused(logits, |logits| cpu::cross_entropy(kernels, settings, logits, classes, &rows))
+            fused(logits, |logits, wanted| {
+                cpu::cross_entropy(kernels, settings, (logits, wanted), classes, &rows)
+            })
         }
     };
     Ok(MeanLoss { value, weight })
@@ -327,7 +329,7 @@ fn element_loss<const D: usize>(
         Some(kernels) => {
             let targets = flex(targets).to_contiguous();
             let share = 1.0 / divisor(weight);
-            fused(predictions, |predictions| {
+            fused(predictions, |predictions, _| {
                 let targets = targets.storage::<f32>();
                 let sum = cpu::elements(kernels, kind, predictions, targets, width, weights);
                 cpu::scale(predictions, share as f32);
@@ -347,16 +349,16 @@ fn kernels<const D: usize>(tensor: &Tensor<D>) -> Option<CpuKernels> {
 }
 
 /// Runs a loss that puts its gradient in the place of its input.
-fn fused<const D: usize>(input: Tensor<D>, run: impl FnOnce(&mut [f32]) -> f64) -> Tensor<1> {
+fn fused<const D: usize>(input: Tensor<D>, run: impl FnOnce(&mut [f32], bool) -> f64) -> Tensor<1> {
     let scalar = |value: f64| Primitive::from_data(TensorData::new(vec![value as f32], [1]));
     if !input.is_autodiff() {
         let mut input = own(flex(input));
-        return Tensor::from_primitive::<Flex>(scalar(run(input.storage_mut())));
+        return Tensor::from_primitive::<Flex>(scalar(run(input.storage_mut(), false)));
     }
     let (input, guard) = flex_in_graph(input).into_parts();
     let prepared = Measured.prepare::<NoCheckpointing>([guard]).compute_bound().stateful();
     let mut gradient = own(input);
-    let value = scalar(run(gradient.storage_mut()));
+    let value = scalar(run(gradient.storage_mut(), true));
     Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
         OpsKind::Tracked(prepared) => prepared.finish(gradient, value),
         OpsKind::UnTracked(prepared) => prepared.finish(value),

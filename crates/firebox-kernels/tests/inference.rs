@@ -2,13 +2,14 @@
 
 #![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, Attention, CpuKernels, EncoderParameters, EncoderSettings, dropout_add,
-    encoder_layer, feed_forward, gelu, layer_norm, linear_in, normal, relu_dropout, self_attention,
+    Activation, Attention, BatchNorm, BatchNormConfig, CpuKernels, DenseLayer, EncoderParameters,
+    EncoderSettings, NormEpilogue, dense_layers, dropout_add, encoder_layer, feed_forward, gelu,
+    layer_norm, linear_in, normal, relu_dropout, self_attention,
 };
 
 const EPSILON: f64 = 1e-5;
@@ -237,6 +238,179 @@ fn distribution(x: f64) -> f64 {
     }
     let tail = density / (1..60).rev().fold(x.abs(), |rest, n| x.abs() + f64::from(n) / rest);
     if x > 0.0 { 1.0 - tail } else { tail }
+}
+
+/// A batch normalisation that has seen some batches.
+fn batch_norm(seed: u64, channels: usize) -> BatchNorm {
+    let device = Device::flex().autodiff();
+    let norm = BatchNormConfig::new(channels).init(&device);
+    for index in 0..3 {
+        let rows = tensor(seed + index, [1, 40, channels], 2.0) + 1.0;
+        norm.forward(Tensor::from_data(rows.into_data(), &device));
+    }
+    let mut norm = norm.valid();
+    norm.gamma = Param::from_tensor(tensor(seed + 3, [channels], 0.3) + 1.0);
+    norm.beta = Param::from_tensor(tensor(seed + 4, [channels], 0.5));
+    norm
+}
+
+/// Layers of these widths: with a normalisation and a rectifier, with one alone, and with neither, in turn.
+struct Stack {
+    before: Option<BatchNorm>,
+    layers: Vec<(Linear, Option<(BatchNorm, bool)>)>,
+}
+
+impl Stack {
+    fn new(widths: &[usize], before: bool) -> Self {
+        let layer = |(index, sizes): (usize, &[usize])| {
+            let seed = 100 * index as u64;
+            let norm = (index % 3 < 2).then(|| (batch_norm(seed + 200, sizes[1]), index % 3 == 0));
+            (dense(seed, sizes[0], sizes[1], index % 2 == 0), norm)
+        };
+        let before = before.then(|| batch_norm(7, widths[0]));
+        Self { before, layers: widths.windows(2).enumerate().map(layer).collect() }
+    }
+
+    fn at_once(&self, precision: Precision, x: &Tensor<2>) -> Option<Tensor<2>> {
+        let layers: Vec<_> = (self.layers.iter())
+            .map(|(linear, norm)| DenseLayer {
+                linear,
+                norm: norm.as_ref().map(|(norm, rectify)| (norm, *rectify)),
+            })
+            .collect();
+        dense_layers(precision, x, self.before.as_ref(), &layers)
+    }
+
+    fn composed(&self, precision: Precision, x: &Tensor<2>) -> Tensor<2> {
+        let normalised = |norm: &BatchNorm, rectify: bool, x: Tensor<2>| {
+            let [rows, width] = x.dims();
+            let epilogue = NormEpilogue { rectify, pool: 1, dropout: 0.0 };
+            norm.forward_with(x.reshape([rows, 1, width]), epilogue, None).reshape([rows, width])
+        };
+        let start = match &self.before {
+            Some(norm) => normalised(norm, false, x.clone()),
+            None => x.clone(),
+        };
+        self.layers.iter().fold(start, |x, (linear, norm)| {
+            let y = linear_in(precision, x, linear);
+            match norm {
+                Some((norm, rectify)) => normalised(norm, *rectify, y),
+                None => y,
+            }
+        })
+    }
+
+    /// In float64.
+    fn exact(&self, x: &Tensor<2>) -> Vec<f64> {
+        let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
+        let normalise = |norm: &BatchNorm, rectify: bool, numbers: &mut [f64]| {
+            let of = |tensor: Tensor<1>| wide(values(tensor));
+            let (mean, variance) = (of(norm.running_mean.value()), of(norm.running_var.value()));
+            let (gamma, beta) = (of(norm.gamma.val()), of(norm.beta.val()));
+            for row in numbers.chunks_exact_mut(mean.len()) {
+                for (at, value) in row.iter_mut().enumerate() {
+                    let z = (*value - mean[at]) / (variance[at] + 1e-5).sqrt();
+                    *value = z * gamma[at] + beta[at];
+                    *value = if rectify { value.max(0.0) } else { *value };
+                }
+            }
+        };
+        let [_, mut width] = x.dims();
+        let mut numbers = wide(values(x.clone()));
+        if let Some(norm) = &self.before {
+            normalise(norm, false, &mut numbers);
+        }
+        for (linear, norm) in &self.layers {
+            let [_, output] = linear.weight.val().dims();
+            let weight = wide(values(linear.weight.val()));
+            let bias = linear.bias.as_ref().map(|bias| wide(values(bias.val())));
+            let sums = |row: &[f64]| {
+                let column = |column: usize| {
+                    let terms = row.iter().enumerate();
+                    terms.map(|(k, x)| x * weight[k * output + column]).sum::<f64>()
+                        + bias.as_ref().map_or(0.0, |bias| bias[column])
+                };
+                (0..output).map(column).collect::<Vec<_>>()
+            };
+            numbers = numbers.chunks_exact(width).flat_map(sums).collect();
+            if let Some((norm, rectify)) = norm {
+                normalise(norm, *rectify, &mut numbers);
+            }
+            width = output;
+        }
+        numbers
+    }
+}
+
+#[test]
+fn dense_layers_agree_with_float64_and_give_the_bits_of_their_operations() {
+    for (rows, widths, before) in [
+        (1, &[1, 1][..], true),
+        (5, &[3, 17, 1], false),
+        (512, &[420, 128, 96, 64, 32, 3], true),
+        (131, &[33, 70, 40, 65, 7], true),
+        (700, &[40, 300, 33], false),
+    ] {
+        let stack = Stack::new(widths, before);
+        let x = tensor(3, [rows, widths[0]], 2.0);
+        let exact = stack.exact(&x);
+        for precision in [Precision::F32, Precision::Bf16, Precision::Tf32] {
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                let results = [1, 2, 3].map(|threads| {
+                    on(threads, || {
+                        kernels.force(|| {
+                            let y = stack.at_once(precision, &x).expect("on the CPU");
+                            (values(y), values(stack.composed(precision, &x)))
+                        })
+                    })
+                });
+                assert!(results.iter().all(|(y, composed)| y == composed), "{kernels:?} {rows}");
+                assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{kernels:?} {rows}");
+                let square = |sum: f64, (a, e): (&f32, &f64)| sum + (f64::from(*a) - e).powi(2);
+                let error = results[0].0.iter().zip(&exact).fold(0.0, square).sqrt();
+                let norm = exact.iter().map(|e| e * e).sum::<f64>().sqrt();
+                let bound = if precision == Precision::Bf16 { 2e-2 } else { 1e-5 };
+                assert!(error <= bound * norm, "{kernels:?} {precision}: {error:e} of {norm:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn dense_layers_are_left_to_the_caller_where_they_do_not_run() {
+    let stack = Stack::new(&[12, 8, 4], true);
+    let x = tensor(1, [60, 12], 1.0);
+    assert!(stack.at_once(Precision::F32, &x).is_some());
+    assert!(stack.at_once(Precision::F16, &x).is_none());
+    assert!(CpuKernels::Composed.force(|| stack.at_once(Precision::F32, &x)).is_none());
+    assert!(stack.at_once(Precision::F32, &tensor(1, [0, 12], 1.0)).is_none());
+    assert!(Stack { before: None, layers: vec![] }.at_once(Precision::F32, &x).is_none());
+    let tracked = Tensor::<2>::from_data(x.to_data(), &Device::flex().autodiff());
+    assert!(stack.at_once(Precision::F32, &tracked).is_none());
+    // Of few rows, products of large weights are divided among threads by their columns.
+    let large = Stack::new(&[400, 500, 3], false);
+    for (rows, some) in [(40, false), (300, true)] {
+        let y = on(2, || large.at_once(Precision::F32, &tensor(2, [rows, 400], 1.0)).is_some());
+        assert_eq!(y, some, "{rows} rows");
+    }
+}
+
+#[test]
+fn nan_spoils_its_own_row_of_dense_layers() {
+    let stack = Stack::new(&[12, 8, 4], true);
+    let x = tensor(1, [60, 12], 1.0).slice_fill([17..18, 3..4], f32::NAN);
+    let y = values(stack.at_once(Precision::F32, &x).expect("on the CPU"));
+    for (row, y) in y.chunks(4).enumerate() {
+        assert!(y.iter().all(|value| value.is_nan() == (row == 17)), "{row}: {y:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "a batch normalisation of 9 channels for rows of 8")]
+fn a_normalisation_of_another_width_is_told() {
+    let mut stack = Stack::new(&[12, 8, 4], true);
+    stack.layers[0].1 = Some((batch_norm(1, 9), true));
+    let _ = stack.at_once(Precision::F32, &tensor(1, [60, 12], 1.0));
 }
 
 #[test]

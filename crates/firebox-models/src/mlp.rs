@@ -13,7 +13,9 @@ use burn::nn::Linear;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{BatchNorm, BatchNormConfig, NormEpilogue, init_linear, linear_in};
+use firebox_kernels::{
+    BatchNorm, BatchNormConfig, DenseLayer, NormEpilogue, dense_layers, init_linear, linear_in,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::ModelError;
@@ -131,6 +133,9 @@ impl Mlp {
     pub fn logits(&self, inputs: Tensor<3>, dropout: Option<Stream>) -> Tensor<2> {
         let [batch, time, channels] = inputs.dims();
         let rows = inputs.reshape([batch, 1, time * channels]);
+        if let Some(logits) = self.inferred(&rows, dropout) {
+            return logits;
+        }
         let mut hidden = self.norm.forward(rows);
         let epilogue = NormEpilogue { rectify: true, pool: 1, dropout: self.dropout };
         for (index, Layer { linear, norm }) in self.layers.iter().enumerate() {
@@ -141,11 +146,33 @@ impl Mlp {
             hidden = norm.forward_with(rows.reshape([batch, 1, width]), epilogue, stream);
         }
         let [_, _, width] = hidden.dims();
-        let mut hidden = hidden.reshape([batch, width]);
-        if let Some(gate) = &self.gate {
-            hidden = hidden.clone() * sigmoid(linear_in(self.precision, hidden, gate));
-        }
+        let hidden = self.gated(hidden.reshape([batch, width]));
         linear_in(self.precision, hidden, &self.output)
+    }
+
+    fn gated(&self, hidden: Tensor<2>) -> Tensor<2> {
+        match &self.gate {
+            Some(gate) => hidden.clone() * sigmoid(linear_in(self.precision, hidden, gate)),
+            None => hidden,
+        }
+    }
+
+    /// All layers as one operation, where there are no gradients and no dropout; `None` where there is none.
+    fn inferred(&self, rows: &Tensor<3>, dropout: Option<Stream>) -> Option<Tensor<2>> {
+        if dropout.is_some() && self.dropout > 0.0 {
+            return None;
+        }
+        let [batch, _, features] = rows.dims();
+        let rows = rows.clone().reshape([batch, features]);
+        let mut layers: Vec<_> = (self.layers.iter())
+            .map(|Layer { linear, norm }| DenseLayer { linear, norm: Some((norm, true)) })
+            .collect();
+        if self.gate.is_none() {
+            layers.push(DenseLayer { linear: &self.output, norm: None });
+            return dense_layers(self.precision, &rows, Some(&self.norm), &layers);
+        }
+        let hidden = dense_layers(self.precision, &rows, Some(&self.norm), &layers)?;
+        Some(linear_in(self.precision, self.gated(hidden), &self.output))
     }
 }
 

@@ -37,7 +37,19 @@ pub(super) struct Part {
     /// Numbers from one row of `b` to the next.
     pub(super) b_row: usize,
     pub(super) groups: usize,
+    /// What is read after this part, if it is to be brought nearer meanwhile: [`ahead`] numbers.
+    pub(super) ahead: Option<*const f32>,
 }
+
+/// Numbers that a part of so many groups brings nearer: over sixteen times sixteen rows, what a panel of four blocks
+/// has.
+pub(super) fn ahead<C: Compute>(groups: usize) -> usize {
+    groups * BLOCK * if C::PIECES > 1 { PIECES_LINES } else { PAIRS_LINES }
+}
+
+/// Lines that each group brings nearer, one or two for each product of tiles.
+const PAIRS_LINES: usize = 4;
+const PIECES_LINES: usize = 12;
 
 impl Tiles {
     /// The tiles of this thread, where these kernels multiply such operands with them.

@@ -542,6 +542,7 @@ unsafe fn product_in_tiles(tiles: &Tiles, width: usize, at: Product, rows: usize
         b: at.panel.wrapping_add(block * words * row),
         b_row: row,
         groups: words / amx::TILE,
+        ahead: None,
     });
     // SAFETY: the caller's promise.
     unsafe { tiles.rows(rows, width, parts, (at.out, at.out_row), None) };

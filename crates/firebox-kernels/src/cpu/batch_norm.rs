@@ -185,6 +185,21 @@ pub(crate) fn normalise(
     y
 }
 
+/// The normalisation of some rows of single steps by the calling thread, rectified or not, into `y`.
+pub(super) fn normalise_rows(
+    kernels: CpuKernels,
+    x: &[f32],
+    affine: &Affine,
+    rectify: bool,
+    y: &mut [f32],
+) {
+    assert_eq!(x.len(), y.len(), "a number for each");
+    let width = affine.mean.len();
+    let steps = Steps { samples: x.len() / width, time: 1, width };
+    let epilogue = Epilogue { rectify, pool: 1, mask: None };
+    apply(kernels, &Tasks::new(steps, 1), x, affine, epilogue, y);
+}
+
 dispatch!(fn apply = apply_to(
     tasks: &Tasks,
     x: &[f32],

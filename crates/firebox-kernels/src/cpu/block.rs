@@ -19,13 +19,15 @@ impl Buffer {
         Self(vec![Line([0.0; BLOCK]); count.div_ceil(BLOCK)])
     }
 
-    /// Grows or shrinks to `count` numbers rounded up to a line; what they are is not said.
-    pub(super) fn resize(&mut self, count: usize) {
-        self.0.resize(count.div_ceil(BLOCK), Line([0.0; BLOCK]));
+    /// Grows to `count` numbers if it has fewer; what they are is not said.
+    pub(super) fn grow(&mut self, count: usize) {
+        let lines = count.div_ceil(BLOCK).max(self.0.len());
+        self.0.resize(lines, Line([0.0; BLOCK]));
     }
 
-    /// Gives back what it has beyond its numbers.
-    pub(super) fn shrink(&mut self) {
+    /// Gives back what it has beyond `count` numbers.
+    pub(super) fn shrink(&mut self, count: usize) {
+        self.0.truncate(count.div_ceil(BLOCK));
         self.0.shrink_to_fit();
     }
 

@@ -83,7 +83,8 @@ fn products<C: Compute>(tiles: &Tiles) -> u64 {
     let inner = groups * C::PIECES * amx::TILE;
     let [a, b] = [amx::TILE * inner, inner * GATES].map(|count| vec![0.0f32; count]);
     let mut sums = [0.0; amx::TILE * GATES];
-    let part = amx::Part { a: a.as_ptr(), a_row: inner, b: b.as_ptr(), b_row: GATES, groups };
+    let part =
+        amx::Part { a: a.as_ptr(), a_row: inner, b: b.as_ptr(), b_row: GATES, groups, ahead: None };
     for _ in 0..ROUNDS {
         let out = (sums.as_mut_ptr(), GATES);
         // SAFETY: sixteen rows of both operands and of the sums.

@@ -4,8 +4,8 @@
 //! walk over all. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
 //! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors.
 
-use super::BLOCK;
 use super::simd::{Simd, pair};
+use super::{BLOCK, GATES};
 
 /// The type of the operands. Sums, gate functions and states are f32 whatever it is.
 pub(super) trait Compute: Copy {
@@ -13,6 +13,10 @@ pub(super) trait Compute: Copy {
     const PAIR: usize;
     /// bf16 that a number is the sum of, each in words of its own.
     const PIECES: usize = 1;
+    /// Whether gate functions need no more digits than operands in bf16 have.
+    const COARSE: bool = Self::PAIR > 1;
+    /// Numbers that [`save`](Compute::save) keeps of the gates of a block.
+    const KEPT: usize = GATES / Self::PAIR;
 
     /// `a * b + c`, for a word of a product's operands in each lane.
     ///
@@ -20,7 +24,7 @@ pub(super) trait Compute: Copy {
     /// That of [`Simd`].
     unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector;
 
-    /// Keeps the four gates of a block for the backward pass, in `4 / PAIR` vectors, a block apart.
+    /// Keeps the four gates of a block for the backward pass, in `KEPT / BLOCK` vectors, a block apart.
     ///
     /// # Safety
     /// That of [`Simd`], with room for those vectors.
@@ -150,10 +154,14 @@ pub(super) struct Split;
 impl Compute for Split {
     const PAIR: usize = 2;
     const PIECES: usize = 3;
+    const COARSE: bool = false;
+    const KEPT: usize = GATES;
 
+    /// Of numbers as they are: words of pieces are multiplied in tiles.
     #[inline(always)]
-    unsafe fn fma<S: Simd>(_: S::Vector, _: S::Vector, _: S::Vector) -> S::Vector {
-        unreachable!("words of pieces are multiplied in tiles")
+    unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe { S::fma(a, b, c) }
     }
 
     #[inline(always)]
@@ -170,6 +178,19 @@ impl Compute for Split {
 }
 
 impl Split {
+    /// A word of a piece of two numbers, the first one of which is the largest.
+    #[inline(always)]
+    pub(super) fn piece(low: f32, high: f32, piece: usize) -> f32 {
+        let cut = |x: f32| x.to_bits() & 0xffff_0000;
+        let cut = |mut x: f32| {
+            for _ in 0..piece {
+                x -= f32::from_bits(cut(x));
+            }
+            cut(x)
+        };
+        f32::from_bits(cut(high) | cut(low) >> 16)
+    }
+
     /// The three pieces of numbers, the largest first, each in words of `low` and `high`.
     ///
     /// # Safety

@@ -2,16 +2,17 @@
 
 use rayon::prelude::*;
 
-use super::amx::{self, Tiles, in_tiles};
+use super::amx::{self, Tiles};
 use super::block::{Buffer, Part, accumulate, accumulate_parts, for_row_tiles};
-use super::cell::Cell;
-use super::compute::Compute;
+use super::cell::{Cell, GruCell, LstmCell};
+use super::compute::{Compute, Split};
 use super::kernels::dispatch;
-use super::pack::{self, Weights};
+use super::pack::{self, Weights, row_words, tiled_words};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
+use super::product::group;
 use super::simd::Simd;
-use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, zeros};
+use super::{Arithmetic, BLOCK, CellKind, CpuKernels, GATES, Pass, Shared, zeros};
 
 /// What a layer reads. Directions lie one after the other.
 #[derive(Clone, Copy)]
@@ -69,7 +70,12 @@ pub(crate) fn forward(
     inputs: Inputs<'_>,
     keep: bool,
 ) -> Outputs {
-    arithmetic.dispatch(Forward { kernels: arithmetic.kernels, plan, inputs, keep })
+    let pass = Forward { kernels: arithmetic.kernels, plan, inputs, keep };
+    match (arithmetic.in_pieces(plan.sizes.hidden), arithmetic.cell) {
+        (true, CellKind::Lstm) => pass.run::<Split, LstmCell>(),
+        (true, CellKind::Gru) => pass.run::<Split, GruCell>(),
+        (false, _) => arithmetic.dispatch(pass),
+    }
 }
 
 struct Forward<'a> {
@@ -95,7 +101,7 @@ impl Pass for Forward<'_> {
         let mut output = if plan.whole() { Vec::with_capacity(count) } else { zeros(count) };
         let (mut last_hidden, mut last_cell) = (inputs.hidden.to_vec(), inputs.cell.to_vec());
         let mut saved = keep.then(|| Saved {
-            gates: Lent::take(plan.gates() / C::PAIR),
+            gates: Lent::take(plan.gates() / GATES * C::KEPT),
             cells: Lent::take(plan.gates() / 4),
         });
         let results = [
@@ -113,7 +119,7 @@ impl Pass for Forward<'_> {
             for direction in 0..directions {
                 let count = if keep { tile.gates(&sizes) } else { 0 };
                 let (own_gates, own_cells);
-                (own_gates, gates) = gates.split_at_mut(count / C::PAIR);
+                (own_gates, gates) = gates.split_at_mut(count / GATES * C::KEPT);
                 (own_cells, cells) = cells.split_at_mut(count / 4);
                 tasks.push((tile, direction, own_gates, own_cells));
             }
@@ -162,7 +168,7 @@ dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
 unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
-    let (input_words, hidden_words) = (C::words(sizes.input), C::words(hidden));
+    let (input_words, hidden_words) = (row_words::<C>(sizes.input), row_words::<C>(hidden));
     let tiles = Tiles::of::<C>(run.kernels);
     // Inputs and hidden states of a step in words, where these are not the numbers themselves; AMX reads
     // sixteen rows at a time.
@@ -201,8 +207,8 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
                 let hidden_to = &mut state.get_mut()[row * hidden_words..][..hidden_words];
                 // SAFETY: the features are those that the caller vouches for.
                 unsafe {
-                    C::pack::<S>(from, to);
-                    C::pack::<S>(hidden, hidden_to);
+                    pack::row::<S, C>(from, to);
+                    pack::row::<S, C>(hidden, hidden_to);
                 }
             }
         }
@@ -307,19 +313,22 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
 ) {
     let Run { sizes, tile, packed, .. } = *run;
     let (padded, rows, running) = (sizes.padded(), tile.rows(), tile.active(t));
-    let (channels, units) = (C::words(sizes.input), operands.units);
-    let panel_size = (1 + channels + C::words(sizes.hidden)) * GATES;
-    let saved_gates = GATES / C::PAIR;
+    let (channels, units) = (row_words::<C>(sizes.input), operands.units);
+    let panel_size = (1 + channels + row_words::<C>(sizes.hidden)) * GATES;
+    let saved_gates = C::KEPT;
     let kept = !run.gates.is_empty();
     let saved_row = tile.start(t) * sizes.blocks();
     // Words that are multiplied in tiles.
-    let done = [channels, units].map(|words| if tiled.is_some() { in_tiles(words) } else { 0 });
+    let done = [sizes.input, sizes.hidden].map(tiled_words::<C>);
+    let done = if tiled.is_some() { [done[0], done[1].min(units)] } else { [0, 0] };
     let mut tiled = tiled.filter(|_| done != [0, 0]);
     for block in 0..sizes.blocks() {
         let panel = &packed[block * panel_size..][..panel_size];
         if let Some((tiles, sums)) = &mut tiled {
             // SAFETY: words of a step have room for whole tiles of rows, and sums, too.
-            unsafe { product_in_tiles(tiles, &operands, channels, done, running, panel, sums) };
+            unsafe {
+                product_in_tiles::<C>(tiles, &operands, channels, done, running, panel, sums)
+            };
         }
         for_row_tiles!(S, C, running, row, M => {
             let mut x = [std::ptr::null(); M];
@@ -375,7 +384,7 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
 /// # Safety
 /// The operands are words, with room for whole tiles of rows, and so are the sums; `done` words of the input
 /// and the hidden state are there, each a whole number of groups.
-unsafe fn product_in_tiles(
+unsafe fn product_in_tiles<C: Compute>(
     tiles: &Tiles,
     operands: &Operands<'_>,
     channels: usize,
@@ -393,7 +402,8 @@ unsafe fn product_in_tiles(
                 a_row,
                 b: panel.as_ptr().add((1 + first) * GATES),
                 b_row: GATES,
-                groups: words / amx::TILE,
+                groups: words / group::<C>(),
+                ahead: None,
             };
             let parts = [
                 part(input, channels, 0, done[0]),
@@ -464,7 +474,7 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
             S::store(cell, c);
             S::store(at.next.add(m * at.next_row), h);
             if let Some((gates, cells)) = at.save {
-                C::save::<S>(gates.add(m * GATES / C::PAIR), kept);
+                C::save::<S>(gates.add(m * C::KEPT), kept);
                 S::store(cells.add(m * BLOCK), c);
             }
         }

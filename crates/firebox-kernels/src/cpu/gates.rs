@@ -31,7 +31,7 @@ unsafe fn power_of_two<S: Simd, C: Compute>(t: S::Vector) -> (S::Vector, S::Vect
         let t = S::clamp(t, -POWER, POWER);
         let n = S::round(t);
         let f = S::sub(t, n);
-        let p = if C::PAIR == 1 {
+        let p = if !C::COARSE {
             let p = S::fma(S::splat(1.538_223_2e-4), f, S::splat(1.338_737_7e-3));
             let p = S::fma(p, f, S::splat(9.618_311e-3));
             let p = S::fma(p, f, S::splat(5.550_367_4e-2));
@@ -53,7 +53,7 @@ unsafe fn power_of_two<S: Simd, C: Compute>(t: S::Vector) -> (S::Vector, S::Vect
 #[inline(always)]
 unsafe fn quotient<S: Simd, C: Compute>(a: S::Vector, b: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
-    unsafe { if C::PAIR == 1 { S::div(a, b) } else { S::mul(a, S::reciprocal(b)) } }
+    unsafe { if C::COARSE { S::mul(a, S::reciprocal(b)) } else { S::div(a, b) } }
 }
 
 /// `1 / (1 + e^-x)`

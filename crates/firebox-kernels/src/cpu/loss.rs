@@ -63,11 +63,11 @@ fn rows_at_once(width: usize) -> usize {
 }
 
 /// The sum of the losses of all rows by their weights. Their logits, `[rows, classes]`, become the
-/// gradient of that sum.
+/// gradient of that sum, if that is wanted, else any numbers.
 pub(crate) fn cross_entropy(
     kernels: CpuKernels,
     config: CrossEntropy<'_>,
-    logits: &mut [f32],
+    (logits, wanted): (&mut [f32], bool),
     classes: usize,
     rows: &[Row],
 ) -> f64 {
@@ -77,7 +77,9 @@ pub(crate) fn cross_entropy(
         for (logits, row) in logits.chunks_exact_mut(classes).zip(rows) {
             match row.weight == 0.0 {
                 true => logits.fill(0.0),
-                false => cross_entropy_row(kernels, config, logits, *row, &mut sum),
+                false => {
+                    cross_entropy_row(kernels, config, (&mut *logits, wanted), *row, &mut sum);
+                }
             }
         }
         sum
@@ -86,7 +88,7 @@ pub(crate) fn cross_entropy(
 
 dispatch!(fn cross_entropy_row = cross_entropy_row_of(
     config: CrossEntropy<'_>,
-    logits: &mut [f32],
+    logits: (&mut [f32], bool),
     row: Row,
     sum: &mut f64
 ));
@@ -99,7 +101,7 @@ dispatch!(fn cross_entropy_row = cross_entropy_row_of(
 #[inline(always)]
 unsafe fn cross_entropy_row_of<S: Simd>(
     config: CrossEntropy<'_>,
-    logits: &mut [f32],
+    (logits, wanted): (&mut [f32], bool),
     row: Row,
     sum: &mut f64,
 ) {
@@ -133,6 +135,9 @@ unsafe fn cross_entropy_row_of<S: Simd>(
     let share = smoothing / count;
     let smooth = if smoothing > 0.0 { -share * (spread - all * normaliser) } else { 0.0 };
     *sum += row.weight * (value + smooth);
+    if !wanted {
+        return;
+    }
     let scale = (row.weight * (factor + share * all) / total) as f32;
     let minus = (row.weight * share) as f32;
     match class_weights.filter(|_| smoothing > 0.0) {
@@ -169,14 +174,20 @@ fn weighted_sum(values: &[f32], weights: Option<&[f32]>) -> f64 {
 /// The largest of some numbers; NaN is passed over.
 #[inline(always)]
 fn largest(values: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; 2 * BLOCK];
+    let larger = |a: f32, b: &f32| if *b > a { *b } else { a };
     let (chunks, rest) = values.as_chunks::<{ 2 * BLOCK }>();
+    let of_rest = rest.iter().fold(f32::NEG_INFINITY, larger);
+    // Rows of few classes have nothing but a rest.
+    if chunks.is_empty() {
+        return of_rest;
+    }
+    let mut lanes = [f32::NEG_INFINITY; 2 * BLOCK];
     for chunk in chunks {
         for lane in 0..2 * BLOCK {
             lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
         }
     }
-    rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a })
+    lanes.iter().fold(of_rest, larger)
 }
 
 /// `e^(x - largest)` in the place of each `x`, and their sum.
@@ -197,9 +208,11 @@ unsafe fn exponentials<S: Simd>(values: &mut [f32], largest: f32) -> f64 {
                 S::store(at, e);
                 sum = S::add(sum, e);
             }
-            let mut lanes = [0.0; BLOCK];
-            S::store(lanes.as_mut_ptr(), sum);
-            total += lanes[..S::LANES].iter().map(|x| f64::from(*x)).sum::<f64>();
+            if whole > 0 {
+                let mut lanes = [0.0; BLOCK];
+                S::store(lanes.as_mut_ptr(), sum);
+                total += lanes[..S::LANES].iter().map(|x| f64::from(*x)).sum::<f64>();
+            }
             let rest = &mut part[whole..];
             let mut last = [0.0; BLOCK];
             last[..rest.len()].copy_from_slice(rest);

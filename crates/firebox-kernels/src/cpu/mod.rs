@@ -62,7 +62,7 @@ pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use embedding::{clear, gather, scatter};
 pub(crate) use encoder::{EncoderLayer, Norm};
-pub(crate) use feed_forward::feed_forward;
+pub(crate) use feed_forward::{DenseLayer, are_worth_a_task, dense_layers, feed_forward};
 pub(crate) use forward::{Inputs, Saved, forward};
 pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
@@ -110,9 +110,14 @@ trait Pass {
 }
 
 impl Arithmetic {
-    /// Whether products are formed by tiles of AMX.
-    fn in_tiles(self) -> bool {
-        self.bf16 && self.kernels == CpuKernels::Amx
+    /// Whether products of rows of so many hidden units are formed by tiles of AMX.
+    fn in_tiles(self, hidden: usize) -> bool {
+        self.kernels == CpuKernels::Amx && (self.bf16 || self.in_pieces(hidden))
+    }
+
+    /// Whether those of the forward pass are products of f32 in pieces.
+    fn in_pieces(self, hidden: usize) -> bool {
+        self.kernels == CpuKernels::Amx && !self.bf16 && hidden >= pack::FEWEST_CUT
     }
 
     fn dispatch<P: Pass>(self, pass: P) -> P::Result {

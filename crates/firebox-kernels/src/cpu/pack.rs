@@ -1,9 +1,11 @@
 //! Weights in the order in which the kernels read them, and gradients back in PyTorch's order.
 
+use super::amx::in_tiles;
 use super::block::Buffer;
-use super::compute::Compute;
+use super::compute::{Compute, Split};
 use super::plan::Sizes;
-use super::simd::pair;
+use super::product::{self, pack_row};
+use super::simd::{Simd, pair};
 use super::{BLOCK, GATES, Shared};
 
 /// One direction's weights as PyTorch lays them out.
@@ -17,12 +19,54 @@ pub(super) struct Weights<'a> {
     pub(super) bias: &'a [f32],
 }
 
+/// Numbers of a row from which on pieces are worth their packing: those of a group, which is padded with zeros.
+pub(super) const FEWEST_CUT: usize = 2 * BLOCK;
+
+/// Whether a row of so many numbers is multiplied in pieces. Of these words, a shorter one is one of plain numbers.
+fn is_cut<C: Compute>(count: usize) -> bool {
+    C::PIECES > 1 && count >= FEWEST_CUT
+}
+
+/// Words of a row of so many numbers of the forward pass.
+pub(super) fn row_words<C: Compute>(count: usize) -> usize {
+    match C::PIECES {
+        1 => C::words(count),
+        _ if is_cut::<C>(count) => product::words::<C>(count),
+        _ => count,
+    }
+}
+
+/// How many of them tiles multiply, where there are tiles; the rest is left to vectors.
+pub(super) fn tiled_words<C: Compute>(count: usize) -> usize {
+    match C::PIECES {
+        1 => in_tiles(C::words(count)),
+        _ if is_cut::<C>(count) => row_words::<C>(count),
+        _ => 0,
+    }
+}
+
+/// Packs a row of the forward pass.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn row<S: Simd, C: Compute>(row: &[f32], words: &mut [f32]) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match C::PIECES {
+            1 => C::pack::<S>(row, words),
+            _ if is_cut::<C>(row.len()) => pack_row::<S, C>(row, words),
+            _ => words.copy_from_slice(row),
+        }
+    }
+}
+
 /// For the forward pass: for each block of units the biases, then for each word of input channels
 /// and of hidden units the weights into the four columns of the block. `[blocks, 1 + words(input) +
-/// words(hidden), gate, 16]`; units beyond the last are zero.
+/// words(hidden), gate, 16]`, with the words of [`row`]; units beyond the last are zero.
 pub(super) fn forward<C: Compute>(sizes: &Sizes, weights: Weights<'_>) -> Buffer {
     let (input, hidden) = (sizes.input, sizes.hidden);
-    let (input_words, hidden_words) = (C::words(input), C::words(hidden));
+    let (input_words, hidden_words) = (row_words::<C>(input), row_words::<C>(hidden));
     let rows = 1 + input_words + hidden_words;
     let mut packed = Buffer::zeros(sizes.blocks() * rows * GATES);
     let panels = packed.get_mut().chunks_exact_mut(rows * GATES);
@@ -49,8 +93,17 @@ fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
         let mut square = [[0.0; BLOCK]; BLOCK];
         for (row, words) in from.chunks_exact(count).zip(&mut square) {
             let words = &mut words[..to.len() / GATES];
+            if is_cut::<C>(count) {
+                let (group, piece) = (chunk / C::PIECES, chunk % C::PIECES);
+                let (low, high) = (2 * group * BLOCK, (2 * group + 1) * BLOCK);
+                let number = |at: usize| row.get(at).copied().unwrap_or(0.0);
+                for (index, word) in words.iter_mut().enumerate() {
+                    *word = Split::piece(number(low + index), number(high + index), piece);
+                }
+                continue;
+            }
             let low = &row[first..][..words.len()];
-            if C::PAIR == 1 {
+            if C::PAIR == 1 || C::PIECES > 1 {
                 words.copy_from_slice(low);
                 continue;
             }

@@ -46,7 +46,11 @@ pub fn buffer_bytes() -> [u64; 2] {
 
 /// A buffer that goes back to the pool when it is dropped, unless it was taken from it for good.
 pub(super) struct Lent {
+    /// As large as it ever was: numbers that were written once are not cleared for those who take more of
+    /// them than the last.
     buffer: Buffer,
+    /// Numbers that were asked for, in whole lines.
+    count: usize,
     own: bool,
 }
 
@@ -57,11 +61,12 @@ impl Lent {
         let fits = |buffer: &Buffer| (count..=2 * count + 1024).contains(&buffer.capacity());
         let found = pool.idle.iter().rposition(fits);
         let mut buffer = found.map(|index| pool.idle.remove(index)).unwrap_or_default();
-        pool.lent += count.next_multiple_of(super::BLOCK);
+        let count = count.next_multiple_of(super::BLOCK);
+        pool.lent += count;
         pool.most = pool.most.max(pool.lent);
         drop(pool);
-        buffer.resize(count);
-        Self { buffer, own: false }
+        buffer.grow(count);
+        Self { buffer, count, own: false }
     }
 
     /// The same memory, no longer the pool's: what is held for longer than a step.
@@ -69,9 +74,9 @@ impl Lent {
         if !self.own {
             self.own = true;
             let mut pool = pool();
-            pool.lent = pool.lent.saturating_sub(self.buffer.get().len());
+            pool.lent = pool.lent.saturating_sub(self.count);
             drop(pool);
-            self.buffer.shrink();
+            self.buffer.shrink(self.count);
         }
         self
     }
@@ -82,11 +87,11 @@ impl Lent {
     }
 
     pub(super) fn get(&self) -> &[f32] {
-        self.buffer.get()
+        &self.buffer.get()[..self.count]
     }
 
     pub(super) fn get_mut(&mut self) -> &mut [f32] {
-        self.buffer.get_mut()
+        &mut self.buffer.get_mut()[..self.count]
     }
 }
 
@@ -97,7 +102,7 @@ impl Drop for Lent {
         }
         let buffer = std::mem::take(&mut self.buffer);
         let mut pool = pool();
-        pool.lent = pool.lent.saturating_sub(buffer.get().len());
+        pool.lent = pool.lent.saturating_sub(self.count);
         pool.idle.push(buffer);
         let mut held = pool.lent + pool.idle.iter().map(Buffer::capacity).sum::<usize>();
         while held > pool.most + pool.most / 4 && !pool.idle.is_empty() {

@@ -18,6 +18,7 @@ mod weight;
 
 use rayon::prelude::*;
 
+pub(super) use self::pack::{group, pack_row, words};
 pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Panels, Rows, Weight};

@@ -55,6 +55,11 @@ impl Noise {
         }
     }
 
+    fn sample(&self, sample: usize) -> Sample {
+        let label = self.labels.as_ref().map(|labels| labels[sample]);
+        Sample { length: self.shape[0] as u32, label }
+    }
+
     /// The same with a label from 0 to below `classes` for each sample.
     pub(super) fn with_labels(self, classes: usize) -> Self {
         let labels = integers("labels", classes, self.samples).map(|label| label as u32).collect();
@@ -82,8 +87,32 @@ impl Source for Noise {
         let count = self.shape[0] * self.shape[1];
         let sample = self.place(index);
         out[..count].copy_from_slice(&self.values[sample * count..][..count]);
-        let label = self.labels.as_ref().map(|labels| labels[sample]);
-        Ok(Sample { length: self.shape[0] as u32, label })
+        Ok(self.sample(sample))
+    }
+
+    /// Values are written once, without zeros before.
+    fn gather(
+        &self,
+        _: u64,
+        indices: &[usize],
+        steps: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<Vec<Sample>, LoadError> {
+        let [length, channels] = self.shape;
+        let add = |index: &usize| {
+            let sample = self.place(*index);
+            let values = &self.values[sample * length * channels..][..length * channels];
+            let end = out.len() + steps * channels;
+            out.extend_from_slice(&values[..steps.min(length) * channels]);
+            out.resize(end, 0.0);
+            self.sample(sample)
+        };
+        Ok(indices.iter().map(add).collect())
+    }
+
+    /// Reading is copying here.
+    fn at_once(&self) -> usize {
+        256
     }
 
     fn classes(&self) -> &[String] {

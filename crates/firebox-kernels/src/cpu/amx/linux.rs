@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Part, TILE};
+use super::{PAIRS_LINES, PIECES_LINES, Part, TILE};
 
 static ASSUMED: AtomicBool = AtomicBool::new(false);
 
@@ -96,11 +96,13 @@ macro_rules! product {
         } else {
             asm!($(concat!("tilezero tmm", $sum),)* options(nostack));
         }
-        for Part { a, a_row, b, b_row, groups } in $parts {
+        for Part { a, a_row, b, b_row, groups, ahead } in $parts {
             if groups == 0 {
                 continue;
             }
-            $group!(a, a_row, b, b_row, groups; $([$sum $factor $at])*);
+            // Where nothing is to come, the same lines of an operand again and again, which are there.
+            let ahead = (ahead.unwrap_or(a), usize::from(ahead.is_some()));
+            $group!(a, a_row, b, b_row, groups, ahead; $([$sum $factor $at])*);
         }
         asm!(
             $(concat!("tilestored [{out} + {row}*1 + ", $at, "], tmm", $sum),)*
@@ -111,10 +113,15 @@ macro_rules! product {
 
 /// The loop over the groups of a part: of pairs.
 macro_rules! pairs {
-    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident; $([$sum:literal $factor:literal $at:literal])*) => {
+    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident, $ahead:ident; $([$sum:literal $factor:literal $at:literal])*) => {
         asm!(
             "2:",
             "tileloadd tmm4, [{a} + {a_row}*1]",
+            "prefetcht1 [{ahead}]",
+            "prefetcht1 [{ahead} + 64]",
+            "prefetcht1 [{ahead} + 128]",
+            "prefetcht1 [{ahead} + 192]",
+            "add {ahead}, {ahead_group}",
             $(
                 concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
                 concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
@@ -129,6 +136,8 @@ macro_rules! pairs {
             a_row = in(reg) 4 * $a_row,
             b_row = in(reg) 4 * $b_row,
             b_group = in(reg) 4 * TILE * $b_row,
+            ahead = inout(reg) $ahead.0 => _,
+            ahead_group = in(reg) 64 * PAIRS_LINES * $ahead.1,
             options(nostack)
         )
     };
@@ -136,17 +145,23 @@ macro_rules! pairs {
 
 /// The same of numbers in three pieces: the six larger ones of their products.
 macro_rules! pieces {
-    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident; $([$sum:literal $factor:literal $at:literal])*) => {
+    ($a:ident, $a_row:ident, $b:ident, $b_row:ident, $groups:ident, $ahead:ident; $([$sum:literal $factor:literal $at:literal])*) => {
         asm!(
             "2:",
             "tileloadd tmm4, [{a} + {a_row}*1]",
             "tileloadd tmm5, [{a} + {a_row}*1 + 64]",
+            "prefetcht1 [{ahead} + 0]",
+            "prefetcht1 [{ahead} + 64]",
+            "prefetcht1 [{ahead} + 128]",
             $(
                 concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
                 concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
                 concat!("tdpbf16ps tmm", $sum, ", tmm5, tmm", $factor),
             )*
             "add {b}, {b_piece}",
+            "prefetcht1 [{ahead} + 192]",
+            "prefetcht1 [{ahead} + 256]",
+            "prefetcht1 [{ahead} + 320]",
             $(
                 concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
                 concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
@@ -154,12 +169,19 @@ macro_rules! pieces {
             )*
             "add {b}, {b_piece}",
             "tileloadd tmm5, [{a} + {a_row}*1 + 128]",
+            "prefetcht1 [{ahead} + 384]",
+            "prefetcht1 [{ahead} + 448]",
+            "prefetcht1 [{ahead} + 512]",
             $(
                 concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
                 concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $factor),
             )*
             "sub {b}, {b_piece}",
             "sub {b}, {b_piece}",
+            "prefetcht1 [{ahead} + 576]",
+            "prefetcht1 [{ahead} + 640]",
+            "prefetcht1 [{ahead} + 704]",
+            "add {ahead}, {ahead_group}",
             $(
                 concat!("tileloadd tmm", $factor, ", [{b} + {b_row}*1 + ", $at, "]"),
                 concat!("tdpbf16ps tmm", $sum, ", tmm5, tmm", $factor),
@@ -175,6 +197,8 @@ macro_rules! pieces {
             a_row = in(reg) 4 * $a_row,
             b_row = in(reg) 4 * $b_row,
             b_piece = in(reg) 4 * TILE * $b_row,
+            ahead = inout(reg) $ahead.0 => _,
+            ahead_group = in(reg) 64 * PIECES_LINES * $ahead.1,
             options(nostack)
         )
     };

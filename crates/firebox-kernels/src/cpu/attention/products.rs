@@ -94,6 +94,7 @@ fn product_in_tiles(tiles: &Tiles, product: Product, a: &[f32], b: &[f32], out: 
                 b: b[column..].as_ptr(),
                 b_row,
                 groups: count / amx::TILE,
+                ahead: None,
             };
             let here = amx::TILE.min(rows - row);
             let to = (out[row * out_row + column..].as_mut_ptr(), out_row);

@@ -218,6 +218,7 @@ pub(super) unsafe fn update_weights<S: Lanes, C: Compute>(
                 b: words.as_ptr(),
                 b_row: GATES,
                 groups: whole / amx::TILE,
+                ahead: None,
             };
             let skipped = skipped.start * STRIP..skipped.end * STRIP;
             // SAFETY: `tiled_operands` has whole tiles of columns, and the gates whole groups of words.

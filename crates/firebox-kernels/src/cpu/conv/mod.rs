@@ -283,7 +283,14 @@ unsafe fn whole_tiles(
         // SAFETY: the caller's promise.
         unsafe {
             let a = a.add(row * a_row);
-            let part = std::iter::once(amx::Part { a, a_row, b, b_row: blocks * BLOCK, groups });
+            let part = std::iter::once(amx::Part {
+                a,
+                a_row,
+                b,
+                b_row: blocks * BLOCK,
+                groups,
+                ahead: None,
+            });
             let (here, sums) = (amx::TILE.min(rows - row), (acc.add(row * stride), stride));
             tiles.rows(here, blocks, part, sums, amx::kept(sums));
         }

@@ -15,22 +15,37 @@ struct Due {
     /// In units of 2^-16.
     share: usize,
     due: usize,
+    /// Those that were taken before they were due.
+    early: usize,
 }
 
 impl Due {
     /// All of them over so many blocks or rows.
     fn new(all: Range<usize>, blocks: usize) -> Self {
-        Self { share: (all.len() << 16) / blocks.max(1), left: all, due: 0 }
+        Self { share: (all.len() << 16) / blocks.max(1), left: all, due: 0, early: 0 }
     }
 
     /// Those that are due after so many more blocks or rows.
     #[inline(always)]
     fn after(&mut self, blocks: usize) -> Range<usize> {
         self.due += self.share * blocks;
-        let first = self.left.start;
-        self.left.start = self.left.end.min(first + (self.due >> 16));
+        let (first, due) = (self.left.start, self.due >> 16);
         self.due &= 0xffff;
+        let done = self.early.min(due);
+        self.early -= done;
+        self.left.start = self.left.end.min(first + due - done);
         first..self.left.start
+    }
+
+    /// So many, due or not, if there are.
+    #[inline(always)]
+    fn take(&mut self, count: usize) -> Option<usize> {
+        let first = self.left.start;
+        (self.left.len() >= count).then(|| {
+            self.left.start += count;
+            self.early += count;
+            first
+        })
     }
 }
 
@@ -136,6 +151,13 @@ impl Lines {
     /// `next` is read after so many blocks or rows.
     pub(super) fn new(next: &[f32], blocks: usize) -> Self {
         Self { at: next.as_ptr(), due: Due::new(0..next.len().div_ceil(BLOCK), blocks) }
+    }
+
+    /// Where the next so many numbers begin, for who brings them nearer themselves; `None` if there are fewer.
+    #[inline(always)]
+    pub(super) fn take(&mut self, numbers: usize) -> Option<*const f32> {
+        let line = self.due.take(numbers / BLOCK)?;
+        Some(self.at.wrapping_add(line * BLOCK))
     }
 
     /// # Safety

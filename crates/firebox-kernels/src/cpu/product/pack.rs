@@ -36,7 +36,7 @@ pub(super) fn panel_blocks<S: Simd, C: Compute>(columns_left: usize) -> usize {
 
 /// Words of so many numbers, of which the first begins a group.
 #[inline(always)]
-pub(super) fn words<C: Compute>(count: usize) -> usize {
+pub(in crate::cpu) fn words<C: Compute>(count: usize) -> usize {
     let numbers = C::PAIR * BLOCK;
     match C::PIECES {
         1 => count / numbers * BLOCK + (count % numbers).min(BLOCK),
@@ -45,7 +45,7 @@ pub(super) fn words<C: Compute>(count: usize) -> usize {
 }
 
 /// Words of a group.
-pub(super) const fn group<C: Compute>() -> usize {
+pub(in crate::cpu) const fn group<C: Compute>() -> usize {
     C::PIECES * BLOCK
 }
 
@@ -161,10 +161,20 @@ pub(super) fn whole_left<C: Compute>(kernels: CpuKernels, left: Matrix<'_>) -> L
 
 /// [`whole_left`] of rows by the calling thread alone, into the front of `packed`.
 pub(super) fn rows<C: Compute>(kernels: CpuKernels, left: Matrix<'_>, packed: &mut [f32]) {
+    rows_of::<C>(kernels, left, [0, left.rows], packed);
+}
+
+/// The same of rows from `first` on of as many as `all`.
+pub(super) fn rows_of<C: Compute>(
+    kernels: CpuKernels,
+    left: Matrix<'_>,
+    [first, all]: [usize; 2],
+    packed: &mut [f32],
+) {
     assert_eq!(left.column_stride, 1, "rows");
     let to = Shared::new(packed);
     for inner in chunks::<C>(kernels, left.columns) {
-        let at = words::<C>(inner.start) * left.rows;
+        let at = words::<C>(inner.start) * all + first * words::<C>(inner.len());
         rows_part::<C>(kernels, left, &Part::of::<C>(inner, 0..left.rows), &to, at);
     }
 }
@@ -445,7 +455,7 @@ pub(super) unsafe fn pack_left<S: Simd, C: Compute>(
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
+pub(in crate::cpu) unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
     if C::PAIR == 1 {
         to.copy_from_slice(row);
         return;

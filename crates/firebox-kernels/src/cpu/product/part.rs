@@ -220,7 +220,8 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
                             start = Some((own.0.cast_const(), own.1));
                         }
                         let panel = &panel[..blocks * BLOCK * words];
-                        tiled.multiply(&left, here, [done, words], panel, to, start);
+                        let panel = (panel, &mut next_panel);
+                        tiled.multiply::<C>(&left, here, [done, words], panel, to, start);
                         if !whole {
                             copy_rows((own.0.cast_const(), own.1), place, size);
                         }
@@ -349,17 +350,18 @@ impl Tiled {
     }
 
     /// Multiplies the first words, `done` of them, of all `words`, of up to [`GROUP`] rows, of which each lies
-    /// in one piece, with those of a panel, which has as many rows and is a whole number of blocks wide.
+    /// in one piece, with those of a panel, which has as many rows and is a whole number of blocks wide, and brings
+    /// some of what comes `next` nearer.
     ///
     /// # Safety
     /// `out` is valid for these rows, that many numbers apart, of the panel's width, and so is what the sums start
     /// from, if anything.
-    unsafe fn multiply(
+    unsafe fn multiply<C: Compute>(
         &mut self,
         left: &Operand<'_>,
         rows: Range<usize>,
         [done, words]: [usize; 2],
-        panel: &[f32],
+        (panel, next): (&[f32], &mut ahead::Lines),
         (out, out_row): (*mut f32, usize),
         start: Option<(*const f32, usize)>,
     ) {
@@ -383,6 +385,7 @@ impl Tiled {
                 b: panel.as_ptr(),
                 b_row: width,
                 groups: done / self.group,
+                ahead: next.take(amx::ahead::<C>(done / self.group)),
             });
             // SAFETY: sixteen rows of both, by the assertion, and those rows of the sums.
             unsafe {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::part::{Activation, Left, Out, Right, Task, multiply_part};
 use super::tile::activate;
 use super::{Matrix, Packing, Products, in_words, pack, rectangle, run};
+use crate::cpu::amx::TILE;
+use crate::cpu::batch_norm::{Affine, normalise_rows};
 use crate::cpu::compute::Compute;
 use crate::cpu::pool::Lent;
 use crate::cpu::{CpuKernels, Shared};
@@ -88,6 +90,32 @@ impl Weight<'_> {
         }
         let matrix = Matrix::new(rows, rows.len() / self.input, self.input);
         in_words!(self.panels.packing, C => pack::rows::<C>(self.panels.kernels, matrix, room));
+        Rows::Packed(room)
+    }
+
+    /// [`pack`](Self::pack) of normalised rows, those of a tile at a time, which are packed while they lie in the
+    /// first cache.
+    pub(in crate::cpu) fn pack_normalised<'b>(
+        &self,
+        rows: &[f32],
+        norm: &Affine,
+        rectify: bool,
+        room: &'b mut [f32],
+    ) -> Rows<'b> {
+        let Panels { kernels, packing, .. } = *self.panels;
+        if packing == Packing::F32 {
+            normalise_rows(kernels, rows, norm, rectify, room);
+            return Rows::Numbers(room);
+        }
+        let all = rows.len() / self.input;
+        let mut normal = Lent::take(TILE * self.input);
+        for (index, rows) in rows.chunks(TILE * self.input).enumerate() {
+            let normal = &mut normal.get_mut()[..rows.len()];
+            normalise_rows(kernels, rows, norm, rectify, normal);
+            let matrix = Matrix::new(normal, rows.len() / self.input, self.input);
+            let place = [index * TILE, all];
+            in_words!(packing, C => pack::rows_of::<C>(kernels, matrix, place, room));
+        }
         Rows::Packed(room)
     }
 
