@@ -21,7 +21,7 @@
 //!
 //! [`add_row_noise`] is the noise of data augmentation, each sample's from a stream of its own.
 //!
-//! Where no gradient is wanted, [`encoder_layer`] and [`feed_forward`] are whole layers as one operation:
+//! Where no gradient is wanted, [`encoder_layer`], [`feed_forward`] and [`dense_layers`] are whole layers as one operation:
 //! a core takes some samples or rows through all of it, and nothing but the result goes through memory.
 //!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass

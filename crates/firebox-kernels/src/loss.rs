@@ -348,7 +348,7 @@ fn kernels<const D: usize>(tensor: &Tensor<D>) -> Option<CpuKernels> {
     CpuKernels::fused().filter(|_| is_flex(tensor) && tensor.shape().num_elements() > 0)
 }
 
-/// Runs a loss that puts its gradient in the place of its input.
+/// Runs a loss that puts its gradient in the place of its input, if it is told that one is wanted.
 fn fused<const D: usize>(input: Tensor<D>, run: impl FnOnce(&mut [f32], bool) -> f64) -> Tensor<1> {
     let scalar = |value: f64| Primitive::from_data(TensorData::new(vec![value as f32], [1]));
     if !input.is_autodiff() {

@@ -47,11 +47,16 @@ pub(super) fn ahead<C: Compute>(groups: usize) -> usize {
     groups * BLOCK * if C::PIECES > 1 { PIECES_LINES } else { PAIRS_LINES }
 }
 
-/// Lines that each group brings nearer, one or two for each product of tiles.
+/// Lines that each group brings nearer: with four blocks, of a product of pairs one, of two of pieces one.
 const PAIRS_LINES: usize = 4;
 const PIECES_LINES: usize = 12;
 
 impl Tiles {
+    /// Groups whose rows of four blocks of columns the first cache holds, of words of `C`.
+    pub(super) const fn in_cache<C: Compute>() -> usize {
+        if C::PIECES > 1 { 2 } else { 8 }
+    }
+
     /// The tiles of this thread, where these kernels multiply such operands with them.
     pub(super) fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
         match kernels {

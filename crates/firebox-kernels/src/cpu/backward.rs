@@ -24,6 +24,7 @@ use super::lanes::Lanes;
 use super::pack::{self, Strips, backward_columns, panel_width};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
+use super::product::group;
 use super::simd::Simd;
 use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, each_task, zeros};
 use weights::{Waiting, note_operands, strip_size, tiled_columns, tiled_operands, update_weights};
@@ -55,7 +56,7 @@ pub(crate) struct Wanted {
 }
 
 /// Words of rows, one row per sample and step, that are collected before the gradient of the weights is
-/// brought up to date: as many as a first-level cache holds beside the rest.
+/// brought up to date: as many as a first-level cache holds beside the rest. Of rows in pieces there are fewer.
 const ROWS: usize = 128;
 
 /// The gradients of a layer from its inputs, its `output` and what the forward pass saved.
@@ -69,7 +70,8 @@ pub(crate) fn backward(
     wanted: Wanted,
 ) -> Gradients {
     let kernels = arithmetic.kernels;
-    arithmetic.dispatch(Backward { kernels, plan, inputs, output, saved, d, wanted })
+    let pass = Backward { kernels, plan, inputs, output, saved, d, wanted };
+    arithmetic.dispatch(&plan.sizes, pass)
 }
 
 struct Backward<'a> {
@@ -128,7 +130,7 @@ impl Pass for Backward<'_> {
                 inputs,
                 output,
                 packed: packed[direction].get(),
-                gates: &saved.gates.get()[first / C::PAIR..][..count / C::PAIR],
+                gates: &saved.gates.get()[first / GATES * C::KEPT..][..count / GATES * C::KEPT],
                 cells: &saved.cells.get()[first / 4..][..count / 4],
                 d,
                 results: &results,
@@ -221,13 +223,14 @@ struct State {
     /// `[block, room, gate, 16]`: gradients of the gates that wait for their part in the gradient of the
     /// weights.
     d_gates: Lent,
-    /// `[strip, word, 6]`, or `[column, word]` for tiles: words of inputs and hidden states of the same rows.
+    /// `[strip, word, 6]`, or `[column, word]` for tiles, each sixteen words piece by piece: words of inputs and
+    /// hidden states of the same rows.
     operands: Lent,
-    /// Words of one row of them, or of sixteen for tiles.
+    /// Words of one row of them, or of sixteen for tiles, piece by piece.
     row: Lent,
-    /// Words of this step's gradients of the gates, `[block, row, pair of gates, 16]`, for the product
-    /// with the weights; and of the waiting rows of a block of `d_gates`, two and two. Empty where the
-    /// numbers themselves are the words.
+    /// Words of this step's gradients of the gates, `[block, row, pair of gates, piece, 16]`, for the product
+    /// with the weights; and of the waiting rows of a block of `d_gates`, two and two, each sixteen of them piece by
+    /// piece. Empty where the numbers themselves are the words.
     words: [Lent; 2],
     /// Rows that `d_gates` and `operands` have room for.
     room: usize,
@@ -289,12 +292,18 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
     let Run { sizes, tile, direction, inputs, .. } = *run;
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
     let columns = backward_columns(&sizes, run.wanted.input);
-    let room = (C::PAIR * ROWS).max(rows);
+    let room = match C::PIECES {
+        1 => C::PAIR * ROWS,
+        _ => 2 * Tiles::in_cache::<C>() * amx::TILE,
+    };
+    let room = room.max(rows);
     let strips = Strips::new(&sizes).count();
     let tiles = Tiles::of::<C>(run.kernels);
+    assert!(C::PIECES == 1 || tiles.is_some(), "pieces are multiplied in tiles");
     let (operands, row) = match &tiles {
         Some(_) => {
-            (tiled_operands(strips, room.div_ceil(C::PAIR)), amx::TILE * tiled_columns(strips))
+            let columns = tiled_columns(strips);
+            (tiled_operands::<C>(strips, room), C::PIECES * amx::TILE * columns)
         }
         None => (strips * strip_size(room.div_ceil(C::PAIR)), sizes.input.max(hidden)),
     };
@@ -308,8 +317,8 @@ fn start<C: Compute>(run: &Run<'_>) -> State {
         row: Lent::take(row),
         // AMX reads sixteen rows at a time, behind the last as well.
         words: [
-            (sizes.blocks() * rows + amx::TILE) * GATES / 2,
-            room.div_ceil(2).next_multiple_of(amx::TILE) * GATES,
+            (sizes.blocks() * rows + amx::TILE) * C::gate_words(),
+            room.div_ceil(2).next_multiple_of(amx::TILE) * C::PIECES * GATES,
         ]
         .map(|count| Lent::take((C::PAIR - 1) * count)),
         room,
@@ -366,7 +375,7 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
     let continued = previous.map_or(0, |t| tile.active(t)).min(running);
     let (d_cell, d_gates) = (state.d_cell.get_mut(), state.d_gates.get_mut());
     let (words, waiting) = (state.words[0].get_mut(), state.waiting.len());
-    let kept = GATES / C::PAIR;
+    let (kept, gate_words) = (C::KEPT, C::gate_words());
     for block in 0..sizes.blocks() {
         let row_of = |t: usize| tile.start(t) * sizes.blocks() + block * tile.active(t);
         for row in 0..running {
@@ -386,7 +395,7 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
                 d_gates: &mut d_gates[(block * state.room + waiting + row) * GATES..][..GATES],
                 words: match C::PAIR {
                     1 => &mut [],
-                    _ => &mut words[(block * tile.rows() + row) * kept..][..kept],
+                    _ => &mut words[(block * tile.rows() + row) * gate_words..][..gate_words],
                 },
             };
             // SAFETY: the features are those that the caller vouches for.
@@ -439,7 +448,7 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
                 S::store(out.add(gate * BLOCK), d);
             }
             if C::PAIR > 1 {
-                C::save::<S>(rows.words.as_mut_ptr().add(lane), d_gates);
+                C::save_words::<S>(rows.words.as_mut_ptr().add(lane), d_gates);
             }
         }
         lane += S::LANES;
@@ -459,7 +468,7 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
 unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut State, needed: bool) {
     let Run { sizes, tile, packed, .. } = *run;
     let (blocks, columns) = (sizes.blocks(), state.columns);
-    let row_words = GATES / C::PAIR;
+    let row_words = C::gate_words();
     let gate_rows = blocks * row_words;
     let (d_gates, block_rows) = match C::PAIR {
         1 => (&state.d_gates.get()[state.waiting.len() * GATES..], state.room),
@@ -475,18 +484,24 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
         }
         let panel = &packed[column * gate_rows..][..width * BLOCK * gate_rows];
         if let Some(tiles) = &state.tiles {
-            for row in (0..tile.active(t)).step_by(amx::TILE) {
-                let operands = Product {
-                    a: d_gates[row * row_words..].as_ptr(),
-                    a_block: block_rows * row_words,
-                    blocks,
-                    panel: panel.as_ptr(),
-                    out: back[row * columns + column..].as_mut_ptr(),
-                    out_row: columns,
-                };
-                let rows = amx::TILE.min(tile.active(t) - row);
-                // SAFETY: the words have room for whole tiles of rows, and a block of gates is two groups.
-                unsafe { product_in_tiles(tiles, width, operands, rows) };
+            let active = tile.active(t);
+            // Where several tiles of rows read a panel, as much of it at once as the first cache holds; a block of
+            // gates is two groups.
+            let most = if active > amx::TILE { Tiles::in_cache::<C>() / 2 } else { blocks };
+            for first in (0..blocks).step_by(most) {
+                for row in (0..active).step_by(amx::TILE) {
+                    let operands = Product {
+                        a: d_gates[(first * block_rows + row) * row_words..].as_ptr(),
+                        a_block: block_rows * row_words,
+                        blocks: most.min(blocks - first),
+                        panel: panel[first * row_words * width * BLOCK..].as_ptr(),
+                        out: back[row * columns + column..].as_mut_ptr(),
+                        out_row: columns,
+                    };
+                    let size = [amx::TILE.min(active - row), width];
+                    // SAFETY: the words have room for whole tiles of rows.
+                    unsafe { product_in_tiles::<C>(tiles, size, operands, first > 0) };
+                }
             }
             column += width * BLOCK;
             continue;
@@ -523,29 +538,35 @@ struct Product {
     a: *const f32,
     a_block: usize,
     blocks: usize,
-    /// `[blocks * words(64), N * 16]`
+    /// `[blocks * gate words, N * 16]`
     panel: *const f32,
     out: *mut f32,
     out_row: usize,
 }
 
-/// Up to sixteen rows by `width` blocks of columns.
+/// Up to sixteen rows by some blocks of columns, added to what is there if it has `begun`.
 ///
 /// # Safety
 /// The pointers are valid for the shapes that [`Product`] states, of words, with room for sixteen rows of `a`.
-unsafe fn product_in_tiles(tiles: &Tiles, width: usize, at: Product, rows: usize) {
-    let words = GATES / 2;
+unsafe fn product_in_tiles<C: Compute>(
+    tiles: &Tiles,
+    [rows, width]: [usize; 2],
+    at: Product,
+    begun: bool,
+) {
+    let words = C::gate_words();
     let row = width * BLOCK;
     let parts = (0..at.blocks).map(|block| amx::Part {
         a: at.a.wrapping_add(block * at.a_block),
         a_row: words,
         b: at.panel.wrapping_add(block * words * row),
         b_row: row,
-        groups: words / amx::TILE,
+        groups: words / group::<C>(),
         ahead: None,
     });
+    let out = (at.out, at.out_row);
     // SAFETY: the caller's promise.
-    unsafe { tiles.rows(rows, width, parts, (at.out, at.out_row), None) };
+    unsafe { tiles.rows(rows, width, parts, out, if begun { amx::kept(out) } else { None }) };
 }
 
 /// `M` rows by `N` blocks of columns.

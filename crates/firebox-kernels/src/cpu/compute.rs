@@ -2,7 +2,8 @@
 //!
 //! All packed operands are made of words of 32 bits, one f32 or two bf16, so that the same kernels
 //! walk over all. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
-//! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors.
+//! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors. Rows in pieces are laid out
+//! [by groups](super::product::words).
 
 use super::simd::{Simd, pair};
 use super::{BLOCK, GATES};
@@ -30,11 +31,30 @@ pub(super) trait Compute: Copy {
     /// That of [`Simd`], with room for those vectors.
     unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]);
 
+    /// Words of the four gates of a block that tiles or vectors multiply, [`gate_words`](Compute::gate_words) of
+    /// them; where the numbers are the words, there is nothing to do.
+    ///
+    /// # Safety
+    /// That of [`Simd`], with room for those vectors.
+    #[inline(always)]
+    unsafe fn save_words<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+        if Self::PAIR > 1 {
+            // SAFETY: the caller's promise is the same.
+            unsafe { Self::save::<S>(at, gates) }
+        }
+    }
+
     /// What [`save`](Compute::save) kept.
     ///
     /// # Safety
     /// That of [`Simd`]; the vectors are there.
     unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4];
+
+    /// Words of the four gates of a block.
+    #[inline(always)]
+    fn gate_words() -> usize {
+        GATES / Self::PAIR * Self::PIECES
+    }
 
     /// Words of a row of `count` numbers.
     #[inline(always)]
@@ -175,9 +195,38 @@ impl Compute for Split {
         // SAFETY: as above.
         unsafe { F32::restore::<S>(at) }
     }
+
+    /// Two groups: of the first two gates, and of the others.
+    #[inline(always)]
+    unsafe fn save_words<S: Simd>(at: *mut f32, [i, f, g, o]: [S::Vector; 4]) {
+        for (group, (low, high)) in [(i, f), (g, o)].into_iter().enumerate() {
+            // SAFETY: as above, and there is room for two groups.
+            unsafe { Self::store::<S>(at.add(group * Self::PIECES * BLOCK), low, high, BLOCK) };
+        }
+    }
 }
 
 impl Split {
+    /// Stores the words of the pieces of numbers, so many numbers apart.
+    ///
+    /// # Safety
+    /// That of [`Simd`], with room for three vectors.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(
+        at: *mut f32,
+        low: S::Vector,
+        high: S::Vector,
+        apart: usize,
+    ) {
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            let [first, second, third] = Self::pieces::<S>(low, high);
+            S::store(at, first);
+            S::store(at.add(apart), second);
+            S::store(at.add(2 * apart), third);
+        }
+    }
+
     /// A word of a piece of two numbers, the first one of which is the largest.
     #[inline(always)]
     pub(super) fn piece(low: f32, high: f32, piece: usize) -> f32 {

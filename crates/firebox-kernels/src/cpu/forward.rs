@@ -4,15 +4,15 @@ use rayon::prelude::*;
 
 use super::amx::{self, Tiles};
 use super::block::{Buffer, Part, accumulate, accumulate_parts, for_row_tiles};
-use super::cell::{Cell, GruCell, LstmCell};
-use super::compute::{Compute, Split};
+use super::cell::Cell;
+use super::compute::Compute;
 use super::kernels::dispatch;
 use super::pack::{self, Weights, row_words, tiled_words};
 use super::plan::{Plan, Sizes, Tile};
 use super::pool::Lent;
 use super::product::group;
 use super::simd::Simd;
-use super::{Arithmetic, BLOCK, CellKind, CpuKernels, GATES, Pass, Shared, zeros};
+use super::{Arithmetic, BLOCK, CpuKernels, GATES, Pass, Shared, zeros};
 
 /// What a layer reads. Directions lie one after the other.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ pub(crate) struct Outputs {
 }
 
 /// Gates and cell states of every step that was computed, tile by tile, in each tile direction by
-/// direction, step by step: `[block, running sample, gate, 16]`, in pairs if the operands are, and
+/// direction, step by step: `[block, running sample, gate, 16]`, in pairs if operands are bf16, and
 /// `[block, running sample, 16]`.
 #[derive(Debug)]
 pub(crate) struct Saved {
@@ -71,11 +71,7 @@ pub(crate) fn forward(
     keep: bool,
 ) -> Outputs {
     let pass = Forward { kernels: arithmetic.kernels, plan, inputs, keep };
-    match (arithmetic.in_pieces(plan.sizes.hidden), arithmetic.cell) {
-        (true, CellKind::Lstm) => pass.run::<Split, LstmCell>(),
-        (true, CellKind::Gru) => pass.run::<Split, GruCell>(),
-        (false, _) => arithmetic.dispatch(pass),
-    }
+    arithmetic.dispatch(&plan.sizes, pass)
 }
 
 struct Forward<'a> {
@@ -170,6 +166,7 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     let (hidden, padded, rows) = (sizes.hidden, sizes.padded(), tile.rows());
     let (input_words, hidden_words) = (row_words::<C>(sizes.input), row_words::<C>(hidden));
     let tiles = Tiles::of::<C>(run.kernels);
+    assert!(C::PIECES == 1 || tiles.is_some(), "pieces are multiplied in tiles");
     // Inputs and hidden states of a step in words, where these are not the numbers themselves; AMX reads
     // sixteen rows at a time.
     let packed = (C::PAIR - 1) * rows.next_multiple_of(amx::TILE);
@@ -394,23 +391,32 @@ unsafe fn product_in_tiles<C: Compute>(
     sums: &mut [f32],
 ) {
     let (input, hidden) = (operands.input.as_ptr(), operands.hidden.as_ptr());
-    for row in (0..running).step_by(amx::TILE) {
-        // SAFETY: the caller's promise, and a panel has a row for each word behind that of the biases.
-        unsafe {
-            let part = |a: *const f32, a_row, first, words| amx::Part {
-                a: a.add(row * a_row),
-                a_row,
-                b: panel.as_ptr().add((1 + first) * GATES),
-                b_row: GATES,
-                groups: words / group::<C>(),
-                ahead: None,
-            };
-            let parts = [
-                part(input, channels, 0, done[0]),
-                part(hidden, operands.hidden_row, channels, done[1]),
-            ];
-            let out = sums[row * GATES..][..amx::TILE * GATES].as_mut_ptr();
-            tiles.product(4, parts.into_iter(), (out, GATES), None);
+    let parts = [(input, channels, 0, done[0]), (hidden, operands.hidden_row, channels, done[1])];
+    // Where several tiles of rows read a panel, as much of it at once as the first cache holds.
+    let most = if running > amx::TILE { Tiles::in_cache::<C>() } else { usize::MAX / group::<C>() };
+    let mut begun = false;
+    for (a, a_row, first, words) in parts {
+        let mut at = 0;
+        while at < words {
+            let here = (words - at).min(most * group::<C>());
+            for row in (0..running).step_by(amx::TILE) {
+                let sums = sums[row * GATES..][..amx::TILE * GATES].as_mut_ptr();
+                // SAFETY: the caller's promise, and a panel has a row for each word behind that of the biases.
+                unsafe {
+                    let part = amx::Part {
+                        a: a.add(row * a_row + at),
+                        a_row,
+                        b: panel.as_ptr().add((1 + first + at) * GATES),
+                        b_row: GATES,
+                        groups: here / group::<C>(),
+                        ahead: None,
+                    };
+                    let out = (sums, GATES);
+                    let start = if begun { amx::kept(out) } else { None };
+                    tiles.product(4, std::iter::once(part), out, start);
+                }
+            }
+            (at, begun) = (at + here, true);
         }
     }
 }

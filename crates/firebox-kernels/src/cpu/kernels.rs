@@ -20,8 +20,8 @@ pub enum CpuKernels {
     /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512).
     Avx512Bf16,
     /// The tiles of AMX for the products of recurrent and linear layers, convolutions and attention in bf16, and of
-    /// linear layers in f32, as the sum of three bf16 for each number, where Linux lets the process use them;
-    /// everything else as the widest of the others.
+    /// recurrent and linear layers in f32, as the sum of three bf16 for each number, where Linux lets the process use
+    /// them; everything else as the widest of the others.
     Amx,
 }
 

@@ -5,8 +5,8 @@
 //! state stay in that core's cache. One step of a tile is one product `[x_t | h] · Wᵀ` in register
 //! tiles of several samples by 16 hidden units by four gates; the gate functions are applied to the
 //! registers before anything is stored. The backward pass walks the same tiles in reverse: one
-//! product gives `[dh | dx]`, and the gradient of the weights is summed up from a hundred rows at a
-//! time while they lie in cache.
+//! product gives `[dh | dx]`, and the gradient of the weights is summed up from as many rows at a time
+//! as lie in cache.
 //!
 //! The tiles depend on the batch and its lengths alone and sums over tiles are taken in their
 //! order, so results are the same to the bit on any number of threads.
@@ -110,24 +110,45 @@ trait Pass {
 }
 
 impl Arithmetic {
-    /// Whether products of rows of so many hidden units are formed by tiles of AMX.
-    fn in_tiles(self, hidden: usize) -> bool {
-        self.kernels == CpuKernels::Amx && (self.bf16 || self.in_pieces(hidden))
+    /// Whether products of a recurrent layer of these sizes are formed by tiles of AMX.
+    fn in_tiles(self, sizes: &Sizes) -> bool {
+        self.kernels == CpuKernels::Amx && (self.bf16 || self.in_pieces(sizes))
     }
 
-    /// Whether those of the forward pass are products of f32 in pieces.
-    fn in_pieces(self, hidden: usize) -> bool {
-        self.kernels == CpuKernels::Amx && !self.bf16 && hidden >= pack::FEWEST_CUT
+    /// Whether they are products of f32 in pieces: with fewer units or samples, vectors are faster.
+    fn in_pieces(self, sizes: &Sizes) -> bool {
+        let [samples, units] = PIECES;
+        let fits = sizes.batch >= samples && sizes.hidden >= units;
+        self.kernels == CpuKernels::Amx && !self.bf16 && fits
     }
 
-    fn dispatch<P: Pass>(self, pass: P) -> P::Result {
-        match (self.cell, self.bf16) {
-            (CellKind::Lstm, false) => pass.run::<compute::F32, cell::LstmCell>(),
-            (CellKind::Lstm, true) => pass.run::<compute::Bf16, cell::LstmCell>(),
-            (CellKind::Gru, false) => pass.run::<compute::F32, cell::GruCell>(),
-            (CellKind::Gru, true) => pass.run::<compute::Bf16, cell::GruCell>(),
+    fn dispatch<P: Pass>(self, sizes: &Sizes, pass: P) -> P::Result {
+        let words = match self.in_pieces(sizes) {
+            true => Words::Split,
+            false if self.bf16 => Words::Bf16,
+            false => Words::F32,
+        };
+        match (self.cell, words) {
+            (CellKind::Lstm, Words::F32) => pass.run::<compute::F32, cell::LstmCell>(),
+            (CellKind::Lstm, Words::Bf16) => pass.run::<compute::Bf16, cell::LstmCell>(),
+            (CellKind::Lstm, Words::Split) => pass.run::<compute::Split, cell::LstmCell>(),
+            (CellKind::Gru, Words::F32) => pass.run::<compute::F32, cell::GruCell>(),
+            (CellKind::Gru, Words::Bf16) => pass.run::<compute::Bf16, cell::GruCell>(),
+            (CellKind::Gru, Words::Split) => pass.run::<compute::Split, cell::GruCell>(),
         }
     }
+}
+
+/// Samples and hidden units from which on recurrent layers multiply f32 in pieces: fewer samples do not fill
+/// tiles, and with fewer units the packing takes longer than it saves (measured with 8, 64 and 256 samples of 32 to 96
+/// units).
+const PIECES: [usize; 2] = [32, 64];
+
+/// What operands are made of.
+enum Words {
+    F32,
+    Bf16,
+    Split,
 }
 
 /// Runs tasks on all threads, or one after the other where all of them together touch so few numbers

@@ -1,5 +1,7 @@
 //! Weights in the order in which the kernels read them, and gradients back in PyTorch's order.
 
+use rayon::prelude::*;
+
 use super::amx::in_tiles;
 use super::block::Buffer;
 use super::compute::{Compute, Split};
@@ -20,7 +22,7 @@ pub(super) struct Weights<'a> {
 }
 
 /// Numbers of a row from which on pieces are worth their packing: those of a group, which is padded with zeros.
-pub(super) const FEWEST_CUT: usize = 2 * BLOCK;
+const FEWEST_CUT: usize = 2 * BLOCK;
 
 /// Whether a row of so many numbers is multiplied in pieces. Of these words, a shorter one is one of plain numbers.
 fn is_cut<C: Compute>(count: usize) -> bool {
@@ -69,8 +71,8 @@ pub(super) fn forward<C: Compute>(sizes: &Sizes, weights: Weights<'_>) -> Buffer
     let (input_words, hidden_words) = (row_words::<C>(input), row_words::<C>(hidden));
     let rows = 1 + input_words + hidden_words;
     let mut packed = Buffer::zeros(sizes.blocks() * rows * GATES);
-    let panels = packed.get_mut().chunks_exact_mut(rows * GATES);
-    for (block, panel) in panels.enumerate() {
+    let panels = packed.get_mut().par_chunks_exact_mut(rows * GATES);
+    panels.with_min_len(TASK / (rows * GATES)).enumerate().for_each(|(block, panel)| {
         let (biases, panel) = panel.split_at_mut(GATES);
         let (from_input, from_hidden) = panel.split_at_mut(input_words * GATES);
         let lanes = BLOCK.min(hidden - block * BLOCK);
@@ -82,9 +84,12 @@ pub(super) fn forward<C: Compute>(sizes: &Sizes, weights: Weights<'_>) -> Buffer
             turn::<C>(ih, input, from_input, column);
             turn::<C>(hh, hidden, from_hidden, column);
         }
-    }
+    });
     packed
 }
+
+/// Words that are worth a thread of their own.
+const TASK: usize = 1 << 15;
 
 /// Makes up to sixteen rows of `count` numbers that many lanes, from `column` on, of rows of words.
 fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
@@ -95,10 +100,13 @@ fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
             let words = &mut words[..to.len() / GATES];
             if is_cut::<C>(count) {
                 let (group, piece) = (chunk / C::PIECES, chunk % C::PIECES);
-                let (low, high) = (2 * group * BLOCK, (2 * group + 1) * BLOCK);
-                let number = |at: usize| row.get(at).copied().unwrap_or(0.0);
-                for (index, word) in words.iter_mut().enumerate() {
-                    *word = Split::piece(number(low + index), number(high + index), piece);
+                let mut numbers = [0.0; 2 * BLOCK];
+                let row = &row[2 * group * BLOCK..];
+                let here = row.len().min(2 * BLOCK);
+                numbers[..here].copy_from_slice(&row[..here]);
+                let (low, high) = numbers.split_at(BLOCK);
+                for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
+                    *word = Split::piece(*low, *high, piece);
                 }
                 continue;
             }
@@ -140,14 +148,14 @@ pub(super) fn panel_width(blocks_left: usize) -> usize {
 
 /// For the backward pass: panels of up to four blocks of columns, in each a row for every
 /// gate of every unit in the order `[block, gate, 16]`; with pairs, a row of words for the first two
-/// gates of every unit of a block, then for the other two.
+/// gates of every unit of a block, then for the other two, and of each so many as there are pieces.
 pub(super) fn backward<C: Compute>(
     sizes: &Sizes,
     weights: Weights<'_>,
     with_input: bool,
 ) -> Buffer {
     let columns = backward_columns(sizes, with_input);
-    let words = GATES / C::PAIR;
+    let words = C::gate_words();
     let rows = sizes.blocks() * words;
     let mut packed = Buffer::zeros(rows * columns);
     let data = packed.get_mut();
@@ -157,11 +165,13 @@ pub(super) fn backward<C: Compute>(
     while first < columns {
         let width = panel_width((columns - first) / BLOCK) * BLOCK;
         let panel = &mut data[first * rows..][..width * rows];
-        for (row, values) in panel.chunks_exact_mut(width).enumerate() {
-            let (block, gate, lane) = (row / words, row % words / BLOCK, row % BLOCK);
+        let rows = panel.par_chunks_exact_mut(width).with_min_len(TASK / width);
+        rows.enumerate().for_each(|(row, values)| {
+            let (block, lane) = (row / words, row % BLOCK);
+            let (gate, piece) = (row % words / BLOCK / C::PIECES, row % words / BLOCK % C::PIECES);
             let unit = block * BLOCK + lane;
             if unit >= hidden {
-                continue;
+                return;
             }
             for (weights, size, start) in parts {
                 let here = first.max(start)..(first + width).min(start + size);
@@ -178,10 +188,13 @@ pub(super) fn backward<C: Compute>(
                 }
                 let (low, high) = (from(2 * gate), from(2 * gate + 1));
                 for ((word, low), high) in to.iter_mut().zip(low).zip(high) {
-                    *word = pair(*low, *high);
+                    *word = match C::PIECES {
+                        1 => pair(*low, *high),
+                        _ => Split::piece(*low, *high, piece),
+                    };
                 }
             }
-        }
+        });
         first += width;
     }
     packed

@@ -70,7 +70,7 @@ fn rows(batch: usize, unit: usize) -> usize {
 
 impl Plan {
     pub(crate) fn new(arithmetic: Arithmetic, sizes: Sizes, lengths: Option<&[usize]>) -> Self {
-        let unit = if arithmetic.in_tiles(sizes.hidden) { amx::TILE } else { 6 };
+        let unit = if arithmetic.in_tiles(&sizes) { amx::TILE } else { 6 };
         let length = |sample: usize| lengths.map_or(sizes.time, |lengths| lengths[sample]);
         let mut order: Vec<usize> = (0..sizes.batch).collect();
         order.sort_by_key(|sample| std::cmp::Reverse(length(*sample)));

@@ -1,5 +1,5 @@
 //! The gradient of the weights: rows of gate gradients and of what they were computed from wait until
-//! there are a hundred of them, and are then summed up while they lie in cache.
+//! there are as many as lie in the first cache, a hundred or so, and are then summed up.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::cpu::BLOCK;
 use crate::cpu::GATES;
 use crate::cpu::amx::{self, Tiles};
 use crate::cpu::block::{accumulate, for_row_tiles};
-use crate::cpu::compute::Compute;
+use crate::cpu::compute::{Compute, Split};
 use crate::cpu::forward::prefetch;
 use crate::cpu::lanes::{Lanes, turn};
 use crate::cpu::pack::{STRIP, Strips};
@@ -89,6 +89,11 @@ unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) 
             ];
             for (low, high, column, strip) in parts {
                 let at = if tiled { at + column } else { 0 };
+                if C::PIECES > 1 {
+                    // SAFETY: the features are those that the caller vouches for.
+                    unsafe { cut_numbers::<S>(low, high, &mut rows[at..], amx::TILE * columns) };
+                    continue;
+                }
                 let row = &mut rows[at..][..low.len()];
                 // SAFETY: the features are those that the caller vouches for.
                 unsafe { pair_numbers::<S>(low, high, row) };
@@ -97,13 +102,18 @@ unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) 
                 }
             }
             if tiled {
-                rows[at + first * STRIP + hidden] = ones;
                 let (group, filled) = (word / amx::TILE * amx::TILE, word % amx::TILE + 1);
-                if filled == amx::TILE || word + 1 == words {
-                    // What fills the last group is multiplied, too.
-                    rows[filled * columns..amx::TILE * columns].fill(0.0);
-                    // SAFETY: as above.
-                    unsafe { turn::<S>(rows, columns, &mut to[group..], tiled_row(room)) };
+                for piece in 0..C::PIECES {
+                    let rows = &mut rows[piece * amx::TILE * columns..][..amx::TILE * columns];
+                    // One has no more bits than the first piece.
+                    rows[at + first * STRIP + hidden] = if piece == 0 { ones } else { 0.0 };
+                    if filled == amx::TILE || word + 1 == words {
+                        // What fills the last group is multiplied, too.
+                        rows[filled * columns..].fill(0.0);
+                        let to = &mut to[group * C::PIECES + piece * amx::TILE..];
+                        // SAFETY: as above.
+                        unsafe { turn::<S>(rows, columns, to, tiled_row::<C>(room)) };
+                    }
                 }
                 continue;
             }
@@ -114,8 +124,8 @@ unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) 
 
 /// From one column of the weights to the next where their operands lie in rows, for tiles of AMX: the words
 /// of `rows` rows, and a line more, so that columns do not fall upon a few sets of the first cache.
-fn tiled_row(words: usize) -> usize {
-    words.next_multiple_of(amx::TILE) + BLOCK
+fn tiled_row<C: Compute>(words: usize) -> usize {
+    words.next_multiple_of(amx::TILE) * C::PIECES + BLOCK
 }
 
 /// Columns of the operands of so many strips for tiles: whole tiles.
@@ -123,9 +133,9 @@ pub(super) fn tiled_columns(strips: usize) -> usize {
     (strips * STRIP).next_multiple_of(amx::TILE)
 }
 
-/// Numbers of the operands of so many strips for tiles, `[column, word]`.
-pub(super) fn tiled_operands(strips: usize, words: usize) -> usize {
-    tiled_columns(strips) * tiled_row(words)
+/// Numbers of the operands of so many strips and rows for tiles, `[column, word]`.
+pub(super) fn tiled_operands<C: Compute>(strips: usize, rows: usize) -> usize {
+    tiled_columns(strips) * tiled_row::<C>(rows.div_ceil(C::PAIR))
 }
 
 /// Words of the numbers of two rows, or of one row and zeros.
@@ -150,6 +160,40 @@ unsafe fn pair_numbers<S: Simd>(low: &[f32], high: Option<&[f32]>, to: &mut [f32
     }
     for (index, to) in to.iter_mut().enumerate().skip(at) {
         *to = pair(low[index], high[index]);
+    }
+}
+
+/// Words of the pieces of the numbers of two rows, or of one row and zeros, so many numbers apart.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn cut_numbers<S: Simd>(low: &[f32], high: Option<&[f32]>, to: &mut [f32], apart: usize) {
+    let count = low.len();
+    assert!(to.len() >= 2 * apart + count, "room for all pieces");
+    let high = high.map(|high| &high[..count]);
+    let mut at = 0;
+    while at + S::LANES <= count {
+        // SAFETY: `at + LANES` is within both, and within the room of each piece.
+        unsafe {
+            let second = match high {
+                Some(high) => S::load(high.as_ptr().add(at)),
+                None => S::splat(0.0),
+            };
+            Split::store::<S>(
+                to.as_mut_ptr().add(at),
+                S::load(low.as_ptr().add(at)),
+                second,
+                apart,
+            );
+        }
+        at += S::LANES;
+    }
+    for at in at..count {
+        let second = high.map_or(0.0, |high| high[at]);
+        for piece in 0..Split::PIECES {
+            to[piece * apart + at] = Split::piece(low[at], second, piece);
+        }
     }
 }
 
@@ -200,7 +244,10 @@ pub(super) unsafe fn update_weights<S: Lanes, C: Compute>(
     for block in 0..run.sizes.blocks() {
         let mut d_gates = &state.d_gates.get()[block * state.room * GATES..][..count * GATES];
         let operands = state.operands.get();
-        if C::PAIR > 1 {
+        if C::PIECES > 1 {
+            // SAFETY: as above.
+            unsafe { cut_rows::<S>(d_gates, gate_words.get_mut()) };
+        } else if C::PAIR > 1 {
             // SAFETY: as above.
             unsafe { pair_rows::<S>(d_gates, GATES, gate_words.get_mut()) };
             d_gates = gate_words.get();
@@ -211,10 +258,15 @@ pub(super) unsafe fn update_weights<S: Lanes, C: Compute>(
             let d_weights = &mut d_weights[..strips * STRIP * GATES];
             let words = gate_words.get_mut();
             let whole = count.next_multiple_of(amx::TILE);
-            words[count * GATES..whole * GATES].fill(0.0);
+            let missing = (whole - count) * GATES;
+            // The last group ends with words of nothing, in each piece.
+            let last = words[..whole * C::PIECES * GATES].rchunks_exact_mut(amx::TILE * GATES);
+            for piece in last.take(C::PIECES).filter(|_| missing > 0) {
+                piece[amx::TILE * GATES - missing..].fill(0.0);
+            }
             let part = |row: usize| amx::Part {
-                a: operands[row * tiled_row(room)..].as_ptr(),
-                a_row: tiled_row(room),
+                a: operands[row * tiled_row::<C>(room)..].as_ptr(),
+                a_row: tiled_row::<C>(room),
                 b: words.as_ptr(),
                 b_row: GATES,
                 groups: whole / amx::TILE,
@@ -291,6 +343,22 @@ unsafe fn pair_rows<S: Simd>(from: &[f32], width: usize, to: &mut [f32]) {
     }
     for (index, word) in to.iter_mut().enumerate().skip(at) {
         *word = pair(low[index], high.get(index).copied().unwrap_or(0.0));
+    }
+}
+
+/// The same of rows of gates in pieces, each sixteen words piece by piece.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn cut_rows<S: Simd>(from: &[f32], to: &mut [f32]) {
+    let half = (from.len() / GATES).div_ceil(2);
+    for word in 0..half {
+        let low = &from[word * GATES..][..GATES];
+        let high = from.get((word + half) * GATES..(word + half + 1) * GATES);
+        let place = word / amx::TILE * Split::PIECES * amx::TILE + word % amx::TILE;
+        // SAFETY: the caller's promise is the same.
+        unsafe { cut_numbers::<S>(low, high, &mut to[place * GATES..], amx::TILE * GATES) };
     }
 }
 
