@@ -94,14 +94,14 @@ impl Steps {
     fn look(&mut self) {
         let taken = self.measured.times.len() as u64;
         if taken == self.warmup {
-            self.begun = Some((Instant::now(), processor::busy()));
+            self.begun = Some((Instant::now(), processor::process()));
         }
         let long = self.begun.is_some_and(|(begun, _)| begun.elapsed() >= self.least);
         if !self.over && taken >= self.all && long {
             self.over = true;
             self.measured.peak_mib = processor::peak_mib();
             let busy = self.begun.and_then(|(begun, before)| {
-                let busy = processor::busy()?.checked_sub(before?)?;
+                let busy = processor::process()?.checked_sub(before?)?;
                 Some(busy.as_secs_f64() / begun.elapsed().as_secs_f64())
             });
             let threads = rayon::current_num_threads() as f64;
