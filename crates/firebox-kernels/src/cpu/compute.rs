@@ -8,6 +8,35 @@
 use super::simd::{Simd, pair};
 use super::{BLOCK, GATES};
 
+/// What the words of packed operands are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    F32,
+    Bf16,
+    Split,
+}
+
+/// `$call` with the type `$C` of these words.
+macro_rules! in_words {
+    ($packing:expr, $C:ident => $call:expr) => {
+        match $packing {
+            $crate::cpu::compute::Words::F32 => {
+                type $C = $crate::cpu::compute::F32;
+                $call
+            }
+            $crate::cpu::compute::Words::Bf16 => {
+                type $C = $crate::cpu::compute::Bf16;
+                $call
+            }
+            $crate::cpu::compute::Words::Split => {
+                type $C = $crate::cpu::compute::Split;
+                $call
+            }
+        }
+    };
+}
+pub(super) use in_words;
+
 /// The type of the operands. Sums, gate functions and states are f32 whatever it is.
 pub(super) trait Compute: Copy {
     /// Numbers in a word.

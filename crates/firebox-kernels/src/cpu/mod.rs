@@ -1,6 +1,6 @@
-//! The LSTM layer on a CPU in f32: slices in, slices out, no tensor.
+//! The kernels of a CPU: slices in, slices out, no tensor.
 //!
-//! The batch is cut into tiles of samples of similar length. A tile runs all its time steps on one
+//! Recurrent layers: the batch is cut into tiles of samples of similar length. A tile runs all its time steps on one
 //! thread, so no thread ever waits for another within a sequence, and the recurrent weights and the
 //! state stay in that core's cache. One step of a tile is one product `[x_t | h] · Wᵀ` in register
 //! tiles of several samples by 16 hidden units by four gates; the gate functions are applied to the
@@ -58,6 +58,7 @@ pub(crate) use batch_norm::{
     Affine, Epilogue, Normalised, Statistics, Steps, batch_norm_backward, normalise, statistics,
 };
 pub use ceilings::CpuCeilings;
+use compute::{Words, in_words};
 pub(crate) use conv::{Conv, ConvArithmetic};
 pub(crate) use dropout::{Mask, dropout, relu, relu_backward};
 pub(crate) use embedding::{clear, gather, scatter};
@@ -128,14 +129,10 @@ impl Arithmetic {
             false if self.bf16 => Words::Bf16,
             false => Words::F32,
         };
-        match (self.cell, words) {
-            (CellKind::Lstm, Words::F32) => pass.run::<compute::F32, cell::LstmCell>(),
-            (CellKind::Lstm, Words::Bf16) => pass.run::<compute::Bf16, cell::LstmCell>(),
-            (CellKind::Lstm, Words::Split) => pass.run::<compute::Split, cell::LstmCell>(),
-            (CellKind::Gru, Words::F32) => pass.run::<compute::F32, cell::GruCell>(),
-            (CellKind::Gru, Words::Bf16) => pass.run::<compute::Bf16, cell::GruCell>(),
-            (CellKind::Gru, Words::Split) => pass.run::<compute::Split, cell::GruCell>(),
-        }
+        in_words!(words, C => match self.cell {
+            CellKind::Lstm => pass.run::<C, cell::LstmCell>(),
+            CellKind::Gru => pass.run::<C, cell::GruCell>(),
+        })
     }
 }
 
@@ -143,13 +140,6 @@ impl Arithmetic {
 /// tiles, and with fewer units the packing takes longer than it saves (measured with 8, 64 and 256 samples of 32 to 96
 /// units).
 const PIECES: [usize; 2] = [32, 64];
-
-/// What operands are made of.
-enum Words {
-    F32,
-    Bf16,
-    Split,
-}
 
 /// Runs tasks on all threads, or one after the other where all of them together touch so few numbers
 /// that waking threads would take longer. Tasks must not depend on each other.

@@ -23,7 +23,7 @@ pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Panels, Rows, Weight};
 use super::amx::{self, Tiles};
-use super::compute::Compute;
+use super::compute::{Compute, Words, in_words};
 use super::{CpuKernels, Shared};
 
 /// Largest rectangle of the result that a thread computes at once, in rows and columns: with its
@@ -81,35 +81,6 @@ impl<'a> Matrix<'a> {
 /// longer than in f32, and tiles are not filled by fewer.
 const PIECES: [usize; 3] = [16, 32, 32];
 
-/// What the words of packed operands are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
-    F32,
-    Bf16,
-    Split,
-}
-
-/// `$call` with the type `$C` of these words.
-macro_rules! in_words {
-    ($packing:expr, $C:ident => $call:expr) => {
-        match $packing {
-            $crate::cpu::product::Packing::F32 => {
-                type $C = $crate::cpu::compute::F32;
-                $call
-            }
-            $crate::cpu::product::Packing::Bf16 => {
-                type $C = $crate::cpu::compute::Bf16;
-                $call
-            }
-            $crate::cpu::product::Packing::Split => {
-                type $C = $crate::cpu::compute::Split;
-                $call
-            }
-        }
-    };
-}
-use in_words;
-
 /// How products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Products {
@@ -156,15 +127,15 @@ impl Products {
     }
 
     /// How the operands of a product of `[rows, inner, columns]` are packed.
-    fn packing(self, sizes: [usize; 3]) -> Packing {
+    fn packing(self, sizes: [usize; 3]) -> Words {
         match (self.bf16, self.kernels) {
-            (true, _) => Packing::Bf16,
+            (true, _) => Words::Bf16,
             (false, CpuKernels::Amx)
                 if sizes.iter().zip(PIECES).all(|(size, least)| *size >= least) =>
             {
-                Packing::Split
+                Words::Split
             }
-            (false, _) => Packing::F32,
+            (false, _) => Words::F32,
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::part::{Activation, Left, Out, Right, Task, multiply_part};
 use super::tile::activate;
-use super::{Matrix, Packing, Products, in_words, pack, rectangle, run};
+use super::{Matrix, Products, pack, rectangle, run};
 use crate::cpu::amx::TILE;
 use crate::cpu::batch_norm::{Affine, normalise_rows};
-use crate::cpu::compute::Compute;
+use crate::cpu::compute::{Compute, Words, in_words};
 use crate::cpu::pool::Lent;
 use crate::cpu::{CpuKernels, Shared};
 
@@ -16,7 +16,7 @@ use crate::cpu::{CpuKernels, Shared};
 #[derive(Debug)]
 pub(crate) struct Panels {
     kernels: CpuKernels,
-    packing: Packing,
+    packing: Words,
     words: Lent,
     input: usize,
     output: usize,
@@ -85,7 +85,7 @@ impl Weight<'_> {
 
     /// Rows of the input for several products: in `room`, if they are packed for them.
     pub(crate) fn pack<'b>(&self, rows: &'b [f32], room: &'b mut [f32]) -> Rows<'b> {
-        if self.panels.packing == Packing::F32 {
+        if self.panels.packing == Words::F32 {
             return Rows::Numbers(rows);
         }
         let matrix = Matrix::new(rows, rows.len() / self.input, self.input);
@@ -103,7 +103,7 @@ impl Weight<'_> {
         room: &'b mut [f32],
     ) -> Rows<'b> {
         let Panels { kernels, packing, .. } = *self.panels;
-        if packing == Packing::F32 {
+        if packing == Words::F32 {
             normalise_rows(kernels, rows, norm, rectify, room);
             return Rows::Numbers(room);
         }
