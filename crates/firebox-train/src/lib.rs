@@ -97,6 +97,7 @@ mod scaler;
 mod schedule;
 mod snapshot;
 mod state;
+mod tensor_file;
 mod times;
 mod train;
 

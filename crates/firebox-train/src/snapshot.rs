@@ -10,6 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 use crate::TrainError;
 use crate::average::Average;
 use crate::optimizer::{Moments, OptimizerState};
+use crate::tensor_file::TensorFile;
 
 /// Numbers of all parameters in the order of traversal and in the module's layout.
 #[derive(Clone, Debug)]
@@ -106,29 +107,27 @@ impl Snapshot {
     }
 
     /// `weights.safetensors`: PyTorch's names and layout.
-    pub(crate) fn weights_file(&self) -> Result<Vec<u8>, SafeTensorError> {
+    pub(crate) fn weights_file(&self) -> TensorFile<'_> {
         named(&self.layouts, &self.weights)
     }
 
     /// `average.safetensors`: as the weights; `None` if there is none.
-    pub(crate) fn average_file(&self) -> Result<Option<Vec<u8>>, SafeTensorError> {
-        let there = !self.average.is_empty();
-        there.then(|| named(&self.layouts, &self.average)).transpose()
+    pub(crate) fn average_file(&self) -> Option<TensorFile<'_>> {
+        (!self.average.is_empty()).then(|| named(&self.layouts, &self.average))
     }
 
     /// `optimizer.safetensors`: moments such as `exp_avg.NAME` and `exp_avg_sq.NAME`, and
     /// `step.NAME`, as PyTorch calls them, for every parameter that was ever updated.
-    pub(crate) fn optimizer_file(&self) -> Result<Vec<u8>, SafeTensorError> {
-        let mut entries = vec![];
+    pub(crate) fn optimizer_file(&self) -> TensorFile<'_> {
+        let mut file = TensorFile::default();
         for (layout, moments) in self.layouts.iter().zip(&self.moments) {
             let Some(MomentValues { values, updates }) = moments else { continue };
             for (kind, values) in self.names.iter().zip(values) {
-                entries.push(Entry::new(format!("{kind}.{}", layout.name), layout, values));
+                file.numbers(format!("{kind}.{}", layout.name), layout, values);
             }
-            let (name, bytes) = (format!("step.{}", layout.name), updates.to_le_bytes().to_vec());
-            entries.push(Entry { name, dtype: Dtype::U64, shape: vec![], bytes });
+            file.count(format!("step.{}", layout.name), *updates);
         }
-        serialize(entries)
+        file
     }
 
     /// Reads the files back and puts them into a model, its optimizer and its average.
@@ -273,37 +272,12 @@ pub(crate) fn parse_weights(bytes: &[u8]) -> Result<Vec<Parameter>, LoadWeights>
     Ok(parameters)
 }
 
-fn named(layouts: &[Layout], values: &[Vec<f32>]) -> Result<Vec<u8>, SafeTensorError> {
-    let values = layouts.iter().zip(values);
-    serialize(
-        values.map(|(layout, values)| Entry::new(layout.name.clone(), layout, values)).collect(),
-    )
-}
-
-struct Entry {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Entry {
-    fn new(name: String, layout: &Layout, values: &[f32]) -> Self {
-        let values = layout.to_torch(values.to_vec());
-        let mut bytes = vec![0; values.len() * 4];
-        for (bytes, value) in bytes.chunks_exact_mut(4).zip(&values) {
-            bytes.copy_from_slice(&value.to_le_bytes());
-        }
-        Self { name, dtype: Dtype::F32, shape: layout.torch_shape(), bytes }
+fn named<'a>(layouts: &'a [Layout], values: &'a [Vec<f32>]) -> TensorFile<'a> {
+    let mut file = TensorFile::default();
+    for (layout, values) in layouts.iter().zip(values) {
+        file.numbers(layout.name.clone(), layout, values);
     }
-}
-
-fn serialize(entries: Vec<Entry>) -> Result<Vec<u8>, SafeTensorError> {
-    let mut views = vec![];
-    for Entry { name, dtype, shape, bytes } in &entries {
-        views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
-    }
-    safetensors::serialize(views, None)
+    file
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -17,7 +17,7 @@ mod saver;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
@@ -60,9 +60,6 @@ pub enum CheckpointError {
         #[source]
         source: std::io::Error,
     },
-    /// Weights could not be put into a file.
-    #[error("cannot save a checkpoint: the weights cannot be written as safetensors")]
-    Serialize(#[from] safetensors::SafeTensorError),
     /// The thread that writes checkpoints ended without a result.
     #[error("cannot save a checkpoint: the thread that writes it has panicked")]
     Thread,
@@ -420,25 +417,22 @@ fn write(
     remove(&replaced)?;
     fs::create_dir_all(&partial).map_err(failed("create the folder", &partial))?;
     let json = |error: serde_json::Error| failed("write", &partial)(error.into());
-    let state_file = serde_json::to_vec_pretty(state).map_err(json)?;
     let mut files = BTreeMap::new();
-    let average = snapshot.average_file()?.map(|bytes| (AVERAGE, bytes));
-    let always = [
-        (WEIGHTS, snapshot.weights_file()?),
-        (OPTIMIZER, snapshot.optimizer_file()?),
-        (STATE, state_file),
-    ];
-    for (name, bytes) in always.into_iter().chain(average) {
-        write_file(&partial.join(name), &bytes)?;
-        let entry = FileEntry { bytes: bytes.len() as u64, sha256: sha256(&bytes) };
+    let tensors = [(WEIGHTS, snapshot.weights_file()), (OPTIMIZER, snapshot.optimizer_file())];
+    let average = snapshot.average_file().map(|file| (AVERAGE, file));
+    for (name, file) in tensors.into_iter().chain(average) {
+        let entry = write_file(&partial.join(name), |out| file.write(out))?;
         files.insert(name.to_owned(), entry);
     }
+    let text = serde_json::to_vec_pretty(state).map_err(json)?;
+    let entry = write_file(&partial.join(STATE), |out| out.write_all(&text))?;
+    files.insert(STATE.to_owned(), entry);
     let (step, epochs, key) = (state.step, state.epochs, state.key);
     // A score that is no number is none.
     let score = score.filter(|score| score.is_finite());
     let manifest = Manifest { version: VERSION, step, epochs, kind, score, key, files };
     let text = serde_json::to_vec_pretty(&manifest).map_err(json)?;
-    write_file(&partial.join(MANIFEST), &text)?;
+    write_file(&partial.join(MANIFEST), |out| out.write_all(&text))?;
     sync_folder(&partial)?;
     if target.exists() {
         rename(&target, &replaced)?;
@@ -458,17 +452,44 @@ fn discard(path: &Path) -> Result<(), CheckpointError> {
     remove(&removed)
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+/// Writes a file to disk, and tells its size and digest.
+fn write_file(
+    path: &Path,
+    content: impl FnOnce(&mut Digested) -> io::Result<()>,
+) -> Result<FileEntry, CheckpointError> {
     let write = || {
-        let mut file = File::create(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
+        let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
+        let mut out = Digested { file, digest: Sha256::new(), bytes: 0 };
+        content(&mut out)?;
+        let Digested { file, digest, bytes } = out;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        Ok(FileEntry { bytes, sha256: hexadecimal(digest) })
     };
     write().map_err(|source| CheckpointError::Write {
         action: "write",
         path: path.to_owned(),
         source,
     })
+}
+
+/// A file, and what was written to it so far.
+struct Digested {
+    file: BufWriter<File>,
+    digest: Sha256,
+    bytes: u64,
+}
+
+impl Write for Digested {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 fn sync_folder(path: &Path) -> Result<(), CheckpointError> {
@@ -500,5 +521,9 @@ fn remove(path: &Path) -> Result<(), CheckpointError> {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(Sha256::new_with_prefix(bytes))
+}
+
+fn hexadecimal(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
