@@ -1,5 +1,5 @@
-//! Runs under a limit on memory that a process sets on itself: a training step or a validation that
-//! fails begins the program anew, computes each batch in smaller parts, and ends as a run does that was
+//! Runs under a limit on memory that a process sets on itself: a training step, a validation or a checkpoint
+//! that fails begins the program anew, computes each batch in smaller parts, and ends as a run does that was
 //! told so from the start, bit for bit; a trial of a search fails with its reason, and the others go on.
 
 #![cfg(target_os = "linux")]
@@ -14,6 +14,16 @@ use tempfile::TempDir;
 
 /// Bars and a pipeline whose step takes some 400 MB, on a model small enough for a test.
 fn project() -> TempDir {
+    pretraining(384, 96, true)
+}
+
+/// The same with checkpoints that take more memory than steps: a copy of many weights and moments, beside what a step
+/// keeps for the next.
+fn large_weights() -> TempDir {
+    pretraining(8, 384, false)
+}
+
+fn pretraining(batch: usize, hidden: usize, asynchronous: bool) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut bars = "open,high,low,close\n".to_owned();
     let (mut price, mut seed) = (1000.0f64, 7u64);
@@ -36,22 +46,26 @@ fn project() -> TempDir {
         [augment]
         versions = 1
         [loader]
-        batch_size = 384
+        batch_size = BATCH
         workers = 0
         [model.bilstm-mae]
-        hidden = 96
+        hidden = HIDDEN
         decoder_hidden = 16
         [train]
         epochs = 1
         max_steps = 3
         [train.checkpoint]
         resume_every = 1
+        asynchronous = ASYNCHRONOUS
         [evaluate]
         seeds = 1
         resamples = 100
         [monitor]
         period = 0
     "#;
+    let pipeline = pipeline.replace("BATCH", &batch.to_string());
+    let pipeline = pipeline.replace("HIDDEN", &hidden.to_string());
+    let pipeline = pipeline.replace("ASYNCHRONOUS", &asynchronous.to_string());
     std::fs::write(folder.path().join("small.toml"), pipeline).unwrap();
     folder
 }
@@ -135,7 +149,27 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
 
 #[test]
 fn a_validation_without_memory_goes_on_in_smaller_parts() {
-    let folder = forecasts();
+    let (run, said, _folder) = divided_below_enough(forecasts, 50_000, 6_000);
+    assert!(said.contains("the validation after step 3 had too little memory"), "{said}");
+    tells_and_repeats(&run, &said, forecasts);
+}
+
+#[test]
+fn a_checkpoint_without_memory_is_saved_with_less() {
+    let (run, said, _folder) = divided_below_enough(large_weights, 40_000, 8_000);
+    assert!(said.contains("a checkpoint after step"), "{said}");
+    assert!(said.contains("gives up its buffers before each checkpoint"), "{said}");
+    tells_and_repeats(&run, &said, large_weights);
+}
+
+/// A run under the first limit at which something had too little memory, found from one that is enough, first in
+/// large and then in small steps (KiB).
+fn divided_below_enough(
+    project: fn() -> TempDir,
+    large: u64,
+    small: u64,
+) -> (PathBuf, String, TempDir) {
+    let folder = project();
     let run = |kib| {
         let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
@@ -143,16 +177,14 @@ fn a_validation_without_memory_goes_on_in_smaller_parts() {
         (output.status.code() == Some(0)).then(done)
     };
     let is_divided = |run: &Path| run.join("memory.json").exists();
-    // A validation takes some 30 MB more than a step: from a limit that is enough, down in smaller steps.
     let whole = |kib: &u64| run(*kib).is_some_and(|(run, _)| !is_divided(&run));
-    let limits = (3..=12).rev().map(|parts| parts * 50_000);
+    let limits = (3..=12).rev().map(|parts| parts * large);
     let enough = limits.take_while(whole).last().expect("a limit that is enough");
-    let (run, said) = (1..9)
-        .filter_map(|parts| run(enough - parts * 6_000))
+    let (run, said) = (1..=large / small)
+        .filter_map(|parts| run(enough - parts * small))
         .find(|(run, _)| is_divided(run))
-        .expect("a limit under which a validation fails");
-    assert!(said.contains("the validation after step 3 had too little memory"), "{said}");
-    tells_and_repeats(&run, &said, forecasts);
+        .expect("a limit under which there is too little");
+    (run, said, folder)
 }
 
 /// A run that was divided says so, leaves no note, and ends as one that was told so from the start.

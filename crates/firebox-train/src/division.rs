@@ -1,6 +1,7 @@
 //! What a run does about too little memory: it computes each batch in more and smaller parts, whose
 //! gradients are averaged, so that the batch of an optimizer step stays what was asked for. Batches of a
-//! validation are divided likewise and by themselves, because they may be larger.
+//! validation are divided likewise and by themselves, because they may be larger. Once there was too
+//! little for anything, nothing is kept beside a checkpoint that is written.
 //!
 //! From which step on a run divides is written to `memory.json` in its folder. It is a decision like
 //! those of the configuration: whoever resumes the run, or repeats it with that file, takes the same
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::memory::{Shortage, read_note};
+use crate::memory::{NOTE_FILE, Shortage, read_note};
 
 /// Name of the file within the run's folder.
 pub const DIVISIONS_FILE: &str = "memory.json";
@@ -30,6 +31,8 @@ pub enum BatchWork {
     Step,
     /// The validation after a step.
     Validation,
+    /// A checkpoint after a step: a copy of weights and moments, beside what steps keep for the next ones.
+    Checkpoint,
 }
 
 impl BatchWork {
@@ -43,11 +46,12 @@ impl std::fmt::Display for BatchWork {
         f.write_str(match self {
             Self::Step => "step",
             Self::Validation => "the validation after step",
+            Self::Checkpoint => "a checkpoint after step",
         })
     }
 }
 
-/// A step from which on each batch is computed in more parts.
+/// A step from which on each batch is computed in more parts, or checkpoints are saved with less memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Division {
@@ -56,7 +60,7 @@ pub struct Division {
     pub work: BatchWork,
     /// The step, from 1.
     pub step: u64,
-    /// Parts of a batch from then on, a power of two.
+    /// Parts of a batch from then on, a power of two; of a checkpoint, those of steps at that time.
     pub parts: u64,
     /// Bytes that were asked for and not given, where that is known.
     pub bytes: Option<u64>,
@@ -73,6 +77,13 @@ impl std::fmt::Display for Division {
                 ("batch", "gradients are averaged; the batch of an update stays as it was")
             }
             BatchWork::Validation => ("held-out batch", "losses are averaged"),
+            BatchWork::Checkpoint => {
+                return write!(
+                    f,
+                    "{work} {step} had too little memory{asked}: from it on, training gives up its \
+                     buffers before each checkpoint and waits until it is written"
+                );
+            }
         };
         write!(
             f,
@@ -103,11 +114,15 @@ impl Divisions {
             Err(source) => return Err(TrainError::File { action: "read", path, source }),
         };
         let mut divisions = Self { path, all };
-        let noted = match read_note(folder) {
-            Some(shortage) => Some(divisions.divide(shortage)?),
-            None => None,
-        };
-        Ok((divisions, noted))
+        let Some(shortage) = read_note(folder) else { return Ok((divisions, None)) };
+        let divided = divisions.divide(shortage);
+        if divided.is_err() {
+            // Said once. Whoever resumes it then has made room, or hears the same after the same step.
+            let path = folder.join(NOTE_FILE);
+            let action = "remove";
+            fs::remove_file(&path).map_err(|source| TrainError::File { action, path, source })?;
+        }
+        Ok((divisions, Some(divided?)))
     }
 
     /// Parts of each batch of a step, or of the validation after it.
@@ -115,6 +130,11 @@ impl Divisions {
         let own = |division: &&Division| division.work == work && division.step <= step;
         let last = self.all.iter().rev().find(own);
         last.map_or(1, |division| division.parts)
+    }
+
+    /// Whether memory was ever too little: then nothing is kept beside a checkpoint that is written.
+    pub(crate) fn are_lean(&self) -> bool {
+        !self.all.is_empty()
     }
 
     /// All of them.
@@ -125,11 +145,14 @@ impl Divisions {
     /// Divides further from a step on, and writes it down first.
     pub(crate) fn divide(&mut self, shortage: Shortage) -> Result<Division, TrainError> {
         let Shortage { work, step, parts, samples, bytes } = shortage;
-        if samples <= 1 {
-            return Err(TrainError::OutOfMemory { work, step, bytes });
-        }
+        let parts = match work {
+            // Of a checkpoint there is nothing to divide, and buffers are given up but once.
+            BatchWork::Checkpoint => (!self.are_lean()).then_some(parts.max(1)),
+            BatchWork::Step | BatchWork::Validation => (samples > 1).then_some(parts.max(1) * 2),
+        };
+        let Some(parts) = parts else { return Err(TrainError::OutOfMemory { work, step, bytes }) };
         let bytes = Some(bytes).filter(|bytes| *bytes > 0);
-        let division = Division { work, step, parts: parts.max(1) * 2, bytes };
+        let division = Division { work, step, parts, bytes };
         // What is computed again after a resume may fail anew.
         self.all.retain(|other| other.work != work || other.step < step);
         self.all.push(division);
@@ -222,6 +245,41 @@ mod tests {
         let alone = Shortage { samples: 1, ..shortage(BatchWork::Validation, 4) };
         let error = divisions.divide(alone).unwrap_err().to_string();
         assert!(error.starts_with("the validation after step 4 has too little"), "{error}");
+    }
+
+    #[test]
+    fn a_checkpoint_divides_nothing_and_is_tried_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut divisions, _) = Divisions::open(folder.path()).unwrap();
+        let shortage = |work, samples| Shortage { work, step: 5, parts: 1, samples, bytes: 0 };
+        assert!(!divisions.are_lean());
+        let division = divisions.divide(shortage(BatchWork::Checkpoint, 1)).unwrap();
+        assert_eq!(
+            division.to_string(),
+            "a checkpoint after step 5 had too little memory: from it on, training gives up its \
+             buffers before each checkpoint and waits until it is written"
+        );
+        let (mut again, _) = Divisions::open(folder.path()).unwrap();
+        let parts = [BatchWork::Step, BatchWork::Validation].map(|work| again.parts(work, 9));
+        assert_eq!((again.are_lean(), parts), (true, [1, 1]));
+        let error = again.divide(shortage(BatchWork::Checkpoint, 8)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("a checkpoint after step 5 has too little memory beside"),
+            "{error}"
+        );
+        again.divide(shortage(BatchWork::Step, 8)).unwrap();
+        assert_eq!((again.parts(BatchWork::Step, 5), again.all().len()), (2, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_said_once_and_then_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let note: Vec<u8> = [7u64, 4, 1, 4096, 0].iter().flat_map(|n| n.to_le_bytes()).collect();
+        fs::write(folder.path().join(NOTE_FILE), note).unwrap();
+        let error = Divisions::open(folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with("step 7 has too little memory for one window"), "{error}");
+        let (divisions, noted) = Divisions::open(folder.path()).unwrap();
+        assert!(divisions.all().is_empty() && noted.is_none());
     }
 
     #[test]

@@ -172,9 +172,10 @@ pub enum TrainError {
         /// Its type.
         found: String,
     },
-    /// There is no smaller part of a batch to compute.
+    /// There is no smaller part of a batch to compute, and nothing to give up for a checkpoint.
     #[error(
-        "{work} {step} has too little memory for one window at a time{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
+        "{work} {step} has too little memory {}{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
+        if *work == BatchWork::Checkpoint { "beside weights and moments alone" } else { "for one window at a time" },
         if *bytes > 0 { format!(" (it asked for {bytes} bytes more)") } else { String::new() }
     )]
     OutOfMemory {

@@ -2,8 +2,8 @@
 //!
 //! On a processor an allocation that fails ends the process: Rust's collections cannot go on without
 //! what they asked for, and an allocator must not unwind. So the program's allocator tells this
-//! module what it gives and takes back ([`took`], [`gave`]), and in its last moment which step, or which
-//! validation, had too little ([`ran_out`]). The note is a file in the run's folder, made before the first
+//! module what it gives and takes back ([`took`], [`gave`]), and in its last moment which step,
+//! validation or checkpoint had too little ([`ran_out`]). The note is a file in the run's folder, made before the first
 //! step and written without a further byte of memory. The program then begins itself anew, and the run
 //! goes on from its newest checkpoint with smaller parts (see `division`).
 //!
@@ -27,9 +27,11 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 /// What may be held at most.
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Step, parts and samples of a part that are being computed, and whether for a validation; step 0 for
-/// none.
+/// Step, parts and samples of a part that are being computed, and what for, as its place in [`WORK`]; step 0
+/// for none.
 static IN_HAND: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+/// What takes memory.
+const WORK: [BatchWork; 3] = [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint];
 /// Where a note would be written.
 static NOTE: RwLock<Option<File>> = RwLock::new(None);
 
@@ -74,7 +76,7 @@ pub fn reset_peak() {
     }
 }
 
-/// Whether a training step or a validation is being computed in a run that can be gone on with.
+/// Whether a training step or a validation is being computed, or a checkpoint saved, in a run that can be gone on with.
 pub fn is_in_step() -> bool {
     IN_HAND[0].load(Relaxed) > 0
 }
@@ -82,12 +84,12 @@ pub fn is_in_step() -> bool {
 /// For the allocator, when it has nothing to give: notes the step in hand. Returns whether it did, so
 /// that the run can go on in a new process.
 pub fn ran_out(bytes: usize) -> bool {
-    let [step, parts, samples, held_out] = IN_HAND.each_ref().map(|value| value.load(Relaxed));
+    let [step, parts, samples, work] = IN_HAND.each_ref().map(|value| value.load(Relaxed));
     // Whoever holds it to write is between two runs.
     let Ok(note) = NOTE.try_read() else { return false };
     let Some(mut file) = note.as_ref().filter(|_| step > 0) else { return false };
     let mut record = [0; 40];
-    let values = [step, parts, samples, bytes as u64, held_out];
+    let values = [step, parts, samples, bytes as u64, work];
     for (place, value) in record.chunks_exact_mut(8).zip(values) {
         place.copy_from_slice(&value.to_le_bytes());
     }
@@ -116,8 +118,8 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
         .chunks_exact(8)
         .filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)))
         .collect();
-    let &[step, parts, samples, bytes, held_out] = values.as_slice() else { return None };
-    let work = if held_out > 0 { BatchWork::Validation } else { BatchWork::Step };
+    let &[step, parts, samples, bytes, work] = values.as_slice() else { return None };
+    let work = *WORK.get(usize::try_from(work).ok()?)?;
     (step > 0).then_some(Shortage { work, step, parts, samples, bytes })
 }
 
@@ -136,10 +138,10 @@ impl Watch {
         Ok(Self(path))
     }
 
-    /// Says what is computed from now on, of which step, in how many parts of how many samples each.
+    /// Says what takes memory from now on, of which step, in how many parts of how many samples each.
     pub(crate) fn begin(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
-        let held_out = u64::from(work == BatchWork::Validation);
-        for (place, value) in IN_HAND.iter().zip([step, parts, samples, held_out]).rev() {
+        let work = WORK.iter().position(|one| *one == work).unwrap_or_default() as u64;
+        for (place, value) in IN_HAND.iter().zip([step, parts, samples, work]).rev() {
             place.store(value, Relaxed);
         }
     }
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!(read_note(folder.path()), None);
         let watch = Watch::start(folder.path(), true).unwrap();
         assert!(!ran_out(100) && !is_in_step());
-        for work in [BatchWork::Validation, BatchWork::Step] {
+        for work in WORK.into_iter().rev() {
             watch.begin(work, 7, 2, 64);
             assert!(is_in_step() && ran_out(4096));
             let shortage = Shortage { work, step: 7, parts: 2, samples: 64, bytes: 4096 };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_core::{Event, Request, Stream};
-use firebox_kernels::KeptWeights;
+use firebox_kernels::{KeptWeights, release_buffers};
 use firebox_loader::{Batch, Batches, HeldOutLoader, Position};
 use firebox_models::{Loss, layouts};
 use tracing::info_span;
@@ -74,10 +74,14 @@ where
     let (outcome, saves) = std::thread::scope(|scope| {
         let mut saver = Saver::start(scope, writer);
         let outcome = session.run(objective, data, &mut saver)?;
+        session.begin_saving();
         saver.wait()?;
+        session.watch.end();
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
     let Session { model, state, data_time, divisions, .. } = session;
+    // Whatever comes now takes other ones.
+    release_buffers();
     let Scaler { scale, overflows, .. } = state.scaler;
     if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
         let steps = state.step;

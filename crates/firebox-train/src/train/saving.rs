@@ -2,15 +2,18 @@
 //! `checkpoint/`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
+use firebox_kernels::release_buffers;
 use tracing::info_span;
 
 use super::Session;
 use crate::TrainError;
 use crate::checkpoint::{Job, Kind, Saver, folder_name};
 use crate::config::{CHECKPOINT_INTERVAL, CheckpointConfig, Keep, NonFinite};
+use crate::division::BatchWork;
 use crate::run::{CHECKPOINT_FOLDER, Outcome};
 use crate::snapshot::Snapshot;
 
@@ -67,9 +70,23 @@ impl<M: Module> Session<'_, M> {
         }
         if best {
             let _checkpoint = info_span!("checkpoint").entered();
+            self.begin_saving();
             self.held = Some(self.copy(Kind::Epoch, score, Instant::now())?);
+            self.watch.end();
         }
         Ok(())
+    }
+
+    /// Says that a checkpoint is what takes memory from now on. A run that is told to stop does not begin anew for
+    /// one: what it has saved before stays.
+    pub(super) fn begin_saving(&self) {
+        if self.run.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // Before the first step, that one counts as in hand: a note of none is none.
+        let step = self.state.step.max(1);
+        let parts = self.divisions.parts(BatchWork::Step, step);
+        self.watch.begin(BatchWork::Checkpoint, step, parts, self.samples);
     }
 
     /// Whether the checkpoint of the best epoch is there.
@@ -88,6 +105,19 @@ impl<M: Module> Session<'_, M> {
         self.settle()?;
         let since = Instant::now();
         let _checkpoint = info_span!("checkpoint").entered();
+        self.begin_saving();
+        let saved = self.save_now(saver, kind, score, since);
+        self.watch.end();
+        saved
+    }
+
+    fn save_now(
+        &mut self,
+        saver: &mut Saver<'_>,
+        kind: Kind,
+        score: Option<f64>,
+        since: Instant,
+    ) -> Result<(), TrainError> {
         let now = (self.state.step, self.state.closed_at);
         if let Some(held) = self.held.take() {
             let best = self.state.best.is_some_and(|best| best.step == self.state.step);
@@ -107,6 +137,9 @@ impl<M: Module> Session<'_, M> {
 
     /// A copy of what there is now, for which training stands still `since` then.
     fn copy(&mut self, kind: Kind, score: Option<f64>, since: Instant) -> Result<Job, TrainError> {
+        if self.divisions.are_lean() {
+            release_buffers();
+        }
         let snapshot = Arc::new(Snapshot::take(&self.model, &self.optimizer, &self.average)?);
         if self.config.non_finite == NonFinite::Rollback && kind != Kind::Interrupt {
             self.safe.take(&mut self.state.rollback, self.state.step, &snapshot);
@@ -123,6 +156,11 @@ impl<M: Module> Session<'_, M> {
         job.blocked += since.elapsed();
         self.saved = Some((job.state.step, job.state.closed_at));
         self.saved_at = Instant::now();
-        Ok(saver.save(job)?)
+        saver.save(job)?;
+        // Beside what a step takes there may be no room for the copy.
+        if self.divisions.are_lean() {
+            saver.wait()?;
+        }
+        Ok(())
     }
 }
