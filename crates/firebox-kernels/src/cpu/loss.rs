@@ -73,51 +73,106 @@ pub(crate) fn cross_entropy(
 ) -> f64 {
     over_chunks(logits, rows_at_once(classes), |start, logits| {
         let mut sum = 0.0;
-        let rows = &rows[start / classes..];
-        for (logits, row) in logits.chunks_exact_mut(classes).zip(rows) {
-            match row.weight == 0.0 {
-                true => logits.fill(0.0),
-                false => {
-                    cross_entropy_row(kernels, config, (&mut *logits, wanted), *row, &mut sum);
-                }
-            }
-        }
+        let rows = &rows[start / classes..][..logits.len() / classes];
+        cross_entropy_rows(kernels, config, (logits, wanted), rows, &mut sum);
         sum
     })
 }
 
-dispatch!(fn cross_entropy_row = cross_entropy_row_of(
+/// Rows of fewer classes than a vector has lanes whose exponentials are computed together.
+const FEW: usize = 16;
+
+dispatch!(fn cross_entropy_rows = cross_entropy_rows_of(
     config: CrossEntropy<'_>,
     logits: (&mut [f32], bool),
-    row: Row,
+    rows: &[Row],
     sum: &mut f64
 ));
+
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn cross_entropy_rows_of<S: Simd>(
+    config: CrossEntropy<'_>,
+    (logits, wanted): (&mut [f32], bool),
+    rows: &[Row],
+    sum: &mut f64,
+) {
+    let classes = logits.len() / rows.len().max(1);
+    let few = classes < S::LANES;
+    let at_once = if few { FEW } else { 1 };
+    for (logits, rows) in logits.chunks_mut(at_once * classes).zip(rows.chunks(at_once)) {
+        let mut known = [Known::default(); FEW];
+        for ((logits, row), known) in logits.chunks_exact_mut(classes).zip(rows).zip(&mut known) {
+            if row.weight == 0.0 {
+                logits.fill(0.0);
+                continue;
+            }
+            *known = Known::of(config, logits, *row);
+            if few {
+                logits.iter_mut().for_each(|x| *x -= known.largest);
+            }
+        }
+        if few {
+            // SAFETY: the caller's promise is the same.
+            unsafe { exponentials::<S>(logits, 0.0) };
+        }
+        for ((logits, row), known) in logits.chunks_exact_mut(classes).zip(rows).zip(&known) {
+            if row.weight == 0.0 {
+                logits.fill(0.0);
+                continue;
+            }
+            let total = match few {
+                true => logits.iter().map(|e| f64::from(*e)).sum(),
+                // SAFETY: the caller's promise is the same.
+                false => unsafe { exponentials::<S>(logits, known.largest) },
+            };
+            cross_entropy_row(config, (logits, wanted), *row, (known, total), sum);
+        }
+    }
+}
+
+/// What is known of a row's logits before their exponentials take their place.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    target: f64,
+    largest: f32,
+    /// With smoothing: the sum of the weights of all classes, and that of the logits by them.
+    all: f64,
+    spread: f64,
+}
+
+impl Known {
+    #[inline(always)]
+    fn of(config: CrossEntropy<'_>, logits: &[f32], row: Row) -> Self {
+        let (all, spread) = match (config.smoothing > 0.0, config.class_weights) {
+            (false, _) => (0.0, 0.0),
+            (true, None) => (logits.len() as f64, weighted_sum(logits, None)),
+            (true, Some(weights)) => {
+                (weighted_sum(weights, None), weighted_sum(logits, Some(weights)))
+            }
+        };
+        let target = f64::from(logits[row.class as usize]);
+        Self { target, largest: largest(logits), all, spread }
+    }
+}
 
 /// With `p` the softmax, `t` the class, `w` the weights of classes and `ε` the smoothing, the loss is
 /// `-(1 - ε) w_t ln p_t - ε/C Σ w_c ln p_c`, or `-w_t (1 - p_t)^γ ln p_t`.
 ///
-/// # Safety
-/// That of [`Simd`].
+/// `logits` are their exponentials, whose sum is `total`.
 #[inline(always)]
-unsafe fn cross_entropy_row_of<S: Simd>(
+fn cross_entropy_row(
     config: CrossEntropy<'_>,
     (logits, wanted): (&mut [f32], bool),
     row: Row,
+    (known, total): (&Known, f64),
     sum: &mut f64,
 ) {
     let CrossEntropy { class_weights, smoothing, focal } = config;
+    let Known { target, largest, all, spread } = *known;
     let (class, count) = (row.class as usize, logits.len() as f64);
     let class_weight = class_weights.map_or(1.0, |weights| f64::from(weights[class]));
-    let target = f64::from(logits[class]);
-    let largest = largest(logits);
-    // Before the exponentials take the place of the logits.
-    let (all, spread) = match (smoothing > 0.0, class_weights) {
-        (false, _) => (0.0, 0.0),
-        (true, None) => (count, weighted_sum(logits, None)),
-        (true, Some(weights)) => (weighted_sum(weights, None), weighted_sum(logits, Some(weights))),
-    };
-    // SAFETY: the caller's promise is the same.
-    let total = unsafe { exponentials::<S>(logits, largest) };
     let normaliser = f64::from(largest) + total.ln();
     let ln_p = target - normaliser;
     let own = (1.0 - smoothing) * class_weight;
