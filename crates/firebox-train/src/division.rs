@@ -1,7 +1,7 @@
 //! What a run does about too little memory: it computes each batch in more and smaller parts, whose
 //! gradients are averaged, so that the batch of an optimizer step stays what was asked for. Batches of a
 //! validation are divided likewise and by themselves, because they may be larger. Once there was too
-//! little for anything, nothing is kept beside a checkpoint that is written.
+//! little on the host, checkpoints are written without buffers and without a step beside them.
 //!
 //! From which step on a run divides is written to `memory.json` in its folder. It is a decision like
 //! those of the configuration: whoever resumes the run, or repeats it with that file, takes the same
@@ -22,7 +22,7 @@ use crate::memory::{NOTE_FILE, Shortage, read_note};
 /// Name of the file within the run's folder.
 pub const DIVISIONS_FILE: &str = "memory.json";
 
-/// What takes memory by the batch.
+/// What a run has in hand that takes memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchWork {
@@ -116,11 +116,10 @@ impl Divisions {
         let mut divisions = Self { path, all };
         let Some(shortage) = read_note(folder) else { return Ok((divisions, None)) };
         let divided = divisions.divide(shortage);
-        if divided.is_err() {
-            // Said once. Whoever resumes it then has made room, or hears the same after the same step.
-            let path = folder.join(NOTE_FILE);
-            let action = "remove";
-            fs::remove_file(&path).map_err(|source| TrainError::File { action, path, source })?;
+        if matches!(divided, Ok(_) | Err(TrainError::OutOfMemory { .. })) {
+            // It is written down, or said once: whoever resumes the run then has made room, or hears the same after
+            // the same step. A note that stays is read again.
+            let _ = fs::remove_file(folder.join(NOTE_FILE));
         }
         Ok((divisions, Some(divided?)))
     }
@@ -132,9 +131,10 @@ impl Divisions {
         last.map_or(1, |division| division.parts)
     }
 
-    /// Whether memory was ever too little: then nothing is kept beside a checkpoint that is written.
+    /// Whether the host's memory was ever too little: then no buffer is kept beside a checkpoint that is written,
+    /// and no step is computed. What was too little on a device has no size.
     pub(crate) fn are_lean(&self) -> bool {
-        !self.all.is_empty()
+        self.all.iter().any(|division| division.bytes.is_some())
     }
 
     /// All of them.
@@ -251,20 +251,21 @@ mod tests {
     fn a_checkpoint_divides_nothing_and_is_tried_once_more() {
         let folder = tempfile::tempdir().unwrap();
         let (mut divisions, _) = Divisions::open(folder.path()).unwrap();
-        let shortage = |work, samples| Shortage { work, step: 5, parts: 1, samples, bytes: 0 };
+        let shortage =
+            |work, samples| Shortage { work, step: 5, parts: 1, samples, bytes: 1 << 20 };
         assert!(!divisions.are_lean());
         let division = divisions.divide(shortage(BatchWork::Checkpoint, 1)).unwrap();
         assert_eq!(
             division.to_string(),
-            "a checkpoint after step 5 had too little memory: from it on, training gives up its \
-             buffers before each checkpoint and waits until it is written"
+            "a checkpoint after step 5 had too little memory (it asked for 1.0 MiB more): from it on, \
+             training gives up its buffers before each checkpoint and waits until it is written"
         );
         let (mut again, _) = Divisions::open(folder.path()).unwrap();
         let parts = [BatchWork::Step, BatchWork::Validation].map(|work| again.parts(work, 9));
         assert_eq!((again.are_lean(), parts), (true, [1, 1]));
         let error = again.divide(shortage(BatchWork::Checkpoint, 8)).unwrap_err().to_string();
         assert!(
-            error.starts_with("a checkpoint after step 5 has too little memory beside"),
+            error.starts_with("a checkpoint after step 5 has too little memory for a copy"),
             "{error}"
         );
         again.divide(shortage(BatchWork::Step, 8)).unwrap();
@@ -280,6 +281,13 @@ mod tests {
         assert!(error.starts_with("step 7 has too little memory for one window"), "{error}");
         let (divisions, noted) = Divisions::open(folder.path()).unwrap();
         assert!(divisions.all().is_empty() && noted.is_none());
+        // What is written down is not read again, either.
+        let note: Vec<u8> = [7u64, 4, 1, 4096, 2].iter().flat_map(|n| n.to_le_bytes()).collect();
+        fs::write(folder.path().join(NOTE_FILE), note).unwrap();
+        for noted in [true, false] {
+            let (divisions, division) = Divisions::open(folder.path()).unwrap();
+            assert_eq!((division.is_some(), divisions.are_lean()), (noted, true));
+        }
     }
 
     #[test]

@@ -174,9 +174,10 @@ pub enum TrainError {
     },
     /// There is no smaller part of a batch to compute, and nothing to give up for a checkpoint.
     #[error(
-        "{work} {step} has too little memory {}{}; take a smaller model or shorter windows, keep less in memory besides, or use a machine with more",
-        if *work == BatchWork::Checkpoint { "beside weights and moments alone" } else { "for one window at a time" },
-        if *bytes > 0 { format!(" (it asked for {bytes} bytes more)") } else { String::new() }
+        "{work} {step} has too little memory for {}{}; take a smaller model{}, keep less in memory besides, or use a machine with more",
+        if *work == BatchWork::Checkpoint { "a copy of weights and moments" } else { "one window at a time" },
+        if *bytes > 0 { format!(" (it asked for {bytes} bytes more)") } else { String::new() },
+        if *work == BatchWork::Checkpoint { "" } else { " or shorter windows" }
     )]
     OutOfMemory {
         /// What was computed.

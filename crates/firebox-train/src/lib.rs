@@ -12,8 +12,9 @@
 //! A step that runs out of memory is computed again in smaller parts, whose gradients are averaged, if
 //! the device says so by a panic (GPUs). On a processor the allocation ends the process; a program
 //! whose allocator uses [`memory`] can begin itself anew, and the run goes on from its newest
-//! checkpoint in smaller parts. What the system's out-of-memory killer ends leaves no note: such a run is resumed as
-//! it was.
+//! checkpoint in smaller parts. A checkpoint that had too little memory is saved without what training keeps for
+//! its next step, and training waits until it is written. What the system's out-of-memory killer ends leaves no note:
+//! such a run is resumed as it was.
 //!
 //! On a GPU with kernels for AdamW ([`firebox_kernels::update_on_device`]) the host does not wait for a step
 //! before it begins the next: it reads the numbers of several at once.

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::division::BatchWork;
 
@@ -30,18 +30,21 @@ static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Step, parts and samples of a part that are being computed, and what for, as its place in [`WORK`]; step 0
 /// for none.
 static IN_HAND: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+/// Whether what is in hand may take more than [`LIMIT`], as long as the system gives it.
+static BEYOND: AtomicBool = AtomicBool::new(false);
 /// What takes memory.
 const WORK: [BatchWork; 3] = [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint];
 /// Where a note would be written.
 static NOTE: RwLock<Option<File>> = RwLock::new(None);
 
-/// Counts an allocation. Returns whether it keeps to the limit of [`limit_to`].
+/// Counts an allocation. Returns whether it keeps to the limit of [`limit_to`], or may go beyond it: a checkpoint
+/// beside which nothing is left to give up may.
 pub fn took(bytes: usize) -> bool {
     let held = HELD.fetch_add(bytes as u64, Relaxed) + bytes as u64;
     if held > PEAK.load(Relaxed) {
         PEAK.fetch_max(held, Relaxed);
     }
-    held <= LIMIT.load(Relaxed)
+    held <= LIMIT.load(Relaxed) || BEYOND.load(Relaxed)
 }
 
 /// Counts what is given back.
@@ -146,9 +149,16 @@ impl Watch {
         }
     }
 
-    /// Says that neither is computed.
+    /// The same of what there is nothing left to give up for: the limit of [`limit_to`] does not count for it.
+    pub(crate) fn begin_beyond(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
+        BEYOND.store(true, Relaxed);
+        self.begin(work, step, parts, samples);
+    }
+
+    /// Says that nothing of the kind is in hand.
     pub(crate) fn end(&self) {
         IN_HAND[0].store(0, Relaxed);
+        BEYOND.store(false, Relaxed);
     }
 }
 
@@ -168,10 +178,16 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// What is in hand is the whole process's.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_note_is_written_within_a_step_and_read_back() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_note(folder.path()), None);
         let watch = Watch::start(folder.path(), true).unwrap();
@@ -199,6 +215,7 @@ mod tests {
 
     #[test]
     fn what_is_held_and_the_most_of_it_are_counted() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // Nothing else in this process counts.
         assert_eq!((held(), peak()), (None, None));
         assert!(took(1000) && took(500));
@@ -209,6 +226,14 @@ mod tests {
         assert_eq!(peak(), Some(600));
         limit_to(650);
         assert!(took(50) && !took(100));
+        let folder = tempfile::tempdir().unwrap();
+        let watch = Watch::start(folder.path(), true).unwrap();
+        watch.begin_beyond(BatchWork::Checkpoint, 1, 1, 1);
+        assert!(took(100));
+        watch.end();
+        assert!(!took(0));
+        gave(100);
+        drop(watch);
         assert_eq!(limit(), Some(650));
         limit_to(u64::MAX);
         assert_eq!(limit(), None);

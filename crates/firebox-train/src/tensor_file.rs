@@ -1,5 +1,5 @@
 //! A file in the safetensors format that is written tensor by tensor: beside what the tensors are made
-//! of, no more than one of them is in memory.
+//! of, no more than one of them is in memory, twice if it is turned.
 
 use std::io::{Error, Write};
 

@@ -1,6 +1,6 @@
 //! The program's allocator: mimalloc, which counts what it gives, and which begins the program anew when
-//! a training step of a run, or a trial of a search, has too little memory. What a run does then, in
-//! smaller parts, is decided in firebox-train; what becomes of trials, in firebox-pipeline.
+//! a training step or a checkpoint of a run, or a trial of a search, has too little memory. What a run does then,
+//! such as smaller parts, is decided in firebox-train; what becomes of trials, in firebox-pipeline.
 
 use std::alloc::{GlobalAlloc, Layout};
 

@@ -27,6 +27,8 @@ pub(crate) struct Job {
     pub(crate) history: File,
     /// Time that training has stood still for it.
     pub(crate) blocked: Duration,
+    /// Whether training stands still until it is written.
+    pub(crate) waits: bool,
 }
 
 /// Time and size of saves.
@@ -73,7 +75,8 @@ impl<'a> Writer<'a> {
         let saved = write(&self.folder, &job.snapshot, &job.state, job.kind, job.score)?;
         self.tidy(job.state.rollback, false)?;
         let write_time = start.elapsed();
-        let blocked = if self.asynchronous { job.blocked } else { job.blocked + write_time };
+        let waited = job.waits || !self.asynchronous;
+        let blocked = if waited { job.blocked + write_time } else { job.blocked };
         self.listener.on(&Event::Checkpoint {
             step: job.state.step,
             path: saved.path().display().to_string(),
@@ -136,7 +139,10 @@ impl<'a> Saver<'a> {
         let (done, results) = channel();
         scope.spawn(move || {
             for job in waiting {
-                if done.send(writer.save(&job)).is_err() {
+                let saved = writer.save(&job);
+                // Whoever waits for the result may need the memory.
+                drop(job);
+                if done.send(saved).is_err() {
                     break;
                 }
             }

@@ -50,6 +50,18 @@ impl<M: Module> Session<'_, M> {
         score: Option<f64>,
         finished: bool,
     ) -> Result<(), TrainError> {
+        self.begin_saving();
+        let saved = self.save_epoch_now(saver, score, finished);
+        self.watch.end();
+        saved
+    }
+
+    fn save_epoch_now(
+        &mut self,
+        saver: &mut Saver<'_>,
+        score: Option<f64>,
+        finished: bool,
+    ) -> Result<(), TrainError> {
         let CheckpointConfig { keep, interval, .. } = self.config.checkpoint;
         let due = self.save_is_due();
         if keep != Keep::BestOnly || self.config.non_finite == NonFinite::Rollback {
@@ -65,14 +77,15 @@ impl<M: Module> Session<'_, M> {
             return held.map_or(Ok(()), |held| self.hand_over(saver, held));
         }
         let pause = Duration::from_secs(interval.unwrap_or(CHECKPOINT_INTERVAL));
-        if finished || due || self.saved_at.elapsed() >= pause {
+        // Where memory is short, none is kept in it.
+        let now = best && self.divisions.are_lean();
+        if finished || due || now || self.saved_at.elapsed() >= pause {
             return self.save(saver, Kind::Epoch, score);
         }
         if best {
             let _checkpoint = info_span!("checkpoint").entered();
-            self.begin_saving();
+            self.held = None;
             self.held = Some(self.copy(Kind::Epoch, score, Instant::now())?);
-            self.watch.end();
         }
         Ok(())
     }
@@ -86,7 +99,10 @@ impl<M: Module> Session<'_, M> {
         // Before the first step, that one counts as in hand: a note of none is none.
         let step = self.state.step.max(1);
         let parts = self.divisions.parts(BatchWork::Step, step);
-        self.watch.begin(BatchWork::Checkpoint, step, parts, self.samples);
+        match self.divisions.are_lean() {
+            true => self.watch.begin_beyond(BatchWork::Checkpoint, step, parts, self.samples),
+            false => self.watch.begin(BatchWork::Checkpoint, step, parts, self.samples),
+        }
     }
 
     /// Whether the checkpoint of the best epoch is there.
@@ -147,7 +163,8 @@ impl<M: Module> Session<'_, M> {
         self.state.history_bytes = self.log.bytes();
         self.state.averaged = self.average.count;
         let (state, history) = (self.state.clone(), self.log.handle()?);
-        Ok(Job { snapshot, state, kind, score, history, blocked: since.elapsed() })
+        let (blocked, waits) = (since.elapsed(), self.divisions.are_lean());
+        Ok(Job { snapshot, state, kind, score, history, blocked, waits })
     }
 
     fn hand_over(&mut self, saver: &mut Saver<'_>, mut job: Job) -> Result<(), TrainError> {
@@ -156,11 +173,9 @@ impl<M: Module> Session<'_, M> {
         job.blocked += since.elapsed();
         self.saved = Some((job.state.step, job.state.closed_at));
         self.saved_at = Instant::now();
+        let waits = job.waits;
         saver.save(job)?;
         // Beside what a step takes there may be no room for the copy.
-        if self.divisions.are_lean() {
-            saver.wait()?;
-        }
-        Ok(())
+        if waits { Ok(saver.wait()?) } else { Ok(()) }
     }
 }
