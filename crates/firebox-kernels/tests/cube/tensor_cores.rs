@@ -14,7 +14,7 @@
 
 use burn::tensor::{DType, Device};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{CpuKernels, GpuKernels, GruConfig};
+use firebox_kernels::{CpuKernels, GpuKernels, GruConfig, NoGpuKernels};
 
 use super::alone;
 use super::recurrent::{config, gru, in_type};
@@ -211,6 +211,10 @@ fn a_layer_in_half_precision_gets_tensor_cores_and_one_in_f32_does_not() {
         let tiles = GpuKernels::TensorCores.tiles(&device, DType::F32, 2, 8, 16);
         assert!(tiles.concat().is_empty(), "f32 would be rounded: {tiles:?}");
         let chosen = GpuKernels::of_layer(&device, DType::F32, 2, 8, 16);
+        if let Err(error @ NoGpuKernels::Buffers { .. }) = chosen {
+            println!("skipped: {error}");
+            return;
+        }
         assert_ne!(chosen, Ok(GpuKernels::TensorCores));
         GpuKernels::TensorCores.force(|| {
             let refused = GpuKernels::of_layer(&device, DType::F32, 2, 8, 16).expect_err("in f32");
