@@ -126,6 +126,7 @@ mod embedding;
 mod gelu;
 mod gru;
 mod import;
+mod indicator;
 mod inference;
 mod init;
 mod linear;
@@ -156,6 +157,7 @@ pub use embedding::embedding;
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;
+pub use indicator::indicator;
 pub use inference::{
     DenseLayer, EncoderParameters, EncoderSettings, dense_layers, encoder_layer, feed_forward,
 };

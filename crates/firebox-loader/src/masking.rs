@@ -3,8 +3,9 @@
 //! After SpecAugment (Park et al. 2019, arXiv:1904.08779), for classifiers and regressors. The masks
 //! that pre-training learns to fill in are drawn elsewhere, by the models.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 use firebox_core::Stream;
+use firebox_kernels::indicator;
 use serde::{Deserialize, Serialize};
 
 /// What is hidden of each sample. Values are normalised, so zero is the mean of a channel or near it.
@@ -72,38 +73,36 @@ impl Masking {
             return inputs;
         }
         let [batch, time, channel] = inputs.dims();
-        let (mut steps, mut channels) = (vec![1.0f32; batch * time], vec![1.0f32; batch * channel]);
+        let (mut steps, mut channels) = (vec![true; batch * time], vec![true; batch * channel]);
         for (row, (length, index)) in lengths.iter().zip(indices).enumerate() {
             let own = stream.substream(*index as u64);
             self.hide_steps(own.substream(0), &mut steps[row * time..][..*length]);
             self.hide_channels(own.substream(1), &mut channels[row * channel..][..channel]);
         }
         let device = inputs.device();
-        let steps = TensorData::new(steps, [batch, time, 1]);
-        let channels = TensorData::new(channels, [batch, 1, channel]);
-        let [steps, channels] = [steps, channels].map(|data| Tensor::<3>::from_data(data, &device));
-        inputs * steps * channels
+        let steps = indicator(&steps, [batch, time, 1], &device);
+        inputs * steps * indicator(&channels, [batch, 1, channel], &device)
     }
 
-    fn hide_steps(&self, stream: Stream, kept: &mut [f32]) {
+    fn hide_steps(&self, stream: Stream, kept: &mut [bool]) {
         let mut draws = stream.draws();
         for _ in 0..self.time_masks {
             let longest = (self.longest * kept.len() as f64) as u64;
             let length = draws.below(longest + 1) as usize;
             let start = draws.below((kept.len() - length) as u64 + 1) as usize;
-            kept[start..start + length].fill(0.0);
+            kept[start..start + length].fill(false);
         }
     }
 
-    fn hide_channels(&self, stream: Stream, kept: &mut [f32]) {
+    fn hide_channels(&self, stream: Stream, kept: &mut [bool]) {
         let mut draws = stream.draws();
         for channel in kept.iter_mut() {
             if draws.chance(self.channels) {
-                *channel = 0.0;
+                *channel = false;
             }
         }
-        if !kept.is_empty() && kept.iter().all(|channel| *channel == 0.0) {
-            kept[draws.below(kept.len() as u64) as usize] = 1.0;
+        if !kept.is_empty() && !kept.contains(&true) {
+            kept[draws.below(kept.len() as u64) as usize] = true;
         }
     }
 }
@@ -140,14 +139,14 @@ mod tests {
         const SAMPLES: usize = 4000;
         for index in 0..SAMPLES {
             let own = Stream::new(3, "masking").substream(index as u64);
-            let (mut time, mut channel) = ([1.0f32; 20], [1.0f32; 8]);
+            let (mut time, mut channel) = ([true; 20], [true; 8]);
             masking.hide_steps(own.substream(0), &mut time);
             masking.hide_channels(own.substream(1), &mut channel);
-            let hidden = time.iter().filter(|kept| **kept == 0.0).count();
+            let hidden = time.iter().filter(|kept| !**kept).count();
             longest = longest.max(hidden);
             steps += hidden as f64;
-            channels += channel.iter().filter(|kept| **kept == 0.0).count() as f64;
-            assert!(channel.contains(&1.0));
+            channels += channel.iter().filter(|kept| !**kept).count() as f64;
+            assert!(channel.contains(&true));
         }
         // Lengths uniform from 0 to 10 steps; standard errors 0.05 and 0.02.
         assert!((steps / SAMPLES as f64 - 5.0).abs() < 0.2, "{steps}");

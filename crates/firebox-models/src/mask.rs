@@ -5,8 +5,9 @@
 //! lengths use the same shares. Each sample's mask depends on its own length and its own stream,
 //! so it is the same in every batch.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
+use firebox_kernels::indicator;
 use serde::{Deserialize, Serialize};
 
 use crate::{ModelError, PretrainBatch};
@@ -136,8 +137,7 @@ impl StepMask {
     /// # Shapes
     /// - returns `[batch, time, 1]`
     pub fn to_tensor(&self, device: &Device) -> Tensor<3> {
-        let values: Vec<f32> = self.masked.iter().map(|masked| f32::from(*masked)).collect();
-        Tensor::from_data(TensorData::new(values, [self.batch, self.time, 1]), device)
+        indicator(&self.masked, [self.batch, self.time, 1], device)
     }
 }
 

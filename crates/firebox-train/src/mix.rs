@@ -5,6 +5,7 @@
 
 use burn::tensor::{Int, Tensor, TensorData};
 use firebox_core::{Draws, Stream};
+use firebox_kernels::indicator;
 use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
@@ -100,22 +101,24 @@ impl Mix {
         draws.shuffle(&mut partners);
         let mut shares = Vec::with_capacity(batch);
         let mut new_lengths = Vec::with_capacity(batch);
-        // What each step takes from the partner.
-        let mut taken = vec![0.0_f32; batch * time];
+        // What each row takes from its partner as a whole.
+        let mut taken = Vec::with_capacity(batch);
+        // The steps that are the partner's.
+        let mut replaced = vec![false; batch * time];
         for (row, partner) in partners.iter().enumerate() {
             let mut draws = stream.substream(1).substream(row as u64).draws();
             let (own, other) = (lengths[row].min(time), lengths[*partner].min(time));
-            let steps = &mut taken[row * time..(row + 1) * time];
+            let steps = &mut replaced[row * time..(row + 1) * time];
             if let Self::Mixup { alpha } = *self {
                 let share = beta(&mut draws, alpha);
-                steps.fill((1.0 - share) as f32);
+                taken.push((1.0 - share) as f32);
                 shares.push(share as f32);
                 new_lengths.push(own.max(other));
             } else {
                 let both = own.min(other);
                 let cut = (draws.uniform_f64() * (both + 1) as f64) as usize;
                 let start = draws.below((both - cut) as u64 + 1) as usize;
-                steps[start..start + cut].fill(1.0);
+                steps[start..start + cut].fill(true);
                 shares.push(1.0 - cut as f32 / own.max(1) as f32);
                 new_lengths.push(own);
             }
@@ -123,7 +126,10 @@ impl Mix {
         let device = inputs.device().without_autodiff();
         let order: Vec<i64> = partners.iter().map(|row| *row as i64).collect();
         let order = Tensor::<1, Int>::from_data(TensorData::new(order, [batch]), &device);
-        let taken = Tensor::<3>::from_data(TensorData::new(taken, [batch, time, 1]), &device);
+        let taken: Tensor<3> = match self {
+            Self::Mixup { .. } => Tensor::from_data(TensorData::new(taken, [batch, 1, 1]), &device),
+            Self::None | Self::Cutmix { .. } => indicator(&replaced, [batch, time, 1], &device),
+        };
         let other = inputs.clone().select(0, order) * taken.clone();
         let inputs = inputs * (1.0 - taken) + other;
         Mixed { inputs, lengths: new_lengths, partners, shares }

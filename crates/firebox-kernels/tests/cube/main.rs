@@ -33,6 +33,7 @@ mod attention;
 mod case;
 #[path = "../learning/entropy.rs"]
 mod entropy;
+mod indicator;
 mod loss;
 mod norm;
 mod optimizer;
