@@ -4,10 +4,13 @@
 //! What a step needs of the steps before it is on the device, too: how many updates were applied, by which
 //! it picks its learning rate among those that may be its, and the loss scale. When the host reads is
 //! therefore without influence on what is computed. All that the host alone decides has to wait until it
-//! has read: checkpoints, validation, requests, and what is done about a step that is not finite.
+//! has read: checkpoints, validation, requests, and what is done about a step that is not finite. For the
+//! first steps of each shape it waits before they are taken, because one that had too little memory can be
+//! computed again in smaller parts only as long as nothing was built on it.
 //!
 //! The arithmetic of the update is [`firebox_kernels::update_on_device`].
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -21,6 +24,10 @@ use crate::scaler::{DynamicScale, LossScale, Scaler};
 
 /// Steps that are read at once at most.
 const MOST: usize = 32;
+
+/// Steps of a kind that the host waits for before they are taken: in the second one, all that a step keeps is
+/// there, so that whoever has too little memory learns it from a step that nothing was built on.
+const PROVED: u32 = 2;
 
 /// As many, before it is known how long one takes.
 const FIRST: usize = 4;
@@ -70,7 +77,13 @@ pub(crate) struct Ahead {
     since: Instant,
     /// After how many they are read.
     limit: usize,
+    /// Kinds of batches, and how many steps of each were computed. There are few: one for each length
+    /// of buckets.
+    proved: BTreeMap<BatchKind, u32>,
 }
+
+/// What a batch takes memory by: its samples, their steps, and the parts that it is computed in.
+pub(crate) type BatchKind = [u64; 3];
 
 impl Ahead {
     /// `None` if each step has to be read before the next one: where the device has no kernels for it, and
@@ -92,8 +105,29 @@ impl Ahead {
             && config.average.is_none()
             && config.non_finite != NonFinite::Rollback
             && DeviceStep::reads_nothing(&config.optimizer.rule(), &device);
-        let (unread, since, limit) = (vec![], Instant::now(), FIRST);
-        possible.then_some(Self { device, dynamic, held: None, scaler: None, unread, since, limit })
+        possible.then_some(Self {
+            device,
+            dynamic,
+            held: None,
+            scaler: None,
+            unread: vec![],
+            since: Instant::now(),
+            limit: FIRST,
+            proved: BTreeMap::new(),
+        })
+    }
+
+    /// Whether steps of such batches have had enough memory.
+    pub(crate) fn has_room(&self, batches: &[BatchKind]) -> bool {
+        batches.iter().all(|kind| self.proved.get(kind).is_some_and(|steps| *steps >= PROVED))
+    }
+
+    /// A step of such batches was computed.
+    pub(crate) fn prove(&mut self, batches: &[BatchKind]) {
+        for kind in batches {
+            let steps = self.proved.entry(*kind).or_default();
+            *steps = steps.saturating_add(1);
+        }
     }
 
     /// Steps that nobody has read yet.

@@ -187,12 +187,31 @@ pub enum TrainError {
         /// Bytes that were asked for and not given; 0 if that is not known.
         bytes: u64,
     },
+    /// A device had too little memory for one of some steps that it took ahead of the host. What it holds is
+    /// lost. The run goes on from its newest checkpoint when it is begun anew, with smaller parts from the first of
+    /// these steps on: see [`begins_anew`](Self::begins_anew).
+    #[error(
+        "the device had too little memory for one of the steps {first} to {last}, on which others were built \
+         already; resume the run: it goes on from its newest checkpoint, and from step {first} on it computes each \
+         batch in smaller parts"
+    )]
+    Lost {
+        /// The first step that may have had too little, from 1.
+        first: u64,
+        /// The last one.
+        last: u64,
+    },
     /// The device failed to compute or to deliver a result.
     #[error("the device failed: {0}")]
     Device(String),
 }
 
 impl TrainError {
+    /// Whether the run goes on where it was, and with less memory, if the same program is started again.
+    pub fn begins_anew(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
     pub(crate) fn different(path: PathBuf, what: &'static str, found: Key, wanted: Key) -> Self {
         let [found, wanted] = [found, wanted].map(|key| key.short());
         Self::Different { path, what, found, wanted }

@@ -131,3 +131,5 @@ pub use schedule::{Constant, Cosine, OneCycle, Plateau, PlateauState, Progress, 
 pub use snapshot::LoadWeights;
 pub use state::{Best, Counts, EarlyState, Mean, State};
 pub use train::train;
+#[doc(hidden)]
+pub use train::without_memory_once;

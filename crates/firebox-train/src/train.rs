@@ -120,6 +120,8 @@ where
 mod reading;
 mod saving;
 
+#[doc(hidden)]
+pub use reading::without_memory_once;
 use reading::{Numbers, read};
 
 /// Time between two looks whether a pause is over.
@@ -314,11 +316,12 @@ impl<M: Module> Session<'_, M> {
         let scale = self.state.scaler.scale;
         let scale_there = self.ahead.as_ref().and_then(Ahead::scale).map(Tensor::from_inner);
         let (mut gradients, mut first, mut losses) = (Gradients::default(), None, vec![]);
-        let (mut samples, mut wait) = (0, Duration::ZERO);
+        let (mut samples, mut wait, mut kinds) = (0, Duration::ZERO, vec![]);
         for micro in 0..group {
             let next = info_span!("wait for data").in_scope(|| loader.next());
             let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             samples += batch.indices.len() as u64;
+            kinds.push([batch.len() as u64, batch.inputs.dims()[1] as u64, parts]);
             wait += batch.wait;
             self.times.batch(&batch);
             let computing = Instant::now();
@@ -355,16 +358,20 @@ impl<M: Module> Session<'_, M> {
         let weight: f64 = losses.iter().map(|loss| loss.weight).sum();
         let factor = first.map_or(1.0, |first| weight / first);
         let updates = self.optimizer.updates;
-        let numbers = match &self.ahead {
-            Some(ahead) if self.optimizer.is_steady(&gradients) && ahead.counts(updates) => None,
-            _ => {
-                // On a GPU, the host waits here for all that it has asked for above.
-                let (_read_back, reading) = (info_span!("read back").entered(), Instant::now());
-                let numbers = read(&losses, weight, &gradients)?;
-                self.times.reading_back += reading.elapsed();
-                Some(numbers)
-            }
-        };
+        let steady = self.optimizer.is_steady(&gradients);
+        let ahead = self.ahead.as_mut().filter(|ahead| steady && ahead.counts(updates));
+        let mut numbers = None;
+        if !ahead.as_ref().is_some_and(|ahead| ahead.has_room(&kinds)) {
+            // On a GPU, the host waits here for all that it has asked for above.
+            let (_read_back, reading) = (info_span!("read back").entered(), Instant::now());
+            numbers = Some(read(&losses, weight, &gradients)?);
+            self.times.reading_back += reading.elapsed();
+        }
+        if let Some(ahead) = ahead {
+            ahead.prove(&kinds);
+            // The device decides by its own, whoever has read them.
+            numbers = None;
+        }
         let batches = group;
         Ok(Step { losses, gradients, factor, numbers, weight, samples, batches, wait })
     }

@@ -21,8 +21,9 @@ use firebox_kernels::DeviceStep;
 use firebox_loader::Batch;
 use firebox_models::{BiLstmMae, Loss};
 use firebox_train::{
-    AdamWConfig, AverageConfig, Data, DynamicScale, History, LossScale, NonFinite, Objective,
-    Optimizer, Outcome, ParameterGroup, Pretraining, Streams, TrainConfig, TrainError,
+    AdamWConfig, AverageConfig, DIVISIONS_FILE, Data, DynamicScale, History, LossScale, NonFinite,
+    Objective, Optimizer, Outcome, ParameterGroup, Pretraining, Streams, TrainConfig, TrainError,
+    without_memory_once,
 };
 use support::{Plan, SEED, autoencoder, held_out, loader, steps, weights};
 
@@ -252,5 +253,38 @@ fn where_the_host_decides_it_reads_each_step() {
         let config = TrainConfig { epochs: 2, ..config };
         let [device, host] = [true, false].map(|ahead| alone(ahead, &config, &Weather::default()));
         assert_eq!((device.late, device.weights), (0, host.weights), "{config:?}");
+    }
+}
+
+#[test]
+fn steps_that_were_lost_for_want_of_memory_are_taken_again_from_a_checkpoint_in_smaller_parts() {
+    let (loader, validation) = (loader(48, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let train = |plan: Plan<'_>| {
+        let model = autoencoder(0.1, 0.1);
+        DeviceStep::force(true, || plan.train(model, &Pretraining, data, &config()))
+    };
+    // Six steps an epoch, after each of which there is a checkpoint; before the first there is none.
+    for lost in [3, 8, 15, 24] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = without_memory_once(lost, || train(Plan::new(folder.path()))).err().unwrap();
+        let TrainError::Lost { first, last } = error else { panic!("{error}") };
+        assert!((1..=lost).contains(&first) && last >= lost, "{first} to {last} for {lost}");
+        assert!(error.begins_anew() && error.to_string().contains("resume the run"), "{error}");
+        let told = History::read(folder.path()).unwrap().steps;
+        assert_eq!(told.last().map_or(0, |step| step.step), first - 1, "nothing of them is told");
+        let ended = train(Plan::resumed(folder.path())).unwrap();
+        let divisions: Vec<_> = ended.summary.divisions.iter().map(|d| (d.step, d.parts)).collect();
+        assert_eq!(divisions, [(first, 2)]);
+        let told: Vec<_> =
+            History::read(folder.path()).unwrap().steps.iter().map(|step| step.step).collect();
+        assert_eq!(told, (1..=24).collect::<Vec<_>>());
+        // A device with enough memory makes the same of it, step by step.
+        let again = tempfile::tempdir().unwrap();
+        let [from, to] = [&folder, &again].map(|folder| folder.path().join(DIVISIONS_FILE));
+        std::fs::copy(from, to).unwrap();
+        let repeated = train(Plan::new(again.path())).unwrap();
+        assert_eq!(weights(&repeated.model), weights(&ended.model), "{lost}");
+        assert_eq!(steps(again.path()), steps(folder.path()), "{lost}");
     }
 }

@@ -218,6 +218,10 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let terminal = Terminal::new(flags.log);
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
+    #[cfg(unix)]
+    if let Err(error) = &finished {
+        memory::begin_anew_after(error);
+    }
     Ok(conclude(&finished?)?)
 }
 

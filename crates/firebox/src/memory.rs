@@ -91,7 +91,7 @@ fn begin_anew(_: usize) {}
 #[cfg(unix)]
 use restart::begin_anew;
 #[cfg(unix)]
-pub(crate) use restart::{begin_anew_without, begin_worker_anew};
+pub(crate) use restart::{begin_anew_after, begin_anew_without, begin_worker_anew};
 
 /// Beginning the program anew, from within an allocation that failed: with what was prepared while
 /// there was memory.
@@ -197,15 +197,33 @@ mod restart {
         let _ = ANEW.set(Anew { program, arguments, environment, worker });
     }
 
+    unsafe extern "C" {
+        fn execve(
+            path: *const c_char,
+            arguments: *const *const c_char,
+            environment: *const *const c_char,
+        ) -> c_int;
+    }
+
+    impl Anew {
+        /// Returns only if it fails.
+        fn begin(&self) {
+            let (arguments, environment) = (self.arguments.0.as_ptr(), self.environment.0.as_ptr());
+            // SAFETY: a string and lists of strings, each with its end, that outlive the call. It
+            // allocates nothing in this process; if it fails, the caller goes on as if it were not here.
+            unsafe { execve(self.program.as_ptr(), arguments, environment) };
+        }
+    }
+
+    /// Begins anew after an error of a run that then goes on with less memory; returns after any other.
+    pub(crate) fn begin_anew_after(error: &(dyn std::error::Error + 'static)) {
+        if let Some(anew) = ANEW.get().filter(|_| memory::begins_anew(error)) {
+            anew.begin();
+        }
+    }
+
     /// Notes the step or the trials in hand and begins anew, if there are any; else returns.
     pub(super) fn begin_anew(bytes: usize) {
-        unsafe extern "C" {
-            fn execve(
-                path: *const c_char,
-                arguments: *const *const c_char,
-                environment: *const *const c_char,
-            ) -> c_int;
-        }
         let Some(anew) = ANEW.get() else { return };
         if anew.worker.is_none() && !memory::is_in_step() {
             return;
@@ -221,11 +239,7 @@ mod restart {
             }
         };
         if noted {
-            let (arguments, environment) = (anew.arguments.0.as_ptr(), anew.environment.0.as_ptr());
-            // SAFETY: a string and lists of strings, each with its end, that outlive the call. It
-            // allocates nothing in this process, and returns only if it fails: the caller then goes
-            // on as if it were not here.
-            unsafe { execve(anew.program.as_ptr(), arguments, environment) };
+            anew.begin();
         }
         BEGINS.store(false, Ordering::SeqCst);
     }

@@ -1,6 +1,7 @@
 //! When the numbers of steps are read from the device: of each before it is taken, or of several after they
 //! were. What the device decides meanwhile is in `ahead.rs`.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -12,7 +13,8 @@ use tracing::info_span;
 
 use super::Session;
 use crate::TrainError;
-use crate::ahead::{Taken, Unread};
+use crate::ahead::{Ahead, Taken, Unread};
+use crate::division::{BatchWork, if_memory_lasts};
 use crate::gradients::Gradients;
 
 /// The numbers of a step.
@@ -51,6 +53,18 @@ impl<M: Module> Session<'_, M> {
         self.times.computing += updating.elapsed();
     }
 
+    /// What ends this process after the device had too little memory for a step that others were built on: from the
+    /// first that may have been it, each batch will be computed in smaller parts.
+    fn lose(&mut self) -> TrainError {
+        let unread = self.ahead.as_ref().map_or(0, Ahead::len) as u64;
+        let (first, last) = (self.state.step + 1 - unread, self.state.step);
+        let parts = self.divisions.parts(BatchWork::Step, last);
+        match self.divide(BatchWork::Step, first, parts) {
+            Ok(()) => TrainError::Lost { first, last },
+            Err(error) => error,
+        }
+    }
+
     /// Reads the steps that nobody has read yet, and writes them down.
     pub(super) fn settle(&mut self) -> Result<(), TrainError> {
         let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.len() > 0) else {
@@ -62,7 +76,13 @@ impl<M: Module> Session<'_, M> {
             let norm = step.squared_norm.clone();
             scalars(&step.losses).chain([norm]).collect::<Vec<_>>()
         };
-        let mut values = read_all(ahead.unread().iter().flat_map(scalars).collect())?.into_iter();
+        let last = ahead.unread().last().map_or(0, |step| step.taken.step);
+        let all = || {
+            no_memory(last)?;
+            read_all(ahead.unread().iter().flat_map(scalars).collect())
+        };
+        let Some(values) = if_memory_lasts(all)? else { return Err(self.lose()) };
+        let mut values = values.into_iter();
         let (unread, each) = ahead.take();
         drop(read_back);
         self.times.reading_back += reading.elapsed();
@@ -79,6 +99,30 @@ impl<M: Module> Session<'_, M> {
             self.write_down(taken, numbers, rate, each)?;
         }
         Ok(())
+    }
+}
+
+thread_local! {
+    static NO_MEMORY: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Runs a function whose device will once have had too little memory when steps up to this one or beyond are read
+/// on this thread: no device does so when a test would like it to.
+#[doc(hidden)]
+pub fn without_memory_once<T>(step: u64, f: impl FnOnce() -> T) -> T {
+    NO_MEMORY.set(Some(step));
+    let result = f();
+    NO_MEMORY.set(None);
+    result
+}
+
+fn no_memory(last: u64) -> Result<(), TrainError> {
+    match NO_MEMORY.get().filter(|step| last >= *step) {
+        Some(_) => {
+            NO_MEMORY.set(None);
+            Err(TrainError::Device("out of memory".to_owned()))
+        }
+        None => Ok(()),
     }
 }
 
