@@ -17,22 +17,21 @@ pub(crate) fn is_large(numbers: usize) -> bool {
     numbers >= LARGE / size_of::<f32>()
 }
 
-/// Appends numbers; past the caches if they are part of a `large` copy.
-pub(crate) fn append(values: &[f32], large: bool, out: &mut Vec<f32>) {
+/// Copies numbers; past the caches if they are part of a `large` copy.
+///
+/// # Panics
+///
+/// When `out` has another length.
+pub(crate) fn copy(values: &[f32], large: bool, out: &mut [f32]) {
+    assert_eq!(out.len(), values.len(), "one place for each value");
     #[cfg(target_arch = "x86_64")]
     if large && is_x86_feature_detected!("avx") {
-        out.reserve(values.len());
-        let start = out.len();
-        let spare = out.spare_capacity_mut();
-        // SAFETY: the processor has AVX, and the vector has room for the values, which are then there.
-        unsafe {
-            past_the_caches(values, &mut spare[..values.len()]);
-            out.set_len(start + values.len());
-        }
+        // SAFETY: the processor has AVX, and the lengths are equal.
+        unsafe { past_the_caches(values, out) };
         return;
     }
     let _ = large;
-    out.extend_from_slice(values);
+    out.copy_from_slice(values);
 }
 
 /// Copies numbers by stores of half a line each, of which the processor makes whole lines.
@@ -42,12 +41,12 @@ pub(crate) fn append(values: &[f32], large: bool, out: &mut Vec<f32>) {
 /// The processor has AVX, and both slices have the same length.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn past_the_caches(from: &[f32], to: &mut [std::mem::MaybeUninit<f32>]) {
+unsafe fn past_the_caches(from: &[f32], to: &mut [f32]) {
     use std::arch::x86_64::{_mm_sfence, _mm256_loadu_ps, _mm256_stream_ps};
     let head = to.as_ptr().align_offset(WIDE * size_of::<f32>()).min(to.len());
     let length = to.len();
     let tail = head + (length - head) / WIDE * WIDE;
-    let (from, to) = (from.as_ptr(), to.as_mut_ptr().cast::<f32>());
+    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
     // SAFETY: all places lie within the slices, whose lengths are equal, and wide stores begin at multiples
     // of their size, from the `head`-th number on.
     unsafe {
@@ -159,11 +158,13 @@ mod tests {
         for start in 0..20 {
             for length in [0, 1, 7, 8, 9, 31, 64, 900] {
                 for before in 0..10 {
-                    let mut out = vec![-1.0; before];
-                    append(&values[start..start + length], true, &mut out);
-                    append(&values[..3], false, &mut out);
+                    let mut out = vec![-1.0; before + length + 3 + 1];
+                    let (here, behind) = out[before..before + length + 3].split_at_mut(length);
+                    copy(&values[start..start + length], true, here);
+                    copy(&values[..3], false, behind);
+                    let (head, tail) = (vec![-1.0; before], [-1.0]);
                     let expected =
-                        [&vec![-1.0; before], &values[start..start + length], &values[..3]];
+                        [&head, &values[start..start + length], &values[..3], tail.as_slice()];
                     assert_eq!(out, expected.concat());
                 }
             }

@@ -39,19 +39,23 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Appends the values as f32.
-    pub(crate) fn append(&self, out: &mut Vec<f32>) {
+    /// The same as [`write`](Self::write), past the caches if the values are many.
+    pub(crate) fn copy_to(&self, out: &mut [f32]) {
         /// Values that are converted at a time: 8 KiB, which the nearest cache holds.
         const PART: usize = 2048;
         let large = copy::is_large(self.len());
         if let Self::F32(values) = self {
-            return copy::append(values, large, out);
+            return copy::copy(values, large, out);
+        }
+        if !large {
+            return self.write(out);
         }
         let mut part = [0.0; PART];
-        for start in (0..self.len()).step_by(PART) {
-            let converted = &mut part[..PART.min(self.len() - start)];
+        for (number, out) in out.chunks_mut(PART).enumerate() {
+            let converted = &mut part[..out.len()];
+            let start = number * PART;
             self.slice(start..start + converted.len()).write(converted);
-            copy::append(converted, large, out);
+            copy::copy(converted, large, out);
         }
     }
 

@@ -68,19 +68,21 @@ impl Mapped {
         shard.sample(row)
     }
 
-    /// Appends the values of records as f32, each cut or padded with zeros to `steps`.
+    /// Writes the values of records as f32, each cut or padded with zeros to `steps`.
     ///
     /// # Panics
     ///
-    /// When there is no such record.
-    pub(crate) fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
+    /// When there is no such record, or `out` has another length.
+    pub(crate) fn gather(&self, indices: &[usize], steps: usize, out: &mut [f32]) {
         let [time, channels] = self.shape;
-        let kept = steps.min(time) * channels;
+        let (width, kept) = (steps * channels, steps.min(time) * channels);
+        assert_eq!(out.len(), indices.len() * width, "a place for each value");
         let ahead = ahead(self.record_bytes());
         let (mut done, mut fetched) = (0, 0);
         while done < indices.len() {
             let run = if steps == time { self.run(&indices[done..]) } else { 1 };
             let (shard, row) = self.place(indices[done]);
+            let out = &mut out[done * width..(done + run) * width];
             done += run;
             // The next records are on their way from memory while this one is copied.
             let next = (done + ahead).min(indices.len());
@@ -90,9 +92,10 @@ impl Mapped {
             }
             fetched = next;
             let values = shard.values_of(row, run);
-            let count = if run > 1 { run * time * channels } else { kept };
-            values.part(..count).append(out);
-            out.resize(out.len() + (steps * channels).saturating_sub(kept) * run, 0.0);
+            // Several are whole ones.
+            let (copied, padding) = out.split_at_mut((run - 1) * width + kept);
+            values.part(..copied.len()).copy_to(copied);
+            padding.fill(0.0);
         }
     }
 

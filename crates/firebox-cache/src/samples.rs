@@ -276,12 +276,16 @@ impl Samples {
         self.mapped.series_values()
     }
 
-    /// Appends the values of samples as f32, each cut or padded with zeros to `steps`.
+    /// Writes the values of samples as f32, each cut or padded with zeros to `steps`.
+    ///
+    /// # Shapes
+    ///
+    /// - `out`: `[sample, steps, channel]`, row-major
     ///
     /// # Panics
     ///
-    /// When there is no such sample.
-    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
+    /// When there is no such sample, or `out` has another length.
+    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut [f32]) {
         self.mapped.gather(indices, steps, out);
     }
 

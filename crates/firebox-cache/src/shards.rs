@@ -114,18 +114,18 @@ impl Shards {
         self.record(index)
     }
 
-    /// Appends the values of records as f32, one after the other, each cut or padded with zeros to
+    /// Writes the values of records as f32, one after the other, each cut or padded with zeros to
     /// `steps`. Faster than reading one by one: neighbours are copied together, and the next record
     /// is fetched while one is copied.
     ///
     /// # Shapes
     ///
-    /// - `out`: `[record, steps, channel]` more, row-major
+    /// - `out`: `[record, steps, channel]`, row-major
     ///
     /// # Panics
     ///
-    /// When there is no such record.
-    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut Vec<f32>) {
+    /// When there is no such record, or `out` has another length.
+    pub fn gather(&self, indices: &[usize], steps: usize, out: &mut [f32]) {
         self.mapped.gather(indices, steps, out);
     }
 

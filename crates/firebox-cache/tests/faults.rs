@@ -38,7 +38,8 @@ fn shards(root: &Path) -> (Shards, Vec<PathBuf>) {
 }
 
 fn gather(shards: &Shards, indices: &[usize]) -> Result<Vec<f32>, CacheError> {
-    let mut out = Vec::new();
+    let [_, channels] = shards.window_shape();
+    let mut out = vec![f32::NAN; indices.len() * STEPS * channels];
     shards.gather(indices, STEPS, &mut out);
     shards.check_read(indices).map(|()| out)
 }
@@ -126,8 +127,8 @@ fn read(sample: usize, out: &mut Vec<f32>) -> Result<(), CacheError> {
 }
 
 fn check(samples: &Samples) {
-    let mut out = Vec::new();
     let all: Vec<usize> = (0..samples.len()).rev().collect();
+    let mut out = vec![f32::NAN; all.len() * 27];
     samples.gather(&all, 9, &mut out);
     samples.check_read(&all).unwrap();
     for (row, sample) in out.chunks_exact(27).zip(&all) {

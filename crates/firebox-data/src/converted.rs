@@ -65,7 +65,7 @@ fn values(
     read: &mut Vec<f32>,
 ) -> Result<usize, DataError> {
     let steps = samples.record(index).length as usize;
-    read.clear();
+    read.resize(steps * samples.shape()[1], 0.0);
     samples.gather(&[index], steps, read);
     samples.check_read(&[index]).map_err(|error| unreadable(input, &error))?;
     Ok(steps)

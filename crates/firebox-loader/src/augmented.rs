@@ -149,7 +149,7 @@ impl Source for AugmentedWindows {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         let place = |index| self.originals.place(index / self.versions.slots());
         from_windows(self, self.originals.windows(), place, epoch, indices, steps, out)

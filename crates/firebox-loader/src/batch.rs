@@ -41,8 +41,8 @@ pub struct Batch {
     /// Time that the caller stood still for this batch: until it was filled and handed to the
     /// device.
     pub wait: Duration,
-    /// The part of it in which the batch was handed to the device. A device that copies by itself may
-    /// go on copying afterwards.
+    /// The part of it in which the batch was handed to the device; zero where that was done ahead. A device
+    /// that copies by itself may go on copying afterwards.
     pub upload: Duration,
     /// Time that a thread spent on filling the batch; zero where it is gathered on the device.
     pub fill: Duration,

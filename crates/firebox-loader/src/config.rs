@@ -7,7 +7,7 @@ use crate::{LoadError, Source};
 /// More threads or batches ahead than these are a slip of the finger.
 const MOST: usize = 1024;
 
-/// How batches are loaded. `workers`, `prefetch` and `pin` change no batch.
+/// How batches are loaded. `workers`, `prefetch`, `upload_ahead` and `pin` change no batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderConfig {
@@ -19,7 +19,11 @@ pub struct LoaderConfig {
     /// Batches that the threads work ahead of the one in use, at least one for each thread. Each
     /// takes `batch × time × channel` × 4 bytes of memory.
     pub prefetch: usize,
-    /// Whether batches wait for the device in memory that it can copy from by itself.
+    /// Batches that a thread of its own hands to the device ahead of the one in use, so that they are copied
+    /// while it computes; 2 are a double buffer. Each takes `batch × time × channel` × 4 bytes there. With 0,
+    /// each is handed over when it is asked for, which is all that a processor needs.
+    pub upload_ahead: usize,
+    /// Whether batches are filled in memory that the device can copy from by itself.
     pub pin: bool,
     /// How far an epoch's order strays from that of the source.
     pub shuffle: Shuffle,
@@ -40,6 +44,7 @@ impl Default for LoaderConfig {
             batch_size: 512,
             workers: 2,
             prefetch: 4,
+            upload_ahead: 0,
             pin: false,
             shuffle: Shuffle::Full,
             buckets: 0,
@@ -89,7 +94,12 @@ impl LoaderConfig {
         if self.batch_size == 0 {
             return Err(LoadError::BatchSize);
         }
-        for (key, found) in [("workers", self.workers), ("prefetch", self.prefetch)] {
+        let numbers = [
+            ("workers", self.workers),
+            ("prefetch", self.prefetch),
+            ("upload_ahead", self.upload_ahead),
+        ];
+        for (key, found) in numbers {
             if found > MOST {
                 return Err(LoadError::TooMany { key, found, most: MOST });
             }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::order::Plan;
-use crate::recycle::Buffers;
+use crate::recycle::{Buffer, Buffers};
 use crate::{LoadError, Position, Source};
 
 /// A batch that has not been handed to a device yet.
 pub(crate) struct Filled {
-    pub(crate) values: Vec<f32>,
+    pub(crate) values: Buffer,
     pub(crate) steps: usize,
     pub(crate) lengths: Vec<usize>,
     pub(crate) labels: Vec<Option<u32>>,
@@ -65,15 +65,15 @@ fn add(
     let (row, width) = (filled.lengths.len(), filled.steps * channel);
     // A source that panics must not take the threads and the queue with it. Its buffer is thrown
     // away, so nothing half-changed is seen.
-    let values = &mut filled.values;
+    let values = &mut filled.values[row * width..(row + group.len()) * width];
     let gather =
         catch_unwind(AssertUnwindSafe(|| source.gather(epoch, group, filled.steps, values)));
     let samples = gather.map_err(|panic| {
         let message = message(panic.as_ref());
         LoadError::Panic { index: group[0], message }
     })??;
-    if samples.len() != group.len() || filled.values.len() != (row + group.len()) * width {
-        let message = "it gave another number of values than it was asked for".to_owned();
+    if samples.len() != group.len() {
+        let message = "it gave another number of samples than it was asked for".to_owned();
         return Err(LoadError::Panic { index: group[0], message });
     }
     for (place, (index, sample)) in (row..).zip(group.iter().zip(samples)) {

@@ -63,6 +63,7 @@ mod prefetch;
 mod recycle;
 mod resident;
 mod source;
+mod upload;
 
 pub use augmented::AugmentedWindows;
 pub use batch::{Batch, Position};

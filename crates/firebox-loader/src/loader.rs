@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use firebox_core::Stream;
 
 use crate::batch::{Batch, Position};
-use crate::fill::Filled;
 use crate::order::Plan;
 use crate::prefetch::Prefetch;
-use crate::recycle::Buffers;
+use crate::recycle::has_pinned;
 use crate::resident::{Place, TrainResident};
+use crate::upload::{Upload, Uploads};
 use crate::{LoadError, LoaderConfig, Masking, Source, TrainSource};
 
 /// Batches to train on, in another order in each epoch.
@@ -31,7 +31,7 @@ pub struct TrainLoader {
     /// What every batch is, if they are all the same.
     only: Option<Batch>,
     /// Threads between two epochs, with the batches that they have made of the next.
-    parked: Arc<Mutex<Option<Prefetch>>>,
+    parked: Arc<Mutex<Option<Uploads>>>,
 }
 
 impl TrainLoader {
@@ -39,13 +39,15 @@ impl TrainLoader {
     ///
     /// # Errors
     ///
-    /// When a setting is out of range, or the source has no sample or too many.
+    /// When a setting is out of range or asks for memory that the device does not have, or the source has no
+    /// sample or too many.
     pub fn new(
         source: Arc<dyn TrainSource>,
         config: LoaderConfig,
         device: Device,
     ) -> Result<Self, LoadError> {
         config.check(source.as_ref())?;
+        check_pin(&config, &device)?;
         let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
         let parked = Arc::default();
         let masking = Masking::default();
@@ -98,23 +100,20 @@ impl TrainLoader {
             (None, None) => State::running(self.threads(position)),
         };
         let parked = Some(Arc::clone(&self.parked));
-        let [_, channel] = self.source.shape();
         let stream = Stream::new(self.config.seed, "masking").substream(position.epoch);
         let masking = self.masking.is_on().then_some((self.masking, stream));
-        let (pin, device) = (self.config.pin, self.device.clone());
-        Batches { state, parked, end, channel, masking, pin, device }
+        Batches { state, parked, end, masking, device: self.device.clone() }
     }
 
     /// Threads that begin at a position: those that wait there, or new ones.
-    fn threads(&self, position: Position) -> Result<Prefetch, LoadError> {
+    fn threads(&self, position: Position) -> Result<Uploads, LoadError> {
         let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waiting) = parked.filter(|waiting| waiting.position() == position) {
             return Ok(waiting);
         }
         let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
         let end = Position { epoch: position.epoch, batch: self.batches_per_epoch() };
-        let numbers = [self.config.workers, self.config.prefetch];
-        Prefetch::start(source, Arc::clone(&self.plan), [position, end], true, numbers)
+        uploads(source, &self.plan, [position, end], true, (&self.config, &self.device))
     }
 
     /// Batches of an epoch, partial ones included: the same number in every epoch.
@@ -163,13 +162,14 @@ impl HeldOutLoader {
     ///
     /// # Errors
     ///
-    /// When a setting is out of range, or the source has no sample or too many.
+    /// As for [`TrainLoader::new`].
     pub fn new(
         source: Arc<dyn Source>,
         config: LoaderConfig,
         device: Device,
     ) -> Result<Self, LoadError> {
         config.check(source.as_ref())?;
+        check_pin(&config, &device)?;
         let plan = Arc::new(Plan::in_order(source.as_ref(), config));
         Ok(Self { source, config, device, plan })
     }
@@ -177,12 +177,10 @@ impl HeldOutLoader {
     /// All batches, the last partial one included.
     pub fn batches(&self) -> Batches {
         let end = Position { epoch: 0, batch: self.batches_per_epoch() };
-        let (source, plan) = (Arc::clone(&self.source), Arc::clone(&self.plan));
-        let numbers = [self.config.workers, self.config.prefetch];
-        let started = Prefetch::start(source, plan, [Position::START, end], false, numbers);
+        let (source, ends) = (Arc::clone(&self.source), [Position::START, end]);
+        let started = uploads(source, &self.plan, ends, false, (&self.config, &self.device));
         let (state, device) = (State::running(started), self.device.clone());
-        let [_, channel] = self.source.shape();
-        Batches { state, parked: None, end, channel, masking: None, pin: self.config.pin, device }
+        Batches { state, parked: None, end, masking: None, device }
     }
 
     /// Number of batches.
@@ -201,6 +199,25 @@ impl HeldOutLoader {
     }
 }
 
+/// Refuses pinned memory where there is none.
+fn check_pin(config: &LoaderConfig, device: &Device) -> Result<(), LoadError> {
+    if config.pin && !has_pinned(device) { Err(LoadError::Pin) } else { Ok(()) }
+}
+
+/// Threads that fill the batches of these positions, or of all from the first on, and hand them to the device.
+fn uploads(
+    source: Arc<dyn Source>,
+    plan: &Arc<Plan>,
+    ends: [Position; 2],
+    endless: bool,
+    (config, device): (&LoaderConfig, &Device),
+) -> Result<Uploads, LoadError> {
+    let [_, channel] = source.shape();
+    let upload = Upload { device: device.clone(), channel };
+    let prefetch = Prefetch::start(source, Arc::clone(plan), ends, endless, config, device)?;
+    Uploads::start(prefetch, upload, config.upload_ahead)
+}
+
 /// Batches one after the other. Dropping it midway stops its threads; those of a training loader
 /// that have come to the end of their epoch go on with the next.
 ///
@@ -209,17 +226,15 @@ impl HeldOutLoader {
 pub struct Batches {
     state: State,
     /// Where threads are left at the end of an epoch.
-    parked: Option<Arc<Mutex<Option<Prefetch>>>>,
+    parked: Option<Arc<Mutex<Option<Uploads>>>>,
     /// After the last batch.
     end: Position,
-    channel: usize,
     masking: Option<(Masking, Stream)>,
-    pin: bool,
     device: Device,
 }
 
 enum State {
-    Running(Box<Prefetch>),
+    Running(Uploads),
     /// Samples that lie on the device, and the next batch.
     Resident(TrainResident, Arc<Plan>, Position),
     /// One batch for all, and the next position.
@@ -229,9 +244,9 @@ enum State {
 }
 
 impl State {
-    fn running(started: Result<Prefetch, LoadError>) -> Self {
+    fn running(started: Result<Uploads, LoadError>) -> Self {
         match started {
-            Ok(prefetch) => Self::Running(Box::new(prefetch)),
+            Ok(uploads) => Self::Running(uploads),
             Err(error) => Self::Failed(Some(error)),
         }
     }
@@ -241,25 +256,11 @@ impl Batches {
     /// The next batch, or none if the epoch ends here.
     fn upcoming(&self) -> Option<Position> {
         let position = match &self.state {
-            State::Running(prefetch) => prefetch.position(),
+            State::Running(uploads) => uploads.position(),
             State::Resident(_, _, position) | State::Same(_, _, position) => *position,
             State::Failed(_) => return None,
         };
         (position < self.end).then_some(position)
-    }
-
-    fn upload(&self, filled: Filled, buffers: &Buffers, next: Position, start: Instant) -> Batch {
-        let Filled { values, steps, lengths, labels, indices, took } = filled;
-        let ready = Instant::now();
-        let mut data = buffers.lend(values, [indices.len(), steps, self.channel]);
-        if self.pin {
-            self.device.staging(std::iter::once(&mut data));
-        }
-        // On the caller's thread: a device orders work by thread, and a tensor that another
-        // thread uploaded would have to be waited for.
-        let inputs = Tensor::from_data(data, &self.device);
-        let (wait, upload) = (start.elapsed(), ready.elapsed());
-        Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
     }
 }
 
@@ -299,16 +300,12 @@ impl Batches {
         }
         self.upcoming()?;
         match &mut self.state {
-            State::Running(prefetch) => {
-                let filled = prefetch.next()?;
-                let (next, buffers) = (prefetch.position(), prefetch.buffers());
-                match filled {
-                    Ok(filled) => Some(Ok(self.upload(filled, &buffers, next, start))),
-                    Err(error) => {
-                        self.state = State::Failed(None);
-                        Some(Err(error))
-                    }
+            State::Running(uploads) => {
+                let batch = uploads.next()?;
+                if batch.is_err() {
+                    self.state = State::Failed(None);
                 }
+                Some(batch)
             }
             State::Resident(set, plan, position) => {
                 let (chosen, epoch) = (plan.batch(&*set, *position), position.epoch);
@@ -344,10 +341,10 @@ impl Drop for Batches {
     fn drop(&mut self) {
         let Some(parked) = &self.parked else { return };
         let ended = self.upcoming().is_none();
-        if let State::Running(prefetch) = std::mem::replace(&mut self.state, State::Failed(None))
+        if let State::Running(uploads) = std::mem::replace(&mut self.state, State::Failed(None))
             && ended
         {
-            *parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(*prefetch);
+            *parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(uploads);
         }
     }
 }

@@ -11,16 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use burn::tensor::Device;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::fill::{Filled, fill, message};
 use crate::order::Plan;
 use crate::recycle::Buffers;
-use crate::{LoadError, Position, Source};
+use crate::{LoadError, LoaderConfig, Position, Source};
 
 /// Time after which a failure is told before its turn. Until then the batches before it are
 /// delivered, so that short runs fail at the same step every time.
-const PATIENCE: Duration = Duration::from_millis(250);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Batches in order, filled here or by threads.
 pub(crate) struct Prefetch {
@@ -50,6 +51,13 @@ struct Done {
     filled: Result<Filled, LoadError>,
 }
 
+impl Done {
+    /// A batch that was left, because nobody will take it.
+    fn lost(position: Position) -> Self {
+        Self { position, at: Instant::now(), filled: Err(LoadError::Lost(position.batch)) }
+    }
+}
+
 struct Threads {
     /// Dropped to tell the threads that there are no more jobs.
     jobs: Option<Sender<Position>>,
@@ -63,15 +71,17 @@ struct Threads {
 }
 
 impl Prefetch {
-    /// Starts `workers` threads that work up to `ahead` batches ahead, from `start` on. Without
-    /// workers, each batch is filled when it is asked for.
+    /// Starts the threads of `config`, which work up to [`LoaderConfig::prefetch`] batches ahead, from `start` on.
+    /// Without workers, each batch is filled when it is asked for. `device` is where batches go.
     pub(crate) fn start(
         source: Arc<dyn Source>,
         plan: Arc<Plan>,
         [start, end]: [Position; 2],
         endless: bool,
-        [workers, ahead]: [usize; 2],
+        config: &LoaderConfig,
+        device: &Device,
     ) -> Result<Self, LoadError> {
+        let &LoaderConfig { workers, prefetch: ahead, upload_ahead, pin, .. } = config;
         let stop = Arc::new(AtomicBool::new(false));
         let workers = match start < end {
             true if endless => workers,
@@ -79,8 +89,9 @@ impl Prefetch {
             false => 0,
         };
         let end = (!endless).then_some(end);
-        // Those that wait, those that are being filled, and those that the caller has.
-        let buffers = Buffers::new(ahead.max(workers) + 2);
+        // Those that wait, those that are being filled, and those that the device or the caller has.
+        let most = ahead.max(workers) + 2 + upload_ahead;
+        let buffers = if pin { Buffers::pinned(most, device.clone()) } else { Buffers::new(most) };
         let filler = Filler { source, plan, buffers, stop };
         let mut prefetch = Self { filler, next: start, next_job: start, end, threads: None };
         if workers > 0 {
@@ -109,8 +120,12 @@ impl Prefetch {
             let filler = self.filler.clone();
             let work = move || {
                 for position in todo {
-                    let Some(filled) = filler.fill(position) else { return };
-                    if done.send(filled).is_err() {
+                    let (filled, stopped) = match filler.fill(position) {
+                        Some(filled) => (filled, false),
+                        // Whoever waits for it elsewhere must not wait for ever.
+                        None => (Done::lost(position), true),
+                    };
+                    if done.send(filled).is_err() || stopped {
                         return;
                     }
                 }
@@ -135,6 +150,18 @@ impl Prefetch {
     /// The memory of batches.
     pub(crate) fn buffers(&self) -> Buffers {
         self.filler.buffers.clone()
+    }
+
+    /// Set to make the threads leave what they do.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.filler.stop)
+    }
+
+    /// A failure that is old enough to be told before its turn.
+    pub(crate) fn failure(&mut self) -> Option<LoadError> {
+        let error = self.threads.as_mut()?.failure()?;
+        self.finish();
+        Some(error)
     }
 
     /// The batch that is delivered next.
@@ -207,15 +234,8 @@ impl Filler {
 impl Threads {
     fn take(&mut self, position: Position, filler: &Filler) -> Result<Filled, LoadError> {
         loop {
-            // Whatever has come meanwhile, so that no failure lies unseen behind a batch.
-            while let Ok(done) = self.results.try_recv() {
-                self.keep(done);
-            }
-            if let Some((failed, at)) = self.failed
-                && at.elapsed() >= PATIENCE
-                && let Some(error) = self.waiting.remove(&failed)
-            {
-                return error;
+            if let Some(error) = self.failure() {
+                return Err(error);
             }
             if let Some(filled) = self.waiting.remove(&position) {
                 return filled;
@@ -223,8 +243,9 @@ impl Threads {
             if self.failed.is_none()
                 && filler.is_quick()
                 && let Ok(job) = self.todo.try_recv()
-                && let Some(done) = filler.fill(job)
             {
+                // What was stopped is not gone on with.
+                let done = filler.fill(job).ok_or(LoadError::Lost(position.batch))?;
                 self.keep(done);
                 continue;
             }
@@ -239,6 +260,16 @@ impl Threads {
                 Err(RecvTimeoutError::Disconnected) => return Err(LoadError::Lost(position.batch)),
             }
         }
+    }
+
+    /// The failure, if it has waited for long enough.
+    fn failure(&mut self) -> Option<LoadError> {
+        // Whatever has come meanwhile, so that no failure lies unseen behind a batch.
+        while let Ok(done) = self.results.try_recv() {
+            self.keep(done);
+        }
+        let (failed, _) = self.failed.filter(|(_, at)| at.elapsed() >= PATIENCE)?;
+        self.waiting.remove(&failed)?.err()
     }
 
     fn keep(&mut self, Done { position, at, filled }: Done) {

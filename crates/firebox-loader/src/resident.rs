@@ -327,7 +327,7 @@ fn read_all(
     let indices: Vec<usize> = (0..source.len()).collect();
     let mut samples: Vec<Sample> = Vec::with_capacity(indices.len());
     for rows in indices.chunks(at_once) {
-        let mut values = Vec::with_capacity(rows.len() * width);
+        let mut values = vec![0.0; rows.len() * width];
         let mut read = source.gather(0, rows, time, &mut values)?;
         for (row, sample) in read.iter().enumerate() {
             // What lies behind a sample's end is zero in every batch.
@@ -389,7 +389,7 @@ impl Source for TrainResident {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         let Values::Memory(values) = &self.0.values else {
             return crate::source::one_by_one(self, epoch, indices, steps, out);
@@ -402,8 +402,10 @@ impl Source for TrainResident {
             if let Some(soon) = indices.get(place + ahead) {
                 fetch(&values[soon * width..][..kept]);
             }
-            out.extend_from_slice(&values[index * width..][..kept]);
-            out.resize(out.len() + steps * channel - kept, 0.0);
+            let row = &mut out[place * steps * channel..(place + 1) * steps * channel];
+            let (copied, padding) = row.split_at_mut(kept);
+            copied.copy_from_slice(&values[index * width..][..kept]);
+            padding.fill(0.0);
         }
         Ok(indices.iter().map(|index| self.sample(*index)).collect())
     }

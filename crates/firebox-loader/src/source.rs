@@ -59,8 +59,12 @@ pub trait Source: Send + Sync {
         self.read(index, out)
     }
 
-    /// Appends the values of samples one after the other, each cut or padded to `steps`. What lies
-    /// behind a sample's end is cleared by the loader.
+    /// Writes the values of samples one after the other, each cut or padded to `steps`. What lies
+    /// behind a sample's end is cleared by the loader; `out` may hold anything before.
+    ///
+    /// # Shapes
+    ///
+    /// - `out`: `[sample, steps, channel]`, row-major
     ///
     /// # Errors
     ///
@@ -70,7 +74,7 @@ pub trait Source: Send + Sync {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         one_by_one(self, epoch, indices, steps, out)
     }
@@ -111,15 +115,15 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     epoch: u64,
     indices: &[usize],
     steps: usize,
-    out: &mut Vec<f32>,
+    out: &mut [f32],
 ) -> Result<Vec<Sample>, LoadError> {
     let width = steps * source.shape()[1];
-    let read = |index: &usize| {
-        let start = out.len();
-        out.resize(start + width, 0.0);
-        source.draw(epoch, *index, &mut out[start..])
+    let read = |(row, index): (usize, &usize)| {
+        let out = &mut out[row * width..(row + 1) * width];
+        out.fill(0.0);
+        source.draw(epoch, *index, out)
     };
-    indices.iter().map(read).collect()
+    indices.iter().enumerate().map(read).collect()
 }
 
 /// [`one_by_one`] of samples that are made of these windows: an error if values of theirs were not there.
@@ -130,7 +134,7 @@ pub(crate) fn from_windows<S: Source>(
     epoch: u64,
     indices: &[usize],
     steps: usize,
-    out: &mut Vec<f32>,
+    out: &mut [f32],
 ) -> Result<Vec<Sample>, LoadError> {
     let samples = one_by_one(source, epoch, indices, steps, out)?;
     let index = indices.first().copied().unwrap_or(0);
@@ -229,7 +233,7 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         from_windows(self, &self.windows, |index| self.place(index), epoch, indices, steps, out)
     }
@@ -305,7 +309,7 @@ impl<S: Source> Source for Relabelled<S> {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         let mut samples = self.source.gather(epoch, indices, steps, out)?;
         for (sample, index) in samples.iter_mut().zip(indices) {
@@ -366,7 +370,7 @@ macro_rules! mapped_source {
                 _: u64,
                 indices: &[usize],
                 steps: usize,
-                out: &mut Vec<f32>,
+                out: &mut [f32],
             ) -> Result<Vec<Sample>, LoadError> {
                 <$type>::gather(self, indices, steps, out);
                 let sample = |index: &usize| {
@@ -441,7 +445,7 @@ impl Source for TrainSamples {
         epoch: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         Source::gather(&self.0, epoch, indices, steps, out)
     }

@@ -93,8 +93,10 @@ fn every_place_threads_and_resume_give_the_same_batches() {
     let device = Device::default();
     for config in orders() {
         let expected = epochs(&loader(Ragged(203), LoaderConfig { workers: 0, ..config }));
-        for (workers, prefetch) in [(1, 0), (2, 4), (5, 1), (3, 40)] {
-            let threads = LoaderConfig { workers, prefetch, ..config };
+        for (workers, prefetch, upload_ahead) in
+            [(1, 0, 0), (2, 4, 0), (5, 1, 0), (3, 40, 0), (0, 0, 1), (2, 4, 2), (1, 1, 7)]
+        {
+            let threads = LoaderConfig { workers, prefetch, upload_ahead, ..config };
             assert_eq!(epochs(&loader(Ragged(203), threads)), expected, "{threads:?}");
         }
         let on_device = TrainResident::upload(&Ragged(203), &device).unwrap();
@@ -105,13 +107,73 @@ fn every_place_threads_and_resume_give_the_same_batches() {
             assert_eq!(epochs(&resident), expected, "{config:?}");
         }
         // From every batch on, with threads that waited elsewhere.
-        let loader = loader(Ragged(203), config);
-        let per_epoch = loader.batches_per_epoch();
-        assert_eq!(expected.len() as u64, 2 * per_epoch);
-        for from in (0..per_epoch).rev() {
-            let rest = loader.epoch(Position { epoch: 1, batch: from }).map(content);
-            let rest: Vec<_> = rest.collect();
-            assert_eq!(rest, expected[(per_epoch + from) as usize..], "{config:?} from {from}");
+        for upload_ahead in [0, 2] {
+            let loader = loader(Ragged(203), LoaderConfig { upload_ahead, ..config });
+            let per_epoch = loader.batches_per_epoch();
+            assert_eq!(expected.len() as u64, 2 * per_epoch);
+            for from in (0..per_epoch).rev() {
+                let rest = loader.epoch(Position { epoch: 1, batch: from }).map(content);
+                let rest: Vec<_> = rest.collect();
+                assert_eq!(rest, expected[(per_epoch + from) as usize..], "{config:?} from {from}");
+            }
+        }
+    }
+}
+
+#[test]
+fn held_out_batches_are_the_same_however_far_ahead_they_are_handed_over() {
+    let batches = |workers, upload_ahead| -> Vec<_> {
+        let config = LoaderConfig { workers, upload_ahead, ..config() };
+        let held_out = HeldOutLoader::new(Arc::new(Ragged(203)), config, Device::default());
+        held_out.unwrap().batches().map(content).collect()
+    };
+    let expected = batches(0, 0);
+    assert_eq!(expected.len(), 13);
+    for (workers, ahead) in [(0, 2), (1, 1), (3, 2), (2, 40)] {
+        assert_eq!(batches(workers, ahead), expected, "{workers} {ahead}");
+    }
+}
+
+#[test]
+fn batches_are_handed_over_ahead_and_no_further() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let source = Slow { reads: Arc::clone(&reads), fails_at: 1000, dies_at: 1000 };
+    let config = LoaderConfig { workers: 0, upload_ahead: 2, ..config() };
+    let loader = loader(source, config);
+    let mut batches = loader.epoch(Position::START);
+    let first = batches.next().unwrap().unwrap();
+    let reaches = |count: usize| {
+        let patience = Instant::now();
+        while reads.load(Ordering::Relaxed) < count {
+            assert!(patience.elapsed() < Duration::from_secs(30), "nothing is handed over");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(reads.load(Ordering::Relaxed), count, "more is handed over");
+    };
+    // The one in use, and two.
+    reaches(3 * 16);
+    let second = batches.next().unwrap().unwrap();
+    reaches(4 * 16);
+    assert_eq!((first.upload, second.upload), (Duration::ZERO, Duration::ZERO));
+}
+
+#[test]
+fn loaders_that_are_left_midway_end_at_once() {
+    for workers in [0, 1, 3] {
+        for taken in 0..4 {
+            let reads = Arc::new(AtomicUsize::new(0));
+            let source = Slow { reads, fails_at: 1000, dies_at: 1000 };
+            let config = LoaderConfig { workers, upload_ahead: 2, ..config() };
+            let loader = loader(source, config);
+            let mut batches = loader.epoch(Position::START);
+            for _ in 0..taken {
+                batches.next().unwrap().unwrap();
+            }
+            let left = Instant::now();
+            drop(batches);
+            drop(loader);
+            assert!(left.elapsed() < Duration::from_secs(2), "{workers} {taken}");
         }
     }
 }
@@ -271,9 +333,15 @@ fn threads_go_on_with_the_next_epoch_while_nothing_is_asked_for() {
 
 #[test]
 fn a_failure_is_told_within_a_second_however_far_ahead_it_is() {
+    for upload_ahead in [0, 1, 2] {
+        check_a_failure_far_ahead(upload_ahead);
+    }
+}
+
+fn check_a_failure_far_ahead(upload_ahead: usize) {
     let reads = Arc::new(AtomicUsize::new(0));
     let source = Slow { reads: Arc::clone(&reads), fails_at: 90, dies_at: 1000 };
-    let config = LoaderConfig { prefetch: 12, ..config() };
+    let config = LoaderConfig { prefetch: 12, upload_ahead, ..config() };
     let held_out = HeldOutLoader::new(Arc::new(source), config, Device::default()).unwrap();
     let mut batches = held_out.batches();
     batches.next().unwrap().unwrap();
@@ -352,9 +420,10 @@ fn whoever_waits_for_groups_fills_batches_too_and_gets_the_same() {
     assert!(source.threads.lock().unwrap().contains(&here), "the caller stood still");
     assert_eq!(of(3), expected);
     // An error comes in its turn whoever meets it.
-    for fails_at in [0, 20, 95] {
+    for (fails_at, upload_ahead) in [(0, 0), (20, 0), (95, 0), (0, 2), (20, 2), (95, 2)] {
         let source = Arc::new(Groups { fails_at: Some(fails_at), ..Groups::default() });
-        let held_out = HeldOutLoader::new(source, config(), Device::default()).unwrap();
+        let config = LoaderConfig { upload_ahead, ..config() };
+        let held_out = HeldOutLoader::new(source, config, Device::default()).unwrap();
         let mut batches = held_out.batches();
         let delivered = batches.by_ref().take_while(Result::is_ok).count();
         assert!(delivered == fails_at / 16 && batches.next().is_none(), "{delivered}");

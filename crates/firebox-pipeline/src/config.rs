@@ -275,8 +275,11 @@ pub struct LoaderTable {
     /// Threads that make batches; 0 makes them where they are used. They do not change the order. By
     /// default one for every second hardware thread, from 1 to 8.
     pub workers: usize,
-    /// Keep batches in pinned memory until they are copied to the device. Refused on the CPU, where
-    /// nothing is copied.
+    /// Batches that are handed to the device ahead of the one in use, so that they are copied while it
+    /// computes; 0 hands each over when it is asked for. On the CPU nothing is copied, and this is 0.
+    pub upload_ahead: usize,
+    /// Make batches in pinned memory, from which the device copies by itself. Refused where there is none, as
+    /// on the CPU, where nothing is copied.
     pub pin: bool,
     /// Where the training samples lie: `auto`, `device`, `memory` or `stream`. Batches are the same; with
     /// `augment.mode = "online"`, a device holds the originals and draws their versions itself, which
@@ -294,8 +297,28 @@ pub struct LoaderTable {
 impl LoaderTable {
     /// The loader's own settings, with the seed of the run.
     pub(crate) fn resolve(&self, seed: u64) -> LoaderConfig {
-        let &Self { batch_size, prefetch, workers, pin, shuffle, buckets, tokens, .. } = self;
-        LoaderConfig { batch_size, workers, prefetch, pin, shuffle, buckets, tokens, seed }
+        let &Self {
+            batch_size,
+            prefetch,
+            workers,
+            upload_ahead,
+            pin,
+            shuffle,
+            buckets,
+            tokens,
+            ..
+        } = self;
+        LoaderConfig {
+            batch_size,
+            workers,
+            prefetch,
+            upload_ahead,
+            pin,
+            shuffle,
+            buckets,
+            tokens,
+            seed,
+        }
     }
 }
 
@@ -306,6 +329,7 @@ impl Default for LoaderTable {
             batch_size: 512,
             prefetch: 2,
             workers: default_workers(),
+            upload_ahead: 2,
             pin: false,
             resident: Resident::Auto,
             shuffle: Shuffle::Full,

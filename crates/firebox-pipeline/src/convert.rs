@@ -344,7 +344,7 @@ mod tests {
 
     fn values(samples: &Samples, index: usize) -> Vec<f32> {
         let [time, channels] = samples.shape();
-        let mut out = Vec::new();
+        let mut out = vec![0.0; time * channels];
         samples.gather(&[index], time, &mut out);
         out.truncate(samples.record(index).length as usize * channels);
         out

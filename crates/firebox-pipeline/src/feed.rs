@@ -206,6 +206,11 @@ pub(crate) fn draws_on_device(config: &PipelineConfig, arithmetic: &str) -> bool
     }
 }
 
+/// Batches that are handed to a device ahead of the one in use. A processor computes where they are filled.
+pub(crate) fn upload_ahead(device: &ChosenDevice, wanted: usize) -> usize {
+    if device.backend == "cpu" { 0 } else { wanted }
+}
+
 /// Free memory now.
 fn room(device: &ChosenDevice) -> Room {
     let shared = device.backend == "cpu";

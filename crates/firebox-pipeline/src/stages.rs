@@ -21,7 +21,7 @@ use firebox_train::{LossScale, TrainConfig};
 use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::{effective, local};
+use crate::feed::{effective, local, upload_ahead};
 use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
 use crate::kept::is_kept;
 use crate::keys::Keys;
@@ -602,6 +602,7 @@ impl Run<'_> {
 
     /// How batches are loaded.
     pub(crate) fn loader(&self) -> LoaderConfig {
-        self.config.loader.resolve(self.config.run.seed)
+        let loader = self.config.loader.resolve(self.config.run.seed);
+        LoaderConfig { upload_ahead: upload_ahead(self.device, loader.upload_ahead), ..loader }
     }
 }

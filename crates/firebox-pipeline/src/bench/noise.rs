@@ -90,24 +90,25 @@ impl Source for Noise {
         Ok(self.sample(sample))
     }
 
-    /// Values are written once, without zeros before.
     fn gather(
         &self,
         _: u64,
         indices: &[usize],
         steps: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
         let [length, channels] = self.shape;
-        let add = |index: &usize| {
+        let kept = steps.min(length) * channels;
+        let copy = |(index, out): (&usize, &mut [f32])| {
             let sample = self.place(*index);
-            let values = &self.values[sample * length * channels..][..length * channels];
-            let end = out.len() + steps * channels;
-            out.extend_from_slice(&values[..steps.min(length) * channels]);
-            out.resize(end, 0.0);
+            let (values, padding) = out.split_at_mut(kept);
+            values.copy_from_slice(&self.values[sample * length * channels..][..kept]);
+            padding.fill(0.0);
             self.sample(sample)
         };
-        Ok(indices.iter().map(add).collect())
+        // A chunk of nothing cannot be; there is a step and a channel.
+        let rows = out.chunks_exact_mut((steps * channels).max(1));
+        Ok(indices.iter().zip(rows).map(copy).collect())
     }
 
     /// Reading is copying here.

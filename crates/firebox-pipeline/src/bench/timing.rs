@@ -19,8 +19,10 @@ use super::config::BenchConfig;
 use super::noise::Noise;
 use super::processor;
 use super::watch::{Followed, Watching, watched};
+use crate::config::LoaderTable;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::upload_ahead;
 
 /// Seconds between two samples of a GPU, whose steps are short.
 const GPU_PERIOD: f64 = 0.1;
@@ -144,6 +146,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         batch_size: noise.batch,
         workers: config.workers,
         prefetch: 2 * config.workers,
+        upload_ahead: upload_ahead(device, LoaderTable::default().upload_ahead),
         ..LoaderConfig::default()
     };
     let gpu = device.backend != "cpu";

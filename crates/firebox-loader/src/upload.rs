@@ -1,0 +1,189 @@
+//! Handing batches to the device: when each is asked for, or ahead of the one in use, by a thread of its own.
+//!
+//! A device that has a queue for each thread copies the next batches while it computes with the one before.
+//! Order, values and positions are those of the threads that fill batches (see `prefetch`).
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Tensor};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+
+use crate::fill::Filled;
+use crate::prefetch::{PATIENCE, Prefetch};
+use crate::recycle::Buffers;
+use crate::{Batch, LoadError, Position};
+
+/// Batches on the device, in order.
+pub(crate) enum Uploads {
+    /// Handed over when they are asked for.
+    Here(Box<Prefetch>, Upload),
+    /// Handed over by a thread.
+    Ahead(Uploader),
+}
+
+/// What it takes to hand a batch over.
+#[derive(Clone)]
+pub(crate) struct Upload {
+    pub(crate) device: Device,
+    /// Channels of a batch.
+    pub(crate) channel: usize,
+}
+
+impl Upload {
+    /// A batch of which nothing is timed but its filling.
+    fn batch(&self, filled: Filled, buffers: &Buffers, next: Position) -> Batch {
+        let Filled { values, steps, lengths, labels, indices, took } = filled;
+        let data = buffers.lend(values, [indices.len(), steps, self.channel]);
+        let inputs = Tensor::from_data(data, &self.device);
+        let (wait, upload) = (Duration::ZERO, Duration::ZERO);
+        Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
+    }
+}
+
+impl Uploads {
+    /// The batches of threads that fill them; with a thread that is up to `ahead` of them ahead, if that
+    /// is not 0.
+    pub(crate) fn start(
+        prefetch: Prefetch,
+        upload: Upload,
+        ahead: usize,
+    ) -> Result<Self, LoadError> {
+        match ahead {
+            0 => Ok(Self::Here(Box::new(prefetch), upload)),
+            _ => Uploader::start(prefetch, upload, ahead).map(Self::Ahead),
+        }
+    }
+
+    /// The batch that is delivered next.
+    pub(crate) fn position(&self) -> Position {
+        match self {
+            Self::Here(prefetch, _) => prefetch.position(),
+            Self::Ahead(uploader) => uploader.next,
+        }
+    }
+
+    /// The next batch. After an error there is none.
+    pub(crate) fn next(&mut self) -> Option<Result<Batch, LoadError>> {
+        let start = Instant::now();
+        let batch = match self {
+            Self::Here(prefetch, upload) => {
+                let filled = prefetch.next()?;
+                let ready = Instant::now();
+                filled.map(|filled| {
+                    let batch = upload.batch(filled, &prefetch.buffers(), prefetch.position());
+                    Batch { upload: ready.elapsed(), ..batch }
+                })
+            }
+            Self::Ahead(uploader) => uploader.next()?,
+        };
+        Some(batch.map(|batch| Batch { wait: start.elapsed(), ..batch }))
+    }
+}
+
+/// A thread that hands batches over.
+pub(crate) struct Uploader {
+    ready: Receiver<Made>,
+    /// What is told before its turn.
+    failed: Arc<Mutex<Option<LoadError>>>,
+    /// The next batch to be delivered.
+    next: Position,
+    /// Tells the threads that fill batches to leave theirs.
+    stop: Arc<AtomicBool>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// What becomes of a batch; a panic is that of the device.
+enum Made {
+    Batch(Box<Batch>),
+    Error(LoadError),
+    Panic(Box<dyn Any + Send>),
+}
+
+impl Uploader {
+    fn start(prefetch: Prefetch, upload: Upload, ahead: usize) -> Result<Self, LoadError> {
+        // One more is in the thread's hands.
+        let (send, ready) = bounded(ahead.saturating_sub(1));
+        let failed = Arc::<Mutex<Option<LoadError>>>::default();
+        let (next, stop) = (prefetch.position(), prefetch.stop());
+        let theirs = Arc::clone(&failed);
+        let work = move || hand_over(prefetch, &upload, &send, &theirs);
+        let thread = thread::Builder::new().name("firebox-upload".to_owned());
+        let handle = Some(thread.spawn(work).map_err(LoadError::Thread)?);
+        Ok(Self { ready, failed, next, stop, handle })
+    }
+
+    fn next(&mut self) -> Option<Result<Batch, LoadError>> {
+        let failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = failed() {
+            return Some(Err(error));
+        }
+        match self.ready.recv() {
+            Ok(Made::Batch(batch)) => {
+                self.next = batch.next;
+                Some(Ok(*batch))
+            }
+            Ok(Made::Error(error)) => Some(Err(error)),
+            Ok(Made::Panic(panic)) => resume_unwind(panic),
+            Err(_) => failed().map(Err),
+        }
+    }
+}
+
+impl Drop for Uploader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread finds out at its next batch that nobody takes it.
+        self.ready = crossbeam_channel::never();
+        if let Some(handle) = self.handle.take() {
+            // It catches every panic; there is nobody left to tell of another.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The thread's work: until the batches end, one fails, or nobody takes them.
+fn hand_over(
+    mut prefetch: Prefetch,
+    upload: &Upload,
+    ready: &Sender<Made>,
+    failed: &Mutex<Option<LoadError>>,
+) {
+    loop {
+        let next = catch_unwind(AssertUnwindSafe(|| {
+            let filled = prefetch.next()?;
+            Some(
+                filled.map(|filled| upload.batch(filled, &prefetch.buffers(), prefetch.position())),
+            )
+        }));
+        let (mut made, last) = match next {
+            Ok(None) => return,
+            Ok(Some(Ok(batch))) => (Made::Batch(Box::new(batch)), false),
+            Ok(Some(Err(error))) => (Made::Error(error), true),
+            Err(panic) => (Made::Panic(panic), true),
+        };
+        loop {
+            made = match ready.send_timeout(made, PATIENCE) {
+                Ok(()) => break,
+                Err(SendTimeoutError::Disconnected(_)) => return,
+                Err(SendTimeoutError::Timeout(made)) => made,
+            };
+            // Whoever computes with the batch before for long hears of a failure as soon as it asks.
+            if let Some(error) = prefetch.failure() {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                return;
+            }
+            if let Made::Error(error) = made {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                return;
+            }
+        }
+        if last {
+            return;
+        }
+    }
+}
