@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::module::Param;
 use burn::nn::PaddingConfig1d;
 use burn::nn::conv::Conv1d;
-use burn::tensor::{Device, Tensor, TensorData, ops::ConvOptions};
+use burn::tensor::{Device, Tensor, TensorData, ops::ConvOptions, s};
 use firebox_core::{Precision, Stream};
 use tracing::span::EnteredSpan;
 
@@ -17,6 +17,7 @@ use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::init::uniform;
+use crate::products::{named, product};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 
@@ -28,7 +29,7 @@ type Primitive = FloatTensor<Flex>;
 /// On Burn's CPU backend in f32 the matrix of all windows is never made: forward pass, gradient of
 /// the input (only if the input wants one), of the weight and of the bias read `x` and `dy` as they
 /// are. In [`Precision::Bf16`] the operands of all products are rounded to bf16 and summed in f32;
-/// [`Precision::Tf32`] is computed as f32. With `noise`, it is as if that had been added to `x`
+/// [`Precision::Tf32`] is computed as f32 there. With `noise`, it is as if that had been added to `x`
 /// before; it is drawn while `x` is read, for the gradient of the weight once more, and never stored.
 /// Grouped convolutions, other types and devices are Burn's own operations.
 ///
@@ -141,11 +142,47 @@ fn composed(
         Some(noise) => noise.add_to(x),
         None => x,
     };
-    let (x, weight) = (rounded(x.swap_dims(1, 2), precision), rounded(weight, precision));
+    let (x, weight) = (rounded(x, precision), rounded(weight, precision));
+    if groups == 1 && named(precision, &x.device()) {
+        return by_product(conv, x, weight, bias, precision);
+    }
+    let x = x.swap_dims(1, 2);
     let [before, after] = conv.padding;
     let mut options = ConvOptions::new([conv.stride], [0], [conv.dilation], groups);
     options.padding = [(before, after)];
     burn::tensor::module::conv1d(x, weight, bias, options).swap_dims(1, 2)
+}
+
+/// The same by one product of the steps that each result takes, laid side by side, with the weights: for devices
+/// whose convolutions do not say in which type they multiply.
+fn by_product(
+    conv: Conv,
+    x: Tensor<3>,
+    weight: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    precision: Precision,
+) -> Tensor<3> {
+    let Conv { batch, input, output, kernel, stride, padding, dilation, .. } = conv;
+    let (steps, device) = (conv.steps(), x.device());
+    let zeros = |count: &usize| Tensor::zeros([batch, *count, input], (&device, x.dtype()));
+    let [before, after] = padding.map(|count| Some(count).filter(|count| *count > 0));
+    let (before, after) = (before.as_ref().map(zeros), after.as_ref().map(zeros));
+    let parts = before.into_iter().chain([x.clone()]).chain(after);
+    let padded = Tensor::cat(parts.collect(), 1);
+    let last = (steps - 1) * stride + 1;
+    let taken = |place: usize| {
+        let from = padded.clone().narrow(1, place * dilation, last);
+        if stride == 1 { from } else { from.slice_dim(1, s![..; stride as isize]) }
+    };
+    let columns = Tensor::cat((0..kernel).map(taken).collect(), 2);
+    let columns = columns.reshape([batch * steps, kernel * input]);
+    // `[kernel, channel, output channel]`, as the columns lie.
+    let weight = weight.permute([2, 1, 0]).reshape([kernel * input, output]);
+    let y = product(precision, columns, weight).reshape([batch, steps, output]);
+    match bias {
+        Some(bias) => y + bias.unsqueeze(),
+        None => y,
+    }
 }
 
 /// What the CPU kernels compute.

@@ -1,6 +1,6 @@
 //! What holds, as numbers: ones and zeros for masks that the host has drawn. They cross to a device as bits.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 /// Bits of a word.
 const WORD: usize = i32::BITS as usize;
@@ -34,7 +34,7 @@ pub fn indicator<const D: usize>(holds: &[bool], shape: [usize; D], device: &Dev
     let device = device.clone().without_autodiff();
     if device == Device::flex() || holds.is_empty() {
         let values: Vec<f32> = holds.iter().map(|holds| f32::from(*holds)).collect();
-        return Tensor::from_data(TensorData::new(values, shape), &device);
+        return Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32));
     }
     from_bits(holds, shape, &device)
 }
@@ -48,7 +48,7 @@ fn from_bits<const D: usize>(holds: &[bool], shape: [usize; D], device: &Device)
     let places = Tensor::<1, Int>::arange(0..WORD as i64, device).reshape([1, WORD]).expand(all);
     // The sign goes down with it, above the bit that is asked for.
     let bits = words.bitwise_right_shift(places).bitwise_and_scalar(1);
-    bits.float().reshape([all[0] * WORD]).narrow(0, 0, holds.len()).reshape(shape)
+    bits.float().cast(DType::F32).reshape([all[0] * WORD]).narrow(0, 0, holds.len()).reshape(shape)
 }
 
 /// Up to 32 bits as a word, the first one lowest.

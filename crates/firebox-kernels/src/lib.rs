@@ -137,6 +137,7 @@ mod noise;
 mod norm;
 mod optimizer;
 mod packed;
+mod products;
 mod profile;
 mod recompute;
 mod rounded;
@@ -176,6 +177,7 @@ pub use optimizer::{
     add_scaled, approach, squared_norm, update_on_device, update_parameters,
 };
 pub use packed::KeptWeights;
+pub use products::{F32Products, NoF32Products, product};
 pub use recompute::{recomputed, recomputes_on};
 pub use rounded::rounded;
 pub use row_noise::add_row_noise;

@@ -13,6 +13,7 @@ use firebox_core::Precision;
 use crate::cpu::{self, CpuKernels, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::packed::{keeps, packed};
+use crate::products::product;
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 
@@ -37,8 +38,8 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
 ///
 /// On a CPU, [`Precision::Bf16`] takes half the time of f32 where the processor has instructions for
 /// it, and about as much elsewhere. [`Precision::F16`] is f32 there on operands that are
-/// [rounded](crate::rounded()) before, and [`Precision::Tf32`] is f32 here: what a device does with f32
-/// matmuls is not chosen in this crate.
+/// [rounded](crate::rounded()) before, and [`Precision::Tf32`] is f32 there; on a GPU it is TF32
+/// ([`F32Products::Tf32`](crate::F32Products::Tf32)).
 ///
 /// # Shapes
 /// As those of [`linear()`].
@@ -111,7 +112,7 @@ fn matmul(precision: Precision, left: Tensor<2>, right: Tensor<2>) -> Tensor<2> 
     let narrow = match precision {
         Precision::Bf16 => DType::BF16,
         Precision::F16 => DType::F16,
-        Precision::F32 | Precision::Tf32 => return left.matmul(right),
+        Precision::F32 | Precision::Tf32 => return product(precision, left, right),
     };
     if left.device() == Device::flex() {
         // Rounded, but multiplied in f32: Burn's CPU backend would round the sums, too.

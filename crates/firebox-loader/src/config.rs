@@ -14,7 +14,8 @@ pub struct LoaderConfig {
     /// Samples of a batch. The last batch of an epoch, or of a bucket, has what is left.
     pub batch_size: usize,
     /// Threads that fill batches; with 0, the calling thread fills each when it is asked for. A caller that
-    /// would stand still fills batches, too, unless single samples may take long.
+    /// would stand still fills batches, too, unless single samples may take long. With `upload_ahead`, the
+    /// caller is the thread that hands them over.
     pub workers: usize,
     /// Batches that the threads work ahead of the one in use, at least one for each thread. Each
     /// takes `batch × time × channel` × 4 bytes of memory.

@@ -7,7 +7,8 @@
 //! [`HeldOutLoader`] gives them in the order in which they are, and has no other.
 //!
 //! Batches are filled on background threads ahead of time, over the ends of epochs. How many there
-//! are, and how far ahead they work, changes no batch. A set that fits can stay on the device or in
+//! are, and how far ahead they work, changes no batch; nor does it whether a thread hands them to the device ahead of the
+//! one in use ([`LoaderConfig::upload_ahead`]). A set that fits can stay on the device or in
 //! memory instead ([`TrainResident`]); it gives the same batches, bit for bit. Sets larger than memory
 //! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
 //! ([`LoaderConfig::buckets`]).

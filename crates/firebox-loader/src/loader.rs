@@ -213,7 +213,7 @@ fn uploads(
     (config, device): (&LoaderConfig, &Device),
 ) -> Result<Uploads, LoadError> {
     let [_, channel] = source.shape();
-    let upload = Upload { device: device.clone(), channel };
+    let upload = Upload { device: device.clone(), channel, pinned: config.pin };
     let prefetch = Prefetch::start(source, Arc::clone(plan), ends, endless, config, device)?;
     Uploads::start(prefetch, upload, config.upload_ahead)
 }

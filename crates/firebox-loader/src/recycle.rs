@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::upload::in_queue;
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController};
 
@@ -104,7 +105,7 @@ impl Buffers {
 /// Pinned memory of this device; none if it has none, or none left.
 fn pinned(values: usize, device: &Device) -> Option<TensorData> {
     let mut data = TensorData::new(vec![0.0_f32; values], [values]);
-    device.staging(std::iter::once(&mut data));
+    in_queue(|| device.staging(std::iter::once(&mut data)));
     (data.bytes().property() == AllocationProperty::Pinned).then_some(data)
 }
 

@@ -6,11 +6,12 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
+use burn_std::stream::Stream;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
 use crate::fill::Filled;
@@ -26,12 +27,23 @@ pub(crate) enum Uploads {
     Ahead(Uploader),
 }
 
+/// The queue of devices that all batches are copied in that are handed over ahead, whichever thread does: a device
+/// keeps memory for each queue that it ever had, and threads have one each.
+static QUEUE: LazyLock<Stream> = LazyLock::new(Stream::new);
+
+/// Runs `f` in the queue of what is handed over ahead.
+pub(crate) fn in_queue<T>(f: impl FnOnce() -> T) -> T {
+    QUEUE.enter(f)
+}
+
 /// What it takes to hand a batch over.
 #[derive(Clone)]
 pub(crate) struct Upload {
     pub(crate) device: Device,
     /// Channels of a batch.
     pub(crate) channel: usize,
+    /// Whether batches lie in pinned memory.
+    pub(crate) pinned: bool,
 }
 
 impl Upload {
@@ -40,6 +52,11 @@ impl Upload {
         let Filled { values, steps, lengths, labels, indices, took } = filled;
         let data = buffers.lend(values, [indices.len(), steps, self.channel]);
         let inputs = Tensor::from_data(data, &self.device);
+        if self.pinned {
+            // The device gives the memory back once it has copied it; by itself it would do so for many at a time.
+            // What is wrong with it is told by whoever reads a result.
+            let _ = self.device.flush();
+        }
         let (wait, upload) = (Duration::ZERO, Duration::ZERO);
         Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
     }
@@ -111,7 +128,7 @@ impl Uploader {
         let failed = Arc::<Mutex<Option<LoadError>>>::default();
         let (next, stop) = (prefetch.position(), prefetch.stop());
         let theirs = Arc::clone(&failed);
-        let work = move || hand_over(prefetch, &upload, &send, &theirs);
+        let work = move || in_queue(|| hand_over(prefetch, &upload, &send, &theirs));
         let thread = thread::Builder::new().name("firebox-upload".to_owned());
         let handle = Some(thread.spawn(work).map_err(LoadError::Thread)?);
         Ok(Self { ready, failed, next, stop, handle })

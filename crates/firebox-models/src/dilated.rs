@@ -18,7 +18,7 @@ use burn::nn::{Linear, PaddingConfig1d};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{conv1d, gelu, init_conv1d, init_linear, linear_in, max_pool1d};
+use firebox_kernels::{conv1d, gelu, init_conv1d, init_linear, linear_in, max_pool1d, product};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -270,7 +270,7 @@ pub fn hierarchical_contrast(first: Tensor<3>, second: Tensor<3>) -> Tensor<1> {
 fn contrast(vectors: Tensor<3>) -> Tensor<1> {
     let [groups, count, _] = vectors.dims();
     let device = vectors.device().without_autodiff();
-    let products = vectors.clone().matmul(vectors.swap_dims(1, 2));
+    let products = product(Precision::F32, vectors.clone(), vectors.swap_dims(1, 2));
     let (mut own, mut partners) = (vec![0.0_f32; count * count], vec![0.0_f32; count * count]);
     for row in 0..count {
         own[row * count + row] = -1e30;

@@ -45,7 +45,7 @@ pub(crate) trait Chain: Sync {
     /// kind adds its own.
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = series_key(config)?;
-        Ok(Keys::new(config, series, &device.arithmetic()?))
+        Ok(Keys::new(config, series, &device.arithmetic_of(config)?))
     }
 
     /// A few training steps of its model on noise, for what is measured before a run. A kind with

@@ -6,6 +6,9 @@ use burn::tensor::Device;
 use firebox_kernels::{CpuKernels, CpuKernelsError};
 use sysinfo::System;
 
+use crate::config::PipelineConfig;
+use crate::error::PipelineError;
+
 /// A device with what a log should say of it.
 #[derive(Clone, Debug)]
 pub struct ChosenDevice {
@@ -20,6 +23,15 @@ pub struct ChosenDevice {
 }
 
 impl ChosenDevice {
+    /// What decides the last bits of a run with these settings: backend and kernels, and products that are named.
+    pub(crate) fn arithmetic_of(&self, config: &PipelineConfig) -> Result<String, PipelineError> {
+        let arithmetic = self.arithmetic()?;
+        Ok(match config.run.matmul {
+            Some(matmul) => format!("{arithmetic}, matmul {matmul}"),
+            None => arithmetic,
+        })
+    }
+
     /// A processor under the name of a backend, for tests.
     #[cfg(test)]
     pub(crate) fn named(backend: &str) -> Self {

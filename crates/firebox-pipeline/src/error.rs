@@ -133,6 +133,11 @@ pub enum PipelineError {
 }
 
 impl PipelineError {
+    /// Whether the run goes on where it was, and with less memory, if the same program is started again.
+    pub fn begins_anew(&self) -> bool {
+        matches!(self, Self::Train(error) if error.begins_anew())
+    }
+
     /// Whether the user can mend it in the flags, the pipeline file or the data; else it failed
     /// while running.
     pub fn is_bad_input(&self) -> bool {
@@ -192,4 +197,19 @@ impl PipelineError {
 pub(crate) fn at(path: &Path) -> impl Fn(std::io::Error) -> PipelineError {
     let path = path.to_path_buf();
     move |source| PipelineError::Io { path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_train::TrainError;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_lost_steps_for_want_of_memory_begins_anew_and_no_other() {
+        let of = |error: TrainError| PipelineError::from(error).begins_anew();
+        assert!(of(TrainError::Lost { first: 1, last: 2 }));
+        assert!(!of(TrainError::Device("out of memory".to_owned())));
+        assert!(!PipelineError::NoValidation.begins_anew());
+    }
 }

@@ -133,21 +133,10 @@ pub mod cache {
 
 /// What memory a run takes, for the allocator of a program.
 pub mod memory {
-    use std::error::Error;
-
     pub use crate::search::{NOTE_BYTES, Shortage, note_trials};
-    use firebox_train::TrainError;
     pub use firebox_train::memory::{
         gave, held, is_in_step, limit_to, peak, ran_out, reset_peak, took,
     };
-
-    /// Whether a run that ended so goes on, with less memory, if the same program is started again.
-    pub fn begins_anew(error: &(dyn Error + 'static)) -> bool {
-        match error.downcast_ref::<TrainError>() {
-            Some(error) => error.begins_anew(),
-            None => error.source().is_some_and(begins_anew),
-        }
-    }
 }
 
 /// Looking at runs, and asking them for something.

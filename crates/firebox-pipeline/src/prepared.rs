@@ -17,7 +17,7 @@ use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
 use crate::search::SearchConfig;
-use crate::settle::{as_before, settle};
+use crate::settle::{as_before, multiplying, settle};
 use crate::text::TextConfig;
 use crate::{Finished, PipelineConfig, layers, stages};
 
@@ -182,7 +182,8 @@ impl Prepared {
                 keys.training.short()
             )));
         }
-        stages::run(&settled, device, &keys, &path, stop, listener)
+        let run = || stages::run(&settled, device, &keys, &path, stop, listener);
+        multiplying(&settled.config, run)
     }
 
     /// Checks names of parameters before any data is read, which takes longer.

@@ -5,8 +5,9 @@
 //! What was measured is kept in the cache, and the settings beside a run hold the values: a resume
 //! measures nothing.
 
-use firebox_core::Precision;
+use firebox_core::{MatmulPrecision, Precision};
 use firebox_eval::Reason;
+use firebox_kernels::F32Products;
 use firebox_train::LossScale;
 
 use crate::PipelineConfig;
@@ -39,13 +40,16 @@ pub(crate) fn settle(
         Resolution::Measure(candidates) => measure(&config, candidates, device)?,
     };
     config.run.precision = policy.precision;
-    (config.run.auto, config.run.matmul) = (false, None);
+    config.run.auto = false;
+    // What else it can ask for is a precision, or what a processor does anyway.
+    let exact = config.run.matmul == Some(MatmulPrecision::Highest) && !abilities.processor;
+    config.run.matmul = exact.then_some(MatmulPrecision::Highest);
     reasons.push(reason("run.precision", policy.precision.to_string(), policy.reason));
     if let Some(said) = autotune(&config, device)? {
         reasons.push(said);
     }
     if config.loader.batch_size == 0 {
-        let chosen = batch_size::choose_cached(&config, device)?;
+        let chosen = multiplying(&config, || batch_size::choose_cached(&config, device))?;
         config.loader.batch_size = chosen.size;
         reasons.push(reason("loader.batch_size", chosen.size.to_string(), chosen.reason));
         let rate = config.train.learning_rate();
@@ -53,10 +57,18 @@ pub(crate) fn settle(
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
     }
     if config.run.recompute {
-        let why = batch_size::recompute_trade(&config, device)?;
+        let why = multiplying(&config, || batch_size::recompute_trade(&config, device))?;
         reasons.push(reason("run.recompute", "true".to_owned(), why));
     }
     Ok((config, reasons))
+}
+
+/// Runs `f` with products of f32 as exact as settled settings have them.
+pub(crate) fn multiplying<T>(config: &PipelineConfig, f: impl FnOnce() -> T) -> T {
+    match config.run.matmul {
+        Some(MatmulPrecision::Highest) => F32Products::Exact.during(f),
+        _ => f(),
+    }
 }
 
 /// The reasons that the settings beside a run give, where the values are still theirs: what was measured
@@ -349,6 +361,16 @@ mod tests {
         assert!(text.contains("CUBECL_AUTOTUNE_LEVEL=minimal"), "{text}");
         let text = said(&|config| config.run.recompute = true, "cuda");
         assert!(text.contains("on processors alone"), "{text}");
+        let exact = |config: &mut PipelineConfig| {
+            config.run.matmul = Some(MatmulPrecision::Highest);
+        };
+        // A processor under the name of a GPU takes no kernel by name.
+        let text = said(&exact, "cuda");
+        assert!(text.contains("takes no named products"), "{text}");
+        let mut config = PipelineConfig::default();
+        exact(&mut config);
+        let (settled, _) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
+        assert_eq!(settled.run.matmul, None);
         let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
         assert!(text.contains("no processor has TF32"), "{text}");
         // Nobody counts memory in a test.

@@ -10,7 +10,7 @@
 //!
 //! The arithmetic of the update is [`firebox_kernels::update_on_device`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -52,6 +52,8 @@ pub(crate) struct Taken {
     pub(crate) samples: u64,
     /// Time that it waited for data.
     pub(crate) wait: Duration,
+    /// Samples of its largest part.
+    pub(crate) largest: u64,
 }
 
 /// One of which the device has the numbers.
@@ -124,7 +126,7 @@ impl Ahead {
 
     /// A step of such batches was computed.
     pub(crate) fn prove(&mut self, batches: &[BatchKind]) {
-        for kind in batches {
+        for kind in BTreeSet::from_iter(batches) {
             let steps = self.proved.entry(*kind).or_default();
             *steps = steps.saturating_add(1);
         }
@@ -159,9 +161,11 @@ impl Ahead {
         gradients.squared_norm().on_device(&self.device)
     }
 
-    /// After a step of the host: what the device held is out of date. There is nothing unread.
+    /// After a step of the host: what the device held is out of date, and what the next ones take is not known. There
+    /// is nothing unread.
     pub(crate) fn forget(&mut self) {
         (self.held, self.scaler) = (None, None);
+        self.proved.clear();
     }
 
     /// The loss scale, `[1]`, if the device alone knows it.

@@ -192,8 +192,8 @@ pub enum TrainError {
     /// these steps on: see [`begins_anew`](Self::begins_anew).
     #[error(
         "the device had too little memory for one of the steps {first} to {last}, on which others were built \
-         already; resume the run: it goes on from its newest checkpoint, and from step {first} on it computes each \
-         batch in smaller parts"
+         already; started again, the run goes on from its newest checkpoint, and from step {first} on it computes \
+         each batch in smaller parts"
     )]
     Lost {
         /// The first step that may have had too little, from 1.

@@ -10,14 +10,16 @@
 //! background thread from a copy of the state. A save that fails ends the run with an error.
 //!
 //! A step that runs out of memory is computed again in smaller parts, whose gradients are averaged, if
-//! the device says so by a panic (GPUs). On a processor the allocation ends the process; a program
+//! the device says so by a panic or an error (GPUs). On a processor the allocation ends the process; a program
 //! whose allocator uses [`memory`] can begin itself anew, and the run goes on from its newest
 //! checkpoint in smaller parts. A checkpoint that had too little memory is saved without what training keeps for
 //! its next step, and training waits until it is written. What the system's out-of-memory killer ends leaves no note:
 //! such a run is resumed as it was.
 //!
 //! On a GPU with kernels for AdamW ([`firebox_kernels::update_on_device`]) the host does not wait for a step
-//! before it begins the next: it reads the numbers of several at once.
+//! before it begins the next: it reads the numbers of several at once. For the first two steps of each shape it waits before
+//! they are taken. If a later one had too little memory, others were built on it: [`TrainError::Lost`] then ends the run, which
+//! goes on from its newest checkpoint in smaller parts when it is started again ([`TrainError::begins_anew`]).
 //!
 //! There is no printing here: what happens is told to a [`Listener`](firebox_core::Listener) and
 //! written to `history.jsonl` ([`History`]).

@@ -170,6 +170,8 @@ struct Step {
     samples: u64,
     batches: u64,
     wait: Duration,
+    /// Samples of the largest part.
+    largest: u64,
 }
 
 impl<M: Module> Session<'_, M> {
@@ -209,7 +211,11 @@ impl<M: Module> Session<'_, M> {
                     let step = loop {
                         match self.attempt(objective, &mut loader, group)? {
                             Some(step) => break step,
-                            None => loader = data.train.epoch(self.state.position),
+                            None => {
+                                // Its batches make room first.
+                                drop(loader);
+                                loader = data.train.epoch(self.state.position);
+                            }
                         }
                     };
                     self.apply(step, [total, per_epoch], start)?;
@@ -282,6 +288,8 @@ impl<M: Module> Session<'_, M> {
         let parts = self.divisions.parts(BatchWork::Step, step);
         let computed = if_memory_lasts(|| self.compute(objective, loader, group, parts))?;
         if computed.is_none() {
+            // If a step before it had too little, this one was computed of what that left.
+            self.settle()?;
             self.divide(BatchWork::Step, step, parts)?;
         }
         Ok(computed)
@@ -361,6 +369,7 @@ impl<M: Module> Session<'_, M> {
         let steady = self.optimizer.is_steady(&gradients);
         let ahead = self.ahead.as_mut().filter(|ahead| steady && ahead.counts(updates));
         let mut numbers = None;
+        let largest = kinds.iter().map(|[samples, _, parts]| samples.div_ceil(*parts)).max();
         if !ahead.as_ref().is_some_and(|ahead| ahead.has_room(&kinds)) {
             // On a GPU, the host waits here for all that it has asked for above.
             let (_read_back, reading) = (info_span!("read back").entered(), Instant::now());
@@ -373,12 +382,14 @@ impl<M: Module> Session<'_, M> {
             numbers = None;
         }
         let batches = group;
-        Ok(Step { losses, gradients, factor, numbers, weight, samples, batches, wait })
+        let largest = largest.unwrap_or(0);
+        Ok(Step { losses, gradients, factor, numbers, weight, samples, batches, wait, largest })
     }
 
     /// Takes the step if it is finite, and writes it down; or leaves both to the device.
     fn apply(&mut self, step: Step, of: [u64; 2], start: Instant) -> Result<(), TrainError> {
-        let Step { losses, gradients, factor, numbers, weight, samples, batches, wait } = step;
+        let Step { losses, gradients, factor, numbers, weight, samples, batches, wait, largest } =
+            step;
         if numbers.is_some() {
             self.settle()?;
         }
@@ -388,7 +399,7 @@ impl<M: Module> Session<'_, M> {
         self.state.counts.samples += samples;
         self.data_time += wait;
         let (step, epoch) = (self.state.step, self.state.position.epoch + 1);
-        let taken = Taken { step, epoch, factor, weight, samples, wait };
+        let taken = Taken { step, epoch, factor, weight, samples, wait, largest };
         let Some(numbers) = numbers else {
             let unread = self.ahead.as_ref().map_or(0, Ahead::len) as u64;
             let rates = updates.saturating_sub(unread)..=updates;
@@ -424,7 +435,7 @@ impl<M: Module> Session<'_, M> {
         learning_rate: f64,
         time: Duration,
     ) -> Result<(), TrainError> {
-        let Taken { step, epoch, factor, weight, samples, wait } = taken;
+        let Taken { step, epoch, factor, weight, samples, wait, .. } = taken;
         let finite = numbers.are_finite();
         let Numbers { loss, parts, squared_norm } = numbers;
         if finite {

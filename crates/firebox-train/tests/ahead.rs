@@ -270,7 +270,10 @@ fn steps_that_were_lost_for_want_of_memory_are_taken_again_from_a_checkpoint_in_
         let error = without_memory_once(lost, || train(Plan::new(folder.path()))).err().unwrap();
         let TrainError::Lost { first, last } = error else { panic!("{error}") };
         assert!((1..=lost).contains(&first) && last >= lost, "{first} to {last} for {lost}");
-        assert!(error.begins_anew() && error.to_string().contains("resume the run"), "{error}");
+        assert!(
+            error.begins_anew() && error.to_string().contains("goes on from its newest checkpoint"),
+            "{error}"
+        );
         let told = History::read(folder.path()).unwrap().steps;
         assert_eq!(told.last().map_or(0, |step| step.step), first - 1, "nothing of them is told");
         let ended = train(Plan::resumed(folder.path())).unwrap();

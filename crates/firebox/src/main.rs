@@ -219,7 +219,9 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
     #[cfg(unix)]
-    if let Err(error) = &finished {
+    if let Err(error) = &finished
+        && !stop.load(Ordering::SeqCst)
+    {
         memory::begin_anew_after(error);
     }
     Ok(conclude(&finished?)?)

@@ -104,7 +104,7 @@ mod restart {
     use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
-    use firebox_pipeline::memory;
+    use firebox_pipeline::{PipelineError, memory};
 
     /// The part of a control group's memory that may be held. The rest is for the program itself, for
     /// pages that the allocator keeps, and for files in use; beyond the limit the system kills without
@@ -216,8 +216,8 @@ mod restart {
     }
 
     /// Begins anew after an error of a run that then goes on with less memory; returns after any other.
-    pub(crate) fn begin_anew_after(error: &(dyn std::error::Error + 'static)) {
-        if let Some(anew) = ANEW.get().filter(|_| memory::begins_anew(error)) {
+    pub(crate) fn begin_anew_after(error: &PipelineError) {
+        if let Some(anew) = ANEW.get().filter(|_| error.begins_anew()) {
             anew.begin();
         }
     }

@@ -7,6 +7,7 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
 use crate::device::constant_like;
+use crate::products::product;
 use crate::rounded::rounded;
 
 /// The same as [`attention()`](super::attention()), on inputs that fit.
@@ -31,7 +32,7 @@ pub(super) fn attention(
     });
     let round = |tensor| rounded(tensor, settings.precision);
     let q = q.mul_scalar(settings.scale(size));
-    let mut scores = round(q).matmul(round(k).swap_dims(2, 3));
+    let mut scores = product(settings.precision, round(q), round(k).swap_dims(2, 3));
     if let Some(hidden) = hidden(&scores, sizes, lengths, settings.causal) {
         // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
         let lowest = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
@@ -42,7 +43,8 @@ pub(super) fn attention(
         let factors = factors(&p, sizes, mask);
         p = p * factors;
     }
-    let out = round(p).matmul(round(v)).swap_dims(1, 2).reshape([batch, queries, heads * size]);
+    let out = product(settings.precision, round(p), round(v));
+    let out = out.swap_dims(1, 2).reshape([batch, queries, heads * size]);
     let seen: Vec<usize> = (0..batch)
         .map(|sample| {
             let of = |lengths: &Option<Vec<usize>>, all| {

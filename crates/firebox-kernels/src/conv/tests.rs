@@ -205,6 +205,35 @@ fn strides_paddings_and_dilations_agree_with_float64() {
     Case::new(Conv { padding: [5, 4], ..sizes([3, 2, 4, 5, 9]) }, true).check();
 }
 
+#[test]
+fn steps_side_by_side_times_the_weights_are_the_convolution() {
+    let conv = sizes([2, 23, 5, 20, 3]);
+    let cases = [(1, [1, 1], 1), (2, [0, 0], 1), (3, [1, 0], 1), (1, [0, 4], 2), (2, [5, 3], 3)];
+    for (stride, padding, dilation) in cases {
+        let case = Case::new(Conv { stride, padding, dilation, ..conv }, true);
+        let Conv { batch, time, input, output, .. } = case.conv;
+        let device = Device::flex().autodiff();
+        let layer = case.layer(&device);
+        let x = TensorData::new(case.x.clone(), [batch, time, input]);
+        let x = Tensor::<3>::from_data(x, &device).require_grad();
+        let dy = TensorData::new(case.dy.clone(), [batch, case.conv.steps(), output]);
+        let bias = layer.bias.as_ref().map(|bias| bias.val());
+        let weight = layer.weight.val();
+        let y = by_product(case.conv, x.clone(), weight.clone(), bias.clone(), Precision::F32);
+        let grads = (y.clone() * Tensor::from_data(dy, &device)).sum().backward();
+        let found = [
+            values(y),
+            values(x.grad(&grads).expect("tracked")),
+            values(weight.grad(&grads).expect("tracked")),
+            values(bias.and_then(|bias| bias.grad(&grads)).expect("tracked")),
+        ];
+        for (found, expected) in found.iter().zip(case.reference(f64::from)) {
+            let error = relative_error(found, &expected);
+            assert!(error < 1e-5, "{stride} {padding:?} {dilation}: {error:.1e}");
+        }
+    }
+}
+
 /// The gradients of the reference itself, by central differences.
 #[test]
 fn the_reference_has_the_gradients_of_its_result() {

@@ -15,7 +15,9 @@ use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn::tensor::DType;
 
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
+use super::product::ProductOps;
 use crate::cuts::parts;
+use crate::products::F32Products;
 
 /// Where [`Last`] leaves its gradient for [`Layer`].
 #[derive(Debug)]
@@ -58,7 +60,7 @@ struct Tape<B: Backend> {
 #[derive(Debug)]
 struct Layer;
 
-impl<B: LstmOps> Backward<B, 3> for Layer {
+impl<B: LstmOps + ProductOps> Backward<B, 3> for Layer {
     type State = Tape<B>;
 
     fn backward(self, ops: Ops<Tape<B>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -73,7 +75,7 @@ impl<B: LstmOps> Backward<B, 3> for Layer {
             B::lstm_backward(d_output, d_last, output, gates, cells, weights, state, lengths, way);
         let [d_gates_x, d_weights, d_initial] = ops.parents;
         if let Some(node) = d_weights {
-            grads.register::<B>(node.id, of_weights::<B>(d_gates.clone(), previous));
+            grads.register::<B>(node.id, of_weights::<B>(d_gates.clone(), previous, way.products));
         }
         if let Some(node) = d_gates_x {
             grads.register::<B>(node.id, d_gates);
@@ -86,7 +88,11 @@ impl<B: LstmOps> Backward<B, 3> for Layer {
 
 /// The gradient of the recurrent weights, `[directions, 4 * units, units]`: the sum over samples and
 /// steps of the products of `d_gates` and the hidden state before the step.
-fn of_weights<B: Backend>(d_gates: FloatTensor<B>, previous: FloatTensor<B>) -> FloatTensor<B> {
+fn of_weights<B: ProductOps>(
+    d_gates: FloatTensor<B>,
+    previous: FloatTensor<B>,
+    way: F32Products,
+) -> FloatTensor<B> {
     let [directions, batch, time, width] = d_gates.shape().dims();
     let parts = parts(batch);
     let split = |tensor: FloatTensor<B>, columns: usize| {
@@ -94,7 +100,13 @@ fn of_weights<B: Backend>(d_gates: FloatTensor<B>, previous: FloatTensor<B>) -> 
         B::float_reshape(tensor, [directions, parts, rows, columns].into())
     };
     let d_gates = B::float_swap_dims(split(d_gates, width), 2, 3);
-    let products = B::float_matmul(d_gates, split(previous, width / 4));
+    let previous = split(previous, width / 4);
+    let products = match way {
+        F32Products::Exact | F32Products::Tf32 if d_gates.dtype() == DType::F32 => {
+            B::firebox_multiply(d_gates, previous, way)
+        }
+        _ => B::float_matmul(d_gates, previous),
+    };
     B::float_reshape(B::float_sum_dim(products, 1), [directions, width, width / 4].into())
 }
 
@@ -119,7 +131,7 @@ impl<B: LstmOps> Backward<B, 1> for Last {
     }
 }
 
-impl<B: LstmOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
+impl<B: LstmOps + ProductOps, C: CheckpointStrategy> LstmOps for Autodiff<B, C> {
     fn lstm_layer(
         gates_x: FloatTensor<Self>,
         weights: FloatTensor<Self>,

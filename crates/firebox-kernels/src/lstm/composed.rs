@@ -6,6 +6,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::{LstmState, Stack, Weights};
 use crate::cpu::CellKind;
+use crate::products::product;
 use crate::rounded::rounded;
 
 /// All directions of one layer.
@@ -71,9 +72,9 @@ fn run(
     let [width, hidden] = weights.weight_hh.dims();
     let round = |tensor| rounded(tensor, stack.precision);
     let weight_hh = round(weights.weight_hh.transpose());
-    let projected = round(input.reshape([batch * time, channels]))
-        .matmul(round(weights.weight_ih.transpose()))
-        + weights.bias.unsqueeze();
+    let multiply = |left, right| product(stack.precision, left, right);
+    let rows = round(input.reshape([batch * time, channels]));
+    let projected = multiply(rows, round(weights.weight_ih.transpose())) + weights.bias.unsqueeze();
     let mut projected: Vec<_> =
         steps(projected.reshape([batch, time, width])).into_iter().map(Some).collect();
     let mut outputs: Vec<Option<Tensor<3>>> = vec![None; time];
@@ -81,7 +82,7 @@ fn run(
     for index in 0..time {
         let t = if reverse { time - 1 - index } else { index };
         let Some(projected) = projected[t].take() else { continue };
-        let gates = projected + round(h.clone()).matmul(weight_hh.clone());
+        let gates = projected + multiply(round(h.clone()), weight_hh.clone());
         let gate = |n: usize| gates.clone().narrow(1, n * hidden, hidden);
         let (h_next, c_next) = match stack.cell {
             CellKind::Lstm => {

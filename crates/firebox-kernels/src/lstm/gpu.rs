@@ -5,10 +5,12 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use firebox_core::Precision;
 
 use super::{LstmState, Stack, Weights};
 use crate::cube::{LstmOps, Way};
 use crate::cuts::{GpuKernels, parts};
+use crate::products::{F32Products, product};
 use crate::rounded::{cast, compute_type};
 
 /// How a layer is computed, and in which type.
@@ -16,6 +18,7 @@ use crate::rounded::{cast, compute_type};
 pub(super) struct Chosen {
     way: Way,
     dtype: DType,
+    precision: Precision,
 }
 
 /// The kernels for these tensors, or `None` if the layer must be composed of Burn's operations.
@@ -42,8 +45,9 @@ pub(super) fn kernels(
         same(input, "hidden state", hidden);
         same(input, "cell state", cell);
     }
-    let way = Way { kernels, cell: stack.cell, tile: GpuKernels::forced_tile() };
-    Some(Chosen { way, dtype })
+    let (cell, tile) = (stack.cell, GpuKernels::forced_tile());
+    let way = Way { kernels, cell, tile, products: F32Products::of(stack.precision) };
+    Some(Chosen { way, dtype, precision: stack.precision })
 }
 
 #[track_caller]
@@ -63,7 +67,7 @@ fn same<const D: usize>(input: &Tensor<3>, name: &str, other: &Tensor<D>) {
 
 /// All directions of one layer; the same as [`composed::layer`](super::composed::layer).
 pub(super) fn layer(
-    Chosen { way, dtype }: Chosen,
+    Chosen { way, dtype, precision }: Chosen,
     input: Tensor<3>,
     lengths: Option<&[usize]>,
     weights: Vec<Weights>,
@@ -87,7 +91,7 @@ pub(super) fn layer(
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
     let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
     let bias = cast(by_unit(bias), dtype).reshape([directions, 1, 1, 4 * hidden]);
-    let projected = rows.matmul(weight_ih) + bias;
+    let projected = product(precision, rows, weight_ih) + bias;
     let state = match initial {
         Some(LstmState { hidden, cell }) => {
             cast(Tensor::stack::<4>(vec![hidden, cell], 0), DType::F32)

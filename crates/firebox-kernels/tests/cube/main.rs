@@ -37,6 +37,7 @@ mod indicator;
 mod loss;
 mod norm;
 mod optimizer;
+mod product;
 mod recurrent;
 #[path = "../attention/reference.rs"]
 mod reference;

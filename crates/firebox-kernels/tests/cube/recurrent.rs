@@ -4,7 +4,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    CpuKernels, GpuKernels, GruConfig, LstmConfig, LstmState, NoGpuKernels, dropout,
+    CpuKernels, F32Products, GpuKernels, GruConfig, LaunchWatch, LstmConfig, LstmState,
+    NoGpuKernels, dropout,
 };
 
 use super::alone;
@@ -76,6 +77,21 @@ fn one_direction_and_both() {
         check(&device, &Case::new(config(4, 8, 1, false), &[6, 6, 6], 6, 2), 1e-5);
         check(&device, &Case::new(config(4, 8, 1, true), &[6, 6, 6], 6, 3), 1e-5);
         check(&device, &Case::new(config(1, 1, 1, true), &[1], 1, 4), 1e-5);
+    });
+}
+
+#[test]
+fn products_beside_the_recurrence_are_made_as_they_are_told() {
+    alone(|device| {
+        F32Products::Exact.during(|| {
+            let watch = LaunchWatch::start();
+            check(&device, &Case::new(config(4, 8, 2, true), &[6, 3, 6], 6, 5), 1e-5);
+            let launched = watch.end();
+            let named = launched.iter().filter_map(|one| one.work.as_ref());
+            let products = named.filter(|work| work.name == "product").count();
+            // Of each pass, two layers: the projection, its two gradients, and those of recurrent weights.
+            assert!(products >= 8 && products % 8 == 0, "{products} products");
+        });
     });
 }
 

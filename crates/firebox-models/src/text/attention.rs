@@ -48,7 +48,7 @@ pub(super) fn rows(x: Tensor<4>) -> Tensor<2> {
 
 /// A product in this type, summed in f32.
 pub(super) fn product(precision: Precision, a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
-    rounded(a, precision).matmul(rounded(b, precision))
+    firebox_kernels::product(precision, rounded(a, precision), rounded(b, precision))
 }
 
 /// Scores of content and of distances, `[batch, head, query, key]`.

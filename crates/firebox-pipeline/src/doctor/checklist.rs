@@ -161,7 +161,7 @@ impl Checks {
             kernels(abilities),
             match abilities.support(Precision::Tf32) {
                 Support::Native(how) | Support::Emulated(how) => {
-                    tick("TF32 is on", true, how.clone())
+                    tick("TF32 is on", true, format!("run.precision = \"tf32\" takes it: {how}"))
                 }
                 Support::Missing(why) => not_here("TF32 is on", why),
             },
@@ -503,6 +503,7 @@ mod tests {
         let abilities = Abilities {
             precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
             processor: true,
+            inexact: None,
         };
         let checks =
             Checks { busy: Some(0.9), stopped: Some((3, 3)), memory: Some(1000.0), ..slow(90.0) };
@@ -543,6 +544,7 @@ mod tests {
         let abilities = Abilities {
             precisions: [Precision::F32, Precision::Bf16].map(support).to_vec(),
             processor: true,
+            inexact: None,
         };
         let marks = |gain, baseline| {
             let all = [timed(Precision::F32, 1.0), timed(Precision::Bf16, gain)];

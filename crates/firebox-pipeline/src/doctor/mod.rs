@@ -338,6 +338,7 @@ mod tests {
         let abilities = Abilities {
             precisions: vec![(Precision::Bf16, Support::Native("units".to_owned()))],
             processor: true,
+            inexact: None,
         };
         recommend(timed, learnt, &abilities, &[Precision::F32, Precision::Bf16])
     }

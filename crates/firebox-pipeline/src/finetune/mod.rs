@@ -83,7 +83,7 @@ impl Chain for Finetune {
             .upstream("encoder", begun);
         if plain.versions > 0 {
             training = training.field("augment", json(&config.augment));
-            if draws_on_device(config, &device.arithmetic()?) {
+            if draws_on_device(config, &device.arithmetic_of(config)?) {
                 training = training.field("drawn", "device");
             }
         }
@@ -97,7 +97,7 @@ impl Chain for Finetune {
             .field("finetune", json(&plain))
             .field("precision", config.run.precision.to_string())
             .field("seed", config.run.seed.to_le_bytes())
-            .field("arithmetic", device.arithmetic()?)
+            .field("arithmetic", device.arithmetic_of(config)?)
             .finish();
         let evaluation = Key::builder("finetune evaluation", 1)
             .upstream("training", training)
@@ -188,7 +188,7 @@ fn settings(config: &PipelineConfig) -> FinetuneConfig {
 /// The keys of the pre-training by the same settings.
 fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
     let series = crate::feed::series_key(config)?;
-    Ok(Keys::new(config, series, &device.arithmetic()?))
+    Ok(Keys::new(config, series, &device.arithmetic_of(config)?))
 }
 
 /// Weights as they are named, or those of the run of that name.

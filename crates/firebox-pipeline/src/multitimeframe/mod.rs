@@ -91,7 +91,7 @@ impl Chain for Multitimeframe {
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = crate::feed::series_key(config)?;
-        let arithmetic = device.arithmetic()?;
+        let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
         let training = Key::builder("multitimeframe", 1)
             .upstream("windows", keys.windows)

@@ -5,11 +5,11 @@
 //!
 //! | asked for | processor | GPU |
 //! |---|---|---|
-//! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32, or in TF32 where Burn's autotuning finds that faster |
+//! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32, or in TF32 where Burn's autotuning finds that faster: nothing tells it not to (burn#5696) |
 //! | `bf16` | operands of products rounded to bf16, sums in f32 | the same; gates and outputs of LSTMs are stored in bf16 too |
 //! | `f16` | storage and rounding in f16, arithmetic in f32: for checks, not for speed | as bf16, in f16, with a loss scale |
-//! | `tf32`, `matmul = "high"` | an error: no processor has it | an error: Burn 0.22 cannot be told to (burn#5696) |
-//! | `matmul = "highest"` | f32 itself | an error, for the same reason |
+//! | `tf32`, `matmul = "high"` | an error: no processor has it | products by a kernel that is named, on tensor cores in TF32; an error where the device has none |
+//! | `matmul = "highest"` | f32 itself | products by a kernel that is named, in f32 |
 //! | `matmul = "medium"` | what `bf16` is here, under another name | an error: `bf16` stores in bf16, too |
 //!
 //! Weights, optimizer states, reductions, norms, softmax and losses are f32 whatever the precision.
@@ -20,7 +20,7 @@ mod classes;
 
 use burn::tensor::DType;
 use firebox_core::{MatmulPrecision, Precision, PrecisionRule};
-use firebox_kernels::{CpuKernels, CpuKernelsError};
+use firebox_kernels::{CpuKernels, CpuKernelsError, F32Products};
 use serde::Serialize;
 
 use crate::device::ChosenDevice;
@@ -61,6 +61,9 @@ pub struct Abilities {
     pub precisions: Vec<(Precision, Support)>,
     /// Whether this is a processor.
     pub processor: bool,
+    /// Why products of f32 cannot be kept in f32; none if they can.
+    #[serde(skip)]
+    pub inexact: Option<String>,
 }
 
 impl Abilities {
@@ -73,9 +76,14 @@ impl Abilities {
         let precisions = if processor {
             of_processor(CpuKernels::current()?)
         } else {
-            of_gpu(|dtype| device.device.supports_dtype(dtype))
+            let tf32 = F32Products::Tf32.check(&device.device).map_err(|error| error.to_string());
+            of_gpu(|dtype| device.device.supports_dtype(dtype), tf32)
         };
-        Ok(Self { precisions, processor })
+        let inexact = match processor {
+            true => None,
+            false => F32Products::Exact.check(&device.device).err().map(|error| error.to_string()),
+        };
+        Ok(Self { precisions, processor, inexact })
     }
 
     /// How the device computes in one.
@@ -112,16 +120,18 @@ fn of_processor(kernels: CpuKernels) -> Vec<(Precision, Support)> {
     ]
 }
 
-fn of_gpu(supports: impl Fn(DType) -> bool) -> Vec<(Precision, Support)> {
+fn of_gpu(supports: impl Fn(DType) -> bool, tf32: Result<(), String>) -> Vec<(Precision, Support)> {
     let half = |dtype: DType, name: &str| match supports(dtype) {
         true => Support::Native(format!("the device computes in {name}")),
         false => Support::Missing(format!("the device or its driver has no {name}")),
     };
-    let tf32 = "Burn 0.22 takes TF32 for f32 products where autotuning prefers it, and cannot be \
-                told to (burn#5696)";
+    let tf32 = match tf32 {
+        Ok(()) => Support::Native("its tensor cores multiply in TF32".to_owned()),
+        Err(why) => Support::Missing(why),
+    };
     vec![
         (Precision::F32, Support::Native("every GPU".to_owned())),
-        (Precision::Tf32, Support::Missing(tf32.to_owned())),
+        (Precision::Tf32, tf32),
         (Precision::Bf16, half(DType::BF16, "bf16")),
         (Precision::F16, half(DType::F16, "f16")),
     ]
@@ -208,7 +218,7 @@ pub fn resolve(
             "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slower than that".to_owned()
         }
         Support::Native(_) if precision == Precision::F32 && !abilities.processor => {
-            "as written; products may run in TF32 where Burn's autotuning finds that faster".to_owned()
+            "as written; products may run in TF32 where Burn's autotuning finds that faster: run.matmul = \"highest\" keeps them in f32".to_owned()
         }
         Support::Native(_) | Support::Emulated(_) => {
             "as written; weights, states and sums are f32 whatever it is".to_owned()
@@ -232,14 +242,24 @@ fn with_matmul(
     match (rule, matmul) {
         (PrecisionRule::Fixed(Precision::Tf32), High)
         | (PrecisionRule::Fixed(Precision::F32), High) => {
-            refuse(abilities.support(Precision::Tf32).how(), "set run.precision = \"bf16\"")
+            match abilities.support(Precision::Tf32) {
+                Support::Missing(why) => refuse(why, "set run.precision = \"bf16\""),
+                _ => settled(
+                    Precision::Tf32,
+                    "run.matmul = high is TF32: products on tensor cores with 10 bits of mantissa, sums in f32",
+                ),
+            }
         }
         (PrecisionRule::Fixed(Precision::F32), Highest) if abilities.processor => {
             settled(Precision::F32, "as written; products of f32 are f32 on every processor")
         }
-        (PrecisionRule::Fixed(Precision::F32), Highest) => {
-            refuse(abilities.support(Precision::Tf32).how(), "take --device cpu")
-        }
+        (PrecisionRule::Fixed(Precision::F32), Highest) => match &abilities.inexact {
+            Some(why) => refuse(why, "take --device cpu"),
+            None => settled(
+                Precision::F32,
+                "as written; products are by a kernel that multiplies in f32, whichever autotuning would prefer",
+            ),
+        },
         (PrecisionRule::Fixed(Precision::F32), Medium) if abilities.processor => settled(
             Precision::Bf16,
             "run.matmul = medium rounds the operands of f32 products to bf16, which is all that bf16 does on a processor",
@@ -252,10 +272,11 @@ fn with_matmul(
     }
 }
 
-/// What `auto` measures: f32 first, then what might be faster. f16 in software never is.
+/// What `auto` measures: f32 first, then what might be faster. f16 in software never is, and TF32 is what Burn takes
+/// for f32 by itself where it finds that faster.
 fn candidates(abilities: &Abilities) -> Vec<Precision> {
     let may_gain = |(precision, support): &&(Precision, Support)| match support {
-        Support::Native(_) => true,
+        Support::Native(_) => *precision != Precision::Tf32,
         Support::Emulated(_) => *precision == Precision::Bf16,
         Support::Missing(_) => false,
     };
@@ -267,12 +288,14 @@ mod tests {
     use super::*;
 
     fn processor(kernels: CpuKernels) -> Abilities {
-        Abilities { precisions: of_processor(kernels), processor: true }
+        Abilities { precisions: of_processor(kernels), processor: true, inexact: None }
     }
 
     fn gpu(bf16: bool) -> Abilities {
         let supports = |dtype| dtype != DType::BF16 || bf16;
-        Abilities { precisions: of_gpu(supports), processor: false }
+        // A card with bf16 is one with TF32.
+        let tf32 = if bf16 { Ok(()) } else { Err("it has no TF32".to_owned()) };
+        Abilities { precisions: of_gpu(supports, tf32), processor: false, inexact: None }
     }
 
     fn message(
@@ -292,24 +315,36 @@ mod tests {
         assert!(said.contains("one of \"f32\", \"bf16\", \"f16\", or to \"auto\""), "{said}");
         let said = message(fixed(Precision::Bf16), None, &gpu(false));
         assert!(said.contains("has no bf16\n  set run.precision to one of \"f32\", \"f16\""));
-        let said = message(fixed(Precision::Tf32), None, &gpu(true));
-        assert!(said.contains("burn#5696"), "{said}");
+        let said = message(fixed(Precision::Tf32), None, &gpu(false));
+        assert!(said.contains("it has no TF32\n  set run.precision"), "{said}");
+        let there = resolve(fixed(Precision::Tf32), None, &gpu(true));
+        assert!(matches!(
+            there,
+            Ok(Resolution::Settled(Policy { precision: Precision::Tf32, .. }))
+        ));
     }
 
     #[test]
     fn the_exactness_of_products_is_promised_or_refused() {
         let f32 = PrecisionRule::Fixed(Precision::F32);
-        let (cpu, gpu) = (processor(CpuKernels::Avx512Bf16), gpu(true));
-        let settled = |matmul| match resolve(f32, Some(matmul), &cpu) {
+        let (cpu, old, gpu) = (processor(CpuKernels::Avx512Bf16), gpu(false), gpu(true));
+        let settled = |matmul, abilities| match resolve(f32, Some(matmul), abilities) {
             Ok(Resolution::Settled(policy)) => policy.precision,
             other => panic!("{other:?}"),
         };
-        assert_eq!(settled(MatmulPrecision::Highest), Precision::F32);
-        assert_eq!(settled(MatmulPrecision::Medium), Precision::Bf16);
+        assert_eq!(settled(MatmulPrecision::Highest, &cpu), Precision::F32);
+        assert_eq!(settled(MatmulPrecision::Medium, &cpu), Precision::Bf16);
+        assert_eq!(settled(MatmulPrecision::Highest, &gpu), Precision::F32);
+        assert_eq!(settled(MatmulPrecision::High, &gpu), Precision::Tf32);
+        let composed = Abilities { inexact: Some("it takes none".to_owned()), ..gpu.clone() };
         for (matmul, abilities, expected) in [
             (MatmulPrecision::High, &cpu, "no processor has TF32"),
-            (MatmulPrecision::High, &gpu, "burn#5696"),
-            (MatmulPrecision::Highest, &gpu, "take --device cpu"),
+            (MatmulPrecision::High, &old, "it has no TF32"),
+            (
+                MatmulPrecision::Highest,
+                &composed,
+                "it takes none\n  leave `run.matmul` out, or take --device cpu",
+            ),
             (MatmulPrecision::Medium, &gpu, "set run.precision = \"bf16\""),
         ] {
             let said = message(f32, Some(matmul), abilities);

@@ -70,7 +70,7 @@ impl Chain for Pseudolabel {
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = crate::feed::series_key(config)?;
-        let arithmetic = device.arithmetic()?;
+        let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
         let training = Key::builder("pseudolabel", 1)
             .upstream("windows", keys.windows)

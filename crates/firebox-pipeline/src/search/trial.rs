@@ -13,6 +13,7 @@ use super::training::{Halt, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::score::Score;
+use crate::settle::multiplying;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared};
 
@@ -187,7 +188,8 @@ pub(super) fn run(
         let mut waits = false;
         let trained = loop {
             let common = (shared, &wanted);
-            match train_only(&prepared, device, &keys, &path, &halt, common, &watcher) {
+            let train = || train_only(&prepared, device, &keys, &path, &halt, common, &watcher);
+            match multiplying(prepared.config(), train) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
                 Err(PipelineError::InUse(folder)) => {
@@ -199,6 +201,11 @@ pub(super) fn run(
                         listener.on(&Event::Warning { message });
                     }
                     std::thread::sleep(PAUSE);
+                }
+                // It goes on from its newest checkpoint, in parts of half the size at most each time.
+                Err(error) if error.begins_anew() && !stop.load(Ordering::SeqCst) => {
+                    let message = format!("trial {number} begins anew: {error}");
+                    listener.on(&Event::Warning { message });
                 }
                 other => break other,
             }

@@ -63,7 +63,7 @@ impl Chain for Text {
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let (texts, tokens) = corpus::keys(config)?;
         let learning = corpus::learning_key(config, tokens)?;
-        let keys = Keys::new(config, learning, &device.arithmetic()?);
+        let keys = Keys::new(config, learning, &device.arithmetic_of(config)?);
         Ok(Keys { series: texts, windows: tokens, ..keys })
     }
 

@@ -59,6 +59,8 @@ impl<M: Module> Session<'_, M> {
         let unread = self.ahead.as_ref().map_or(0, Ahead::len) as u64;
         let (first, last) = (self.state.step + 1 - unread, self.state.step);
         let parts = self.divisions.parts(BatchWork::Step, last);
+        let unread = self.ahead.iter().flat_map(Ahead::unread);
+        self.samples = unread.map(|step| step.taken.largest).max().unwrap_or(self.samples);
         match self.divide(BatchWork::Step, first, parts) {
             Ok(()) => TrainError::Lost { first, last },
             Err(error) => error,

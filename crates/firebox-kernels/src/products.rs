@@ -1,0 +1,168 @@
+//! How exact products of f32 are on a GPU: as Burn's autotuning has it, or as it is said here.
+//!
+//! Burn takes the kernel that is fastest for a shape, and those on tensor cores take TF32 where the device has it,
+//! which nothing says and no setting prevents (tracel-ai/burn#5696). The products here name their kernel. On a
+//! processor products of f32 are f32, whatever is said.
+
+use std::cell::Cell;
+
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
+use burn::tensor::{Device, Tensor};
+use firebox_core::Precision;
+
+#[cfg(feature = "cube")]
+use crate::cube::{ProductOps, has_tf32};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
+
+/// What products of f32 are made of on a GPU. Sums are f32 in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum F32Products {
+    /// Whatever Burn finds fastest: f32, or TF32 where the device has it.
+    #[default]
+    Tuned,
+    /// f32: none of tensor cores.
+    Exact,
+    /// TF32, which is f32 with 10 bits of mantissa in place of 23, on tensor cores. A shape that they do not take is
+    /// multiplied in f32.
+    Tf32,
+}
+
+/// A device that cannot multiply as was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoF32Products {
+    /// It has no tensor cores for TF32, or its driver does not tell of them.
+    #[error(
+        "the device {device} has no tensor cores for TF32, or its driver does not tell of them"
+    )]
+    NoTf32 {
+        /// The device.
+        device: String,
+    },
+    /// Products are named on devices of CubeCL alone, in builds with the feature `cube`.
+    #[error(
+        "the device {device} takes no named products: they are for GPUs, in builds with GPU kernels"
+    )]
+    NotGpu {
+        /// The device.
+        device: String,
+    },
+}
+
+thread_local! {
+    static CURRENT: Cell<F32Products> = const { Cell::new(F32Products::Tuned) };
+}
+
+impl F32Products {
+    /// Runs `f` with products of f32 made so on this thread: those of linear and recurrent layers, of attention that
+    /// is composed, and of convolutions. Gradients of what was computed inside are made so, too.
+    pub fn during<T>(self, f: impl FnOnce() -> T) -> T {
+        struct Restore(F32Products);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0);
+            }
+        }
+        let _restore = Restore(CURRENT.replace(self));
+        f()
+    }
+
+    /// What layers of this precision take on this thread.
+    pub(crate) fn of(precision: Precision) -> Self {
+        match precision {
+            Precision::Tf32 => Self::Tf32,
+            _ => CURRENT.get(),
+        }
+    }
+
+    /// Whether a device multiplies so.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn check(self, device: &Device) -> Result<(), NoF32Products> {
+        let named = || format!("{:?}", device.clone().without_autodiff());
+        #[cfg(feature = "cube")]
+        let client = GpuKernels::takes(device, burn::tensor::DType::F32).ok();
+        match self {
+            Self::Tuned => Ok(()),
+            #[cfg(feature = "cube")]
+            Self::Exact if client.is_some() => Ok(()),
+            #[cfg(feature = "cube")]
+            Self::Tf32 if let Some(client) = client => match has_tf32(&client) {
+                true => Ok(()),
+                false => Err(NoF32Products::NoTf32 { device: named() }),
+            },
+            Self::Exact | Self::Tf32 => Err(NoF32Products::NotGpu { device: named() }),
+        }
+    }
+}
+
+/// `left · right`, with their axes before the last two broadcast, in the type of both. Of f32 on a GPU as exact as
+/// this precision and thread have it.
+pub fn product<const D: usize>(
+    precision: Precision,
+    left: Tensor<D>,
+    right: Tensor<D>,
+) -> Tensor<D> {
+    #[cfg(feature = "cube")]
+    {
+        let way = F32Products::of(precision);
+        if way != F32Products::Tuned && is_on_gpu(&left, &right) {
+            return Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_product(
+                left.into_dispatch(),
+                right.into_dispatch(),
+                way,
+            ));
+        }
+    }
+    let _ = precision;
+    left.matmul(right)
+}
+
+/// Whether layers of this precision take products by name on a device.
+pub(crate) fn named(precision: Precision, device: &Device) -> bool {
+    let way = F32Products::of(precision);
+    way != F32Products::Tuned && way.check(device).is_ok()
+}
+
+/// Whether a GPU has two matrices of f32 with something to multiply.
+#[cfg(feature = "cube")]
+fn is_on_gpu<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> bool {
+    use burn::tensor::DType::F32;
+    let some = |x: &Tensor<D>| x.dtype() == F32 && x.dims().iter().all(|size| *size > 0);
+    let fits = D >= 2 && left.dims()[D - 1] == right.dims()[D - 2];
+    fits && some(left) && some(right) && GpuKernels::takes(&left.device(), F32).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_lasts_as_long_as_its_closure() {
+        assert_eq!(F32Products::of(Precision::F32), F32Products::Tuned);
+        F32Products::Exact.during(|| {
+            assert_eq!(F32Products::of(Precision::F32), F32Products::Exact);
+            assert_eq!(F32Products::of(Precision::Tf32), F32Products::Tf32);
+            F32Products::Tf32.during(|| {
+                assert_eq!(F32Products::of(Precision::F32), F32Products::Tf32);
+            });
+            assert_eq!(F32Products::of(Precision::Bf16), F32Products::Exact);
+        });
+        assert_eq!(F32Products::of(Precision::F32), F32Products::Tuned);
+    }
+
+    #[test]
+    fn a_processor_takes_none_by_name_and_multiplies_in_f32() {
+        let device = Device::flex();
+        assert_eq!(F32Products::Tuned.check(&device), Ok(()));
+        for way in [F32Products::Exact, F32Products::Tf32] {
+            assert!(matches!(way.check(&device), Err(NoF32Products::NotGpu { .. })));
+        }
+        let left = Tensor::<2>::from_data([[1.0f32, 1.0 + f32::EPSILON]], &device);
+        let right = Tensor::<2>::from_data([[1.0f32], [-1.0]], &device);
+        let found = F32Products::Tf32.during(|| product(Precision::Tf32, left, right));
+        assert_eq!(found.into_scalar::<f32>(), -f32::EPSILON);
+    }
+}
