@@ -89,8 +89,9 @@ impl Prefetch {
             false => 0,
         };
         let end = (!endless).then_some(end);
-        // Those that wait, those that are being filled, and those that the device or the caller has.
-        let most = ahead.max(workers) + 2 + upload_ahead;
+        // Those that wait, those that are being filled, and those that the device or the caller has: it gives back
+        // pinned memory a batch later.
+        let most = ahead.max(workers) + 2 + upload_ahead + usize::from(pin);
         let buffers = if pin { Buffers::pinned(most, device.clone()) } else { Buffers::new(most) };
         let filler = Filler { source, plan, buffers, stop };
         let mut prefetch = Self { filler, next: start, next_job: start, end, threads: None };

@@ -53,8 +53,9 @@ impl Upload {
         let data = buffers.lend(values, [indices.len(), steps, self.channel]);
         let inputs = Tensor::from_data(data, &self.device);
         if self.pinned {
-            // The device gives the memory back once it has copied it; by itself it would do so for many at a time.
-            // What is wrong with it is told by whoever reads a result.
+            // The device gives memory back that it has copied, the batch before this one at the latest with the next
+            // flush; by itself it would do so for many at a time. What is wrong with it is told by whoever reads a
+            // result.
             let _ = self.device.flush();
         }
         let (wait, upload) = (Duration::ZERO, Duration::ZERO);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, Precision, SplitRule};
+use firebox_core::{Labels, Listener, MatmulPrecision, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::{LoadError, LoaderConfig};
 use firebox_monitor::{MonitorConfig, ProfileConfig};
@@ -67,11 +67,16 @@ impl Prepared {
             }
         };
         let environment: Vec<(String, String)> = environment.into_iter().collect();
-        let config = layers::load(&file, environment.clone(), settings)?;
+        let mut config = layers::load(&file, environment.clone(), settings)?;
         check(&config)?;
         if let Source::Resume { run, file: Some(named) } = source {
             let theirs = layers::load(named, environment, settings)?;
             same_settings(run, &config, named, &theirs)?;
+            // Whether it was so when the run was begun is known by the device and its key.
+            config.run.matmul = config
+                .run
+                .matmul
+                .or(theirs.run.matmul.filter(|matmul| *matmul == MatmulPrecision::Highest));
         }
         let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = match &resumed {
@@ -414,7 +419,13 @@ fn same_settings(
     if theirs.run.auto {
         (theirs.run.precision, theirs.run.auto) = (ours.run.precision, ours.run.auto);
     }
-    if theirs.run.matmul.is_some() && ours.run.matmul.is_none() {
+    let settled = match theirs.run.matmul {
+        Some(MatmulPrecision::Highest) => ours.run.precision == Precision::F32,
+        Some(MatmulPrecision::High) => ours.run.precision == Precision::Tf32,
+        Some(MatmulPrecision::Medium) => ours.run.precision == Precision::Bf16,
+        None => false,
+    };
+    if settled && ours.run.matmul.is_none() {
         (theirs.run.precision, theirs.run.matmul) = (ours.run.precision, None);
     }
     if theirs.loader.batch_size == 0 {

@@ -49,7 +49,7 @@ pub(crate) fn settle(
         reasons.push(said);
     }
     if config.loader.batch_size == 0 {
-        let chosen = multiplying(&config, || batch_size::choose_cached(&config, device))?;
+        let chosen = batch_size::choose_cached(&config, device)?;
         config.loader.batch_size = chosen.size;
         reasons.push(reason("loader.batch_size", chosen.size.to_string(), chosen.reason));
         let rate = config.train.learning_rate();
@@ -57,7 +57,7 @@ pub(crate) fn settle(
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
     }
     if config.run.recompute {
-        let why = multiplying(&config, || batch_size::recompute_trade(&config, device))?;
+        let why = batch_size::recompute_trade(&config, device)?;
         reasons.push(reason("run.recompute", "true".to_owned(), why));
     }
     Ok((config, reasons))

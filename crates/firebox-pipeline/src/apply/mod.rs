@@ -12,10 +12,11 @@ mod texts;
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
 use firebox_core::{Precision, WindowRule};
 use firebox_export::{Model, SavedModel};
 
+use crate::bench::check_precision;
+use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub use run::apply;
@@ -65,8 +66,11 @@ impl ApplyRequest {
     }
 
     /// The model, in the precision that is asked for.
-    fn build(&self, saved: &SavedModel, device: &Device) -> Result<Model, PipelineError> {
-        let model = saved.build(device)?;
+    fn build(&self, saved: &SavedModel, device: &ChosenDevice) -> Result<Model, PipelineError> {
+        if let Some(precision) = self.precision {
+            check_precision(precision, device)?;
+        }
+        let model = saved.build(&device.device)?;
         Ok(match self.precision {
             Some(precision) => model.in_precision(precision),
             None => model,

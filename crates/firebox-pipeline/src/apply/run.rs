@@ -49,7 +49,7 @@ pub fn apply(
     let heads = Heads::new(&saved.card, request)?;
     let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;
     let output = request.target(&new.files)?;
-    let model = request.build(&saved, &device.device)?;
+    let model = request.build(&saved, device)?;
     let started = Instant::now();
     let card = saved.card.clone();
     let table = TableWriter::create(&output)?;

@@ -48,7 +48,7 @@ pub(super) fn apply(
     let tokenizer = Tokenizer::from_text(source)?;
     let files = files(&request.inputs)?;
     let output = request.target(&files)?;
-    let model = request.build(&saved, &device.device)?;
+    let model = request.build(&saved, device)?;
     let started = Instant::now();
     let mut table = TableWriter::create(&output)?;
     let work = Work { request, stop, listener, tokenizer, input, labels: &saved.card.classes };

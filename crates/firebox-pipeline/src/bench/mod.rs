@@ -146,7 +146,10 @@ pub fn bench_shown(
 }
 
 /// Refuses a type that the device does not have: none is timed as another.
-fn check_precision(precision: Precision, device: &ChosenDevice) -> Result<(), PipelineError> {
+pub(crate) fn check_precision(
+    precision: Precision,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
     match resolve(PrecisionRule::Fixed(precision), None, &Abilities::of(device)?) {
         Err(PolicyError::Missing { asked, why, alternatives }) => {
             Err(PipelineError::Setting(format!(

@@ -160,9 +160,13 @@ impl Checks {
             ),
             kernels(abilities),
             match abilities.support(Precision::Tf32) {
-                Support::Native(how) | Support::Emulated(how) => {
-                    tick("TF32 is on", true, format!("run.precision = \"tf32\" takes it: {how}"))
-                }
+                Support::Native(how) | Support::Emulated(how) => match precision {
+                    Precision::F32 | Precision::Tf32 => {
+                        let found = format!("{how}; run.precision = \"tf32\" switches it on");
+                        tick("TF32 is on", precision == Precision::Tf32, found)
+                    }
+                    other => not_here("TF32 is on", &format!("products are in {other}")),
+                },
                 Support::Missing(why) => not_here("TF32 is on", why),
             },
             not_here(

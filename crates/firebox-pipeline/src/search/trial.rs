@@ -202,8 +202,9 @@ pub(super) fn run(
                     }
                     std::thread::sleep(PAUSE);
                 }
+                Err(error) if error.begins_anew() && stop.load(Ordering::SeqCst) => break Ok(None),
                 // It goes on from its newest checkpoint, in parts of half the size at most each time.
-                Err(error) if error.begins_anew() && !stop.load(Ordering::SeqCst) => {
+                Err(error) if error.begins_anew() => {
                     let message = format!("trial {number} begins anew: {error}");
                     listener.on(&Event::Warning { message });
                 }
