@@ -41,8 +41,8 @@ pub enum LoadError {
     },
     /// Pinned memory where there is none.
     #[error(
-        "`pin` is set, but the device has no pinned memory: it computes in the host's, or copies from any (CUDA \
-         and ROCm devices have some); leave it out"
+        "`pin` is set, but the device has no pinned memory: CUDA and ROCm devices have some, and to a processor \
+         nothing is uploaded; leave it out"
     )]
     Pin,
     /// Nothing to load.
