@@ -9,9 +9,10 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::upload::in_queue;
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController};
+
+use crate::upload::in_queue;
 
 /// Buffers that nobody uses.
 #[derive(Clone, Debug)]

@@ -47,8 +47,14 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// A batch of which nothing is timed but its filling.
+    /// The next batch of these threads, whose wait is not known here.
+    fn next(&self, prefetch: &mut Prefetch) -> Option<Result<Batch, LoadError>> {
+        let filled = prefetch.next()?;
+        Some(filled.map(|filled| self.batch(filled, &prefetch.buffers(), prefetch.position())))
+    }
+
     fn batch(&self, filled: Filled, buffers: &Buffers, next: Position) -> Batch {
+        let ready = Instant::now();
         let Filled { values, steps, lengths, labels, indices, took } = filled;
         let data = buffers.lend(values, [indices.len(), steps, self.channel]);
         let inputs = Tensor::from_data(data, &self.device);
@@ -58,7 +64,7 @@ impl Upload {
             // result.
             let _ = self.device.flush();
         }
-        let (wait, upload) = (Duration::ZERO, Duration::ZERO);
+        let (wait, upload) = (Duration::ZERO, ready.elapsed());
         Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
     }
 }
@@ -89,14 +95,7 @@ impl Uploads {
     pub(crate) fn next(&mut self) -> Option<Result<Batch, LoadError>> {
         let start = Instant::now();
         let batch = match self {
-            Self::Here(prefetch, upload) => {
-                let filled = prefetch.next()?;
-                let ready = Instant::now();
-                filled.map(|filled| {
-                    let batch = upload.batch(filled, &prefetch.buffers(), prefetch.position());
-                    Batch { upload: ready.elapsed(), ..batch }
-                })
-            }
+            Self::Here(prefetch, upload) => upload.next(prefetch)?,
             Self::Ahead(uploader) => uploader.next()?,
         };
         Some(batch.map(|batch| Batch { wait: start.elapsed(), ..batch }))
@@ -172,15 +171,13 @@ fn hand_over(
     failed: &Mutex<Option<LoadError>>,
 ) {
     loop {
-        let next = catch_unwind(AssertUnwindSafe(|| {
-            let filled = prefetch.next()?;
-            Some(
-                filled.map(|filled| upload.batch(filled, &prefetch.buffers(), prefetch.position())),
-            )
-        }));
+        let next = catch_unwind(AssertUnwindSafe(|| upload.next(&mut prefetch)));
         let (mut made, last) = match next {
             Ok(None) => return,
-            Ok(Some(Ok(batch))) => (Made::Batch(Box::new(batch)), false),
+            // Nobody stood still for it.
+            Ok(Some(Ok(batch))) => {
+                (Made::Batch(Box::new(Batch { upload: Duration::ZERO, ..batch })), false)
+            }
             Ok(Some(Err(error))) => (Made::Error(error), true),
             Err(panic) => (Made::Panic(panic), true),
         };
