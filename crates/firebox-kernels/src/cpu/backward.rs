@@ -421,6 +421,7 @@ struct Rows<'a> {
     before: &'a [f32],
     d_hidden: &'a [f32],
     d_cell: &'a mut [f32],
+    /// Words, unless these are pairs.
     d_gates: &'a mut [f32],
     /// The same as words of two gates each, if operands are pairs.
     words: &'a mut [f32],
@@ -444,7 +445,10 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
             );
             S::store(rows.d_cell.as_mut_ptr().add(lane), d_before);
             let out = rows.d_gates.as_mut_ptr().add(lane);
-            for (gate, d) in d_gates.into_iter().enumerate() {
+            for (gate, mut d) in d_gates.into_iter().enumerate() {
+                if C::PAIR == 1 {
+                    d = C::join::<S>(d, d);
+                }
                 S::store(out.add(gate * BLOCK), d);
             }
             if C::PAIR > 1 {

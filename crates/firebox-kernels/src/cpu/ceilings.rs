@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::amx::{self, Tiles};
-use super::compute::{Bf16, Compute, Split};
+use super::compute::{Bf16, Compute, Split, Words};
 use super::kernels::dispatch;
 use super::simd::Simd;
 use super::{CpuKernels, GATES};
@@ -54,7 +54,8 @@ fn arithmetic(kernels: CpuKernels, bf16: bool) -> f64 {
     let vectors = best(|| {
         let operations = rayon::broadcast(|_| {
             let mut operations = 0;
-            chains(kernels, bf16, ROUNDS, &mut operations);
+            let pairs = Words::of(kernels, bf16) == Words::Bf16;
+            chains(kernels, pairs, ROUNDS, &mut operations);
             operations
         });
         operations.iter().sum::<u64>() as f64
@@ -117,21 +118,21 @@ fn best(mut work: impl FnMut() -> f64) -> f64 {
     best
 }
 
-dispatch!(fn chains = chains_of(bf16: bool, rounds: u64, operations: &mut u64));
+dispatch!(fn chains = chains_of(pairs: bool, rounds: u64, operations: &mut u64));
 
 /// Sums up products of constants, and tells how many operations that were.
 ///
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn chains_of<S: Simd>(bf16: bool, rounds: u64, operations: &mut u64) {
+unsafe fn chains_of<S: Simd>(pairs: bool, rounds: u64, operations: &mut u64) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match S::LANES {
             // Two registers each.
-            _ if S::APART => so_many_chains::<S, { CHAINS / 2 }>(bf16, rounds, operations),
-            16 => so_many_chains::<S, MANY_CHAINS>(bf16, rounds, operations),
-            _ => so_many_chains::<S, CHAINS>(bf16, rounds, operations),
+            _ if S::APART => so_many_chains::<S, { CHAINS / 2 }>(pairs, rounds, operations),
+            16 => so_many_chains::<S, MANY_CHAINS>(pairs, rounds, operations),
+            _ => so_many_chains::<S, CHAINS>(pairs, rounds, operations),
         }
     }
 }
@@ -139,14 +140,14 @@ unsafe fn chains_of<S: Simd>(bf16: bool, rounds: u64, operations: &mut u64) {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn so_many_chains<S: Simd, const N: usize>(bf16: bool, rounds: u64, operations: &mut u64) {
+unsafe fn so_many_chains<S: Simd, const N: usize>(pairs: bool, rounds: u64, operations: &mut u64) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         // Two halves of 1 in bf16 are small as an f32, and so are the sums.
         let factor = S::splat(f32::from_bits(0x3f80_3f80));
         let mut sums = [S::splat(0.0); N];
         // Two loops: with the choice within one, its sums went through memory.
-        if bf16 {
+        if pairs {
             for _ in 0..rounds {
                 for sum in &mut sums {
                     *sum = S::dot(factor, factor, *sum);
@@ -161,7 +162,7 @@ unsafe fn so_many_chains<S: Simd, const N: usize>(bf16: bool, rounds: u64, opera
         }
         std::hint::black_box(sums);
     }
-    let of_a_lane = if bf16 { 4 } else { 2 };
+    let of_a_lane = if pairs { 4 } else { 2 };
     *operations = rounds * N as u64 * S::LANES as u64 * of_a_lane;
 }
 

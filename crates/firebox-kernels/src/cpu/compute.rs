@@ -1,4 +1,5 @@
-//! What the operands of products are: f32, pairs of bf16 that are summed in f32, or f32 as sums of three bf16.
+//! What the operands of products are: f32, pairs of bf16 that are summed in f32, f32 that were rounded to bf16, or f32
+//! as sums of three bf16.
 //!
 //! All packed operands are made of words of 32 bits, one f32 or two bf16, so that the same kernels
 //! walk over all. A row of `n` numbers takes `words(n)` words; with pairs, word `w` holds the
@@ -6,18 +7,30 @@
 //! [by groups](super::product::words).
 
 use super::simd::{Simd, pair};
-use super::{BLOCK, GATES};
+use super::{BLOCK, CpuKernels, GATES};
 
 /// What the words of packed operands are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     F32,
     Bf16,
+    Rounded,
     Split,
 }
 
-/// `$call` with the type `$C` of these words.
-macro_rules! in_words {
+impl Words {
+    /// What products without pieces are computed from, in f32 or in bf16.
+    pub(super) fn of(kernels: CpuKernels, bf16: bool) -> Self {
+        match bf16 {
+            true if kernels.multiply_pairs() => Self::Bf16,
+            true => Self::Rounded,
+            false => Self::F32,
+        }
+    }
+}
+
+/// `$call` with the type `$C` of these words, which are no pieces.
+macro_rules! in_whole_words {
     ($packing:expr, $C:ident => $call:expr) => {
         match $packing {
             $crate::cpu::compute::Words::F32 => {
@@ -28,10 +41,25 @@ macro_rules! in_words {
                 type $C = $crate::cpu::compute::Bf16;
                 $call
             }
+            $crate::cpu::compute::Words::Rounded => {
+                type $C = $crate::cpu::compute::Rounded;
+                $call
+            }
+            $crate::cpu::compute::Words::Split => unreachable!("numbers that are not cut"),
+        }
+    };
+}
+pub(super) use in_whole_words;
+
+/// `$call` with the type `$C` of these words.
+macro_rules! in_words {
+    ($packing:expr, $C:ident => $call:expr) => {
+        match $packing {
             $crate::cpu::compute::Words::Split => {
                 type $C = $crate::cpu::compute::Split;
                 $call
             }
+            whole => $crate::cpu::compute::in_whole_words!(whole, $C => $call),
         }
     };
 }
@@ -41,6 +69,8 @@ pub(super) use in_words;
 pub(super) trait Compute: Copy {
     /// Numbers in a word.
     const PAIR: usize;
+    /// Whether a number is its own word: operands are then read where they lie.
+    const VERBATIM: bool = false;
     /// bf16 that a number is the sum of, each in words of its own.
     const PIECES: usize = 1;
     /// Whether gate functions need no more digits than operands in bf16 have.
@@ -53,6 +83,22 @@ pub(super) trait Compute: Copy {
     /// # Safety
     /// That of [`Simd`].
     unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector;
+
+    /// In each lane the word of `low`, and of `high` as well if words are pairs.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    unsafe fn join<S: Simd>(low: S::Vector, high: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe { S::pair(low, high) }
+    }
+
+    /// [`join`](Compute::join) of one lane.
+    #[inline(always)]
+    fn join_one(low: f32, high: f32) -> f32 {
+        pair(low, high)
+    }
 
     /// Keeps the four gates of a block for the backward pass, in `KEPT / BLOCK` vectors, a block apart.
     ///
@@ -95,10 +141,8 @@ pub(super) trait Compute: Copy {
     #[inline(always)]
     fn word(count: usize, word: usize, number: impl Fn(usize) -> f32) -> f32 {
         let second = word + Self::words(count);
-        match Self::PAIR {
-            1 => number(word),
-            _ => pair(number(word), if second < count { number(second) } else { 0.0 }),
-        }
+        let high = if Self::PAIR == 2 && second < count { number(second) } else { 0.0 };
+        Self::join_one(number(word), high)
     }
 
     /// Packs a row.
@@ -110,17 +154,15 @@ pub(super) trait Compute: Copy {
         let count = row.len();
         let half = Self::words(count);
         assert_eq!(words.len(), half);
-        let mut at = 0;
-        if Self::PAIR == 2 {
-            while at + S::LANES <= count - half {
-                // SAFETY: `at + LANES` is within both halves of the row and within the words.
-                unsafe {
-                    let low = S::load(row.as_ptr().add(at));
-                    let high = S::load(row.as_ptr().add(half + at));
-                    S::store(words.as_mut_ptr().add(at), S::pair(low, high));
-                }
-                at += S::LANES;
+        let (mut at, second) = (0, if Self::PAIR == 2 { half } else { 0 });
+        while at + S::LANES <= count - second {
+            // SAFETY: `at + LANES` is within both halves of the row and within the words.
+            unsafe {
+                let low = S::load(row.as_ptr().add(at));
+                let high = S::load(row.as_ptr().add(second + at));
+                S::store(words.as_mut_ptr().add(at), Self::join::<S>(low, high));
             }
+            at += S::LANES;
         }
         for (at, word) in words.iter_mut().enumerate().skip(at) {
             *word = Self::word(count, at, |index| row[index]);
@@ -134,11 +176,22 @@ pub(super) struct F32;
 
 impl Compute for F32 {
     const PAIR: usize = 1;
+    const VERBATIM: bool = true;
 
     #[inline(always)]
     unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe { S::fma(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn join<S: Simd>(low: S::Vector, _: S::Vector) -> S::Vector {
+        low
+    }
+
+    #[inline(always)]
+    fn join_one(low: f32, _: f32) -> f32 {
+        low
     }
 
     #[inline(always)]
@@ -159,7 +212,7 @@ impl Compute for F32 {
     }
 }
 
-/// Eight bits of mantissa.
+/// Eight bits of mantissa, two numbers a word: for processors that multiply such pairs as fast as words of f32.
 #[derive(Clone, Copy)]
 pub(super) struct Bf16;
 
@@ -189,6 +242,47 @@ impl Compute for Bf16 {
             let (g, o) = S::unpair(S::load(at.add(BLOCK)));
             [i, f, g, o]
         }
+    }
+}
+
+/// Numbers that were rounded to bf16, as f32: for processors that multiply pairs of them more slowly, or not at all. To
+/// take words of pairs apart for each product would take longer than the products.
+#[derive(Clone, Copy)]
+pub(super) struct Rounded;
+
+impl Compute for Rounded {
+    const PAIR: usize = 1;
+    const COARSE: bool = true;
+    const KEPT: usize = Bf16::KEPT;
+
+    #[inline(always)]
+    unsafe fn fma<S: Simd>(a: S::Vector, b: S::Vector, c: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the one that `Simd` asks for.
+        unsafe { S::fma(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn join<S: Simd>(low: S::Vector, _: S::Vector) -> S::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe { S::rounded(low) }
+    }
+
+    #[inline(always)]
+    fn join_one(low: f32, _: f32) -> f32 {
+        f32::from_bits(pair(0.0, low).to_bits() & 0xffff_0000)
+    }
+
+    /// As pairs: they are read once, and half as much memory is.
+    #[inline(always)]
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Bf16::save::<S>(at, gates) }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+        // SAFETY: as above.
+        unsafe { Bf16::restore::<S>(at) }
     }
 }
 

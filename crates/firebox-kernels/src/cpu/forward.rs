@@ -169,7 +169,7 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
     assert!(C::PIECES == 1 || tiles.is_some(), "pieces are multiplied in tiles");
     // Inputs and hidden states of a step in words, where these are not the numbers themselves; AMX reads
     // sixteen rows at a time.
-    let packed = (C::PAIR - 1) * rows.next_multiple_of(amx::TILE);
+    let packed = if C::VERBATIM { 0 } else { rows.next_multiple_of(amx::TILE) };
     let mut words = [input_words, hidden_words].map(|words| Buffer::zeros(packed * words));
     let mut sums = Buffer::zeros(if tiles.is_some() { packed * GATES } else { 0 });
     // Hidden states of this step and the next, `[row, padded]`; cells, `[block, row, 16]`.
@@ -196,7 +196,7 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
         }
         let [now, next] = &mut states;
         let [input, state] = &mut words;
-        if C::PAIR > 1 {
+        if !C::VERBATIM {
             for (row, sample) in tile.samples[..tile.active(t)].iter().enumerate() {
                 let from = &inputs.input[sizes.input(*sample, t)..][..sizes.input];
                 let to = &mut input.get_mut()[row * input_words..][..input_words];
@@ -209,9 +209,9 @@ unsafe fn run_steps<S: Simd, C: Compute, K: Cell>(run: &mut Run<'_>) {
                 }
             }
         }
-        let (input, hidden_state, hidden_row) = match C::PAIR {
-            1 => (inputs.input, now.get(), padded),
-            _ => (input.get(), state.get(), hidden_words),
+        let (input, hidden_state, hidden_row) = match C::VERBATIM {
+            true => (inputs.input, now.get(), padded),
+            false => (input.get(), state.get(), hidden_words),
         };
         let units = if index == 0 && at_rest { 0 } else { hidden_words };
         let operands = Operands { input, hidden: hidden_state, hidden_row, units };
@@ -331,9 +331,9 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
             let mut x = [std::ptr::null(); M];
             let mut h = [std::ptr::null(); M];
             for m in 0..M {
-                let from = match C::PAIR {
-                    1 => sizes.input(tile.samples[row + m], t),
-                    _ => (row + m) * channels,
+                let from = match C::VERBATIM {
+                    true => sizes.input(tile.samples[row + m], t),
+                    false => (row + m) * channels,
                 };
                 x[m] = operands.input[from..][done[0]..channels].as_ptr();
                 let state = &operands.hidden[(row + m) * operands.hidden_row..];

@@ -5,8 +5,10 @@ use std::sync::OnceLock;
 
 use super::amx;
 
-/// A variant of the CPU kernels. The widest that the processor has is used, unless the environment
+/// A variant of the CPU kernels. The fastest that the processor has is used, unless the environment
 /// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` or `amx`.
+///
+/// In bf16, variants without an instruction for it compute in f32 what was rounded to bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuKernels {
     /// None: Burn's own operations, as on every other device.
@@ -17,7 +19,9 @@ pub enum CpuKernels {
     Avx2,
     /// AVX-512F.
     Avx512,
-    /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512).
+    /// AVX-512F, and AVX-512-BF16 for products in bf16; in f32 the same as [`Avx512`](Self::Avx512). Intel's
+    /// processors have that instruction as well, but it multiplies no more numbers a second there than those of f32,
+    /// and fewer than they do with operands in the caches: on them [`Avx512`](Self::Avx512) is chosen.
     Avx512Bf16,
     /// The tiles of AMX for the products of recurrent and linear layers, convolutions and attention in bf16, and of
     /// recurrent and linear layers in f32, as the sum of three bf16 for each number, where Linux lets the process use
@@ -53,9 +57,18 @@ thread_local! {
 }
 
 impl CpuKernels {
-    /// The variants that this processor can run, the narrowest first.
+    /// The variants that this processor can run, the fastest last.
     pub fn available() -> Vec<Self> {
-        Self::VECTORS.into_iter().chain([Self::Amx]).filter(|kernels| kernels.runs_here()).collect()
+        let mut order = Self::VECTORS;
+        if !has_fast_pairs() {
+            order[3..].reverse();
+        }
+        order.into_iter().chain([Self::Amx]).filter(|kernels| kernels.runs_here()).collect()
+    }
+
+    /// Whether pairs of bf16 are multiplied by an instruction.
+    pub(super) fn multiply_pairs(self) -> bool {
+        matches!(self, Self::Avx512Bf16 | Self::Amx)
     }
 
     /// Those that differ in their vectors.
@@ -159,6 +172,18 @@ impl CpuKernels {
             Self::Amx => amx::available(),
         }
     }
+}
+
+/// Whether the vectors of this processor multiply pairs of bf16 faster than as many numbers in f32, if they do: those
+/// of AMD (from Zen 4 on) do, those of Intel (Sapphire and Emerald Rapids) do not.
+fn has_fast_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let name = std::arch::x86_64::__cpuid(0);
+        [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() != b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    true
 }
 
 /// Defines `$name`, which runs `$generic::<S, ...>` with the variant's instructions switched on.

@@ -126,8 +126,7 @@ impl Arithmetic {
     fn dispatch<P: Pass>(self, sizes: &Sizes, pass: P) -> P::Result {
         let words = match self.in_pieces(sizes) {
             true => Words::Split,
-            false if self.bf16 => Words::Bf16,
-            false => Words::F32,
+            false => Words::of(self.kernels, self.bf16),
         };
         in_words!(words, C => match self.cell {
             CellKind::Lstm => pass.run::<C, cell::LstmCell>(),

@@ -7,7 +7,7 @@ use super::block::Buffer;
 use super::compute::{Compute, Split};
 use super::plan::Sizes;
 use super::product::{self, pack_row};
-use super::simd::{Simd, pair};
+use super::simd::Simd;
 use super::{BLOCK, GATES, Shared};
 
 /// One direction's weights as PyTorch lays them out.
@@ -111,17 +111,17 @@ fn turn<C: Compute>(from: &[f32], count: usize, to: &mut [f32], column: usize) {
                 continue;
             }
             let low = &row[first..][..words.len()];
-            if C::PAIR == 1 || C::PIECES > 1 {
+            if C::VERBATIM || C::PIECES > 1 {
                 words.copy_from_slice(low);
                 continue;
             }
             let high = &row[count.min(C::words(count) + first)..];
             for ((word, low), high) in words.iter_mut().zip(low).zip(high) {
-                *word = pair(*low, *high);
+                *word = C::join_one(*low, *high);
             }
-            // The last word of an odd count has one number.
+            // The last word of an odd count has one number, and so has each that is no pair.
             for (word, low) in words.iter_mut().zip(low).skip(high.len()) {
-                *word = pair(*low, 0.0);
+                *word = C::join_one(*low, 0.0);
             }
         }
         for (index, to) in to.chunks_exact_mut(GATES).enumerate() {
@@ -182,14 +182,13 @@ pub(super) fn backward<C: Compute>(
                 let from = |gate: usize| {
                     &weights[(gate * hidden + unit) * size + here.start - start..][..to.len()]
                 };
-                if C::PAIR == 1 {
-                    to.copy_from_slice(from(gate));
-                    continue;
-                }
-                let (low, high) = (from(2 * gate), from(2 * gate + 1));
+                let (low, high) = match C::PAIR {
+                    1 => (from(gate), from(gate)),
+                    _ => (from(2 * gate), from(2 * gate + 1)),
+                };
                 for ((word, low), high) in to.iter_mut().zip(low).zip(high) {
                     *word = match C::PIECES {
-                        1 => pair(*low, *high),
+                        1 => C::join_one(*low, *high),
                         _ => Split::piece(*low, *high, piece),
                     };
                 }

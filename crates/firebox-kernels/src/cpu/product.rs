@@ -129,13 +129,12 @@ impl Products {
     /// How the operands of a product of `[rows, inner, columns]` are packed.
     fn packing(self, sizes: [usize; 3]) -> Words {
         match (self.bf16, self.kernels) {
-            (true, _) => Words::Bf16,
             (false, CpuKernels::Amx)
                 if sizes.iter().zip(PIECES).all(|(size, least)| *size >= least) =>
             {
                 Words::Split
             }
-            (false, _) => Words::F32,
+            (bf16, kernels) => Words::of(kernels, bf16),
         }
     }
 }
@@ -152,7 +151,7 @@ fn run<C: Compute>(
     let height = if Tiles::of::<C>(kernels).is_some() { amx::TILE } else { TILE };
     let cuts = cuts([rows, columns], inner, rectangle::<C>(), height);
     let strips = !pack::in_rows::<C>(kernels, &left);
-    let copied = strips || C::PAIR > 1;
+    let copied = strips || !C::VERBATIM;
     let packed_left = (copied && cuts[1] >= SHARED).then(|| pack::whole_left::<C>(kernels, left));
     let packed_right = match right {
         Right::Numbers(right) if cuts[0] >= SHARED => Some(pack::whole_right::<C>(kernels, right)),

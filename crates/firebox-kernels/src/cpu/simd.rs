@@ -55,6 +55,12 @@ pub(super) trait Simd: Copy {
     unsafe fn pair(low: Self::Vector, high: Self::Vector) -> Self::Vector;
     /// The lower and the upper halves of such words.
     unsafe fn unpair(words: Self::Vector) -> (Self::Vector, Self::Vector);
+    /// The nearest bf16 as f32, as [`pair`](Simd::pair) rounds.
+    #[inline(always)]
+    unsafe fn rounded(x: Self::Vector) -> Self::Vector {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Self::unpair(Self::pair(x, x)).1 }
+    }
     /// A word of two numbers' first sixteen bits, those of `low` in its lower half.
     #[inline(always)]
     unsafe fn cut(low: Self::Vector, high: Self::Vector) -> Self::Vector {
@@ -271,6 +277,11 @@ impl<S: Simd> Simd for Twice<S> {
         ([first.0, second.0], [first.1, second.1])
     }
     #[inline(always)]
+    unsafe fn rounded(x: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::rounded(x[0]), S::rounded(x[1])] }
+    }
+    #[inline(always)]
     unsafe fn prefetch(at: *const f32) {
         // SAFETY: see above.
         unsafe { S::prefetch(at) }
@@ -404,6 +415,14 @@ mod x86 {
                 let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let low = _mm256_srli_epi32::<16>(low);
                 _mm256_castsi256_ps(_mm256_blend_epi16::<0b1010_1010>(low, high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn rounded(x: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                _mm256_castsi256_ps(_mm256_and_si256(Self::bf16(x), upper))
             }
         }
         #[inline(always)]
@@ -541,6 +560,14 @@ mod x86 {
                 let (low, high) = (Self::bf16(low), Self::bf16(high));
                 let high = _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32));
                 _mm512_castsi512_ps(_mm512_or_si512(high, _mm512_srli_epi32::<16>(low)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn rounded(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                _mm512_castsi512_ps(_mm512_and_si512(Self::bf16(x), upper))
             }
         }
         #[inline(always)]

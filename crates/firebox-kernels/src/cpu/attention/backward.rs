@@ -5,7 +5,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 use rayon::prelude::*;
 
 use super::super::BLOCK;
-use super::super::compute::{Bf16, Compute, F32};
+use super::super::compute::{Compute, Words, in_whole_words};
 use super::super::pool::Lent;
 use super::products::{Multiplier, Product};
 use super::softmax::{Known, Tile, gradient};
@@ -70,10 +70,9 @@ pub(crate) fn attention_backward(
             let targets = [target(0, queries), target(1, keys), target(2, keys)];
             let at = index * sizes.queries;
             let normalisers = &output.normalisers[at..at + sizes.queries];
-            match rules.bf16 {
-                true => run::<Bf16>(&task, &output, normalisers, buffer.get_mut(), &targets),
-                false => run::<F32>(&task, &output, normalisers, buffer.get_mut(), &targets),
-            }
+            in_whole_words!(Words::of(rules.kernels, rules.bf16), C => {
+                run::<C>(&task, &output, normalisers, buffer.get_mut(), &targets);
+            });
         },
     );
     drop(shared);

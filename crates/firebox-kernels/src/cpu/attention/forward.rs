@@ -4,7 +4,7 @@ use std::f32::consts::LOG2_E;
 
 use rayon::prelude::*;
 
-use super::super::compute::{Bf16, Compute, F32};
+use super::super::compute::{Compute, Words, in_whole_words};
 use super::super::pool::Lent;
 use super::super::{BLOCK, Shared};
 use super::products::{Multiplier, Product};
@@ -67,10 +67,8 @@ fn room(sizes: &AttentionSizes) -> usize {
 
 impl Task<'_> {
     fn run(&self, buffer: &mut [f32], out: &Target<'_>, normalisers: &mut [[f32; 2]]) {
-        match self.rules.bf16 {
-            true => run::<Bf16>(self, buffer, out, normalisers),
-            false => run::<F32>(self, buffer, out, normalisers),
-        }
+        let words = Words::of(self.rules.kernels, self.rules.bf16);
+        in_whole_words!(words, C => run::<C>(self, buffer, out, normalisers));
     }
 }
 

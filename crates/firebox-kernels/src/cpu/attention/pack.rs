@@ -56,8 +56,8 @@ unsafe fn words_along_rows<S: Simd, C: Compute>(
     words: &mut [f32],
 ) {
     if C::PAIR == 1 {
-        words[..rows.len()].copy_from_slice(rows);
-        return;
+        // SAFETY: the caller's promise is the same.
+        return unsafe { C::pack::<S>(rows, &mut words[..rows.len()]) };
     }
     for (row, words) in rows.chunks_exact(padded).zip(words.chunks_exact_mut(row_words)) {
         let (words, rest) = words.split_at_mut(padded / 2);
@@ -89,8 +89,8 @@ unsafe fn words_across_rows<S: Simd, C: Compute>(
     words: &mut [f32],
 ) {
     if C::PAIR == 1 {
-        words[..rows.len()].copy_from_slice(rows);
-        return;
+        // SAFETY: the caller's promise is the same.
+        return unsafe { C::pack::<S>(rows, &mut words[..rows.len()]) };
     }
     for (index, words) in words.chunks_exact_mut(padded).enumerate() {
         let low = index / distance * 2 * distance + index % distance;
@@ -159,6 +159,15 @@ unsafe fn transposed_words<S: Lanes, C: Compute>(
     let height = transposed_rows::<C>(padded);
     assert!(words.len() >= height * lanes, "{} words", words.len());
     rows[count * padded..].fill(0.0);
+    if C::PAIR == 1 && !C::VERBATIM {
+        for at in (0..count * padded).step_by(S::LANES) {
+            // SAFETY: rows are whole blocks, and vectors end within them.
+            unsafe {
+                let x = S::load(rows.as_ptr().add(at));
+                S::store(rows.as_mut_ptr().add(at), C::join::<S>(x, x));
+            }
+        }
+    }
     if C::PAIR == 2 {
         // The words of a row in the front of its place, a block at a time, each read before it is written.
         for row in rows.chunks_exact_mut(padded) {

@@ -175,7 +175,7 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
                         };
                     }
                     if C::PAIR == 1 {
-                        S::store(at.add((key + half) * lanes), *p);
+                        S::store(at.add((key + half) * lanes), C::join::<S>(*p, zero));
                     }
                 }
                 if C::PAIR == 2 {
@@ -320,8 +320,8 @@ unsafe fn gradient_of<S: Lanes, C: Compute, const DROP: bool>(
                     }
                     let slope = S::mul(p, S::fma(d, scale, dot));
                     if C::PAIR == 1 {
-                        S::store(columns.scores.add(at), through);
-                        S::store(columns.d.add(at), slope);
+                        S::store(columns.scores.add(at), C::join::<S>(through, nothing));
+                        S::store(columns.d.add(at), C::join::<S>(slope, nothing));
                     } else {
                         (kept[side][row], slopes[side][row]) = (through, slope);
                     }

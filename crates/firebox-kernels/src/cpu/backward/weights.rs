@@ -78,7 +78,7 @@ unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) 
             1 => 1.0,
             _ => pair(1.0, if second.is_some() { 1.0 } else { 0.0 }),
         };
-        if C::PAIR == 1 {
+        if C::VERBATIM {
             copy_strips(x, &mut to[to_x..], room);
             copy_strips(h, &mut to[to_h..], room);
         } else {
@@ -96,7 +96,7 @@ unsafe fn fill_operands<S: Lanes, C: Compute>(run: &Run<'_>, state: &mut State) 
                 }
                 let row = &mut rows[at..][..low.len()];
                 // SAFETY: the features are those that the caller vouches for.
-                unsafe { pair_numbers::<S>(low, high, row) };
+                unsafe { join_numbers::<S, C>(low, high, row) };
                 if !tiled {
                     copy_strips(row, &mut to[strip..], room);
                 }
@@ -143,23 +143,24 @@ pub(super) fn tiled_operands<C: Compute>(strips: usize, rows: usize) -> usize {
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn pair_numbers<S: Simd>(low: &[f32], high: Option<&[f32]>, to: &mut [f32]) {
+unsafe fn join_numbers<S: Simd, C: Compute>(low: &[f32], high: Option<&[f32]>, to: &mut [f32]) {
     let low = &low[..to.len()];
-    let Some(high) = high else {
-        return low.iter().zip(to).for_each(|(low, to)| *to = pair(*low, 0.0));
-    };
-    let high = &high[..to.len()];
+    let high = high.map(|high| &high[..to.len()]);
     let mut at = 0;
     while at + S::LANES <= to.len() {
         // SAFETY: `at + LANES` is within all three.
         unsafe {
-            let word = S::pair(S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            let second = match high {
+                Some(high) => S::load(high.as_ptr().add(at)),
+                None => S::splat(0.0),
+            };
+            let word = C::join::<S>(S::load(low.as_ptr().add(at)), second);
             S::store(to.as_mut_ptr().add(at), word);
         }
         at += S::LANES;
     }
     for (index, to) in to.iter_mut().enumerate().skip(at) {
-        *to = pair(low[index], high[index]);
+        *to = C::join_one(low[index], high.map_or(0.0, |high| high[index]));
     }
 }
 

@@ -134,7 +134,7 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     for (at, words) in input.chunks_exact_mut(words).enumerate() {
         let (sample, place) = (first_sample + at / rows, first_step * walk.stride + at % rows);
         let place = walk.start + place as isize;
-        if C::PAIR == 1 {
+        if C::VERBATIM {
             source.read(sample, place, 0, words);
         } else {
             source.read(sample, place, 0, row);

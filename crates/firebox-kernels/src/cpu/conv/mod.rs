@@ -15,9 +15,9 @@ use rayon::prelude::*;
 use super::BLOCK;
 use super::amx::{self, Tiles};
 use super::block::accumulate;
-use super::compute::{Bf16, Compute, F32};
+use super::compute::{Compute, Words, in_whole_words};
 use super::noise::Noise;
-use super::simd::{Simd, pair};
+use super::simd::Simd;
 
 /// What a convolution computes: with which instructions, and whether the operands of products are
 /// rounded to bf16.
@@ -74,10 +74,10 @@ impl Conv {
         };
         let [to_output, to_input] = [self.input * self.kernel, self.kernel];
         let at = |tap: usize, from: usize, to: usize| to * to_output + from * to_input + tap;
-        match arithmetic.bf16 {
-            false => forward::run::<F32>(arithmetic.kernels, &walk, source, weight, at, bias),
-            true => forward::run::<Bf16>(arithmetic.kernels, &walk, source, weight, at, bias),
-        }
+        let ConvArithmetic { kernels, bf16 } = arithmetic;
+        in_whole_words!(Words::of(kernels, bf16), C => {
+            forward::run::<C>(kernels, &walk, source, weight, at, bias)
+        })
     }
 
     /// `dx`: a convolution of `dy`, spread out by the stride, with the kernel reversed.
@@ -102,10 +102,10 @@ impl Conv {
         let last = self.kernel - 1;
         let at =
             |tap: usize, from: usize, to: usize| from * from_output + to * to_input + last - tap;
-        match arithmetic.bf16 {
-            false => forward::run::<F32>(arithmetic.kernels, &walk, source, weight, at, None),
-            true => forward::run::<Bf16>(arithmetic.kernels, &walk, source, weight, at, None),
-        }
+        let ConvArithmetic { kernels, bf16 } = arithmetic;
+        in_whole_words!(Words::of(kernels, bf16), C => {
+            forward::run::<C>(kernels, &walk, source, weight, at, None)
+        })
     }
 
     /// `dweight[o, c, j] = Σ x[b, t · stride + j · dilation - padding, c] · dy[b, t, o]`
@@ -117,10 +117,8 @@ impl Conv {
         dy: &[f32],
     ) -> Vec<f32> {
         let source = Source { noise, ..Source::new(x, self.time, self.input) };
-        match arithmetic.bf16 {
-            false => weights::run::<F32>(arithmetic.kernels, self, source, dy),
-            true => weights::run::<Bf16>(arithmetic.kernels, self, source, dy),
-        }
+        let ConvArithmetic { kernels, bf16 } = arithmetic;
+        in_whole_words!(Words::of(kernels, bf16), C => weights::run::<C>(kernels, self, source, dy))
     }
 
     /// `dbias[o] = Σ dy[b, t, o]`, summed over blocks of rows and then over the blocks, in their
@@ -214,21 +212,18 @@ fn panel_blocks(left: usize, narrow: bool) -> usize {
 /// That of [`Simd`].
 #[inline(always)]
 unsafe fn pack_rows<S: Simd, C: Compute>(low: &[f32], high: &[f32], words: &mut [f32]) {
-    if C::PAIR == 1 {
-        words.copy_from_slice(low);
-        return;
-    }
     assert!(low.len() == words.len() && high.len() == words.len());
     let whole = words.len() - words.len() % S::LANES;
     for at in (0..whole).step_by(S::LANES) {
         // SAFETY: `at + LANES` is at most the length of all three.
         unsafe {
-            let word = S::pair(S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            let word = C::join::<S>(low, high);
             S::store(words.as_mut_ptr().add(at), word);
         }
     }
     for at in whole..words.len() {
-        words[at] = pair(low[at], high[at]);
+        words[at] = C::join_one(low[at], high[at]);
     }
 }
 

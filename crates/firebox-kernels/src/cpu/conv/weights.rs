@@ -182,7 +182,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             Some(tiled) => &mut *tiled.row,
             None => &mut buffers.input[row * channels..][..channels],
         };
-        if C::PAIR == 1 {
+        if C::VERBATIM {
             source.read(sample, place, first, words);
             continue;
         }
@@ -211,13 +211,15 @@ unsafe fn add_steps<S: Simd, C: Compute>(
         for at in 0..half {
             read(step + at, row);
             for (block, values) in row.chunks_exact(BLOCK).enumerate() {
-                buffers.gradients[(block * half + at) * BLOCK..][..BLOCK].copy_from_slice(values);
+                let words = &mut buffers.gradients[(block * half + at) * BLOCK..][..BLOCK];
+                // SAFETY: the caller's promise.
+                unsafe { C::pack::<S>(values, words) };
             }
         }
     }
     let packed = if narrow::<S, C>() { 0 } else { half };
     for (at, words) in buffers.gradients.chunks_exact_mut(width).take(packed).enumerate() {
-        if C::PAIR == 1 {
+        if C::VERBATIM {
             read(step + at, words);
             continue;
         }

@@ -114,7 +114,7 @@ impl<'a> Packed<'a> {
         next: usize,
     ) -> Self {
         let left = match task.left {
-            Left::Numbers(left) if left.column_stride == 1 && C::PAIR > 1 => Some(left),
+            Left::Numbers(left) if left.column_stride == 1 && !C::VERBATIM => Some(left),
             _ => None,
         };
         let (rows, first) = match next < task.inner {

@@ -215,7 +215,8 @@ pub(super) unsafe fn pack_right<S: Simd, C: Compute>(
                     for (block, from) in from.as_chunks::<BLOCK>().0.iter().enumerate() {
                         // SAFETY: a word of a panel is written once.
                         let to = unsafe { to.part(at + (block * words + row) * BLOCK, BLOCK) };
-                        to.copy_from_slice(from);
+                        // SAFETY: the caller's promise is the same.
+                        unsafe { C::pack::<S>(from, to) };
                     }
                 }
                 column += PANEL;
@@ -457,8 +458,8 @@ pub(super) unsafe fn pack_left<S: Simd, C: Compute>(
 #[inline(always)]
 pub(in crate::cpu) unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut [f32]) {
     if C::PAIR == 1 {
-        to.copy_from_slice(row);
-        return;
+        // SAFETY: the caller's promise is the same.
+        return unsafe { C::pack::<S>(row, to) };
     }
     let (groups, rest) = row.as_chunks::<{ 2 * BLOCK }>();
     if C::PIECES > 1 {
@@ -554,16 +555,13 @@ unsafe fn pack_pair<S: Simd, C: Compute>(low: &[f32], high: &[f32], to: &mut [f3
     while at + S::LANES <= count {
         // SAFETY: `at + LANES` is within all three slices.
         unsafe {
-            let mut word = S::load(low.as_ptr().add(at));
-            if C::PAIR == 2 {
-                word = S::pair(word, S::load(high.as_ptr().add(at)));
-            }
-            S::store(to.as_mut_ptr().add(at), word);
+            let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+            S::store(to.as_mut_ptr().add(at), C::join::<S>(low, high));
         }
         at += S::LANES;
     }
     for at in at..count {
-        to[at] = if C::PAIR == 2 { pair(low[at], high[at]) } else { low[at] };
+        to[at] = C::join_one(low[at], high[at]);
     }
     to[count..].fill(0.0);
 }

@@ -297,7 +297,7 @@ impl Room {
             Right::Panels(_) => 0,
         };
         let operands = match task.left {
-            Left::Numbers(left) if left.column_stride != 1 || C::PAIR > 1 => {
+            Left::Numbers(left) if left.column_stride != 1 || !C::VERBATIM => {
                 longest * rows.len().next_multiple_of(STRIP)
             }
             _ => 0,
@@ -494,7 +494,7 @@ impl<'a> Operand<'a> {
             Left::Strips(packed) => {
                 (&packed[before * task.rows.next_multiple_of(STRIP)..], 0, None)
             }
-            Left::Numbers(left) if left.column_stride == 1 && C::PAIR == 1 => {
+            Left::Numbers(left) if left.column_stride == 1 && C::VERBATIM => {
                 (&left.values[inner.start..], 0, Some(left.row_stride))
             }
             Left::Numbers(left) => {

@@ -187,16 +187,14 @@ unsafe fn packed_tile<S: Simd, C: Compute>(
             for block in (0..blocks).step_by(C::PAIR) {
                 for lane in (0..BLOCK).step_by(S::LANES) {
                     let at = from.add(block * BLOCK + lane);
-                    let mut word = activation.apply::<S>(S::load(at));
-                    if C::PAIR == 2 {
-                        let mut high = S::splat(0.0);
-                        if block + 1 < blocks {
-                            high = activation.apply::<S>(S::load(at.add(BLOCK)));
-                        }
-                        word = S::pair(word, high);
+                    let low = activation.apply::<S>(S::load(at));
+                    let mut high = S::splat(0.0);
+                    if C::PAIR == 2 && block + 1 < blocks {
+                        high = activation.apply::<S>(S::load(at.add(BLOCK)));
                     }
                     // Words are never ahead of the numbers that they are made of.
-                    S::store(from.add(block / C::PAIR * BLOCK + lane), word);
+                    let to = from.add(block / C::PAIR * BLOCK + lane);
+                    S::store(to, C::join::<S>(low, high));
                 }
             }
         }
