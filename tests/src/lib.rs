@@ -5,9 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The workspace's folder.
+/// The workspace's folder: the one that cargo runs this test in, which may be another than that in which it was built,
+/// where clones share a target folder.
 pub fn root() -> &'static Path {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    static MANIFEST: OnceLock<PathBuf> = OnceLock::new();
+    let manifest = MANIFEST.get_or_init(|| {
+        let own = std::env::var_os("CARGO_MANIFEST_DIR");
+        own.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+    });
     manifest.parent().unwrap_or(manifest)
 }
 

@@ -154,6 +154,40 @@ fn a_validation_without_memory_goes_on_in_smaller_parts() {
     tells_and_repeats(&run, &said, forecasts);
 }
 
+/// A run whose evaluation takes more memory than its steps: many windows at once.
+fn large_evaluation() -> TempDir {
+    let folder = pretraining(4, 96, false);
+    let path = folder.path().join("small.toml");
+    let pipeline = std::fs::read_to_string(&path).unwrap();
+    let pipeline = pipeline
+        .replace("stride = 4", "stride = 1")
+        .replace("[augment]", "[split.time]\n        test = 0.5\n        [augment]")
+        .replace("[evaluate]", "[evaluate]\n        batch_size = 2048");
+    std::fs::write(&path, pipeline).unwrap();
+    folder
+}
+
+#[test]
+fn an_evaluation_without_memory_says_so_and_is_taken_up_where_it_was() {
+    let folder = large_evaluation();
+    let failed = (2..=15).rev().map(|steps| steps * 40_000).find_map(|kib| {
+        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
+        let output = limited(folder.path(), kib);
+        (output.status.code() != Some(0)).then_some(output)
+    });
+    let failed = failed.expect("a limit under which the evaluation fails");
+    let said = errors(&failed);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: memory was refused outside of steps"), "{said}");
+    assert!(said.contains("evaluate.batch_size"), "{said}");
+    let run = only_run(folder.path());
+    let trained = std::fs::read(run.join("training.json")).expect("training was complete");
+    let output = firebox(folder.path(), &["run", "small.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert_eq!(only_run(folder.path()), run);
+    assert_eq!(std::fs::read(run.join("training.json")).unwrap(), trained);
+}
+
 #[test]
 fn a_checkpoint_without_memory_is_saved_with_less() {
     let (run, said, _folder) = divided_below_enough(large_weights, 40_000, 8_000);

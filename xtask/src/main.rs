@@ -209,10 +209,12 @@ fn build(binary: &str, flags: &[&str]) -> Result<u8, String> {
     run(command.current_dir(root()))
 }
 
-/// The workspace's folder.
+/// The workspace's folder: the one that cargo runs this in, which may be another than that in which it was built, where
+/// clones share a target folder.
 fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_path_buf()
+    let own = std::env::var_os("CARGO_MANIFEST_DIR");
+    let manifest = own.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
 /// The cargo that runs this, as a user starts it. What it has set for this program (the name of its

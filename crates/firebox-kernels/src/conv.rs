@@ -143,8 +143,8 @@ fn composed(
         None => x,
     };
     let (x, weight) = (rounded(x, precision), rounded(weight, precision));
-    if groups == 1 && named(precision, &x.device()) {
-        return by_product(conv, x, weight, bias, precision);
+    if named(precision, &x.device()) {
+        return by_product(conv, x, weight, bias, groups, precision);
     }
     let x = x.swap_dims(1, 2);
     let [before, after] = conv.padding;
@@ -160,6 +160,7 @@ fn by_product(
     x: Tensor<3>,
     weight: Tensor<3>,
     bias: Option<Tensor<1>>,
+    groups: usize,
     precision: Precision,
 ) -> Tensor<3> {
     let Conv { batch, input, output, kernel, stride, padding, dilation, .. } = conv;
@@ -175,10 +176,21 @@ fn by_product(
         if stride == 1 { from } else { from.slice_dim(1, s![..; stride as isize]) }
     };
     let columns = Tensor::cat((0..kernel).map(taken).collect(), 2);
-    let columns = columns.reshape([batch * steps, kernel * input]);
-    // `[kernel, channel, output channel]`, as the columns lie.
-    let weight = weight.permute([2, 1, 0]).reshape([kernel * input, output]);
-    let y = product(precision, columns, weight).reshape([batch, steps, output]);
+    let rows = batch * steps;
+    let y = if groups == 1 {
+        // `[kernel, channel, output channel]`, as the columns lie.
+        let weight = weight.permute([2, 1, 0]).reshape([kernel * input, output]);
+        product(precision, columns.reshape([rows, kernel * input]), weight)
+    } else {
+        // A product for each group of channels.
+        let [taken, made] = [input, output].map(|count| count / groups);
+        let columns: Tensor<4> = columns.reshape([rows, kernel, groups, taken]);
+        let columns = columns.permute([2, 0, 1, 3]).reshape([groups, rows, kernel * taken]);
+        let weight: Tensor<4> = weight.reshape([groups, made, taken, kernel]);
+        let weight = weight.permute([0, 3, 2, 1]).reshape([groups, kernel * taken, made]);
+        product(precision, columns, weight).permute([1, 0, 2]).reshape([rows, output])
+    };
+    let y = y.reshape([batch, steps, output]);
     match bias {
         Some(bias) => y + bias.unsqueeze(),
         None => y,

@@ -36,8 +36,8 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
 /// [`linear()`] with the operands of its products, forward and backward, rounded to a type: in bf16
 /// they are summed in f32, and everything else is f32.
 ///
-/// On a CPU, [`Precision::Bf16`] takes half the time of f32 where the processor has instructions for
-/// it, and about as much elsewhere. [`Precision::F16`] is f32 there on operands that are
+/// On a CPU, [`Precision::Bf16`] takes half the time of f32 where the processor has fast instructions for
+/// it (AMX, or AMD's AVX-512-BF16), and about as much elsewhere. [`Precision::F16`] is f32 there on operands that are
 /// [rounded](crate::rounded()) before, and [`Precision::Tf32`] is f32 there; on a GPU it is TF32
 /// ([`F32Products::Tf32`](crate::F32Products::Tf32)).
 ///

@@ -7,6 +7,7 @@
 
 use firebox_core::{MatmulPrecision, Precision};
 use firebox_eval::Reason;
+use firebox_export::ModelCard;
 use firebox_kernels::F32Products;
 use firebox_train::LossScale;
 
@@ -65,10 +66,25 @@ pub(crate) fn settle(
 
 /// Runs `f` with products of f32 as exact as settled settings have them.
 pub(crate) fn multiplying<T>(config: &PipelineConfig, f: impl FnOnce() -> T) -> T {
-    match config.run.matmul {
+    multiplying_in(config.run.matmul, f)
+}
+
+/// The same as this setting has them.
+fn multiplying_in<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> T {
+    match matmul {
         Some(MatmulPrecision::Highest) => F32Products::Exact.during(f),
         _ => f(),
     }
+}
+
+/// The same as the training of a model had them.
+pub(crate) fn multiplying_as_trained<T>(card: &ModelCard, f: impl FnOnce() -> T) -> T {
+    multiplying_in(trained_with(&card.settings), f)
+}
+
+/// What the settings on a card say of it, if they do.
+fn trained_with(settings: &serde_json::Value) -> Option<MatmulPrecision> {
+    serde_json::from_value(settings.pointer("/run/matmul")?.clone()).ok()
 }
 
 /// The reasons that the settings beside a run give, where the values are still theirs: what was measured
@@ -376,6 +392,17 @@ mod tests {
         // Nobody counts memory in a test.
         let text = said(&|config| config.loader.batch_size = 0, "cpu");
         assert!(text.contains("set loader.batch_size to a number"), "{text}");
+    }
+
+    #[test]
+    fn a_trained_model_multiplies_as_its_training_did() {
+        for matmul in [None, Some(MatmulPrecision::High), Some(MatmulPrecision::Highest)] {
+            let mut config = PipelineConfig::default();
+            config.run.matmul = matmul;
+            assert_eq!(trained_with(&serde_json::to_value(&config).unwrap()), matmul);
+        }
+        // Models of before that setting.
+        assert_eq!(trained_with(&serde_json::json!({ "run": {} })), None);
     }
 
     #[test]

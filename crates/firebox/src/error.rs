@@ -8,9 +8,14 @@ use crate::terminal::{LogFormat, write_line};
 
 /// Prints the error and its causes: each on a line of its own, or all of it as one JSON object.
 pub(crate) fn render(error: &anyhow::Error, log: LogFormat) {
+    write_line(&rendered(error, log));
+}
+
+/// What [`render`] prints.
+pub(crate) fn rendered(error: &anyhow::Error, log: LogFormat) -> String {
     match log {
-        LogFormat::Text => write_line(&text(error)),
-        LogFormat::Json => write_line(&json(error).to_string()),
+        LogFormat::Text => text(error),
+        LogFormat::Json => json(error).to_string(),
     }
 }
 

@@ -203,6 +203,12 @@ fn main() -> ExitCode {
     })
 }
 
+/// What ends a run whose memory is refused where nothing is divided.
+#[cfg(unix)]
+const TOO_LITTLE: &str = "memory was refused outside of steps, validations and checkpoints, which alone go on with less\n  \
+     what was complete is kept: the same command goes on from there\n  \
+     give it more memory (ulimit -d and -v, its control group), or let it evaluate less at once (evaluate.batch_size)";
+
 fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let source = match (&flags.resume, &flags.file) {
         (Some(run), file) => Source::Resume { run: run.clone(), file: file.clone() },
@@ -212,7 +218,10 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
     let prepared = prepared.profiled(flags.profile);
     #[cfg(unix)]
-    memory::begin_anew_without();
+    {
+        memory::begin_anew_without();
+        memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE), flags.log) + "\n");
+    }
     let device = device::choose(&prepared.config().run.device)?;
     let stop = stop_on_signal(flags.log, STOPPING)?;
     let terminal = Terminal::new(flags.log);

@@ -3,6 +3,7 @@
 //! such as smaller parts, is decided in firebox-train; what becomes of trials, in firebox-pipeline.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_pipeline::memory;
 use mimalloc::MiMalloc;
@@ -82,8 +83,12 @@ unsafe impl GlobalAlloc for Counting {
 /// What was counted was not given.
 fn refused(bytes: usize) {
     gave(bytes);
+    REFUSED.store(true, Ordering::Relaxed);
     begin_anew(bytes);
 }
+
+/// Whether an allocation has failed.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 
 #[cfg(not(unix))]
 fn begin_anew(_: usize) {}
@@ -91,7 +96,7 @@ fn begin_anew(_: usize) {}
 #[cfg(unix)]
 use restart::begin_anew;
 #[cfg(unix)]
-pub(crate) use restart::{begin_anew_after, begin_anew_without, begin_worker_anew};
+pub(crate) use restart::{begin_anew_after, begin_anew_without, begin_worker_anew, end_with};
 
 /// Beginning the program anew, from within an allocation that failed: with what was prepared while
 /// there was memory.
@@ -105,6 +110,8 @@ mod restart {
     use std::time::Duration;
 
     use firebox_pipeline::{PipelineError, memory};
+
+    use super::REFUSED;
 
     /// The part of a control group's memory that may be held. The rest is for the program itself, for
     /// pages that the allocator keeps, and for files in use; beyond the limit the system kills without
@@ -212,6 +219,33 @@ mod restart {
             // SAFETY: a string and lists of strings, each with its end, that outlive the call. It
             // allocates nothing in this process; if it fails, the caller goes on as if it were not here.
             unsafe { execve(self.program.as_ptr(), arguments, environment) };
+        }
+    }
+
+    /// From now on, an allocation that fails where the program does not begin anew ends it with this text
+    /// and the exit status 1, after the one line that Rust has for it.
+    pub(crate) fn end_with(text: String) {
+        static TEXT: OnceLock<String> = OnceLock::new();
+        /// `SIGABRT` on every Unix.
+        const ABORT: c_int = 6;
+        unsafe extern "C" {
+            fn signal(number: c_int, handler: usize) -> usize;
+            fn write(file: c_int, bytes: *const u8, count: usize) -> isize;
+            fn _exit(status: c_int) -> !;
+        }
+        /// Of any other abort, it returns, and the process ends as it would.
+        extern "C" fn aborted(_: c_int) {
+            if let (true, Some(text)) = (REFUSED.load(Ordering::Relaxed), TEXT.get()) {
+                // SAFETY: both calls are allowed in a handler of signals, and the text outlives them.
+                unsafe {
+                    write(2, text.as_ptr(), text.len());
+                    _exit(1)
+                }
+            }
+        }
+        if TEXT.set(text).is_ok() {
+            // SAFETY: the handler neither allocates nor takes a lock.
+            unsafe { signal(ABORT, aborted as *const () as usize) };
         }
     }
 

@@ -219,7 +219,8 @@ fn steps_side_by_side_times_the_weights_are_the_convolution() {
         let dy = TensorData::new(case.dy.clone(), [batch, case.conv.steps(), output]);
         let bias = layer.bias.as_ref().map(|bias| bias.val());
         let weight = layer.weight.val();
-        let y = by_product(case.conv, x.clone(), weight.clone(), bias.clone(), Precision::F32);
+        let (operands, f32) = ((x.clone(), weight.clone(), bias.clone()), Precision::F32);
+        let y = by_product(case.conv, operands.0, operands.1, operands.2, 1, f32);
         let grads = (y.clone() * Tensor::from_data(dy, &device)).sum().backward();
         let found = [
             values(y),
@@ -230,6 +231,40 @@ fn steps_side_by_side_times_the_weights_are_the_convolution() {
         for (found, expected) in found.iter().zip(case.reference(f64::from)) {
             let error = relative_error(found, &expected);
             assert!(error < 1e-5, "{stride} {padding:?} {dilation}: {error:.1e}");
+        }
+    }
+}
+
+/// Beside Burn's own convolution.
+#[test]
+fn groups_of_channels_are_products_of_their_own() {
+    for (groups, stride, padding, dilation) in
+        [(2, 1, [1, 1], 1), (3, 2, [0, 4], 2), (6, 1, [2, 0], 1)]
+    {
+        let conv = Conv { stride, padding, dilation, ..sizes([3, 17, 6, 12, 3]) };
+        let device = Device::flex().autodiff();
+        let run = |product: bool| {
+            let tensor = |seed, shape: [usize; 3]| {
+                let values = noise(seed, shape.iter().product());
+                Tensor::<3>::from_data(TensorData::new(values, shape), &device).require_grad()
+            };
+            let (x, weight) = (tensor(1, [3, 17, 6]), tensor(2, [12, 6 / groups, 3]));
+            let bias = Tensor::<1>::from_data(TensorData::new(noise(3, 12), [12]), &device);
+            let bias = bias.require_grad();
+            let (a, b, c) = (x.clone(), weight.clone(), Some(bias.clone()));
+            let y = match product {
+                true => by_product(conv, a, b, c, groups, Precision::F32),
+                false => composed(conv, a, b, c, groups, Precision::F32, None),
+            };
+            let dy = tensor(4, y.dims());
+            let grads = (y.clone() * dy).sum().backward();
+            let of = |found: Option<Tensor<3>>| values(found.expect("tracked"));
+            let d_bias = values(bias.grad(&grads).expect("tracked"));
+            [values(y), of(x.grad(&grads)), of(weight.grad(&grads)), d_bias]
+        };
+        for (found, expected) in run(true).iter().zip(run(false)) {
+            let error = relative_error(found, &expected);
+            assert!(error < 1e-5, "{groups} groups: {error:.1e}");
         }
     }
 }

@@ -22,6 +22,7 @@ use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
+use crate::settle::multiplying_as_trained;
 
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
@@ -42,9 +43,20 @@ pub fn apply(
     listener: &dyn Listener,
 ) -> Result<Option<Applied>, PipelineError> {
     let saved = read_model(&request.run)?;
-    if saved.card.texts.is_some() {
-        return texts::apply(saved, request, device, stop, listener);
-    }
+    let card = saved.card.clone();
+    multiplying_as_trained(&card, || match card.texts {
+        Some(_) => texts::apply(saved, request, device, stop, listener),
+        None => apply_to_windows(saved, request, device, stop, listener),
+    })
+}
+
+fn apply_to_windows(
+    saved: SavedModel,
+    request: &ApplyRequest,
+    device: &ChosenDevice,
+    stop: &Arc<AtomicBool>,
+    listener: &dyn Listener,
+) -> Result<Option<Applied>, PipelineError> {
     let rule = window_rule(saved.card.window, request.stride)?;
     let heads = Heads::new(&saved.card, request)?;
     let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;

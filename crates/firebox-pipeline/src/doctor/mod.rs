@@ -293,7 +293,9 @@ fn advice(
         });
     }
     if abilities.processor && matches!(abilities.support(Precision::Bf16), Support::Emulated(_)) {
-        said.push("a processor with AVX-512-BF16: bf16 is rounded in software here".to_owned());
+        said.push(
+            "a processor with AMX, or AMD's with AVX-512-BF16: products in bf16 take f32's time here".to_owned(),
+        );
     }
     if class.precision != precision {
         said.push(format!(

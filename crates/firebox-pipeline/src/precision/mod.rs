@@ -107,9 +107,7 @@ fn of_processor(kernels: CpuKernels) -> Vec<(Precision, Support)> {
     let bf16 = match kernels {
         CpuKernels::Avx512Bf16 => Support::Native("AVX-512-BF16".to_owned()),
         CpuKernels::Amx => Support::Native("AMX".to_owned()),
-        _ => Support::Emulated(
-            "operands are rounded to bf16 in software and multiplied in f32".to_owned(),
-        ),
+        _ => Support::Emulated("operands are rounded to bf16 and multiplied as f32".to_owned()),
     };
     let f16 = "storage and rounding in f16, arithmetic in f32".to_owned();
     vec![
