@@ -178,7 +178,7 @@ fn an_evaluation_without_memory_says_so_and_is_taken_up_where_it_was() {
     let failed = failed.expect("a limit under which the evaluation fails");
     let said = errors(&failed);
     assert_eq!(failed.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: memory was refused outside of steps"), "{said}");
+    assert!(said.contains("error: memory was refused where a run cannot go on"), "{said}");
     assert!(said.contains("evaluate.batch_size"), "{said}");
     let run = only_run(folder.path());
     let trained = std::fs::read(run.join("training.json")).expect("training was complete");

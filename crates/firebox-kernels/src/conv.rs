@@ -153,7 +153,7 @@ fn composed(
     burn::tensor::module::conv1d(x, weight, bias, options).swap_dims(1, 2)
 }
 
-/// The same by one product of the steps that each result takes, laid side by side, with the weights: for devices
+/// The same by one product for each group of the steps that each result takes, laid side by side, with the weights: for devices
 /// whose convolutions do not say in which type they multiply.
 fn by_product(
     conv: Conv,

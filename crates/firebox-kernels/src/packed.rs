@@ -14,7 +14,7 @@ type Primitive = FloatTensor<Flex>;
 /// would pack them anew at every call. That is a sixth to a quarter of the time of a model of BERT's size at few rows.
 /// Results do not change by a bit.
 ///
-/// It holds a packed copy of every weight that it meets (as large as the weight in f32, half of it in bf16, half
+/// It holds a packed copy of every weight that it meets (as large as the weight, half of it in bf16 where the processor [multiplies pairs](crate::CpuKernels::multiplies_pairs), half
 /// as large again where f32 is [multiplied in tiles](crate::CpuKernels::Amx); two, where batches of fewer than 16 rows
 /// need another one), and keeps the weight itself from being changed in its place: take one for a pass, and let it go
 /// before the next step that trains. Weights that a call makes for itself stay in it, too. In f16, and on other

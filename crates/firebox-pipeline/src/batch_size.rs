@@ -154,7 +154,7 @@ pub(crate) fn choose_cached(
             class.batch_size, class.name
         )));
     };
-    let key = Key::builder("batch", 1)
+    let key = Key::builder("batch", 2)
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
@@ -172,7 +172,7 @@ pub(crate) fn recompute_trade(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<String, PipelineError> {
-    let key = Key::builder("recompute", 1)
+    let key = Key::builder("recompute", 2)
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)

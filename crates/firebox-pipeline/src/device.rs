@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
+use firebox_core::Precision;
 use firebox_kernels::{CpuKernels, CpuKernelsError};
 use sysinfo::System;
 
@@ -23,9 +24,14 @@ pub struct ChosenDevice {
 }
 
 impl ChosenDevice {
-    /// What decides the last bits of a run with these settings: backend and kernels, and products that are named.
+    /// What decides the last bits of a run with these settings: backend and kernels, how they multiply bf16, and products
+    /// that are named.
     pub(crate) fn arithmetic_of(&self, config: &PipelineConfig) -> Result<String, PipelineError> {
-        let arithmetic = self.arithmetic()?;
+        let mut arithmetic = self.arithmetic()?;
+        let narrow = self.backend == "cpu" && config.run.precision == Precision::Bf16;
+        if narrow && !CpuKernels::current()?.multiplies_pairs() {
+            arithmetic += ", bf16 as f32";
+        }
         Ok(match config.run.matmul {
             Some(matmul) => format!("{arithmetic}, matmul {matmul}"),
             None => arithmetic,

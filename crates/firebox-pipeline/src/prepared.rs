@@ -547,6 +547,37 @@ mod tests {
     }
 
     #[test]
+    fn a_run_goes_on_beside_a_file_that_asks_for_exact_products() {
+        use MatmulPrecision::{High, Highest, Medium};
+        let folder = tempfile::tempdir().unwrap();
+        let (run, file) = (folder.path().join("small-1"), folder.path().join("small.toml"));
+        std::fs::create_dir(&run).unwrap();
+        let resumed = |begun: Option<MatmulPrecision>, asked: Option<MatmulPrecision>| {
+            for (path, matmul) in [(&run.join(folder::PIPELINE), begun), (&file, asked)] {
+                let mut config = PipelineConfig::default();
+                config.data.path = firebox_data::Paths(vec![folder.path().join("bars.csv")]);
+                config.run.directory = folder.path().join("runs");
+                config.run.matmul = matmul;
+                std::fs::write(path, toml::to_string(&config).unwrap()).unwrap();
+            }
+            let source = Source::Resume { run: run.clone(), file: Some(file.clone()) };
+            let prepared = Prepared::new(&source, [], &[]);
+            prepared.map(|prepared| prepared.config.run.matmul).map_err(|error| error.to_string())
+        };
+        // Settled on a processor, a run that was begun with it does not say so any more.
+        assert_eq!(resumed(None, Some(Highest)), Ok(Some(Highest)));
+        assert_eq!(resumed(Some(Highest), Some(Highest)), Ok(Some(Highest)));
+        assert_eq!(resumed(None, None), Ok(None));
+        // What makes other products than the f32 that the run was begun in.
+        for asked in [High, Medium] {
+            let said = resumed(None, Some(asked)).unwrap_err();
+            assert!(said.contains("`run.matmul` is"), "{said}");
+        }
+        let said = resumed(Some(Highest), None).unwrap_err();
+        assert!(said.contains("`run.matmul` is"), "{said}");
+    }
+
+    #[test]
     fn the_first_setting_that_differs_is_named() {
         let base = PipelineConfig::default();
         let mut other = base.clone();

@@ -77,9 +77,22 @@ fn multiplying_in<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> 
     }
 }
 
-/// The same as the training of a model had them.
-pub(crate) fn multiplying_as_trained<T>(card: &ModelCard, f: impl FnOnce() -> T) -> T {
-    multiplying_in(trained_with(&card.settings), f)
+/// The same as the training of a model had them, on a GPU that must promise it, too.
+pub(crate) fn multiplying_as_trained<T>(
+    card: &ModelCard,
+    device: &ChosenDevice,
+    f: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<T, PipelineError> {
+    let matmul = trained_with(&card.settings);
+    if matmul == Some(MatmulPrecision::Highest) && device.backend != "cpu" {
+        F32Products::Exact.check(&device.device).map_err(|error| {
+            PipelineError::Setting(format!(
+                "the model was trained with run.matmul = \"highest\", and this device cannot promise it: {error}\n  \
+                 take --device cpu, whose products of f32 are exact"
+            ))
+        })?;
+    }
+    multiplying_in(matmul, f)
 }
 
 /// What the settings on a card say of it, if they do.

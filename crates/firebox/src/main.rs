@@ -205,7 +205,7 @@ fn main() -> ExitCode {
 
 /// What ends a run whose memory is refused where nothing is divided.
 #[cfg(unix)]
-const TOO_LITTLE: &str = "memory was refused outside of steps, validations and checkpoints, which alone go on with less\n  \
+const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \
      what was complete is kept: the same command goes on from there\n  \
      give it more memory (ulimit -d and -v, its control group), or let it evaluate less at once (evaluate.batch_size)";
 

@@ -3,7 +3,7 @@
 //! such as smaller parts, is decided in firebox-train; what becomes of trials, in firebox-pipeline.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
 
 use firebox_pipeline::memory;
 use mimalloc::MiMalloc;
@@ -83,12 +83,15 @@ unsafe impl GlobalAlloc for Counting {
 /// What was counted was not given.
 fn refused(bytes: usize) {
     gave(bytes);
-    REFUSED.store(true, Ordering::Relaxed);
+    REFUSED.set(true);
     begin_anew(bytes);
 }
 
-/// Whether an allocation has failed.
-static REFUSED: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// Whether an allocation of this thread has failed. Nothing is run to make or to drop it, so that allocations and
+    /// handlers of signals may look at it.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
+}
 
 #[cfg(not(unix))]
 fn begin_anew(_: usize) {}
@@ -235,7 +238,7 @@ mod restart {
         }
         /// Of any other abort, it returns, and the process ends as it would.
         extern "C" fn aborted(_: c_int) {
-            if let (true, Some(text)) = (REFUSED.load(Ordering::Relaxed), TEXT.get()) {
+            if let (true, Some(text)) = (REFUSED.get(), TEXT.get()) {
                 // SAFETY: both calls are allowed in a handler of signals, and the text outlives them.
                 unsafe {
                     write(2, text.as_ptr(), text.len());

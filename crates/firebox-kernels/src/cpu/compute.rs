@@ -22,7 +22,7 @@ impl Words {
     /// What products without pieces are computed from, in f32 or in bf16.
     pub(super) fn of(kernels: CpuKernels, bf16: bool) -> Self {
         match bf16 {
-            true if kernels.multiply_pairs() => Self::Bf16,
+            true if kernels.multiplies_pairs() => Self::Bf16,
             true => Self::Rounded,
             false => Self::F32,
         }

@@ -7,7 +7,7 @@
 //! packed before them, by all threads. Every number of the result is summed up in
 //! the same order however the result is cut, so that the number of threads changes no bit.
 //!
-//! The speed is that of the `gemm` crate in f32, and twice that in bf16 where the processor has
+//! The speed is that of the `gemm` crate in f32, and twice that in bf16 where the processor has fast
 //! instructions for it.
 
 mod ahead;

@@ -44,7 +44,7 @@ pub fn apply(
 ) -> Result<Option<Applied>, PipelineError> {
     let saved = read_model(&request.run)?;
     let card = saved.card.clone();
-    multiplying_as_trained(&card, || match card.texts {
+    multiplying_as_trained(&card, device, || match card.texts {
         Some(_) => texts::apply(saved, request, device, stop, listener),
         None => apply_to_windows(saved, request, device, stop, listener),
     })

@@ -280,6 +280,23 @@ fn a_model_is_not_asked_for_what_it_cannot_give() {
 }
 
 #[test]
+fn products_are_as_exact_as_in_the_training_or_nothing_is_computed() {
+    let mut saved = encoder();
+    saved.card.settings = serde_json::json!({ "run": { "matmul": "highest" } });
+    let project = Project::new(&saved);
+    bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+    let request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    // A processor under the name of a GPU takes no kernel by name.
+    let (device, stop) = (ChosenDevice::named("cuda"), Arc::new(AtomicBool::new(false)));
+    let error = apply(&request, &device, &stop, &Silent).unwrap_err();
+    let said = error.to_string();
+    assert!(error.is_bad_input() && said.contains("takes no named products"), "{said}");
+    assert!(said.contains("take --device cpu"), "{said}");
+    assert!(!request.output.exists());
+    run(&request).unwrap();
+}
+
+#[test]
 fn data_of_another_kind_is_refused_by_name() {
     let project = Project::new(&encoder());
     let refused_of = |order: &[&str], minutes, count| {

@@ -361,7 +361,7 @@ fn kernels(abilities: &Abilities) -> Tick {
     let best = CpuKernels::available().into_iter().last();
     let (mark, found) = match (CpuKernels::current().ok(), best) {
         (Some(current), Some(best)) if current == best => {
-            (Mark::Yes, format!("{current:?}, the widest that this processor runs"))
+            (Mark::Yes, format!("{current:?}, the fastest that this processor runs"))
         }
         (Some(current), Some(best)) => {
             (Mark::No, format!("{current:?}; unset FIREBOX_KERNELS for {best:?}"))

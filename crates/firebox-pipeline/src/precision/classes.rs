@@ -71,6 +71,8 @@ mod tests {
         check("vulkan:0 Intel(R) UHD Graphics 620", "integrated GPU", Precision::F32);
         check("cpu: Intel(R) Core(TM) i5, 4 threads, avx2 fma", "processor", Precision::F32);
         check("cpu: AMD EPYC, avx512f avx512bf16", "processor with bf16", Precision::Bf16);
+        check("cpu: Intel(R) Xeon(R), avx512f avx512bf16", "processor", Precision::F32);
+        check("cpu: Intel(R) Xeon(R), avx512bf16 amx", "processor with AMX", Precision::Bf16);
         check("something new", "unknown device", Precision::F32);
     }
 
