@@ -111,8 +111,9 @@ fn forecasts() -> TempDir {
     folder
 }
 
-/// Runs the program under a limit of its data, in KiB.
+/// Runs the program from the start under a limit of its data, in KiB.
 fn limited(folder: &Path, kib: u64) -> Output {
+    let _ = std::fs::remove_dir_all(folder.join("runs"));
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -d {kib}; exec \"$0\" run small.toml")).arg(program());
     shell.current_dir(folder).env("RAYON_NUM_THREADS", "2").output().unwrap()
@@ -137,7 +138,6 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
     let folder = project();
     // The largest limit under which a step fails: what else a process maps differs by machine.
     let divided = (2..=9).rev().map(|hundreds| hundreds * 100_000).find_map(|kib| {
-        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
         assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
         let run = only_run(folder.path());
@@ -171,7 +171,6 @@ fn large_evaluation() -> TempDir {
 fn an_evaluation_without_memory_says_so_and_is_taken_up_where_it_was() {
     let folder = large_evaluation();
     let failed = (2..=15).rev().map(|steps| steps * 40_000).find_map(|kib| {
-        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
         (output.status.code() != Some(0)).then_some(output)
     });
@@ -205,7 +204,6 @@ fn divided_below_enough(
 ) -> (PathBuf, String, TempDir) {
     let folder = project();
     let run = |kib| {
-        let _ = std::fs::remove_dir_all(folder.path().join("runs"));
         let output = limited(folder.path(), kib);
         let done = || (only_run(folder.path()), errors(&output));
         (output.status.code() == Some(0)).then(done)

@@ -188,7 +188,7 @@ impl Prepared {
             )));
         }
         let run = || stages::run(&settled, device, &keys, &path, stop, listener);
-        multiplying(&settled.config, run)
+        multiplying(settled.config.run.matmul, run)
     }
 
     /// Checks names of parameters before any data is read, which takes longer.

@@ -65,24 +65,21 @@ pub(crate) fn settle(
 }
 
 /// Runs `f` with products of f32 as exact as settled settings have them.
-pub(crate) fn multiplying<T>(config: &PipelineConfig, f: impl FnOnce() -> T) -> T {
-    multiplying_in(config.run.matmul, f)
-}
-
-/// The same as this setting has them.
-fn multiplying_in<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> T {
+pub(crate) fn multiplying<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> T {
     match matmul {
         Some(MatmulPrecision::Highest) => F32Products::Exact.during(f),
         _ => f(),
     }
 }
 
-/// The same as the training of a model had them, on a GPU that must promise it, too.
-pub(crate) fn multiplying_as_trained<T>(
+/// How exact the training of a model had them, if it said so.
+///
+/// # Errors
+/// If a GPU cannot promise it.
+pub(crate) fn matmul_of(
     card: &ModelCard,
     device: &ChosenDevice,
-    f: impl FnOnce() -> Result<T, PipelineError>,
-) -> Result<T, PipelineError> {
+) -> Result<Option<MatmulPrecision>, PipelineError> {
     let matmul = trained_with(&card.settings);
     if matmul == Some(MatmulPrecision::Highest) && device.backend != "cpu" {
         F32Products::Exact.check(&device.device).map_err(|error| {
@@ -92,7 +89,7 @@ pub(crate) fn multiplying_as_trained<T>(
             ))
         })?;
     }
-    multiplying_in(matmul, f)
+    Ok(matmul)
 }
 
 /// What the settings on a card say of it, if they do.

@@ -302,6 +302,12 @@ fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<
     Ok(stop)
 }
 
+#[cfg(unix)]
+unsafe extern "C" {
+    /// Of the C library: sets what is done about a signal.
+    fn signal(number: std::ffi::c_int, handler: usize) -> usize;
+}
+
 /// Lets a run go on when its terminal is closed, as `nohup` does: its log, its trackers and
 /// `firebox watch` tell the rest.
 #[cfg(unix)]
@@ -309,9 +315,6 @@ fn outlive_the_terminal() {
     /// `SIGHUP` and `SIG_IGN` of every Unix's signal.h.
     const SIGHUP: std::ffi::c_int = 1;
     const SIG_IGN: usize = 1;
-    unsafe extern "C" {
-        fn signal(number: std::ffi::c_int, handler: usize) -> usize;
-    }
     // SAFETY: a function of the C library; ignoring a signal calls nothing of ours.
     unsafe { signal(SIGHUP, SIG_IGN) };
 }

@@ -232,7 +232,6 @@ mod restart {
         /// `SIGABRT` on every Unix.
         const ABORT: c_int = 6;
         unsafe extern "C" {
-            fn signal(number: c_int, handler: usize) -> usize;
             fn write(file: c_int, bytes: *const u8, count: usize) -> isize;
             fn _exit(status: c_int) -> !;
         }
@@ -248,7 +247,7 @@ mod restart {
         }
         if TEXT.set(text).is_ok() {
             // SAFETY: the handler neither allocates nor takes a lock.
-            unsafe { signal(ABORT, aborted as *const () as usize) };
+            unsafe { crate::signal(ABORT, aborted as *const () as usize) };
         }
     }
 

@@ -219,8 +219,8 @@ fn steps_side_by_side_times_the_weights_are_the_convolution() {
         let dy = TensorData::new(case.dy.clone(), [batch, case.conv.steps(), output]);
         let bias = layer.bias.as_ref().map(|bias| bias.val());
         let weight = layer.weight.val();
-        let (operands, f32) = ((x.clone(), weight.clone(), bias.clone()), Precision::F32);
-        let y = by_product(case.conv, operands.0, operands.1, operands.2, 1, f32);
+        let (a, b, c) = (x.clone(), weight.clone(), bias.clone());
+        let y = by_product(case.conv, a, b, c, 1, Precision::F32);
         let grads = (y.clone() * Tensor::from_data(dy, &device)).sum().backward();
         let found = [
             values(y),

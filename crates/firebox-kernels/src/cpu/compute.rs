@@ -100,6 +100,27 @@ pub(super) trait Compute: Copy {
         pair(low, high)
     }
 
+    /// [`join`](Compute::join) of each of two rows of numbers that lie apart.
+    ///
+    /// # Safety
+    /// That of [`Simd`].
+    #[inline(always)]
+    unsafe fn join_rows<S: Simd>(low: &[f32], high: &[f32], words: &mut [f32]) {
+        let count = words.len();
+        assert!(low.len() == count && high.len() == count, "rows of {count}");
+        let whole = count / S::LANES * S::LANES;
+        for at in (0..whole).step_by(S::LANES) {
+            // SAFETY: `at + LANES` is within all three.
+            unsafe {
+                let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
+                S::store(words.as_mut_ptr().add(at), Self::join::<S>(low, high));
+            }
+        }
+        for at in whole..count {
+            words[at] = Self::join_one(low[at], high[at]);
+        }
+    }
+
     /// Keeps the four gates of a block for the backward pass, in `KEPT / BLOCK` vectors, a block apart.
     ///
     /// # Safety
@@ -154,18 +175,13 @@ pub(super) trait Compute: Copy {
         let count = row.len();
         let half = Self::words(count);
         assert_eq!(words.len(), half);
-        let (mut at, second) = (0, if Self::PAIR == 2 { half } else { 0 });
-        while at + S::LANES <= count - second {
-            // SAFETY: `at + LANES` is within both halves of the row and within the words.
-            unsafe {
-                let low = S::load(row.as_ptr().add(at));
-                let high = S::load(row.as_ptr().add(second + at));
-                S::store(words.as_mut_ptr().add(at), Self::join::<S>(low, high));
-            }
-            at += S::LANES;
-        }
-        for (at, word) in words.iter_mut().enumerate().skip(at) {
-            *word = Self::word(count, at, |index| row[index]);
+        let high = if Self::PAIR == 2 { &row[half..] } else { row };
+        let (joined, last) = words.split_at_mut(high.len());
+        // SAFETY: the caller's promise is the same.
+        unsafe { Self::join_rows::<S>(&row[..joined.len()], high, joined) };
+        // The last word of an odd count has one number.
+        for word in last {
+            *word = Self::join_one(row[half - 1], 0.0);
         }
     }
 }

@@ -61,7 +61,8 @@ impl CpuKernels {
     pub fn available() -> Vec<Self> {
         let mut order = Self::VECTORS;
         if !has_fast_pairs() {
-            order[3..].reverse();
+            let [.., plain, pairs] = &mut order;
+            std::mem::swap(plain, pairs);
         }
         order.into_iter().chain([Self::Amx]).filter(|kernels| kernels.runs_here()).collect()
     }

@@ -22,7 +22,7 @@ use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
-use crate::settle::multiplying_as_trained;
+use crate::settle::{matmul_of, multiplying};
 
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
@@ -43,8 +43,8 @@ pub fn apply(
     listener: &dyn Listener,
 ) -> Result<Option<Applied>, PipelineError> {
     let saved = read_model(&request.run)?;
-    let card = saved.card.clone();
-    multiplying_as_trained(&card, device, || match card.texts {
+    let matmul = matmul_of(&saved.card, device)?;
+    multiplying(matmul, || match saved.card.texts {
         Some(_) => texts::apply(saved, request, device, stop, listener),
         None => apply_to_windows(saved, request, device, stop, listener),
     })

@@ -189,7 +189,7 @@ pub(super) fn run(
         let trained = loop {
             let common = (shared, &wanted);
             let train = || train_only(&prepared, device, &keys, &path, &halt, common, &watcher);
-            match multiplying(prepared.config(), train) {
+            match multiplying(prepared.config().run.matmul, train) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
                 Err(PipelineError::InUse(folder)) => {

@@ -144,23 +144,10 @@ pub(super) fn tiled_operands<C: Compute>(strips: usize, rows: usize) -> usize {
 /// That of [`Simd`].
 #[inline(always)]
 unsafe fn join_numbers<S: Simd, C: Compute>(low: &[f32], high: Option<&[f32]>, to: &mut [f32]) {
-    let low = &low[..to.len()];
-    let high = high.map(|high| &high[..to.len()]);
-    let mut at = 0;
-    while at + S::LANES <= to.len() {
-        // SAFETY: `at + LANES` is within all three.
-        unsafe {
-            let second = match high {
-                Some(high) => S::load(high.as_ptr().add(at)),
-                None => S::splat(0.0),
-            };
-            let word = C::join::<S>(S::load(low.as_ptr().add(at)), second);
-            S::store(to.as_mut_ptr().add(at), word);
-        }
-        at += S::LANES;
-    }
-    for (index, to) in to.iter_mut().enumerate().skip(at) {
-        *to = C::join_one(low[index], high.map_or(0.0, |high| high[index]));
+    match if C::PAIR == 1 { Some(low) } else { high } {
+        // SAFETY: the caller's promise is the same.
+        Some(high) => unsafe { C::join_rows::<S>(low, high, to) },
+        None => low.iter().zip(to).for_each(|(low, to)| *to = C::join_one(*low, 0.0)),
     }
 }
 

@@ -27,6 +27,13 @@ pub(crate) struct ConvArithmetic {
     pub(crate) bf16: bool,
 }
 
+impl ConvArithmetic {
+    /// What the operands of products are.
+    fn words(self) -> Words {
+        Words::of(self.kernels, self.bf16)
+    }
+}
+
 /// The sizes of a convolution. Neither kernel, stride, nor dilation is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Conv {
@@ -74,9 +81,8 @@ impl Conv {
         };
         let [to_output, to_input] = [self.input * self.kernel, self.kernel];
         let at = |tap: usize, from: usize, to: usize| to * to_output + from * to_input + tap;
-        let ConvArithmetic { kernels, bf16 } = arithmetic;
-        in_whole_words!(Words::of(kernels, bf16), C => {
-            forward::run::<C>(kernels, &walk, source, weight, at, bias)
+        in_whole_words!(arithmetic.words(), C => {
+            forward::run::<C>(arithmetic.kernels, &walk, source, weight, at, bias)
         })
     }
 
@@ -102,9 +108,8 @@ impl Conv {
         let last = self.kernel - 1;
         let at =
             |tap: usize, from: usize, to: usize| from * from_output + to * to_input + last - tap;
-        let ConvArithmetic { kernels, bf16 } = arithmetic;
-        in_whole_words!(Words::of(kernels, bf16), C => {
-            forward::run::<C>(kernels, &walk, source, weight, at, None)
+        in_whole_words!(arithmetic.words(), C => {
+            forward::run::<C>(arithmetic.kernels, &walk, source, weight, at, None)
         })
     }
 
@@ -117,8 +122,9 @@ impl Conv {
         dy: &[f32],
     ) -> Vec<f32> {
         let source = Source { noise, ..Source::new(x, self.time, self.input) };
-        let ConvArithmetic { kernels, bf16 } = arithmetic;
-        in_whole_words!(Words::of(kernels, bf16), C => weights::run::<C>(kernels, self, source, dy))
+        in_whole_words!(arithmetic.words(), C => {
+            weights::run::<C>(arithmetic.kernels, self, source, dy)
+        })
     }
 
     /// `dbias[o] = Σ dy[b, t, o]`, summed over blocks of rows and then over the blocks, in their
@@ -203,27 +209,6 @@ fn panel_blocks(left: usize, narrow: bool) -> usize {
         0 | 1 => 1,
         2 | 3 => 2,
         _ => 4,
-    }
-}
-
-/// Words of two rows side by side; of the first alone if words hold one number.
-///
-/// # Safety
-/// That of [`Simd`].
-#[inline(always)]
-unsafe fn pack_rows<S: Simd, C: Compute>(low: &[f32], high: &[f32], words: &mut [f32]) {
-    assert!(low.len() == words.len() && high.len() == words.len());
-    let whole = words.len() - words.len() % S::LANES;
-    for at in (0..whole).step_by(S::LANES) {
-        // SAFETY: `at + LANES` is at most the length of all three.
-        unsafe {
-            let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
-            let word = C::join::<S>(low, high);
-            S::store(words.as_mut_ptr().add(at), word);
-        }
-    }
-    for at in whole..words.len() {
-        words[at] = C::join_one(low[at], high[at]);
     }
 }
 

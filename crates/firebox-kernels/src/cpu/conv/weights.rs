@@ -10,7 +10,7 @@ use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
 use super::super::{BLOCK, CpuKernels, Shared, zeros};
-use super::{Conv, Source, pack_rows, panel_blocks, tile, whole_tiles};
+use super::{Conv, Source, panel_blocks, tile, whole_tiles};
 
 /// Steps that are taken at once, an even number: with four blocks of columns their gradients fill
 /// 30 KiB.
@@ -193,7 +193,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             false => high.fill(0.0),
         }
         // SAFETY: the caller's promise.
-        unsafe { pack_rows::<S, C>(low, high, words) };
+        unsafe { C::join_rows::<S>(low, high, words) };
         if let Some(tiled) = &buffers.tiled {
             let places = buffers.input[row..].iter_mut().step_by(tiled.rows);
             places.zip(&*tiled.row).for_each(|(place, word)| *place = *word);
@@ -230,7 +230,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             false => high.fill(0.0),
         }
         // SAFETY: the caller's promise.
-        unsafe { pack_rows::<S, C>(low, high, words) };
+        unsafe { C::join_rows::<S>(low, high, words) };
     }
     // From one step to the next, from one channel to the next, and steps that tiles take.
     let (jump, channel_row, done) = match &buffers.tiled {

@@ -478,16 +478,8 @@ pub(in crate::cpu) unsafe fn pack_row<S: Simd, C: Compute>(row: &[f32], to: &mut
     }
     let (blocks, rest_words) = to.split_at_mut(groups.len() * BLOCK);
     for (group, block) in groups.iter().zip(blocks.as_chunks_mut::<BLOCK>().0) {
-        let mut at = 0;
-        while at < BLOCK {
-            // SAFETY: a block is a whole number of vectors.
-            unsafe {
-                let low = S::load(group.as_ptr().add(at));
-                let high = S::load(group.as_ptr().add(BLOCK + at));
-                S::store(block.as_mut_ptr().add(at), S::pair(low, high));
-            }
-            at += S::LANES;
-        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { C::join_rows::<S>(&group[..BLOCK], &group[BLOCK..], block) };
     }
     for (at, word) in rest_words.iter_mut().enumerate() {
         *word = pair(rest[at], rest.get(BLOCK + at).copied().unwrap_or(0.0));
@@ -549,19 +541,8 @@ unsafe fn pack_pieces<S: Simd>(
 /// That of [`Simd`].
 #[inline(always)]
 unsafe fn pack_pair<S: Simd, C: Compute>(low: &[f32], high: &[f32], to: &mut [f32]) {
-    let count = low.len();
-    assert!(high.len() == count && to.len() >= count);
-    let mut at = 0;
-    while at + S::LANES <= count {
-        // SAFETY: `at + LANES` is within all three slices.
-        unsafe {
-            let (low, high) = (S::load(low.as_ptr().add(at)), S::load(high.as_ptr().add(at)));
-            S::store(to.as_mut_ptr().add(at), C::join::<S>(low, high));
-        }
-        at += S::LANES;
-    }
-    for at in at..count {
-        to[at] = C::join_one(low[at], high[at]);
-    }
-    to[count..].fill(0.0);
+    let (words, rest) = to.split_at_mut(low.len());
+    // SAFETY: the caller's promise is the same.
+    unsafe { C::join_rows::<S>(low, high, words) };
+    rest.fill(0.0);
 }
