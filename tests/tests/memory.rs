@@ -113,9 +113,16 @@ fn forecasts() -> TempDir {
 
 /// Runs the program from the start under a limit of its data, in KiB.
 fn limited(folder: &Path, kib: u64) -> Output {
+    limited_with(folder, kib, &[])
+}
+
+/// The same with these settings.
+fn limited_with(folder: &Path, kib: u64, settings: &[&str]) -> Output {
     let _ = std::fs::remove_dir_all(folder.join("runs"));
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg(format!("ulimit -d {kib}; exec \"$0\" run small.toml")).arg(program());
+    let script = format!("ulimit -d {kib}; exec \"$0\" run small.toml \"$@\"");
+    shell.arg("-c").arg(script).arg(program());
+    shell.args(settings.iter().flat_map(|setting| ["--set", setting]));
     shell.current_dir(folder).env("RAYON_NUM_THREADS", "2").output().unwrap()
 }
 
@@ -145,6 +152,32 @@ fn a_run_without_memory_goes_on_in_smaller_parts() {
     });
     let (run, said) = divided.expect("a limit under which a step fails");
     tells_and_repeats(&run, &said, project);
+}
+
+#[test]
+fn what_is_measured_before_a_run_needs_no_more_memory_than_the_run() {
+    let folder = project();
+    let divides = |kib: &u64| {
+        let output = limited(folder.path(), *kib);
+        assert_eq!(output.status.code(), Some(0), "{kib} KiB: {}", errors(&output));
+        only_run(folder.path()).join("memory.json").exists()
+    };
+    let mut limits = (2..=9).rev().map(|hundreds| hundreds * 100_000);
+    let kib = limits.find(divides).expect("a limit under which a step fails");
+    // Each takes whole steps of the model before the run has begun, which nobody divides.
+    for (setting, reason) in [
+        ("run.precision=auto", "# run.precision = "),
+        ("run.recompute=true", "larger ones may not fit without it"),
+        ("loader.batch_size=auto", "would take"),
+    ] {
+        let output = limited_with(folder.path(), kib, &[setting]);
+        assert_eq!(output.status.code(), Some(0), "{setting}: {}", errors(&output));
+        let run = only_run(folder.path());
+        let settled = std::fs::read_to_string(run.join("pipeline.toml")).unwrap();
+        assert!(settled.contains(reason), "{setting}: {settled}");
+        let divided = run.join("memory.json").exists();
+        assert!(!divided || !setting.starts_with("loader"), "a batch that fits: {settled}");
+    }
 }
 
 #[test]

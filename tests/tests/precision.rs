@@ -106,7 +106,7 @@ fn every_precision_ends_where_f32_does() {
         // It was another arithmetic.
         assert_ne!(last, base, "{precision}");
         assert!(settings.contains(&format!("# run.precision = {precision}: as written")));
-        let emulated = settings.contains("storage and rounding, its arithmetic is f32");
+        let emulated = settings.contains("rounded to f16, kept and multiplied as f32");
         assert_eq!(emulated, precision == "f16", "{settings}");
     }
 }

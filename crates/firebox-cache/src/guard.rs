@@ -23,8 +23,7 @@ use crate::files::{FileRecord, check_file};
 const KEPT_OPEN: usize = 256;
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A file of a cache, mapped for reading: one that shrinks gives zeros, and an error from
-/// [`check`](Self::check).
+/// A file, mapped for reading: one that shrinks gives zeros, and an error from [`check`](Self::check).
 #[derive(Clone, Debug)]
 pub struct MappedFile(Arc<Guard>);
 
@@ -41,6 +40,20 @@ impl MappedFile {
         verify: bool,
     ) -> Result<Self, Damage> {
         check_file(folder, record, verify).map(Self)
+    }
+
+    /// Maps a file that is nobody's record, such as one of a user's: a program that changes it in place changes what is
+    /// read, and is not found out about.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened or mapped.
+    pub fn of_path(path: &std::path::Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        // SAFETY: as for any reader that maps a file, what others write to it is garbage in its bytes, which are only
+        // ever parsed; that it shrinks is caught.
+        let map = unsafe { Mmap::map(&file) }?;
+        Ok(Self(Guard::new(map, file, path.to_owned())))
     }
 
     /// Its content.

@@ -31,6 +31,15 @@ pub enum DataError {
         #[source]
         source: std::io::Error,
     },
+    /// A file that another program changed, replaced or removed meanwhile.
+    #[error(
+        "{} was changed while it was read, and nothing of it is kept: run again when it is complete",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A folder without a file of a known format.
     #[error("the folder {} has no {wanted} file (folders inside it are not searched)", path.display())]
     EmptyFolder {

@@ -2,10 +2,11 @@
 //!
 //! What is wrong with a file is not said here: whoever finds it odd reads it again as a whole.
 
-use std::fs::File;
+use std::io::Cursor;
 use std::ops::Range;
 use std::sync::Arc;
 
+use firebox_cache::MappedFile;
 use polars::prelude::*;
 
 use crate::DataConfig;
@@ -25,7 +26,7 @@ pub(crate) struct GroupRange {
 pub(crate) struct Groups<'a> {
     input: &'a Input,
     config: &'a DataConfig,
-    file: File,
+    file: MappedFile,
     about: FileMetadataRef,
     /// The same without a group.
     bare: FileMetadata,
@@ -35,10 +36,13 @@ pub(crate) struct Groups<'a> {
 impl<'a> Groups<'a> {
     /// Opens a file whose columns polars can all take; none if anything is odd.
     pub(crate) fn open(input: &'a Input, config: &'a DataConfig) -> Option<Self> {
-        let file = File::open(&input.path).ok()?;
-        let mut reader = ParquetReader::new(file.try_clone().ok()?);
-        let declared = Declared::of(reader.schema().ok()?.as_ref());
-        let about = Arc::clone(reader.get_metadata().ok()?);
+        // Not mapped by polars, whose maps end the process when the file shrinks.
+        let file = MappedFile::of_path(&input.path).ok()?;
+        let (declared, about) = {
+            let mut reader = ParquetReader::new(Cursor::new(file.bytes()));
+            let declared = Declared::of(reader.schema().ok()?.as_ref());
+            (declared, Arc::clone(reader.get_metadata().ok()?))
+        };
         let mapping = frame::mapped(input, config, &declared).ok()?;
         let mut bare = FileMetadata::clone(&about);
         bare.row_groups.clear();
@@ -82,11 +86,12 @@ impl<'a> Groups<'a> {
         about.row_groups = self.about.row_groups.get(part.groups.clone())?.to_vec();
         about.num_rows = part.rows.len();
         let how = if by_columns { ParallelStrategy::Columns } else { ParallelStrategy::None };
-        let mut reader = ParquetReader::new(self.file.try_clone().ok()?)
+        let mut reader = ParquetReader::new(Cursor::new(self.file.bytes()))
             .with_columns(Some(columns))
             .read_parallel(how);
         reader.set_metadata(Arc::new(about));
         let frame = reader.finish().ok().filter(|frame| frame.height() == part.rows.len())?;
+        self.file.check().ok()?;
         Some(Table::of(self.input, self.config, frame, self.mapping.clone()))
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use firebox_cache::Samples;
 use firebox_core::{Event, Key, Listener, SeriesSet};
@@ -90,6 +91,7 @@ pub fn ingest(
     listener: &dyn Listener,
 ) -> Result<Ingested, DataError> {
     let inputs = inputs(config)?;
+    let seen = Seen::now(config, &inputs);
     let key = key(config, &inputs)?;
     // What timeframes are made of is not what is stored.
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
@@ -113,23 +115,57 @@ pub fn ingest(
             ),
         ),
     }
-    let made = |(set, checks)| Ingested { set: Arc::new(set), checks, key, reused: false };
+    let made = |(set, checks)| {
+        if let Err(error) = seen.check() {
+            // It is stored under the key of what was there before.
+            store::remove(cache, key)?;
+            return Err(error);
+        }
+        Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+    };
     if let Some(samples) = samples {
         let done = |done| progress(listener, done as u64, inputs.len() as u64);
         match converted::store(&inputs, &samples, config, cache, key, &done) {
-            Ok(found) => return Ok(made(found)),
+            Ok(found) => return made(found),
             Err(Stop::Odd) => {}
             Err(Stop::Failed(error)) => return Err(error),
         }
     } else if config.timeframes.is_none() {
         let sink = Sink::store(cache, key);
         if let Some(found) = short_way(config, &inputs, sink, listener)? {
-            return Ok(made(found));
+            return made(found);
         }
     }
     let (set, checks) = long_way(config, &inputs, listener)?;
     store::save(cache, key, &set, &checks)?;
-    Ok(made((set, checks)))
+    made((set, checks))
+}
+
+/// What the system says of files before they are read, to find out that one was changed meanwhile. Content is read
+/// twice: for the key, and for its values.
+struct Seen(Vec<(PathBuf, Option<(u64, SystemTime)>)>);
+
+impl Seen {
+    fn now(config: &DataConfig, inputs: &[Input]) -> Self {
+        // Shards of converted samples have checksums of their own.
+        let plain = inputs.iter().filter(|input| input.format != Format::Samples);
+        let files = plain.flat_map(|input| {
+            std::iter::once(input.path.clone()).chain(label_file(config, input))
+        });
+        Self(files.map(|path| (path.clone(), Self::of(&path))).collect())
+    }
+
+    fn of(path: &Path) -> Option<(u64, SystemTime)> {
+        let found = fs::metadata(path).ok()?;
+        Some((found.len(), found.modified().ok()?))
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        match self.0.iter().find(|(path, before)| Self::of(path) != *before) {
+            Some((path, _)) => Err(DataError::Changed { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The files that `config` names, in order: those of folders by their names.

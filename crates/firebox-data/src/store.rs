@@ -73,6 +73,15 @@ pub(crate) fn folder(cache: &Path, key: Key) -> PathBuf {
     cache.join(SERIES).join(key.to_string())
 }
 
+/// Removes what is stored under a key, of which it is not the content.
+pub(crate) fn remove(cache: &Path, key: Key) -> Result<(), DataError> {
+    let folder = folder(cache, key);
+    let manifest = folder.join(MANIFEST);
+    // First, so that nobody believes the rest.
+    fs::remove_file(&manifest).map_err(DataError::io("remove", &manifest))?;
+    fs::remove_dir_all(&folder).map_err(DataError::io("remove", &folder))
+}
+
 /// What was found in the series that are stored under a key, if they are there in their full size.
 /// Their content is not read.
 pub(crate) fn peek(cache: &Path, key: Key) -> Option<Checks> {

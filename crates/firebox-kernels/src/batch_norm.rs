@@ -10,7 +10,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Stream;
 
 use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistics, Steps};
@@ -103,7 +103,7 @@ impl BatchNorm {
     /// - x and the result: `[batch, time, channel]`
     ///
     /// # Panics
-    /// If `x` has another number of channels; the message holds both.
+    /// If `x`, gamma and beta differ in their number of channels; the message holds all.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.forward_with(x, NormEpilogue::NONE, None)
     }
@@ -124,11 +124,11 @@ impl BatchNorm {
         epilogue: NormEpilogue,
         stream: Option<Stream>,
     ) -> Tensor<3> {
-        let (shape, [channels]) = (x.dims(), self.gamma.dims());
+        let (shape, [channels], [shifts]) = (x.dims(), self.gamma.dims(), self.beta.dims());
         assert!(
-            shape[2] == channels && epilogue.pool > 0,
-            "batch normalisation of {shape:?} ([batch, time, channel]) by {channels} channels, with \
-             a maximum of {} steps: the channels must be the same, the steps at least 1",
+            shape[2] == channels && shifts == channels && epilogue.pool > 0,
+            "batch normalisation of {shape:?} ([batch, time, channel]) by gamma [{channels}] and beta [{shifts}], \
+             with a maximum of {} steps: the channels must be the same, the steps at least 1",
             epilogue.pool
         );
         check(epilogue.dropout);
@@ -238,7 +238,8 @@ impl BatchNorm {
             Some(x) => {
                 let statistics = cpu::statistics(op.kernels, x.storage::<f32>(), op.steps.width);
                 let device = Device::flex();
-                let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &device);
+                let tensor =
+                    |values: &[f32]| Tensor::<1>::from_data(values, (&device, DType::F32));
                 let [mean, variance] = [&statistics.mean, &statistics.variance].map(|v| tensor(v));
                 self.update(mean, variance, op.steps.samples * op.steps.time);
                 statistics

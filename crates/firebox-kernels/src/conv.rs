@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::module::Param;
 use burn::nn::PaddingConfig1d;
 use burn::nn::conv::Conv1d;
-use burn::tensor::{Device, Tensor, TensorData, ops::ConvOptions, s};
+use burn::tensor::{DType, Device, Tensor, TensorData, ops::ConvOptions, s};
 use firebox_core::{Precision, Stream};
 use tracing::span::EnteredSpan;
 
@@ -40,7 +40,8 @@ type Primitive = FloatTensor<Flex>;
 ///   without a step where the kernel reaches farther than the padded input
 ///
 /// # Panics
-/// If `x` has other channels than the weight; the message holds both shapes.
+/// If `x` has other channels than the weight, or the bias another length than output channels; the message
+/// holds both shapes.
 pub fn conv1d(
     x: Tensor<3>,
     layer: &Conv1d,
@@ -54,7 +55,7 @@ pub fn conv1d(
     let noise = noise.filter(|noise| noise.deviation != 0.0);
     let shape = [conv.batch, conv.steps(), conv.output];
     if shape.contains(&0) {
-        return Tensor::zeros(shape, &weight.device());
+        return Tensor::zeros(shape, (&weight.device(), x.dtype()));
     }
     match CpuKernels::fused().filter(|_| on_cpu && taken) {
         Some(kernels) => {
@@ -115,6 +116,14 @@ fn check([batch, time, channels]: [usize; 3], layer: &Conv1d) -> Conv {
         [batch, time, channels],
         [output, input, kernel]
     );
+    if let Some([found]) = layer.bias.as_ref().map(|bias| bias.dims()) {
+        assert!(
+            found == output,
+            "a convolution with a weight of {:?} ([output channel, channel / groups, kernel]) and a bias of \
+             [{found}]: the bias must have a number for each of {output} output channels",
+            [output, input, kernel]
+        );
+    }
     let padding = match layer.padding {
         PaddingConfig1d::Valid => [0, 0],
         PaddingConfig1d::Explicit(before, after) => [before, after],
@@ -240,7 +249,7 @@ fn fused(op: Fused, x: Tensor<3>, weight: Tensor<3>, bias: Option<Tensor<1>>) ->
         return Tensor::from_primitive::<Flex>(op.run(&x, &weight, bias.as_ref()));
     }
     let shifted = bias.is_some();
-    let bias = bias.unwrap_or_else(|| Tensor::zeros([op.conv.output], &weight.device()));
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([op.conv.output], (&weight.device(), DType::F32)));
     let (x, x_guard) = flex_in_graph(x).into_parts();
     let (weight, weight_guard) = flex_in_graph(weight).into_parts();
     let (bias, bias_guard) = flex_in_graph(bias).into_parts();

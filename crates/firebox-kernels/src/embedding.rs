@@ -33,10 +33,15 @@ type Primitive = FloatTensor<Flex>;
 /// - returns `[batch, time, width]`
 ///
 /// # Panics
-/// If an index names no row; the message holds it.
+/// If `padding` names no row. On Burn's CPU backend, if an index names no row; the message holds it. On other
+/// devices that is left to their own gather, which may read any row for it.
 pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
     let ([batch, time], table) = (indices.dims(), layer.weight.val());
     let [rows, width] = table.dims();
+    assert!(
+        padding.is_none_or(|row| row < rows),
+        "the padding of an embedding is row {padding:?}, and its table has {rows} rows"
+    );
     let fits = is_flex(&table) && batch * time * rows * width > 0;
     if !fits || CpuKernels::fused().is_none() {
         return elsewhere(layer, indices, padding);

@@ -299,10 +299,12 @@ impl Values<2> {
 }
 
 impl Values<1> {
-    /// Those of a layer normalisation, if they are in f32 on the CPU without a gradient.
+    /// Those of a layer normalisation, if they are in f32 on the CPU without a gradient and of one length: the kernels
+    /// read as many of both.
     fn of(norm: &LayerNorm) -> Option<Self> {
         let (gamma, beta) = (norm.gamma.val(), norm.beta.as_ref().map(|beta| beta.val()));
-        let fits = plain(&gamma) && beta.as_ref().is_none_or(plain);
+        let as_long = |beta: &Tensor<1>| beta.dims() == gamma.dims();
+        let fits = plain(&gamma) && beta.as_ref().is_none_or(|beta| plain(beta) && as_long(beta));
         fits.then(|| Self {
             sizes: gamma.dims(),
             first: flex(gamma).to_contiguous(),

@@ -77,7 +77,7 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
         ));
     }
     let shifted = bias.is_some();
-    let bias = bias.unwrap_or_else(|| Tensor::zeros([output], &weight.device()));
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([output], (&weight.device(), DType::F32)));
     let tensors = [flex_in_graph(x), flex_in_graph(weight), flex_in_graph(bias)];
     let [(x, x_guard), (weight, weight_guard), (bias, bias_guard)] =
         tensors.map(|tensor| tensor.into_parts());

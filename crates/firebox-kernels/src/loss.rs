@@ -149,7 +149,9 @@ pub fn cross_entropy(
             row.weight * config.class_weights.map_or(1.0, |w| f64::from(w[row.class as usize]))
         })
         .sum();
-    let mean = |row: &cpu::Row| cpu::Row { weight: row.weight / divisor(weight), ..*row };
+    // Without a weight, smoothing would still learn from the rows.
+    let share = |row: f64| if weight > 0.0 { row / weight } else { 0.0 };
+    let mean = |row: &cpu::Row| cpu::Row { weight: share(row.weight), ..*row };
     let rows: Vec<cpu::Row> = rows.iter().map(mean).collect();
     let logits = in_f32(logits);
     let settings = cpu::CrossEntropy {
@@ -177,6 +179,9 @@ fn elsewhere(logits: Tensor<2>, rows: &[cpu::Row], settings: cpu::CrossEntropy<'
     }
     composed::cross_entropy(logits, rows, settings)
 }
+
+/// The sums of weights whose reciprocals, and what they are multiplied with, are numbers of f32.
+const SUMS: (f64, f64) = (1e-30, 1e30);
 
 /// What a sum of weights divides by.
 fn divisor(weight: f64) -> f64 {
@@ -321,14 +326,24 @@ fn element_loss<const D: usize>(
             if weights.len() == count { sum } else { sum * width as f64 }
         }
     };
+    // What divides by so small or large a sum is no number of f32: the weights are brought to a sum of 1 before.
+    let (least, most) = SUMS;
+    let unusual = weights.filter(|_| weight > 0.0 && !(least..=most).contains(&weight));
+    let brought: Option<Vec<f32>> = unusual.map(|weights| {
+        weights.iter().map(|one| (f64::from(*one) / weight) as f32).collect()
+    });
+    let (weights, sum) = match &brought {
+        Some(weights) => (Some(weights.as_slice()), 1.0),
+        None => (weights, weight),
+    };
     let predictions = in_f32(predictions.reshape([count]));
     let targets = if targets.is_autodiff() { targets.inner() } else { targets };
     let targets = in_f32(targets.reshape([count]));
     let value = match kernels(&predictions).filter(|_| is_flex(&targets)) {
-        None => composed::elements(kind, predictions, targets, width, weights) / divisor(weight),
+        None => composed::elements(kind, predictions, targets, width, weights) / divisor(sum),
         Some(kernels) => {
             let targets = flex(targets).to_contiguous();
-            let share = 1.0 / divisor(weight);
+            let share = 1.0 / divisor(sum);
             fused(predictions, |predictions, _| {
                 let targets = targets.storage::<f32>();
                 let sum = cpu::elements(kernels, kind, predictions, targets, width, weights);

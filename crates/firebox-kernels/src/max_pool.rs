@@ -38,7 +38,7 @@ pub fn max_pool1d(x: Tensor<3>, kernel: usize, stride: usize, padding: usize) ->
     let padded = time + 2 * padding;
     let out = if padded < kernel { 0 } else { (padded - kernel) / stride + 1 };
     if samples * out * width * time == 0 {
-        return Tensor::zeros([samples, out, width], &x.device());
+        return Tensor::zeros([samples, out, width], (&x.device(), x.dtype()));
     }
     let pool = MaxPool { samples, time, out, width, kernel, stride, padding };
     match CpuKernels::fused().filter(|_| is_flex(&x)) {

@@ -131,7 +131,10 @@ pub(crate) fn named(precision: Precision, device: &Device) -> bool {
 fn is_on_gpu<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> bool {
     use burn::tensor::DType::F32;
     let some = |x: &Tensor<D>| x.dtype() == F32 && x.dims().iter().all(|size| *size > 0);
-    let fits = D >= 2 && left.dims()[D - 1] == right.dims()[D - 2];
+    let ([.., inner], [.., rows, _]) = (&left.dims()[..], &right.dims()[..]) else { return false };
+    let batches = left.dims().into_iter().zip(right.dims()).take(D - 2);
+    // Others are left to Burn's own product, which refuses them.
+    let fits = inner == rows && batches.into_iter().all(|(a, b)| a == b || a == 1 || b == 1);
     fits && some(left) && some(right) && GpuKernels::takes(&left.device(), F32).is_ok()
 }
 

@@ -1,5 +1,5 @@
 //! Convolution, batch normalisation with its epilogue, and pooling against golden files that
-//! `golden_blocks.py` wrote with PyTorch.
+//! `golden_blocks.py` wrote with PyTorch; and, with products, at both ends of the range of f32.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::module::{Module, Param};
-use burn::nn::PaddingConfig1d;
 use burn::nn::conv::Conv1d;
+use burn::nn::{Linear, PaddingConfig1d};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
-use firebox_core::Precision;
-use firebox_kernels::{BatchNorm, BatchNormConfig, CpuKernels, NormEpilogue, conv1d, max_pool1d};
+use firebox_core::{Precision, Stream};
+use firebox_kernels::{
+    BatchNorm, BatchNormConfig, CpuKernels, NormEpilogue, conv1d, layer_norm, linear, max_pool1d,
+};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -165,6 +167,176 @@ fn in_bf16_the_convolution_errs_no_more_than_pytorchs() {
                 }
             });
         }
+    }
+}
+
+/// Numbers from the smallest to the largest that products of two of them have in f32, with both signs.
+fn across_the_range(count: usize, seed: u64) -> Vec<f32> {
+    let mut draws = Stream::new(seed, "edges").draws();
+    let exponents = [-149, -140, -127, -126, -100, -60, 0, 40];
+    let number = |_| {
+        let exponent = exponents[draws.below(exponents.len() as u64) as usize];
+        let sign = if draws.chance(0.5) { 1.0 } else { -1.0 };
+        (sign * (1.0 + f64::from(draws.uniform())) * 2f64.powi(exponent)) as f32
+    };
+    (0..count).map(number).collect()
+}
+
+/// All variants that compute f32 in f32: pieces of AMX have tests of their own.
+fn of_f32() -> impl Iterator<Item = CpuKernels> {
+    CpuKernels::available().into_iter().filter(|kernels| *kernels == kernels.exact())
+}
+
+fn as_f64(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// Each number is within some units in the last place of the largest summand, which denormal numbers have, too.
+#[track_caller]
+fn near(what: &str, found: &[f32], exact: &[f64], summands: &[f64]) {
+    for (at, found) in found.iter().enumerate() {
+        let (exact, largest) = (exact[at], summands[at]);
+        let bound = (largest * 2f64.powi(-20)).max(64.0 * 2f64.powi(-149));
+        let error = (f64::from(*found) - exact).abs();
+        assert!(error <= bound, "{what} at {at}: {found:e}, not {exact:e}");
+    }
+}
+
+/// `a · b` in float64 with the sum of the absolute summands, `[rows, inner] · [inner, columns]`.
+fn product(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> [Vec<f64>; 2] {
+    let mut out = [vec![0.0; rows * columns], vec![0.0; rows * columns]];
+    for at in 0..rows * columns {
+        let (row, column) = (at / columns, at % columns);
+        for place in 0..inner {
+            let summand = a[row * inner + place] * b[place * columns + column];
+            out[0][at] += summand;
+            out[1][at] += summand.abs();
+        }
+    }
+    out
+}
+
+#[test]
+fn denormal_numbers_count_in_products_and_their_gradients() {
+    let device = Device::flex().autodiff();
+    let transposed = |values: &[f64], rows: usize, columns: usize| -> Vec<f64> {
+        (0..rows * columns).map(|at| values[at % rows * columns + at / rows]).collect()
+    };
+    for [rows, input, output] in [[1, 3, 2], [7, 33, 17], [40, 64, 65]] {
+        let (x, dy) = (across_the_range(rows * input, 1), across_the_range(rows * output, 2));
+        let weight = across_the_range(input * output, 3);
+        let [x64, dy64, weight64] = [&x, &dy, &weight].map(|values| as_f64(values));
+        let y_exact = product(&x64, &weight64, [rows, input, output]);
+        let dx_exact =
+            product(&dy64, &transposed(&weight64, input, output), [rows, output, input]);
+        let dw_exact = product(&transposed(&x64, rows, input), &dy64, [input, rows, output]);
+        for kernels in of_f32() {
+            kernels.force(|| {
+                let tensor = |values: &[f32], shape: [usize; 2]| {
+                    Tensor::<2>::from_data(TensorData::new(values.to_vec(), shape), &device)
+                };
+                let x = tensor(&x, [rows, input]).require_grad();
+                let weight = Param::from_tensor(tensor(&weight, [input, output]));
+                let layer = Linear { weight, bias: None };
+                let y = linear(x.clone(), &layer);
+                let dy = tensor(&dy, [rows, output]);
+                let gradients = (y.clone() * dy).sum().backward();
+                let name = format!("{kernels:?} {rows}x{input}x{output}");
+                let of = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
+                near(&format!("{name}, y"), &of(y), &y_exact[0], &y_exact[1]);
+                let dx = of(gradient(&x, &gradients));
+                near(&format!("{name}, dx"), &dx, &dx_exact[0], &dx_exact[1]);
+                let dw = of(gradient(&layer.weight.val(), &gradients));
+                near(&format!("{name}, dw"), &dw, &dw_exact[0], &dw_exact[1]);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row_of_a_product() {
+    let [rows, input, output] = [19, 40, 33];
+    let mut values: Vec<f32> = (0..rows * input).map(|at| (at % 7) as f32 - 3.0).collect();
+    let bad = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX];
+    for (row, value) in bad.into_iter().enumerate() {
+        values[(4 * row + 1) * input + 5] = value;
+    }
+    let weights: Vec<f32> = (0..input * output).map(|at| 1.0 + (at % 5) as f32).collect();
+    let device = Device::flex();
+    for kernels in of_f32() {
+        let y = kernels.force(|| {
+            let x = Tensor::<2>::from_data(TensorData::new(values.clone(), [rows, input]), &device);
+            let weight = TensorData::new(weights.clone(), [input, output]);
+            let weight = Param::from_tensor(Tensor::<2>::from_data(weight, &device));
+            linear(x, &Linear { weight, bias: None }).into_data().iter::<f32>().collect::<Vec<_>>()
+        });
+        for (row, y) in y.chunks(output).enumerate() {
+            let fits = |y: f32| match row {
+                1 => y == f32::INFINITY,
+                5 => y == f32::NEG_INFINITY,
+                9 => y.is_nan(),
+                // The largest number times two and more.
+                13 => y >= f32::MAX,
+                _ => y.is_finite(),
+            };
+            assert!(y.iter().all(|y| fits(*y)), "{kernels:?}, row {row}: {y:?}");
+        }
+    }
+}
+
+#[test]
+fn denormal_numbers_count_in_convolutions_normalisations_and_maxima() {
+    let [samples, time, channels, output, kernel] = [2, 9, 5, 6, 3];
+    let device = Device::flex();
+    let x = across_the_range(samples * time * channels, 1);
+    let weights = across_the_range(output * channels * kernel, 2);
+    let (x64, w64) = (as_f64(&x), as_f64(&weights));
+    let mut exact = [vec![0.0; samples * time * output], vec![0.0; samples * time * output]];
+    for at in 0..samples * time * output {
+        let (sample, step, to) = (at / (time * output), at / output % time, at % output);
+        for (from, tap) in (0..channels * kernel).map(|place| (place / kernel, place % kernel)) {
+            let Some(source) = (step + tap).checked_sub(1).filter(|source| *source < time) else {
+                continue;
+            };
+            let summand = x64[(sample * time + source) * channels + from]
+                * w64[(to * channels + from) * kernel + tap];
+            exact[0][at] += summand;
+            exact[1][at] += summand.abs();
+        }
+    }
+    // A row of 40 numbers that are far below the ε of a normalisation, and what they come to.
+    let row: Vec<f32> = (0..40).map(|at| (at - 20) as f32 * 1e-40).collect();
+    let mean = as_f64(&row).iter().sum::<f64>() / 40.0;
+    let variance = as_f64(&row).iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 40.0;
+    let scale = (variance + 1e-30).sqrt().recip();
+    let normal: Vec<f64> = as_f64(&row).iter().map(|x| (x - mean) * scale).collect();
+    for kernels in of_f32() {
+        kernels.force(|| {
+            let of = |y: Tensor<3>| y.into_data().iter::<f32>().collect::<Vec<_>>();
+            let tensor = |values: &[f32], shape: [usize; 3]| {
+                Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
+            };
+            let x = tensor(&x, [samples, time, channels]);
+            let layer = Conv1d {
+                weight: Param::from_tensor(tensor(&weights, [output, channels, kernel])),
+                bias: None,
+                stride: 1,
+                kernel_size: kernel,
+                dilation: 1,
+                groups: 1,
+                padding: PaddingConfig1d::Explicit(1, 1),
+            };
+            let y = of(conv1d(x, &layer, Precision::F32, None));
+            near(&format!("{kernels:?}, convolution"), &y, &exact[0], &exact[1]);
+            let x = tensor(&row, [1, 1, 40]);
+            let y = of(layer_norm(x.clone(), Tensor::ones([40], &device), None, 1e-30));
+            for (found, exact) in y.iter().zip(&normal) {
+                assert!((f64::from(*found) / exact - 1.0).abs() < 1e-4 || exact.abs() < 1e-30);
+            }
+            let most = of(max_pool1d(x.reshape([1, 40, 1]), 2, 2, 0));
+            let expected: Vec<f32> = row.chunks(2).map(|pair| pair[1]).collect();
+            assert_eq!(most, expected, "{kernels:?}");
+        });
     }
 }
 

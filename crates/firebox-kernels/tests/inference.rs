@@ -445,6 +445,17 @@ fn nan_spoils_its_own_sample() {
 }
 
 #[test]
+#[should_panic(expected = "layer normalisation of")]
+fn a_shift_that_is_too_short_is_refused_and_not_read_beyond_its_end() {
+    let mut layer = Layer::new(8, 12);
+    layer.norms[1].beta = Some(Param::from_tensor(tensor(1, [4], 1.0)));
+    let (x, settings) = (tensor(1, [2, 3, 8], 1.0), settings(2, Precision::F32));
+    let run = || encoder_layer(&x, None, &layer.parameters(), &settings).is_some();
+    assert!(!on(1, run), "left to the operations one by one, which say what does not fit");
+    layer.composed(x.clone(), None, &settings);
+}
+
+#[test]
 fn a_gradient_another_type_or_idle_threads_leave_it_to_the_caller() {
     let layer = Layer::new(8, 12);
     let parameters = layer.parameters();

@@ -22,6 +22,8 @@ use crate::{LoadError, LoaderConfig, Position, Source};
 /// Time after which a failure is told before its turn. Until then the batches before it are
 /// delivered, so that short runs fail at the same step every time.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+/// Time that threads have to end. With [`PATIENCE`] it is below the second within which a failure ends a run.
+const LEAVING: Duration = Duration::from_millis(500);
 
 /// Batches in order, filled here or by threads.
 pub(crate) struct Prefetch {
@@ -190,13 +192,21 @@ impl Prefetch {
         Some(filled)
     }
 
-    /// Stops and waits for the threads: at most as long as each needs for the samples at hand.
+    /// Stops and waits for the threads: as long as each needs for the samples at hand, and no longer than [`LEAVING`].
+    /// One that still waits then, as for a disk that does not answer, is left behind with what it holds.
     fn finish(&mut self) {
         self.end = Some(Position::START);
         self.filler.stop.store(true, Ordering::Relaxed);
         if let Some(mut threads) = self.threads.take() {
             threads.jobs = None;
+            let until = Instant::now() + LEAVING;
             for handle in threads.handles {
+                while !handle.is_finished() && Instant::now() < until {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                if !handle.is_finished() {
+                    continue;
+                }
                 // Threads catch every panic; there is nobody left to tell of another.
                 let _ = handle.join();
             }

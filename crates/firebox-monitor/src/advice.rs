@@ -77,6 +77,8 @@ pub struct Settings {
     pub workers: usize,
     /// Batches made ahead.
     pub prefetch: usize,
+    /// Whether the samples could lie in memory and do not: they are no versions that are drawn anew.
+    pub may_lie_in_memory: bool,
     /// Where they are written.
     pub keys: SettingKeys,
     /// Peak learning rate.
@@ -166,8 +168,8 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     );
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let times = StepTimes::sum(&usage.times);
-    if let Some((workers, gain)) = times.and_then(|times| times.workers(settings.workers, threads))
-    {
+    let more = |times: StepTimes| times.workers(settings.workers, threads, !settings.on_gpu);
+    if let Some((workers, gain)) = times.and_then(more) {
         let now = settings.workers;
         return some(
             format!("{said}; {workers} threads would give about {}×", significant(gain)),
@@ -181,17 +183,20 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     );
     match times {
         // Threads are known to fill batches as fast as they can, or as fast as they are used.
-        Some(times) if times.fills() && settings.workers >= threads => some(
-            format!("{said}; the {threads} threads of this machine all fill batches"),
-            "`loader.resident` to \"memory\", if the data fit there, or a data set that is stored in \
-             the type it is read in (`firebox data convert`)"
-                .to_owned(),
-        ),
+        Some(times) if times.fills() && settings.workers >= threads => {
+            let stored = "a data set that is stored in the type it is read in (`firebox data convert`)";
+            let setting = match settings.may_lie_in_memory {
+                true => format!("`loader.resident` to \"memory\", if the data fit there, or {stored}"),
+                false => stored.to_owned(),
+            };
+            some(format!("{said}; the {threads} threads of this machine all fill batches"), setting)
+        }
         Some(times) if times.fills() => {
             some(format!("{said}; more threads would not change it"), prefetch)
         }
         // Nothing is filled where data lie on the device.
         Some(_) => some(format!("{said}; no thread of the loader takes part in it"), String::new()),
+        None if settings.workers >= threads => some(said, prefetch),
         None => {
             let (now, more) = (settings.workers, settings.workers + 1);
             some(said, format!("`loader.workers` from {now} to {more}, {prefetch}"))

@@ -101,14 +101,21 @@ impl StepTimes {
     /// are enough, so that more would bring nothing.
     ///
     /// `w` threads give a batch every `filling / w`, and a step takes at least what it takes without
-    /// waiting; the slower of the two sets the pace.
-    pub(crate) fn workers(&self, now: usize, threads: usize) -> Option<(usize, f64)> {
+    /// waiting; the slower of the two sets the pace. Where steps are `shared`, computed by all of these threads, what
+    /// fills takes its part of their time.
+    pub(crate) fn workers(
+        &self,
+        now: usize,
+        threads: usize,
+        shared: bool,
+    ) -> Option<(usize, f64)> {
         let busy = self.without_waiting();
         if busy <= 0.0 || self.filling <= 0.0 {
             return None;
         }
         let wanted = ((self.filling / busy).ceil() as usize).clamp(1, threads.max(1));
-        let gain = self.seconds() / busy.max(self.filling / wanted as f64);
+        let taken = if shared { self.filling / threads.max(1) as f64 } else { 0.0 };
+        let gain = self.seconds() / (busy + taken).max(self.filling / wanted as f64);
         (wanted > now && gain > 1.0).then_some((wanted, gain))
     }
 }
@@ -137,15 +144,21 @@ mod tests {
     #[test]
     fn more_threads_are_advised_where_they_help_and_by_how_much() {
         // Filling takes 20 s on one thread, computing 6.9 s: three threads keep up.
-        let (workers, gain) = times(13.1, 6.9, 20.0).workers(1, 16).unwrap();
+        let (workers, gain) = times(13.1, 6.9, 20.0).workers(1, 16, false).unwrap();
         assert_eq!(workers, 3);
         assert!((gain - 20.0 / 6.9).abs() < 1e-9);
         // With two threads to be had, filling sets the pace.
-        let (workers, gain) = times(13.1, 6.9, 20.0).workers(1, 2).unwrap();
+        let (workers, gain) = times(13.1, 6.9, 20.0).workers(1, 2, false).unwrap();
         assert_eq!(workers, 2);
         assert!((gain - 2.0).abs() < 1e-9);
-        assert_eq!(times(1.0, 6.9, 20.0).workers(3, 16), None);
-        assert_eq!(times(1.0, 6.9, 0.0).workers(0, 16), None);
+        assert_eq!(times(1.0, 6.9, 20.0).workers(3, 16, false), None);
+        assert_eq!(times(1.0, 6.9, 0.0).workers(0, 16, false), None);
+        // Both cores compute for 10 s, one of them fills for 10 s: 30 s of a core, not 20.
+        let (workers, gain) = times(10.0, 10.0, 10.0).workers(0, 2, true).unwrap();
+        assert_eq!(workers, 1);
+        assert!((gain - 20.0 / 15.0).abs() < 1e-9);
+        // Cores that are busy all the time have none to spare.
+        assert_eq!(times(0.5, 10.0, 1.0).workers(0, 2, true).map(|(_, gain)| gain), None);
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) struct Chosen {
 }
 
 /// What steps of a size took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Taken {
     size: usize,
     milliseconds: f64,
@@ -183,10 +183,49 @@ pub(crate) fn recompute_trade(
     cached(&config.run.cache.join("recompute-v1"), &key, || {
         let mut kept = config.clone();
         kept.run.recompute = false;
-        let both = [&kept, config].map(|config| take(config, config.loader.batch_size, device));
+        // Who lets layers be computed again may have no memory to keep them.
+        let size = fitting(&kept, config.loader.batch_size, device)?;
+        let both = [&kept, config].map(|config| take(config, size, device));
         let [kept, again] = both;
-        Ok(trade(kept?, again?))
+        let said = trade(kept?, again?);
+        Ok(match size == config.loader.batch_size {
+            true => said,
+            false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
+        })
     })
+}
+
+/// The windows of a batch that is measured before anything is known of it: so many, or as many as take half of the
+/// memory that there is, by what the two smallest sizes take. What is measured is divided nowhere, unlike a run's steps.
+pub(crate) fn fitting(
+    config: &PipelineConfig,
+    most: usize,
+    device: &ChosenDevice,
+) -> Result<usize, PipelineError> {
+    let own = config.pipeline.chain().own_batches(config).is_some();
+    let known = if own || device.backend != "cpu" { None } else { memory::held().and(room()) };
+    let Some(room) = known.filter(|_| most > 2 * SIZES[0]) else { return Ok(most) };
+    let key = Key::builder("fitting", 1)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, 0))
+        .finish();
+    let [smaller, larger]: [Taken; 2] = cached(&config.run.cache.join(BUCKET), &key, || {
+        let smaller = take(config, SIZES[0], device)?;
+        Ok([smaller, take(config, 2 * SIZES[0], device)?])
+    })?;
+    Ok(within(room / 2, [smaller, larger], most))
+}
+
+/// The most windows of a batch, halved until it takes no more bytes than these.
+fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
+    let mut size = most;
+    while size > larger.size && expected(smaller, larger, size) > bytes {
+        size = (size / 2).max(larger.size);
+    }
+    size
 }
 
 fn trade(kept: Taken, again: Taken) -> String {
@@ -229,7 +268,7 @@ fn take(
 
 /// Bytes that this process can still take: of the machine, of its own limits, and of its control group's.
 /// Linux alone says it.
-fn room() -> Option<u64> {
+pub(crate) fn room() -> Option<u64> {
     let machine = field(Path::new("/proc/meminfo"), "MemAvailable:")?;
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let status = Path::new("/proc/self/status");
@@ -324,6 +363,17 @@ mod tests {
         };
         // More room than when it was chosen, a little less, and less than it takes.
         assert_eq!([200, 4000, 140, 100].map(|mib| ask(mib * MIB)), [128, 128, 128, 64]);
+    }
+
+    #[test]
+    fn what_is_measured_takes_no_more_than_it_may() {
+        let mut take = model(1 << 20);
+        let two = [take(4).unwrap(), take(8).unwrap()];
+        // 10 MiB and one a window: 522 for 512, 138 for 128, 18 for eight.
+        let sizes = [522, 521, 138, 137, 1].map(|mib| within(mib * MIB, two, 512));
+        assert_eq!(sizes, [512, 256, 128, 64, 8]);
+        assert_eq!(within(MIB, two, 100), 8);
+        assert_eq!(within(200 * MIB, two, 100), 100);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
-use firebox_core::Precision;
+use firebox_core::{MatmulPrecision, Precision};
 use firebox_kernels::{CpuKernels, CpuKernelsError};
 use sysinfo::System;
 
@@ -27,6 +27,10 @@ impl ChosenDevice {
     /// What decides the last bits of a run with these settings: backend and kernels, how they multiply bf16, and products
     /// that are named.
     pub(crate) fn arithmetic_of(&self, config: &PipelineConfig) -> Result<String, PipelineError> {
+        if self.backend == "cpu" && config.run.matmul == Some(MatmulPrecision::Highest) {
+            let exact = CpuKernels::current()?.exact();
+            return Ok(exact.force(|| self.arithmetic())?);
+        }
         let mut arithmetic = self.arithmetic()?;
         let narrow = self.backend == "cpu" && config.run.precision == Precision::Bf16;
         if narrow && !CpuKernels::current()?.multiplies_pairs() {

@@ -218,6 +218,8 @@ fn room(device: &ChosenDevice) -> Room {
     let mut system = System::new();
     system.refresh_memory();
     let host = Some(system.available_memory()).filter(|free| *free > 0);
+    // Limits of the process and its control group are often below what the machine has.
+    let host = [host, crate::batch_size::room()].into_iter().flatten().min();
     Room {
         device: known
             .then(|| firebox_monitor::free_gpu_memory(device.index(), device.backend == "cuda"))

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use firebox_core::AugmentMode;
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
+use firebox_loader::Resident;
 use firebox_monitor::{Scaling, SettingKeys, Training, Usage, advice_on_trainings};
 use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, History, LossScale, Optimizer, TrainConfig};
 
@@ -143,6 +145,12 @@ pub(crate) fn setting_keys(config: &PipelineConfig) -> SettingKeys {
     SettingKeys { rate, ..SettingKeys::default() }
 }
 
+/// Whether `loader.resident = "memory"` would change something and not be refused.
+fn may_lie_in_memory(config: &PipelineConfig) -> bool {
+    let drawn = config.finetune.is_some() || config.augment.mode == AugmentMode::Online;
+    !drawn && config.loader.resident != Resident::Memory
+}
+
 /// The settings of a training that advice is about.
 fn settings(
     run: &Run<'_>,
@@ -162,6 +170,7 @@ fn settings(
         batch_size,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
+        may_lie_in_memory: may_lie_in_memory(run.config),
         keys,
         learning_rate: train.optimizer.learning_rate(),
         scaling,

@@ -564,7 +564,7 @@ mod tests {
             let prepared = Prepared::new(&source, [], &[]);
             prepared.map(|prepared| prepared.config.run.matmul).map_err(|error| error.to_string())
         };
-        // Settled on a processor, a run that was begun with it does not say so any more.
+        // Runs of earlier versions, settled on a processor, do not say that they were begun with it.
         assert_eq!(resumed(None, Some(Highest)), Ok(Some(Highest)));
         assert_eq!(resumed(Some(Highest), Some(Highest)), Ok(Some(Highest)));
         assert_eq!(resumed(None, None), Ok(None));

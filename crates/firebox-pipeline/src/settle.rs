@@ -8,7 +8,7 @@
 use firebox_core::{MatmulPrecision, Precision};
 use firebox_eval::Reason;
 use firebox_export::ModelCard;
-use firebox_kernels::F32Products;
+use firebox_kernels::{CpuKernels, F32Products};
 use firebox_train::LossScale;
 
 use crate::PipelineConfig;
@@ -42,9 +42,9 @@ pub(crate) fn settle(
     };
     config.run.precision = policy.precision;
     config.run.auto = false;
-    // What else it can ask for is a precision, or what a processor does anyway.
-    let exact = config.run.matmul == Some(MatmulPrecision::Highest) && !abilities.processor;
-    config.run.matmul = exact.then_some(MatmulPrecision::Highest);
+    // What else it can ask for is a precision. A processor's products are exact in any case; the model that it trains
+    // is to be multiplied so on other devices, too.
+    config.run.matmul = config.run.matmul.filter(|matmul| *matmul == MatmulPrecision::Highest);
     reasons.push(reason("run.precision", policy.precision.to_string(), policy.reason));
     if let Some(said) = autotune(&config, device)? {
         reasons.push(said);
@@ -66,8 +66,11 @@ pub(crate) fn settle(
 
 /// Runs `f` with products of f32 as exact as settled settings have them.
 pub(crate) fn multiplying<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> T {
-    match matmul {
-        Some(MatmulPrecision::Highest) => F32Products::Exact.during(f),
+    match (matmul, CpuKernels::current()) {
+        // Neither says anything of the other's devices.
+        (Some(MatmulPrecision::Highest), Ok(kernels)) => {
+            F32Products::Exact.during(|| kernels.exact().force(f))
+        }
         _ => f(),
     }
 }
@@ -139,6 +142,7 @@ fn measure(
         0 => device_class(&device.description).batch_size,
         size => size,
     };
+    let batch = batch_size::fitting(config, batch, device)?;
     let model = model_text(config, batch);
     let chain = config.pipeline.chain();
     let what = match chain.own_batches(config) {
@@ -396,7 +400,10 @@ mod tests {
         let mut config = PipelineConfig::default();
         exact(&mut config);
         let (settled, _) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
-        assert_eq!(settled.run.matmul, None);
+        assert_eq!(settled.run.matmul, Some(MatmulPrecision::Highest));
+        config.run.matmul = Some(MatmulPrecision::Medium);
+        let (settled, _) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
+        assert_eq!((settled.run.precision, settled.run.matmul), (Precision::Bf16, None));
         let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
         assert!(text.contains("no processor has TF32"), "{text}");
         // Nobody counts memory in a test.

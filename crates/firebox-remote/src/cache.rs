@@ -58,7 +58,7 @@ impl Copy {
     pub(crate) fn of(url: &str, cache: &Path) -> Result<Self, RemoteError> {
         let key = Key::builder(BUCKET, 1).field("url", url).finish();
         let folder = cache.join(BUCKET).join(key.to_string());
-        let name = url.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = own_name(url.rsplit('/').next().unwrap_or_default());
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
         let lock = folder.join(LOCK);
         let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
@@ -74,6 +74,12 @@ impl Copy {
 
     pub(crate) fn part_path(&self) -> PathBuf {
         self.folder.join(format!("{}.part", self.name))
+    }
+
+    /// Forgets a download that is not complete.
+    pub(crate) fn discard(&self) -> Result<(), RemoteError> {
+        let part = self.part_path();
+        fs::remove_file(&part).map_err(RemoteError::io("remove", &part))
     }
 
     /// The copy, if it is of this version and has its checksum.
@@ -133,6 +139,14 @@ impl Copy {
         // It has done its work; one that stays does no harm.
         let _ = fs::remove_file(self.folder.join(PART));
         Ok(path)
+    }
+}
+
+/// The name of a copy: the file's own, unless this folder or its downloads have files of that name.
+fn own_name(name: &str) -> String {
+    match [MANIFEST, PART, LOCK].contains(&name) || name.ends_with(".part") {
+        true => format!("{name}.copy"),
+        false => name.to_owned(),
     }
 }
 

@@ -121,7 +121,10 @@ impl Remote<'_> {
         }
         let listed = self.store.list_with_delimiter(Some(&location)).await;
         let listed = listed.map_err(|source| failed(url, self.config, source))?;
-        let mut files: Vec<_> = listed.objects.into_iter().map(|file| file.location).collect();
+        let files = listed.objects.into_iter().map(|file| file.location);
+        // Notes of whoever wrote the folder, such as Spark's `_SUCCESS`.
+        let is_note = |file: &Location| file.filename().is_none_or(|name| name.starts_with(['_', '.']));
+        let mut files: Vec<_> = files.filter(|file| !is_note(file)).collect();
         files.sort();
         match files.is_empty() {
             true => Err(RemoteError::NotFound { url: url.clone() }),
@@ -139,7 +142,14 @@ impl Remote<'_> {
             return Ok(path);
         }
         let begun = copy.begun(&version)?;
-        self.download(location, &url, &copy, &version, begun).await?;
+        self.download(location, &url, &copy, (&about, &version), begun).await?;
+        // Servers need not heed on what condition a part was asked for.
+        let now = self.store.head(location).await;
+        let now = now.map_err(|source| failed(&url, self.config, source))?;
+        if self::version(&now) != version {
+            copy.discard()?;
+            return Err(RemoteError::Changed { url });
+        }
         copy.finish(&version)
     }
 
@@ -149,9 +159,10 @@ impl Remote<'_> {
         location: &Location,
         url: &str,
         copy: &Copy,
-        version: &Version,
+        (about, version): (&ObjectMeta, &Version),
         begun: u64,
     ) -> Result<(), RemoteError> {
+        let by_time = version.tag.as_ref().is_some_and(|tag| tag.starts_with(TIME));
         let path = copy.part_path();
         let open = File::options().create(true).append(true).open(&path);
         let mut file = open.map_err(RemoteError::io("create", &path))?;
@@ -161,7 +172,8 @@ impl Remote<'_> {
             let options = GetOptions {
                 range: Some(GetRange::Bounded(start..(start + step).min(version.bytes))),
                 // Of another content, no part is sent.
-                if_match: version.tag.clone().filter(|tag| !tag.starts_with(TIME)),
+                if_match: version.tag.clone().filter(|_| !by_time),
+                if_unmodified_since: by_time.then_some(about.last_modified),
                 ..GetOptions::default()
             };
             async move { self.store.get_opts(location, options).await?.bytes().await }
@@ -221,6 +233,7 @@ fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> Remot
             RemoteError::Refused { url, source }
         }
         E::Precondition { .. } => RemoteError::Changed { url },
+        E::NotSupported { .. } => RemoteError::NoParts { url },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
             RemoteError::TimedOut { url, timeout, tries, source: Box::new(error) }

@@ -40,6 +40,14 @@ pub enum RemoteError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A server that sends whole files alone.
+    #[error(
+        "`{url}`: this server sends no parts of files (HTTP ranges), in which Firebox fetches them: download the file by other means, such as curl -O, and name the copy"
+    )]
+    NoParts {
+        /// The URL.
+        url: String,
+    },
     /// The server did not answer in time.
     #[error(
         "`{url}`: no answer within {timeout:?}, asked {tries} times: check the network and try again; what was fetched is kept"

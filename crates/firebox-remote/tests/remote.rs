@@ -26,6 +26,8 @@ struct File {
     sent: AtomicU64,
     /// Parts that are answered before all further ones are not.
     parts: AtomicUsize,
+    /// Parts that are answered before the content is another, an hour younger.
+    changes_after: AtomicUsize,
 }
 
 const ALL: usize = usize::MAX;
@@ -38,6 +40,7 @@ impl Server {
             content: Mutex::new((content, "\"one\"")),
             sent: AtomicU64::new(0),
             parts: AtomicUsize::new(parts),
+            changes_after: AtomicUsize::new(ALL),
         });
         let shared = Arc::clone(&file);
         std::thread::spawn(move || {
@@ -66,7 +69,7 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     };
     let (content, tag) = file.content.lock().unwrap().clone();
     let status = match first.split(' ').nth(1)? {
-        "/bars.csv" => 200,
+        "/bars.csv" | "/manifest.json" | "/whole.csv" => 200,
         "/secret.csv" => 403,
         "/slow.csv" => {
             std::thread::sleep(Duration::from_secs(5));
@@ -81,8 +84,9 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     if first.starts_with("HEAD") {
         write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n",
-            content.len()
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}\r\n\r\n",
+            content.len(),
+            version(tag)
         )
         .ok()?;
         return Some(());
@@ -98,19 +102,40 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         write!(stream, "HTTP/1.1 400 Enough\r\nContent-Length: 0\r\n\r\n").ok()?;
         return Some(());
     }
+    if first.contains("/whole.csv") {
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len()).ok()?;
+        return stream.write_all(&content).ok();
+    }
     let range = header("range")?;
     let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
     let (start, end): (usize, usize) = (start.parse().ok()?, end.parse().ok()?);
+    let until = file.changes_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+        Some(if left == ALL { ALL } else { left.saturating_sub(1) })
+    });
+    if until == Ok(1) {
+        let mut held = file.content.lock().unwrap();
+        held.0.reverse();
+        held.1 = "Wed, 21 Oct 2015 08:28:00 GMT";
+    }
     let part = &content[start..=end];
     file.sent.fetch_add(part.len() as u64, Ordering::SeqCst);
     write!(
         stream,
-        "HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{end}/{}\r\nETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n",
+        "HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{end}/{}\r\n{}\r\n\r\n",
         part.len(),
-        content.len()
+        content.len(),
+        version(tag)
     )
     .ok()?;
     stream.write_all(part).ok()
+}
+
+/// What a server says of a content: its tag and the time of its last change, or, where the tag is a time, that alone.
+fn version(tag: &str) -> String {
+    match tag.starts_with('"') {
+        true => format!("ETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT"),
+        false => format!("Last-Modified: {tag}"),
+    }
 }
 
 fn config() -> RemoteConfig {
@@ -184,6 +209,44 @@ fn a_download_that_was_cut_short_goes_on() {
     *server.file.content.lock().unwrap() = (other.clone(), "\"two\"");
     server.file.parts.store(ALL, Ordering::SeqCst);
     assert_eq!(get(&url, cache.path()).unwrap(), other);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_fetched_is_not_believed() {
+    const BEFORE: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), 11);
+    // A server without tags, which asks no condition of a part.
+    server.file.content.lock().unwrap().1 = BEFORE;
+    let url = server.url("bars.csv");
+    let cut = get(&url, cache.path()).unwrap_err();
+    assert!(matches!(cut, RemoteError::Failed { .. }), "{cut:?}");
+    server.file.parts.store(ALL, Ordering::SeqCst);
+    server.file.changes_after.store(3, Ordering::SeqCst);
+    let changed = get(&url, cache.path()).unwrap_err();
+    assert!(matches!(changed, RemoteError::Changed { .. }), "{changed:?}");
+    let now: Vec<u8> = content().into_iter().rev().collect();
+    assert_eq!(get(&url, cache.path()).unwrap(), now);
+}
+
+#[test]
+fn a_file_may_be_called_as_a_file_of_the_cache() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    for _ in 0..2 {
+        let files = fetch(&server.url("manifest.json"), cache.path(), &config(), &Silent).unwrap();
+        assert_eq!(fs::read(&files[0]).unwrap(), content());
+    }
+    assert_eq!(server.file.sent.load(Ordering::SeqCst), 25_500);
+}
+
+#[test]
+fn a_server_that_sends_no_parts_is_told_as_one() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let error = fetch(&server.url("whole.csv"), cache.path(), &config(), &Silent).unwrap_err();
+    assert!(matches!(error, RemoteError::NoParts { .. }), "{error:?}");
+    assert!(error.to_string().contains("curl -O"), "{error}");
 }
 
 #[test]
@@ -282,7 +345,7 @@ client = boto3.client('s3', endpoint_url=f'http://127.0.0.1:{port}', region_name
     aws_access_key_id='test', aws_secret_access_key='test')
 client.create_bucket(Bucket='bars')
 content = bytes(at * 31 % 251 for at in range(25500))
-for name in ['deep/bars.csv', 'deep/more.csv', 'deep/deeper/no.csv']:
+for name in ['deep/bars.csv', 'deep/more.csv', 'deep/_SUCCESS', 'deep/deeper/no.csv']:
     client.put_object(Bucket='bars', Key=name, Body=content)
 print('port', port, flush=True)
 sys.stdin.read()

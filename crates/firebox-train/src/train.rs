@@ -4,7 +4,6 @@
 //! one of the seed and the epoch, so a run that goes on from a checkpoint takes the same steps as
 //! one that was never stopped.
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use tracing::info_span;
 
 use crate::TrainError;
 use crate::ahead::{Ahead, Taken};
-use crate::average::Average;
+use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
     Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
     newest_whole, recover,
@@ -65,7 +64,7 @@ where
     check_budget(&model, config)?;
     let _lock = lock(run.folder)?;
     if let Some(summary) = ended_before(run)? {
-        return read_back(model, summary, run.folder, config);
+        return read_back(model, summary, config, run);
     }
     let folder = run.folder.join(CHECKPOINT_FOLDER);
     let writer = Writer::new(folder.clone(), &config.checkpoint, run.listener);
@@ -114,7 +113,7 @@ where
         summary.selected = folder_name(best.step);
     }
     write_summary(run.folder, &summary)?;
-    read_back(model, summary, run.folder, config)
+    read_back(model, summary, config, run)
 }
 
 mod reading;
@@ -774,19 +773,35 @@ fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
     }
 }
 
+/// What is said where the weights that a run returns are no average, though they were to be.
+fn no_average(average: &AverageConfig) -> String {
+    let AverageConfig { from_epoch, every, .. } = average;
+    format!(
+        "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {} on, \
+         each {every}th; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)",
+        from_epoch + 1
+    )
+}
+
 /// The result of a run that has ended, from its selected checkpoint: the weights, or their average
 /// if that is what was validated.
 fn read_back<M: Module>(
     mut model: M,
     summary: Summary,
-    folder: &Path,
     config: &TrainConfig,
+    run: &Run<'_>,
 ) -> Result<Trained<M>, TrainError> {
-    let selected = summary.selected_path(folder);
-    let averaged = config.average.is_some_and(|average| average.evaluate);
-    match averaged && Checkpoint::open(&selected)?.has_average() {
-        true => load_average(&selected, &mut model)?,
-        false => load_weights(&selected, &mut model)?,
+    let selected = summary.selected_path(run.folder);
+    let averaged = config.average.filter(|average| average.evaluate);
+    match averaged {
+        Some(_) if Checkpoint::open(&selected)?.has_average() => {
+            load_average(&selected, &mut model)?;
+        }
+        Some(average) => {
+            run.listener.on(&Event::Warning { message: no_average(&average) });
+            load_weights(&selected, &mut model)?;
+        }
+        None => load_weights(&selected, &mut model)?,
     }
     Ok(Trained { model: model.valid(), summary })
 }

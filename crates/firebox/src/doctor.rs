@@ -31,8 +31,12 @@ pub(crate) struct DoctorFlags {
 pub(crate) fn run(flags: &DoctorFlags) -> anyhow::Result<ExitCode> {
     let chosen = device::choose(&flags.device)?;
     if let Some(path) = &flags.json {
-        // Not after half an hour.
-        std::fs::write(path, b"").with_context(|| format!("cannot write {}", path.display()))?;
+        // Not after half an hour. What an earlier examination wrote stays until there is something in its place.
+        std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let devices = device::all().map(|(name, found)| {
         let there = found.is_ok();

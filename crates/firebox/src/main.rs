@@ -207,7 +207,8 @@ fn main() -> ExitCode {
 #[cfg(unix)]
 const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \
      what was complete is kept: the same command goes on from there\n  \
-     give it more memory (ulimit -d and -v, its control group), or let it evaluate less at once (evaluate.batch_size)";
+     give it more memory (ulimit -d and -v, its control group), or let it take less at once: evaluate.batch_size, or a smaller \
+     model where it ended before its first step";
 
 fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let source = match (&flags.resume, &flags.file) {
@@ -325,6 +326,8 @@ fn outlive_the_terminal() {}
 fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let source = Source::File(flags.file.clone());
     let prepared = Prepared::new(&source, environment()?, &flags.layers.settings())?;
+    #[cfg(unix)]
+    memory::heed_group();
     let device = device::choose(&prepared.config().run.device)?;
     say(prepared.plan(&device)?)?;
     Ok(ExitCode::SUCCESS)

@@ -99,7 +99,9 @@ fn begin_anew(_: usize) {}
 #[cfg(unix)]
 use restart::begin_anew;
 #[cfg(unix)]
-pub(crate) use restart::{begin_anew_after, begin_anew_without, begin_worker_anew, end_with};
+pub(crate) use restart::{
+    begin_anew_after, begin_anew_without, begin_worker_anew, end_with, heed_group,
+};
 
 /// Beginning the program anew, from within an allocation that failed: with what was prepared while
 /// there was memory.
@@ -201,10 +203,15 @@ mod restart {
         let Ok(program) = std::env::current_exe() else { return };
         let Ok(program) = CString::new(program.into_os_string().into_vec()) else { return };
         let (Some(arguments), Some(environment)) = (arguments, environment) else { return };
+        heed_group();
+        let _ = ANEW.set(Anew { program, arguments, environment, worker });
+    }
+
+    /// From now on, what this process may hold ends before the limit of its control group.
+    pub(crate) fn heed_group() {
         if let Some(limit) = limit_of_group() {
             memory::limit_to((limit as f64 * SHARE_OF_GROUP) as u64);
         }
-        let _ = ANEW.set(Anew { program, arguments, environment, worker });
     }
 
     unsafe extern "C" {

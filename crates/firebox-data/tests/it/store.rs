@@ -1,11 +1,12 @@
 //! What is stored is reused while it is whole, and made anew when it is not.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use firebox_core::{Event, Silent};
+use firebox_core::{Event, Listener, Silent};
 use firebox_data::{DataConfig, Ingested, fingerprint, ingest, stored_at};
 
-use crate::{Files, bars};
+use crate::{Files, bars, render};
 
 fn setup() -> (Files, DataConfig) {
     let files = Files::new();
@@ -140,4 +141,33 @@ fn a_cache_that_cannot_be_written_is_an_error() {
     assert!(
         crate::render(&error, files.0.path()).starts_with("cannot make the folder cache/series-v2")
     );
+}
+
+/// Changes a file once something was read of it.
+struct Meddler(PathBuf);
+
+impl Listener for Meddler {
+    fn on(&self, event: &Event) {
+        if let Event::Progress { .. } = event {
+            std::fs::write(&self.0, bars(31)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_changed_while_it_is_read_is_not_stored() {
+    let files = Files::new();
+    // The second is read as a whole, because of its local times.
+    for settings in ["", "columns = { time_zone = 'America/New_York' }"] {
+        let path = files.write("bars.csv", bars(30));
+        let config = files.config("bars.csv", settings);
+        let error = ingest(&config, &files.cache(), &Meddler(path)).unwrap_err();
+        let said = render(&error, files.0.path());
+        assert!(said.contains("bars.csv was changed while it was read"), "{said}");
+        let stored = files.cache().join("series-v2");
+        let left = std::fs::read_dir(&stored).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "under the key of what was there before");
+    }
+    let ingested = files.ingest("bars.csv", "").unwrap();
+    assert_eq!((ingested.set.steps(), ingested.reused), (31, false));
 }

@@ -317,11 +317,22 @@ fn threads_do_not_change_a_bit() {
 
 #[test]
 #[should_panic(
-    expected = "batch normalisation of [2, 5, 3] ([batch, time, channel]) by 4 channels"
+    expected = "batch normalisation of [2, 5, 3] ([batch, time, channel]) by gamma [4] and beta [4]"
 )]
 fn channels_must_fit() {
     let device = Device::flex();
     BatchNormConfig::new(4).init(&device).forward(Tensor::zeros([2, 5, 3], &device));
+}
+
+#[test]
+#[should_panic(
+    expected = "batch normalisation of [2, 5, 4] ([batch, time, channel]) by gamma [4] and beta [3]"
+)]
+fn scales_and_shifts_must_fit() {
+    let device = Device::flex();
+    let mut module = BatchNormConfig::new(4).init(&device);
+    module.beta = Param::from_tensor(Tensor::zeros([3], &device));
+    module.forward(Tensor::zeros([2, 5, 4], &device));
 }
 
 #[test]

@@ -391,3 +391,24 @@ fn channels_must_fit() {
     let layer = init_conv1d(Stream::new(1, "weights"), 4, 8, 3, &device);
     conv1d(Tensor::zeros([2, 5, 3], &device), &layer, Precision::F32, None);
 }
+
+#[test]
+#[should_panic(
+    expected = "a convolution with a weight of [8, 4, 3] ([output channel, channel / groups, kernel]) and a bias of [7]"
+)]
+fn a_bias_must_fit() {
+    let device = Device::flex();
+    let mut layer = init_conv1d(Stream::new(1, "weights"), 4, 8, 3, &device);
+    layer.bias = Some(Param::from_tensor(Tensor::zeros([7], &device)));
+    conv1d(Tensor::zeros([2, 5, 4], &device), &layer, Precision::F32, None);
+}
+
+#[test]
+fn a_result_without_a_step_has_the_type_of_the_input() {
+    let device = Device::flex();
+    let layer = init_conv1d(Stream::new(1, "weights"), 4, 8, 5, &device);
+    let layer = Conv1d { padding: PaddingConfig1d::Valid, ..layer };
+    let x = Tensor::<3>::zeros([2, 3, 4], (&device, DType::F16));
+    let y = conv1d(x, &layer, Precision::F16, None);
+    assert_eq!((y.dims(), y.dtype()), ([2, 0, 8], DType::F16));
+}

@@ -77,6 +77,13 @@ impl CpuKernels {
     const VECTORS: [Self; 5] =
         [Self::Composed, Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
+    /// This variant, or, of one that multiplies f32 in pieces of bf16, the one whose vectors it computes with, which
+    /// multiplies f32 itself.
+    #[must_use]
+    pub fn exact(self) -> Self {
+        self.vectors()
+    }
+
     /// The variant whose vectors this one computes with.
     pub(super) fn vectors(self) -> Self {
         match self {

@@ -2,7 +2,7 @@
 //! yardstick of the fused ones.
 
 use burn::tensor::activation::{log_sigmoid, log_softmax, sigmoid};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::cpu::{CrossEntropy, Element, Row};
 
@@ -19,7 +19,7 @@ pub(super) fn cross_entropy(
     }
     let column = |of: &dyn Fn(&Row) -> f64| {
         let values: Vec<f32> = rows.iter().map(|row| of(row) as f32).collect();
-        Tensor::<2>::from_data(TensorData::new(values, [count, 1]), &device)
+        Tensor::<2>::from_data(TensorData::new(values, [count, 1]), (&device, DType::F32))
     };
     // A row without a weight may hold anything.
     let read = column(&|row| if row.weight == 0.0 { 0.0 } else { 1.0 });
@@ -43,7 +43,7 @@ pub(super) fn cross_entropy(
             None => logs,
             Some(weights) => {
                 let weights = TensorData::new(weights.to_vec(), [1, classes]);
-                logs * Tensor::<2>::from_data(weights, &device)
+                logs * Tensor::<2>::from_data(weights, (&device, DType::F32))
             }
         };
         sum = sum + (logs * spread).sum();
@@ -63,8 +63,9 @@ pub(super) fn elements(
     if count == 0 {
         return predictions.sum();
     }
-    let constant =
-        |values: Vec<f32>| Tensor::<1>::from_data(TensorData::new(values, [count]), &device);
+    let constant = |values: Vec<f32>| {
+        Tensor::<1>::from_data(TensorData::new(values, [count]), (&device, DType::F32))
+    };
     let weights = weights.map(|weights| {
         let by_row = if weights.len() == count { 1 } else { width };
         constant((0..count).map(|place| weights[place / by_row]).collect())

@@ -30,7 +30,7 @@ pub(super) fn squared_norm(gradients: &[&Tensor<1>]) -> Tensor<1> {
     let some = gradients.iter().filter(|gradient| gradient.dims() != [0]);
     let list: Vec<_> = some.map(|gradient| (*gradient).clone().into_dispatch()).collect();
     if list.is_empty() {
-        return Tensor::zeros([1], &device);
+        return Tensor::zeros([1], (&device, DType::F32));
     }
     Tensor::from_dispatch(<Dispatch as OptimizerOps>::firebox_squared_norm(TensorList(list)))
 }
@@ -41,7 +41,7 @@ pub(super) fn adamw(numbers: Vec<cpu::AdamW>, updates: &mut [ParameterUpdate]) {
     let rows: Vec<f32> = numbers.into_iter().flat_map(row).collect();
     let data = TensorData::new(rows, [updates.len(), COLUMNS]);
     if let Some(update) = updates.first() {
-        let numbers = Tensor::from_data(data, &update.parameter.device());
+        let numbers = Tensor::from_data(data, (&update.parameter.device(), DType::F32));
         by_numbers(numbers, updates);
     }
 }

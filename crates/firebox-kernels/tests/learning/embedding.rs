@@ -193,6 +193,12 @@ fn the_memory_of_a_gradient_is_kept_until_it_is_given_up() {
 }
 
 #[test]
+#[should_panic(expected = "the padding of an embedding is row Some(4), and its table has 4 rows")]
+fn a_padding_that_is_no_row_is_named() {
+    embedding(&layer(vec![1.0; 12], 4, 3), indices(vec![1], [1, 1]), Some(4));
+}
+
+#[test]
 #[should_panic(expected = "the index 4 names no row of an embedding of 4 rows")]
 fn an_index_that_is_too_large_is_named() {
     CpuKernels::Portable.force(|| {

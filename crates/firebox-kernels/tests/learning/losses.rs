@@ -268,6 +268,51 @@ fn what_has_no_weight_is_not_read_and_nothing_learnt_from_is_zero() {
 }
 
 #[test]
+fn rows_of_classes_without_weight_teach_nothing_by_smoothing_either() {
+    let config = CrossEntropy {
+        class_weights: Some(&[0.0, 1.0]),
+        label_smoothing: 0.1,
+        ..CrossEntropy::default()
+    };
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let x = tensor(&[1.0, 2.0, -3.0, 0.5], [2, 2]);
+            let found = measure(x, |x| cross_entropy(x, &[0, 0], &config));
+            assert_eq!(found, (0.0, vec![0.0; 4], 0.0), "{kernels:?}");
+        });
+    }
+}
+
+#[test]
+fn weights_may_be_as_small_and_as_large_as_numbers_are() {
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for weight in [1e-45, 1e-39, 1e-20, 1e20, 1.7e38, f32::MAX] {
+                let name = format!("{kernels:?} {weight:e}");
+                let (x, target) = ([1.0, 4.0], [0.0, 1.0]);
+                let run = |by_row: bool| {
+                    let shape = if by_row { [2, 1] } else { [1, 2] };
+                    let target = tensor(&target, shape);
+                    measure(tensor(&x, shape), |x| {
+                        squared_error(x, target.clone(), Some(&[weight; 2]))
+                    })
+                };
+                for by_row in [true, false] {
+                    let (value, gradient, _) = run(by_row);
+                    close(&name, &[value], &[5.0], 1e-6);
+                    close(&name, &gradient, &[1.0, 3.0], 1e-6);
+                }
+                let (value, gradient, _) = measure(tensor(&x, [1, 2]), |x| {
+                    huber(x, tensor(&target, [1, 2]), Some(&[weight]), 2.0)
+                });
+                close(&name, &[value], &[(0.5 + 4.0) / 2.0], 1e-6);
+                close(&name, &gradient, &[0.5, 1.0], 1e-6);
+            }
+        });
+    }
+}
+
+#[test]
 fn empty_batches_give_zero() {
     for kernels in CpuKernels::available() {
         kernels.force(|| {

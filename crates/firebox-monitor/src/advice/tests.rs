@@ -10,6 +10,7 @@ fn settings() -> Settings {
         batch_size: 64,
         workers: 1,
         prefetch: 2,
+        may_lie_in_memory: true,
         keys: SettingKeys::default(),
         learning_rate: 0.001,
         scaling: Scaling::Off,
@@ -97,6 +98,27 @@ fn each_finding_has_its_figure_and_its_setting() {
         &settings(),
         &["12.0 % of the time", "12.0 of 100 ms", "workers` from 1 to 2", "prefetch` from 2 to 4"],
     );
+    // Filling a batch takes a thread as long as computing with it.
+    let times = Event::Times {
+        step: 1,
+        steps: 1,
+        waiting: 0.05,
+        upload: 0.0,
+        filling: 0.05,
+        computing: 0.05,
+        reading_back: 0.0,
+        other: 0.0,
+    };
+    let alone = Settings { workers: 0, on_gpu: true, ..settings() };
+    check(
+        &[step(1, 100.0, 50.0, 1.0), times.clone()],
+        &alone,
+        &["50.0 % of the time", "1 threads would give about 2", "workers` from 0 to 1"],
+    );
+    let all = Settings { workers: 1 << 20, may_lie_in_memory: false, ..settings() };
+    let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);
+    let said = found.join(" ");
+    assert!(said.contains("all fill batches") && !said.contains("resident"), "{said}");
     let save = Event::Checkpoint {
         step: 1,
         path: String::new(),

@@ -318,7 +318,7 @@ impl Run<'_> {
         let stage = format!("train, seed {seed}");
         let work = &*work;
         self.stage(&stage, Some(key), &mut 0, || {
-            let parts = Parts::new(self, sequences, self.config.loader.resolve(seed))?;
+            let parts = Parts::new(self, sequences, LoaderConfig { seed, ..self.loader() })?;
             let model = self.forecaster(sequences, seed)?;
             let (batch_size, keys) = (self.config.loader.batch_size, setting_keys(self.config));
             let sub = Sub { name: &name, key, seed, batch_size, keys };

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32, or in TF32 where Burn's autotuning finds that faster: nothing tells it not to (burn#5696) |
 //! | `bf16` | operands of products rounded to bf16, sums in f32 | the same; gates and outputs of LSTMs are stored in bf16 too |
-//! | `f16` | storage and rounding in f16, arithmetic in f32: for checks, not for speed | as bf16, in f16, with a loss scale |
+//! | `f16` | operands and gradients rounded to f16, kept and multiplied as f32: for checks, not for speed | as bf16, in f16, with a loss scale |
 //! | `tf32`, `matmul = "high"` | an error: no processor has it | products by a kernel that is named, on tensor cores in TF32; an error where the device has none |
 //! | `matmul = "highest"` | f32 itself | products by a kernel that is named, in f32 |
 //! | `matmul = "medium"` | what `bf16` is here, under another name | an error: `bf16` stores in bf16, too |
@@ -109,7 +109,7 @@ fn of_processor(kernels: CpuKernels) -> Vec<(Precision, Support)> {
         CpuKernels::Amx => Support::Native("AMX".to_owned()),
         _ => Support::Emulated("operands are rounded to bf16 and multiplied as f32".to_owned()),
     };
-    let f16 = "storage and rounding in f16, arithmetic in f32".to_owned();
+    let f16 = "operands and gradients are rounded to f16, kept and multiplied as f32".to_owned();
     vec![
         (Precision::F32, Support::Native("every processor".to_owned())),
         (Precision::Tf32, Support::Missing("no processor has TF32".to_owned())),
@@ -213,7 +213,7 @@ pub fn resolve(
             return Err(PolicyError::Missing { asked: precision, why, alternatives });
         }
         Support::Emulated(_) if precision == Precision::F16 => {
-            "as written; on a processor f16 is storage and rounding, its arithmetic is f32, and it is slower than that".to_owned()
+            "as written; on a processor operands and gradients are rounded to f16, kept and multiplied as f32, and it is slower than that".to_owned()
         }
         Support::Native(_) if precision == Precision::F32 && !abilities.processor => {
             "as written; products may run in TF32 where Burn's autotuning finds that faster: run.matmul = \"highest\" keeps them in f32".to_owned()
@@ -249,7 +249,7 @@ fn with_matmul(
             }
         }
         (PrecisionRule::Fixed(Precision::F32), Highest) if abilities.processor => {
-            settled(Precision::F32, "as written; products of f32 are f32 on every processor")
+            settled(Precision::F32, "as written; products of f32 are by vectors of f32, not in tiles of bf16")
         }
         (PrecisionRule::Fixed(Precision::F32), Highest) => match &abilities.inexact {
             Some(why) => refuse(why, "take --device cpu"),
