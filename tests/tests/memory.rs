@@ -168,7 +168,7 @@ fn what_is_measured_before_a_run_needs_no_more_memory_than_the_run() {
     for (setting, reason) in [
         ("run.precision=auto", "# run.precision = "),
         ("run.recompute=true", "larger ones may not fit without it"),
-        ("loader.batch_size=auto", "would take"),
+        ("loader.batch_size=auto", " windows a second in "),
     ] {
         let output = limited_with(folder.path(), kib, &[setting]);
         assert_eq!(output.status.code(), Some(0), "{setting}: {}", errors(&output));

@@ -149,9 +149,8 @@ impl Seen {
     fn now(config: &DataConfig, inputs: &[Input]) -> Self {
         // Shards of converted samples have checksums of their own.
         let plain = inputs.iter().filter(|input| input.format != Format::Samples);
-        let files = plain.flat_map(|input| {
-            std::iter::once(input.path.clone()).chain(label_file(config, input))
-        });
+        let files = plain
+            .flat_map(|input| std::iter::once(input.path.clone()).chain(label_file(config, input)));
         Self(files.map(|path| (path.clone(), Self::of(&path))).collect())
     }
 

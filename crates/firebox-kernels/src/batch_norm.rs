@@ -238,8 +238,7 @@ impl BatchNorm {
             Some(x) => {
                 let statistics = cpu::statistics(op.kernels, x.storage::<f32>(), op.steps.width);
                 let device = Device::flex();
-                let tensor =
-                    |values: &[f32]| Tensor::<1>::from_data(values, (&device, DType::F32));
+                let tensor = |values: &[f32]| Tensor::<1>::from_data(values, (&device, DType::F32));
                 let [mean, variance] = [&statistics.mean, &statistics.variance].map(|v| tensor(v));
                 self.update(mean, variance, op.steps.samples * op.steps.time);
                 statistics

@@ -249,7 +249,8 @@ fn fused(op: Fused, x: Tensor<3>, weight: Tensor<3>, bias: Option<Tensor<1>>) ->
         return Tensor::from_primitive::<Flex>(op.run(&x, &weight, bias.as_ref()));
     }
     let shifted = bias.is_some();
-    let bias = bias.unwrap_or_else(|| Tensor::zeros([op.conv.output], (&weight.device(), DType::F32)));
+    let bias =
+        bias.unwrap_or_else(|| Tensor::zeros([op.conv.output], (&weight.device(), DType::F32)));
     let (x, x_guard) = flex_in_graph(x).into_parts();
     let (weight, weight_guard) = flex_in_graph(weight).into_parts();
     let (bias, bias_guard) = flex_in_graph(bias).into_parts();

@@ -329,9 +329,8 @@ fn element_loss<const D: usize>(
     // What divides by so small or large a sum is no number of f32: the weights are brought to a sum of 1 before.
     let (least, most) = SUMS;
     let unusual = weights.filter(|_| weight > 0.0 && !(least..=most).contains(&weight));
-    let brought: Option<Vec<f32>> = unusual.map(|weights| {
-        weights.iter().map(|one| (f64::from(*one) / weight) as f32).collect()
-    });
+    let brought: Option<Vec<f32>> = unusual
+        .map(|weights| weights.iter().map(|one| (f64::from(*one) / weight) as f32).collect());
     let (weights, sum) = match &brought {
         Some(weights) => (Some(weights.as_slice()), 1.0),
         None => (weights, weight),

@@ -227,8 +227,7 @@ fn denormal_numbers_count_in_products_and_their_gradients() {
         let weight = across_the_range(input * output, 3);
         let [x64, dy64, weight64] = [&x, &dy, &weight].map(|values| as_f64(values));
         let y_exact = product(&x64, &weight64, [rows, input, output]);
-        let dx_exact =
-            product(&dy64, &transposed(&weight64, input, output), [rows, output, input]);
+        let dx_exact = product(&dy64, &transposed(&weight64, input, output), [rows, output, input]);
         let dw_exact = product(&transposed(&x64, rows, input), &dy64, [input, rows, output]);
         for kernels in of_f32() {
             kernels.force(|| {

@@ -184,9 +184,12 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     match times {
         // Threads are known to fill batches as fast as they can, or as fast as they are used.
         Some(times) if times.fills() && settings.workers >= threads => {
-            let stored = "a data set that is stored in the type it is read in (`firebox data convert`)";
+            let stored =
+                "a data set that is stored in the type it is read in (`firebox data convert`)";
             let setting = match settings.may_lie_in_memory {
-                true => format!("`loader.resident` to \"memory\", if the data fit there, or {stored}"),
+                true => {
+                    format!("`loader.resident` to \"memory\", if the data fit there, or {stored}")
+                }
                 false => stored.to_owned(),
             };
             some(format!("{said}; the {threads} threads of this machine all fill batches"), setting)

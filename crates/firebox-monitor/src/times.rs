@@ -103,12 +103,7 @@ impl StepTimes {
     /// `w` threads give a batch every `filling / w`, and a step takes at least what it takes without
     /// waiting; the slower of the two sets the pace. Where steps are `shared`, computed by all of these threads, what
     /// fills takes its part of their time.
-    pub(crate) fn workers(
-        &self,
-        now: usize,
-        threads: usize,
-        shared: bool,
-    ) -> Option<(usize, f64)> {
+    pub(crate) fn workers(&self, now: usize, threads: usize, shared: bool) -> Option<(usize, f64)> {
         let busy = self.without_waiting();
         if busy <= 0.0 || self.filling <= 0.0 {
             return None;

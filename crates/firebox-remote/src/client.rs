@@ -123,7 +123,8 @@ impl Remote<'_> {
         let listed = listed.map_err(|source| failed(url, self.config, source))?;
         let files = listed.objects.into_iter().map(|file| file.location);
         // Notes of whoever wrote the folder, such as Spark's `_SUCCESS`.
-        let is_note = |file: &Location| file.filename().is_none_or(|name| name.starts_with(['_', '.']));
+        let is_note =
+            |file: &Location| file.filename().is_none_or(|name| name.starts_with(['_', '.']));
         let mut files: Vec<_> = files.filter(|file| !is_note(file)).collect();
         files.sort();
         match files.is_empty() {

@@ -248,9 +248,10 @@ fn with_matmul(
                 ),
             }
         }
-        (PrecisionRule::Fixed(Precision::F32), Highest) if abilities.processor => {
-            settled(Precision::F32, "as written; products of f32 are by vectors of f32, not in tiles of bf16")
-        }
+        (PrecisionRule::Fixed(Precision::F32), Highest) if abilities.processor => settled(
+            Precision::F32,
+            "as written; products of f32 are by vectors of f32, not in tiles of bf16",
+        ),
         (PrecisionRule::Fixed(Precision::F32), Highest) => match &abilities.inexact {
             Some(why) => refuse(why, "take --device cpu"),
             None => settled(
