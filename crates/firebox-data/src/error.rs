@@ -33,7 +33,7 @@ pub enum DataError {
     },
     /// A file that another program changed, replaced or removed meanwhile.
     #[error(
-        "{} was changed while it was read, and nothing of it is kept: run again when it is complete",
+        "{} was changed while it was read, and nothing of it is kept: run again when it is complete, or name a copy of it",
         path.display()
     )]
     Changed {

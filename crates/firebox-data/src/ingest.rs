@@ -115,35 +115,50 @@ pub fn ingest(
             ),
         ),
     }
-    let made = |(set, checks)| {
-        if let Err(error) = seen.check() {
-            // It is stored under the key of what was there before.
+    let stored = read_and_store(config, &inputs, samples, (cache, key), listener);
+    if let Err(changed) = seen.check() {
+        // What was stored is under the key of what was there before; what failed may have failed by it.
+        if stored.is_ok() {
+            drop(stored);
             store::remove(cache, key)?;
-            return Err(error);
         }
-        Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
-    };
+        return Err(changed);
+    }
+    let (set, checks) = stored?;
+    Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+fn read_and_store(
+    config: &DataConfig,
+    inputs: &[Input],
+    samples: Option<Vec<Samples>>,
+    (cache, key): (&Path, Key),
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
     if let Some(samples) = samples {
         let done = |done| progress(listener, done as u64, inputs.len() as u64);
-        match converted::store(&inputs, &samples, config, cache, key, &done) {
-            Ok(found) => return made(found),
+        match converted::store(inputs, &samples, config, cache, key, &done) {
+            Ok(found) => return Ok(found),
             Err(Stop::Odd) => {}
             Err(Stop::Failed(error)) => return Err(error),
         }
     } else if config.timeframes.is_none() {
         let sink = Sink::store(cache, key);
-        if let Some(found) = short_way(config, &inputs, sink, listener)? {
-            return made(found);
+        if let Some(found) = short_way(config, inputs, sink, listener)? {
+            return Ok(found);
         }
     }
-    let (set, checks) = long_way(config, &inputs, listener)?;
+    let (set, checks) = long_way(config, inputs, listener)?;
     store::save(cache, key, &set, &checks)?;
-    made((set, checks))
+    Ok((set, checks))
 }
 
 /// What the system says of files before they are read, to find out that one was changed meanwhile. Content is read
 /// twice: for the key, and for its values.
-struct Seen(Vec<(PathBuf, Option<(u64, SystemTime)>)>);
+struct Seen(Vec<(PathBuf, Option<Stamp>)>);
+
+/// Length, and the time of the last change where the system has it.
+type Stamp = (u64, Option<SystemTime>);
 
 impl Seen {
     fn now(config: &DataConfig, inputs: &[Input]) -> Self {
@@ -154,9 +169,9 @@ impl Seen {
         Self(files.map(|path| (path.clone(), Self::of(&path))).collect())
     }
 
-    fn of(path: &Path) -> Option<(u64, SystemTime)> {
+    fn of(path: &Path) -> Option<Stamp> {
         let found = fs::metadata(path).ok()?;
-        Some((found.len(), found.modified().ok()?))
+        Some((found.len(), found.modified().ok()))
     }
 
     fn check(&self) -> Result<(), DataError> {

@@ -77,9 +77,15 @@ pub(crate) fn folder(cache: &Path, key: Key) -> PathBuf {
 pub(crate) fn remove(cache: &Path, key: Key) -> Result<(), DataError> {
     let folder = folder(cache, key);
     let manifest = folder.join(MANIFEST);
-    // First, so that nobody believes the rest.
-    fs::remove_file(&manifest).map_err(DataError::io("remove", &manifest))?;
-    fs::remove_dir_all(&folder).map_err(DataError::io("remove", &folder))
+    // First, so that nobody believes the rest; another process may have found out, too.
+    match fs::remove_file(&manifest) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(DataError::io("remove", &manifest)(error));
+        }
+        _ => {}
+    }
+    let _ = fs::remove_dir_all(&folder);
+    Ok(())
 }
 
 /// What was found in the series that are stored under a key, if they are there in their full size.

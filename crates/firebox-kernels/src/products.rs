@@ -2,7 +2,9 @@
 //!
 //! Burn takes the kernel that is fastest for a shape, and those on tensor cores take TF32 where the device has it,
 //! which nothing says and no setting prevents (tracel-ai/burn#5696). The products here name their kernel. On a
-//! processor products of f32 are f32, whatever is said.
+//! processor nothing is decided here: products of f32 are f32, or by AMX in pieces of bf16 ([`CpuKernels::exact`]).
+//!
+//! [`CpuKernels::exact`]: crate::CpuKernels::exact
 
 use std::cell::Cell;
 

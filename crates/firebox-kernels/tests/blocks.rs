@@ -202,18 +202,18 @@ fn near(what: &str, found: &[f32], exact: &[f64], summands: &[f64]) {
     }
 }
 
-/// `a · b` in float64 with the sum of the absolute summands, `[rows, inner] · [inner, columns]`.
-fn product(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> [Vec<f64>; 2] {
-    let mut out = [vec![0.0; rows * columns], vec![0.0; rows * columns]];
-    for at in 0..rows * columns {
+/// The sum of some numbers, and that of their absolute values.
+fn sums(summands: impl Iterator<Item = f64>) -> (f64, f64) {
+    summands.fold((0.0, 0.0), |(sum, all), summand| (sum + summand, all + summand.abs()))
+}
+
+/// `a · b` in float64 with the sums of the absolute summands, `[rows, inner] · [inner, columns]`.
+fn product(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
+    let at = |at: usize| {
         let (row, column) = (at / columns, at % columns);
-        for place in 0..inner {
-            let summand = a[row * inner + place] * b[place * columns + column];
-            out[0][at] += summand;
-            out[1][at] += summand.abs();
-        }
-    }
-    out
+        sums((0..inner).map(|place| a[row * inner + place] * b[place * columns + column]))
+    };
+    (0..rows * columns).map(at).unzip()
 }
 
 #[test]
@@ -242,11 +242,11 @@ fn denormal_numbers_count_in_products_and_their_gradients() {
                 let gradients = (y.clone() * dy).sum().backward();
                 let name = format!("{kernels:?} {rows}x{input}x{output}");
                 let of = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
-                near(&format!("{name}, y"), &of(y), &y_exact[0], &y_exact[1]);
+                near(&format!("{name}, y"), &of(y), &y_exact.0, &y_exact.1);
                 let dx = of(gradient(&x, &gradients));
-                near(&format!("{name}, dx"), &dx, &dx_exact[0], &dx_exact[1]);
+                near(&format!("{name}, dx"), &dx, &dx_exact.0, &dx_exact.1);
                 let dw = of(gradient(&layer.weight.val(), &gradients));
-                near(&format!("{name}, dw"), &dw, &dw_exact[0], &dw_exact[1]);
+                near(&format!("{name}, dw"), &dw, &dw_exact.0, &dw_exact.1);
             });
         }
     }
@@ -290,19 +290,16 @@ fn denormal_numbers_count_in_convolutions_normalisations_and_maxima() {
     let x = across_the_range(samples * time * channels, 1);
     let weights = across_the_range(output * channels * kernel, 2);
     let (x64, w64) = (as_f64(&x), as_f64(&weights));
-    let mut exact = [vec![0.0; samples * time * output], vec![0.0; samples * time * output]];
-    for at in 0..samples * time * output {
+    let at = |at: usize| {
         let (sample, step, to) = (at / (time * output), at / output % time, at % output);
-        for (from, tap) in (0..channels * kernel).map(|place| (place / kernel, place % kernel)) {
-            let Some(source) = (step + tap).checked_sub(1).filter(|source| *source < time) else {
-                continue;
-            };
-            let summand = x64[(sample * time + source) * channels + from]
-                * w64[(to * channels + from) * kernel + tap];
-            exact[0][at] += summand;
-            exact[1][at] += summand.abs();
-        }
-    }
+        let places = (0..channels * kernel).map(|place| (place / kernel, place % kernel));
+        sums(places.filter_map(|(from, tap)| {
+            let source = (step + tap).checked_sub(1).filter(|source| *source < time)?;
+            let weight = w64[(to * channels + from) * kernel + tap];
+            Some(x64[(sample * time + source) * channels + from] * weight)
+        }))
+    };
+    let (exact, all): (Vec<f64>, Vec<f64>) = (0..samples * time * output).map(at).unzip();
     // A row of 40 numbers that are far below the ε of a normalisation, and what they come to.
     let row: Vec<f32> = (0..40).map(|at| (at - 20) as f32 * 1e-40).collect();
     let mean = as_f64(&row).iter().sum::<f64>() / 40.0;
@@ -326,7 +323,7 @@ fn denormal_numbers_count_in_convolutions_normalisations_and_maxima() {
                 padding: PaddingConfig1d::Explicit(1, 1),
             };
             let y = of(conv1d(x, &layer, Precision::F32, None));
-            near(&format!("{kernels:?}, convolution"), &y, &exact[0], &exact[1]);
+            near(&format!("{kernels:?}, convolution"), &y, &exact, &all);
             let x = tensor(&row, [1, 1, 40]);
             let y = of(layer_norm(x.clone(), Tensor::ones([40], &device), None, 1e-30));
             for (found, exact) in y.iter().zip(&normal) {

@@ -22,7 +22,7 @@ use crate::{LoadError, LoaderConfig, Position, Source};
 /// Time after which a failure is told before its turn. Until then the batches before it are
 /// delivered, so that short runs fail at the same step every time.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
-/// Time that threads have to end. With [`PATIENCE`] it is below the second within which a failure ends a run.
+/// Time that threads have to end after a failure. With [`PATIENCE`] it is below the second within which a failure ends a run.
 const LEAVING: Duration = Duration::from_millis(500);
 
 /// Batches in order, filled here or by threads.
@@ -163,7 +163,7 @@ impl Prefetch {
     /// A failure that is old enough to be told before its turn.
     pub(crate) fn failure(&mut self) -> Option<LoadError> {
         let error = self.threads.as_mut()?.failure()?;
-        self.finish();
+        self.finish(Some(LEAVING));
         Some(error)
     }
 
@@ -187,24 +187,24 @@ impl Prefetch {
         self.next = self.filler.plan.after(self.next);
         match &filled {
             Ok(_) => self.give_job(),
-            Err(_) => self.finish(),
+            Err(_) => self.finish(Some(LEAVING)),
         }
         Some(filled)
     }
 
-    /// Stops and waits for the threads: as long as each needs for the samples at hand, and no longer than [`LEAVING`].
-    /// One that still waits then, as for a disk that does not answer, is left behind with what it holds.
-    fn finish(&mut self) {
+    /// Stops and waits for the threads: as long as each needs for the samples at hand, and after a failure no longer
+    /// than this. One that still waits then, as for a disk that does not answer, is left behind with what it holds.
+    fn finish(&mut self, at_most: Option<Duration>) {
         self.end = Some(Position::START);
         self.filler.stop.store(true, Ordering::Relaxed);
         if let Some(mut threads) = self.threads.take() {
             threads.jobs = None;
-            let until = Instant::now() + LEAVING;
+            let until = at_most.map(|time| Instant::now() + time);
             for handle in threads.handles {
-                while !handle.is_finished() && Instant::now() < until {
+                while until.is_some_and(|until| Instant::now() < until) && !handle.is_finished() {
                     thread::sleep(Duration::from_micros(200));
                 }
-                if !handle.is_finished() {
+                if until.is_some() && !handle.is_finished() {
                     continue;
                 }
                 // Threads catch every panic; there is nobody left to tell of another.
@@ -216,7 +216,7 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        self.finish();
+        self.finish(None);
     }
 }
 

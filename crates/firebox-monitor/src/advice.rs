@@ -172,7 +172,10 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     if let Some((workers, gain)) = times.and_then(more) {
         let now = settings.workers;
         return some(
-            format!("{said}; {workers} threads would give about {}×", significant(gain)),
+            format!(
+                "{said}; `loader.workers` of {workers} would give about {}×",
+                significant(gain)
+            ),
             format!("`loader.workers` from {now} to {workers}"),
         );
     }

@@ -209,6 +209,7 @@ pub(crate) fn fitting(
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
         .field("precision", config.run.precision.to_string())
         .field("model", model_text(config, 0))
         .finish();
@@ -219,10 +220,15 @@ pub(crate) fn fitting(
     Ok(within(room / 2, [smaller, larger], most))
 }
 
-/// The most windows of a batch, halved until it takes no more bytes than these.
+/// The most windows of a batch, halved until it takes no more bytes than these. Where the larger of two batches took no more
+/// than the smaller, which was the first of all and made what later ones use, all of it is its windows'.
 fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
+    let taken = |size: usize| match larger.bytes > smaller.bytes {
+        true => expected(smaller, larger, size),
+        false => larger.bytes / larger.size as u64 * size as u64,
+    };
     let mut size = most;
-    while size > larger.size && expected(smaller, larger, size) > bytes {
+    while size > larger.size && taken(size) > bytes {
         size = (size / 2).max(larger.size);
     }
     size
@@ -374,6 +380,10 @@ mod tests {
         assert_eq!(sizes, [512, 256, 128, 64, 8]);
         assert_eq!(within(MIB, two, 100), 8);
         assert_eq!(within(200 * MIB, two, 100), 100);
+        let [smaller, larger] = two;
+        let first = Taken { bytes: 2 * larger.bytes, ..smaller };
+        // 18 MiB for eight.
+        assert_eq!(within(300 * MIB, [first, larger], 512), 128);
     }
 
     #[test]

@@ -78,6 +78,12 @@ impl ChosenDevice {
         if self.backend != "cpu" {
             return work();
         }
+        // Which kernels run is said by thread.
+        let kernels = CpuKernels::current();
+        let work = move || match kernels {
+            Ok(kernels) => kernels.force(work),
+            Err(_) => work(),
+        };
         if rayon::current_num_threads() == 1
             && let Ok(own) = rayon::ThreadPoolBuilder::new().num_threads(1).build()
         {
@@ -177,6 +183,15 @@ mod tests {
                 .index()
         };
         assert_eq!(["cuda:3 H200; f32", "cpu: AMD", "cuda:0 a:7"].map(index), [3, 0, 0]);
+    }
+
+    #[test]
+    fn kernels_that_are_forced_run_on_the_other_thread_too() {
+        let device = ChosenDevice::named("cpu");
+        let run = || CpuKernels::Portable.force(|| device.run(CpuKernels::current));
+        assert_eq!(run(), Ok(CpuKernels::Portable));
+        let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        assert_eq!(alone.install(run), Ok(CpuKernels::Portable));
     }
 
     #[test]

@@ -67,7 +67,6 @@ pub(crate) fn settle(
 /// Runs `f` with products of f32 as exact as settled settings have them.
 pub(crate) fn multiplying<T>(matmul: Option<MatmulPrecision>, f: impl FnOnce() -> T) -> T {
     match (matmul, CpuKernels::current()) {
-        // Neither says anything of the other's devices.
         (Some(MatmulPrecision::Highest), Ok(kernels)) => {
             F32Products::Exact.during(|| kernels.exact().force(f))
         }
@@ -142,18 +141,22 @@ fn measure(
         0 => device_class(&device.description).batch_size,
         size => size,
     };
-    let batch = batch_size::fitting(config, batch, device)?;
     let model = model_text(config, batch);
     let chain = config.pipeline.chain();
-    let what = match chain.own_batches(config) {
-        None => format!("this model with batches of {batch}"),
-        Some(_) => "what this pipeline trains, in its own batches".to_owned(),
+    // What was chosen stays, whatever memory is free at another start.
+    let begin = || {
+        let batch = batch_size::fitting(config, batch, device)?;
+        let what = match chain.own_batches(config) {
+            None => format!("this model with batches of {batch}"),
+            Some(_) => "what this pipeline trains, in its own batches".to_owned(),
+        };
+        let time = move |precision| {
+            let probe = Probe { precision, batch, steps: STEPS, train: &config.train };
+            chain.probe(config, probe, device).map(|measured| measured.times)
+        };
+        Ok((what, time))
     };
-    let time = |precision| {
-        let probe = Probe { precision, batch, steps: STEPS, train: &config.train };
-        chain.probe(config, probe, device).map(|measured| measured.times)
-    };
-    let choice = choose_cached(&config.run.cache, &model, &candidates, device, &what, time)?;
+    let choice = choose_cached(&config.run.cache, &model, &candidates, device, begin)?;
     Ok(Policy { precision: choice.precision, reason: choice.reason })
 }
 

@@ -144,7 +144,9 @@ impl Copy {
 
 /// The name of a copy: the file's own, unless this folder or its downloads have files of that name.
 fn own_name(name: &str) -> String {
-    match [MANIFEST, PART, LOCK].contains(&name) || name.ends_with(".part") {
+    // Some file systems take both cases for one.
+    let lower = name.to_lowercase();
+    match [MANIFEST, PART, LOCK].contains(&lower.as_str()) || lower.ends_with(".part") {
         true => format!("{name}.copy"),
         false => name.to_owned(),
     }

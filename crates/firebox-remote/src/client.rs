@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Listener};
 use futures_util::{StreamExt, TryStreamExt};
@@ -144,12 +145,14 @@ impl Remote<'_> {
         }
         let begun = copy.begun(&version)?;
         self.download(location, &url, &copy, (&about, &version), begun).await?;
-        // Servers need not heed on what condition a part was asked for.
-        let now = self.store.head(location).await;
-        let now = now.map_err(|source| failed(&url, self.config, source))?;
-        if self::version(&now) != version {
-            copy.discard()?;
-            return Err(RemoteError::Changed { url });
+        // Servers without tags often do not heed on what condition a part was asked for.
+        if version.is_by_time() {
+            let now = self.store.head(location).await;
+            let now = now.map_err(|source| failed(&url, self.config, source))?;
+            if self::version(&now) != version {
+                copy.discard()?;
+                return Err(RemoteError::Changed { url });
+            }
         }
         copy.finish(&version)
     }
@@ -163,7 +166,7 @@ impl Remote<'_> {
         (about, version): (&ObjectMeta, &Version),
         begun: u64,
     ) -> Result<(), RemoteError> {
-        let by_time = version.tag.as_ref().is_some_and(|tag| tag.starts_with(TIME));
+        let by_time = version.is_by_time();
         let path = copy.part_path();
         let open = File::options().create(true).append(true).open(&path);
         let mut file = open.map_err(RemoteError::io("create", &path))?;
@@ -207,10 +210,22 @@ impl Remote<'_> {
 /// Before the time of the last change, where a server has no tag.
 const TIME: &str = "changed ";
 
+/// Age in seconds below which a time of change says nothing: that of what a server makes as it is asked is always now.
+const YOUNG: u64 = 60;
+
+impl Version {
+    /// Whether the time of the last change is all that is known of the content.
+    fn is_by_time(&self) -> bool {
+        self.tag.as_ref().is_some_and(|tag| tag.starts_with(TIME))
+    }
+}
+
 fn version(about: &ObjectMeta) -> Version {
     // Servers without a time of change are given the epoch's.
     let changed = about.last_modified.timestamp();
-    let time = || (changed != 0).then(|| format!("{TIME}{changed}"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let is_old = u64::try_from(changed).is_ok_and(|changed| changed.saturating_add(YOUNG) <= now);
+    let time = || (changed != 0 && is_old).then(|| format!("{TIME}{changed}"));
     Version { bytes: about.size, tag: about.e_tag.clone().or_else(time) }
 }
 

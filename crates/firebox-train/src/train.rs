@@ -778,7 +778,7 @@ fn no_average(average: &AverageConfig) -> String {
     let AverageConfig { from_epoch, every, .. } = average;
     format!(
         "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {} on, \
-         each {every}th; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)",
+         once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)",
         from_epoch + 1
     )
 }

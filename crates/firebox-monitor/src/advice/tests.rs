@@ -113,7 +113,7 @@ fn each_finding_has_its_figure_and_its_setting() {
     check(
         &[step(1, 100.0, 50.0, 1.0), times.clone()],
         &alone,
-        &["50.0 % of the time", "1 threads would give about 2", "workers` from 0 to 1"],
+        &["50.0 % of the time", "`loader.workers` of 1 would give about 2", "workers` from 0 to 1"],
     );
     let all = Settings { workers: 1 << 20, may_lie_in_memory: false, ..settings() };
     let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);

@@ -151,14 +151,16 @@ fn decide(
 ///
 /// # Errors
 /// As [`choose`], and if the folder of the cache cannot be written.
-pub(crate) fn choose_cached(
+pub(crate) fn choose_cached<T>(
     cache: &Path,
     model: &str,
     candidates: &[Precision],
     device: &ChosenDevice,
-    what: &str,
-    time: impl FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
-) -> Result<Choice, PipelineError> {
+    begin: impl FnOnce() -> Result<(String, T), PipelineError>,
+) -> Result<Choice, PipelineError>
+where
+    T: FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
+{
     let names: Vec<_> = candidates.iter().map(ToString::to_string).collect();
     let key = Key::builder("precision", 2)
         .field("version", env!("CARGO_PKG_VERSION"))
@@ -168,7 +170,10 @@ pub(crate) fn choose_cached(
         .field("candidates", names.join(" "))
         .field("model", model)
         .finish();
-    cached(&cache.join(BUCKET), &key, || choose(candidates, device, what, time))
+    cached(&cache.join(BUCKET), &key, || {
+        let (what, time) = begin()?;
+        choose(candidates, device, &what, time)
+    })
 }
 
 #[cfg(test)]
@@ -242,11 +247,12 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let mut count = 0;
         let mut ask = |model: &str| {
-            choose_cached(cache.path(), model, &BOTH, &device(), "it", |precision| {
+            let time = |precision| {
                 count += 1;
                 steps([2.0, 1.0])(precision)
-            })
-            .unwrap()
+            };
+            let begin = || Ok(("it".to_owned(), time));
+            choose_cached(cache.path(), model, &BOTH, &device(), begin).unwrap()
         };
         let first = ask("a");
         assert_eq!(ask("a"), first);
