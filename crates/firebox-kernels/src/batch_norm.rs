@@ -3,6 +3,8 @@
 
 mod running;
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -14,6 +16,10 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Stream;
 
 use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistics, Steps};
+#[cfg(feature = "cube")]
+use crate::cube::{BatchMoments, BatchNormOps, BatchNormSettings, batch_norm_fits};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::{check, scale};
 use crate::inference::plain;
@@ -109,8 +115,10 @@ impl BatchNorm {
     }
 
     /// [`forward`](Self::forward) followed by rectifier, maximum and dropout, on Burn's CPU backend in
-    /// f32 in one pass over memory (two in training, the first for the statistics). Without a stream
-    /// there is no dropout.
+    /// f32 in one pass over memory (two in training, the first for the statistics). On GPUs with kernels of
+    /// this crate, statistics and running ones are two launches, normalisation and rectifier one, and there
+    /// are three back, summed in f32 in every type; maximum and dropout follow apart. Without a stream there
+    /// is no dropout.
     ///
     /// # Shapes
     /// - x: `[batch, time, channel]`
@@ -138,8 +146,71 @@ impl BatchNorm {
         let some = samples * width * (time / epilogue.pool) > 0;
         match CpuKernels::fused().filter(|_| on_cpu && some) {
             Some(kernels) => self.fused(kernels, x, epilogue, stream),
-            None => self.composed(x, epilogue, stream),
+            None => self.elsewhere(x, epilogue, stream),
         }
+    }
+
+    /// Where the CPU kernels do not run: in GPU kernels, else composed.
+    fn elsewhere(&self, x: Tensor<3>, epilogue: NormEpilogue, stream: Option<Stream>) -> Tensor<3> {
+        #[cfg(feature = "cube")]
+        if self.takes(&x) {
+            return follow(self.on_gpu(x, epilogue.rectify), epilogue, stream);
+        }
+        self.composed(x, epilogue, stream)
+    }
+
+    /// Whether the kernels of a GPU take this input and the parameters, whose types may differ.
+    #[cfg(feature = "cube")]
+    fn takes(&self, x: &Tensor<3>) -> bool {
+        let (device, [_, _, width]) = (x.device().without_autodiff(), x.dims());
+        let there = |one: &Tensor<1>| one.device().without_autodiff() == device;
+        (1..=i32::MAX as usize).contains(&x.shape().num_elements())
+            && [self.gamma.val(), self.beta.val()].iter().all(there)
+            && [&self.running_mean, &self.running_var]
+                .map(RunningStatistic::value)
+                .iter()
+                .all(|one| there(one) && one.dims() == [width])
+            && GpuKernels::takes(&device, x.dtype())
+                .is_ok_and(|client| batch_norm_fits(&client, width))
+    }
+
+    /// Normalisation and rectifier in the kernels of a GPU.
+    #[cfg(feature = "cube")]
+    fn on_gpu(&self, x: Tensor<3>, rectify: bool) -> Tensor<3> {
+        let exact = |tensor: Tensor<1>| match tensor.dtype() {
+            DType::F32 => tensor,
+            _ => tensor.cast(DType::F32),
+        };
+        let from_batch = self.is_training();
+        let moments = if from_batch {
+            let plain = if x.is_autodiff() { x.clone().inner() } else { x.clone() };
+            self.running_mean.change_with(&self.running_var, |mean, variance| {
+                let types = [mean.dtype(), variance.dtype()];
+                let found = <Dispatch as BatchNormOps>::firebox_batch_moments(
+                    plain.into_dispatch(),
+                    exact(mean).into_dispatch(),
+                    exact(variance).into_dispatch(),
+                    self.momentum as f32,
+                );
+                let BatchMoments { moments, running_mean, running_var } = found;
+                let [mean, variance] = [running_mean, running_var].map(Tensor::<1>::from_dispatch);
+                let moved = (mean.cast(types[0]), variance.cast(types[1]));
+                (moved, Tensor::<2>::from_dispatch(moments))
+            })
+        } else {
+            let running =
+                [&self.running_mean, &self.running_var].map(|statistic| exact(statistic.value()));
+            Tensor::<1>::stack::<2>(running.to_vec(), 0)
+        };
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|parameter| exact(parameter.val()));
+        let epsilon = self.epsilon as f32;
+        Tensor::from_dispatch(<Dispatch as BatchNormOps>::firebox_batch_norm(
+            x.into_dispatch(),
+            gamma.into_dispatch(),
+            beta.into_dispatch(),
+            moments.into_dispatch(),
+            BatchNormSettings { epsilon, from_batch, rectify },
+        ))
     }
 
     /// Whether the statistics of the batch are used.
@@ -178,11 +249,7 @@ impl BatchNorm {
         let y = (rows - mean) / (variance + self.epsilon).sqrt() * gamma + beta;
         let y = y.reshape([samples, time, width]);
         let y = if epilogue.rectify { burn::tensor::activation::relu(y) } else { y };
-        let y = match epilogue.pool {
-            1 => y,
-            pool => max_pool1d(y, pool, pool, 0),
-        };
-        dropout(y, epilogue.dropout, stream)
+        follow(y, epilogue, stream)
     }
 
     fn fused(
@@ -266,6 +333,15 @@ impl BatchNorm {
         let fits = plain(&gamma) && plain(&beta);
         fits.then(|| self.affine_of(self.running(), &flex(gamma), &flex(beta)))
     }
+}
+
+/// What follows a normalisation and its rectifier.
+fn follow(y: Tensor<3>, epilogue: NormEpilogue, stream: Option<Stream>) -> Tensor<3> {
+    let y = match epilogue.pool {
+        1 => y,
+        pool => max_pool1d(y, pool, pool, 0),
+    };
+    dropout(y, epilogue.dropout, stream)
 }
 
 /// The numbers of a tensor in no graph, copied as they are where the CPU kernels read it.

@@ -65,9 +65,11 @@
 //!
 //! | operation | launches | where |
 //! |---|---|---|
-//! | [`squared_norm`] and AdamW ([`update_parameters`]; [`update_on_device`] with all that changes in the device's memory) | one for each 32 parameters, or as many as the device binds buffers for, and one or two | f32, in the memory of weights and moments |
+//! | [`squared_norm`], AdamW and SGD ([`update_parameters`]; [`update_on_device`] with all that changes in the device's memory) | one for each 32 parameters, or as many as the device binds buffers for, and one or two | f32, in the memory of weights and moments |
 //! | [`layer_norm`] | one forward, two back | rows that fit into shared memory twice: in 16 KiB some 1,900 numbers |
-//! | [`add_row_noise`] | one, with every number drawn where it is added | f32, in no graph |
+//! | [`BatchNorm`] with its rectifier | two for the statistics of a batch and the running ones, one for the rest, three back | all channels |
+//! | [`max_pool1d`] | one each way, without kept indices | all windows |
+//! | [`GaussianNoise`], [`add_row_noise`] | one, with every number drawn where it is added | any type; for rows f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
 //! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
 //!

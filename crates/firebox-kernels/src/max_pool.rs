@@ -1,5 +1,7 @@
 //! The maximum of windows along time as one operation, channels last.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -10,6 +12,10 @@ use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{CpuKernels, MaxPool};
+#[cfg(feature = "cube")]
+use crate::cube::PoolOps;
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
 
 type Primitive = FloatTensor<Flex>;
@@ -18,8 +24,9 @@ type Primitive = FloatTensor<Flex>;
 /// sequence that are never the maximum: PyTorch's `max_pool1d` with its axes in another order.
 ///
 /// A gradient goes to the step that was the maximum, the first of equal ones. On Burn's CPU backend in
-/// f32, NaN is greater than every number, as in PyTorch, and where a maximum came from is found again
-/// in `x` for the gradient, not kept. Elsewhere it is Burn's own operation.
+/// f32 and on GPUs with kernels of this crate, NaN is greater than every number, as in PyTorch, and where a
+/// maximum came from is found again in `x` for the gradient, not kept. Elsewhere it is Burn's own
+/// operation.
 ///
 /// # Shapes
 /// - x: `[batch, time, channel]`
@@ -43,12 +50,24 @@ pub fn max_pool1d(x: Tensor<3>, kernel: usize, stride: usize, padding: usize) ->
     let pool = MaxPool { samples, time, out, width, kernel, stride, padding };
     match CpuKernels::fused().filter(|_| is_flex(&x)) {
         Some(kernels) => fused(kernels, pool, x),
-        None => {
-            let options = MaxPoolOptions::new([kernel]).with_stride([stride]);
-            let options = options.with_padding([padding]);
-            burn::tensor::module::max_pool1d(x.swap_dims(1, 2), options).swap_dims(1, 2)
-        }
+        None => elsewhere(pool, x),
     }
+}
+
+/// Where the CPU kernels do not run: in a GPU kernel, else Burn's own.
+fn elsewhere(pool: MaxPool, x: Tensor<3>) -> Tensor<3> {
+    #[cfg(feature = "cube")]
+    if [x.shape().num_elements(), pool.samples * pool.out * pool.width, pool.kernel, pool.stride]
+        .iter()
+        .all(|size| *size <= i32::MAX as usize / 2)
+        && GpuKernels::takes(&x.device().without_autodiff(), x.dtype()).is_ok()
+    {
+        let maxima = <Dispatch as PoolOps>::firebox_max_pool(x.into_dispatch(), pool);
+        return Tensor::from_dispatch(maxima);
+    }
+    let options = MaxPoolOptions::new([pool.kernel]).with_stride([pool.stride]);
+    let options = options.with_padding([pool.padding]);
+    burn::tensor::module::max_pool1d(x.swap_dims(1, 2), options).swap_dims(1, 2)
 }
 
 fn run(kernels: CpuKernels, pool: MaxPool, x: &Primitive) -> Primitive {

@@ -1,5 +1,7 @@
 //! Normal noise on a tensor: a function of a [`Stream`] and nothing else.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -10,12 +12,16 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::Stream;
 
 use crate::cpu::{self, CpuKernels};
+#[cfg(feature = "cube")]
+use crate::cube::{DeviceNoise, NoiseOps};
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{constant_like, flex, flex_in_graph, is_flex};
 
 /// Normal noise with mean 0, as data augmentation adds it to an input.
 ///
 /// Which number an element gets depends on the stream and on its place in row-major order alone: the
-/// same on every device. Numbers come from a Box–Muller transform of uniform
+/// same on every device, on GPUs to 1e-6 · (1 + |z|). Numbers come from a Box–Muller transform of uniform
 /// numbers in f32, within 4e-7 · (1 + |z|) of float64; none is farther from 0 than 6.7 deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaussianNoise {
@@ -26,13 +32,27 @@ pub struct GaussianNoise {
 }
 
 impl GaussianNoise {
-    /// `x` with this noise. One pass over memory on Burn's CPU backend in f32; elsewhere the noise is
-    /// made on the host.
+    /// `x` with this noise. One pass over memory on Burn's CPU backend in f32, and one launch on a GPU with
+    /// kernels of this crate, which draw the numbers where they are added; elsewhere the noise is made on
+    /// the host.
     pub fn add_to<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match CpuKernels::fused().filter(|_| is_flex(&x)) {
             Some(kernels) => fused(kernels, x, self.kernel()),
-            None => self.composed(x),
+            None => self.elsewhere(x),
         }
+    }
+
+    /// Where the CPU kernels do not run: in a GPU kernel, else composed.
+    fn elsewhere<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        #[cfg(feature = "cube")]
+        if (1..=i32::MAX as usize).contains(&x.shape().num_elements())
+            && GpuKernels::takes(&x.device().without_autodiff(), x.dtype()).is_ok()
+        {
+            let noise = DeviceNoise::new(self.deviation as f32, self.stream);
+            let noisy = <Dispatch as NoiseOps>::firebox_noise(x.into_dispatch(), noise);
+            return Tensor::from_dispatch(noisy);
+        }
+        self.composed(x)
     }
 
     pub(crate) fn kernel(self) -> cpu::Noise {

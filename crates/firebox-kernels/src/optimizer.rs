@@ -4,8 +4,8 @@
 //! gradients and finds their norm ([`squared_norm`]), and one that reads gradients, moments and
 //! weights and writes moments and weights in the memory that they have ([`update_parameters`]).
 //! Unscaling, clipping and decay happen on the way. A tensor that somebody else holds as well is
-//! copied first, so that nobody sees it change. On a GPU with kernels of this crate, the norm and an
-//! AdamW step are a few launches for all parameters, in the memory that they have, too. Elsewhere the
+//! copied first, so that nobody sees it change. On a GPU with kernels of this crate, the norm and a
+//! step are a few launches for all parameters, in the memory that they have, too. Elsewhere the
 //! same formulas are composed of Burn's operations, one parameter after another.
 //!
 //! All that changes from step to step comes in one plain struct, [`StepState`], or stays in the memory
@@ -214,12 +214,18 @@ fn elsewhere(
     updates: &mut [ParameterUpdate],
 ) {
     #[cfg(feature = "cube")]
-    if let UpdateRule::AdamW { betas, eps } = *rule
-        && gpu::takes(updates.iter().flat_map(ParameterUpdate::tensors))
-    {
-        let numbers = |update: &_| adamw_numbers(betas, eps, prepare, state, update);
-        let numbers = updates.iter().map(numbers).collect();
-        return gpu::adamw(numbers, updates);
+    if gpu::takes(updates.iter().flat_map(ParameterUpdate::tensors)) {
+        let numbers = |update: &ParameterUpdate| match *rule {
+            UpdateRule::AdamW { betas, eps } => {
+                gpu::adamw_row(adamw_numbers(betas, eps, prepare, state, update)).to_vec()
+            }
+            UpdateRule::Sgd { momentum, dampening, nesterov } => {
+                let of = [momentum, dampening];
+                gpu::descent_row(sgd_numbers(of, nesterov, prepare, state, update)).to_vec()
+            }
+        };
+        let numbers = updates.iter().flat_map(numbers).collect();
+        return gpu::by_host(rule, numbers, updates);
     }
     for update in updates {
         composed::update(rule, prepare, state, update);

@@ -106,7 +106,7 @@ impl Ahead {
         let possible = same
             && config.average.is_none()
             && config.non_finite != NonFinite::Rollback
-            && DeviceStep::reads_nothing(&config.optimizer.rule(), &device);
+            && DeviceStep::reads_nothing(&device);
         possible.then_some(Self {
             device,
             dynamic,

@@ -16,7 +16,7 @@
 //! its next step, and training waits until it is written. What the system's out-of-memory killer ends leaves no note:
 //! such a run is resumed as it was.
 //!
-//! On a GPU with kernels for AdamW ([`firebox_kernels::update_on_device`]) the host does not wait for a step
+//! On a GPU with kernels of ours ([`firebox_kernels::update_on_device`]) the host does not wait for a step
 //! before it begins the next: it reads the numbers of several at once. For the first two steps of each shape it waits before
 //! they are taken. If a later one had too little memory, others were built on it: [`TrainError::Lost`] then ends the run, which
 //! goes on from its newest checkpoint in smaller parts when it is started again ([`TrainError::begins_anew`]).

@@ -22,8 +22,8 @@ use firebox_loader::Batch;
 use firebox_models::{BiLstmMae, Loss};
 use firebox_train::{
     AdamWConfig, AverageConfig, DIVISIONS_FILE, Data, DynamicScale, History, LossScale, NonFinite,
-    Objective, Optimizer, Outcome, ParameterGroup, Pretraining, Streams, TrainConfig, TrainError,
-    without_memory_once,
+    Objective, Optimizer, Outcome, ParameterGroup, Pretraining, SgdConfig, Streams, TrainConfig,
+    TrainError, without_memory_once,
 };
 use support::{Plan, SEED, autoencoder, held_out, loader, steps, weights};
 
@@ -146,6 +146,19 @@ fn agree(what: &str, device: &Ran, host: &Ran) {
     assert!(error < 1e-5, "{what}: the weights differ by {error:.2e}");
 }
 
+/// Without momentum, with a part of each gradient left out, and Nesterov's.
+fn descents() -> [SgdConfig; 3] {
+    let of = |momentum, dampening, nesterov| SgdConfig {
+        learning_rate: 0.1,
+        momentum,
+        dampening,
+        nesterov,
+        weight_decay: 0.01,
+        ..SgdConfig::default()
+    };
+    [of(0.0, 0.0, false), of(0.8, 0.3, false), of(0.9, 0.0, true)]
+}
+
 #[test]
 fn the_weights_are_those_of_the_host() {
     // Six steps an epoch. The scale rises after four steps without a storm.
@@ -182,7 +195,11 @@ fn the_weights_are_those_of_the_host() {
             storms(),
         ),
     ];
-    for (what, config, weather) in cases {
+    let descents = descents().map(|sgd| {
+        let optimizer = Optimizer::Sgd(sgd);
+        ("gradient descent", TrainConfig { optimizer, ..config() }, storms())
+    });
+    for (what, config, weather) in cases.into_iter().chain(descents) {
         let [device, host] = [true, false].map(|ahead| alone(ahead, &config, &weather));
         let skips = weather.storms.len() + weather.broken.len();
         assert!(skips == 0 || host.skipped > 2, "{what}: {} skipped", host.skipped);
@@ -193,13 +210,17 @@ fn the_weights_are_those_of_the_host() {
 #[test]
 fn when_steps_are_read_changes_nothing() {
     let weather = || Weather { storms: vec![2, 3, 4, 13, 20], broken: vec![] };
-    let whole = tempfile::tempdir().unwrap();
-    let expected = run(whole.path(), true, &config(), &weather(), None).unwrap();
-    for stop_at in [1, 3, 5, 9, 14] {
-        let folder = tempfile::tempdir().unwrap();
-        let ran = run(folder.path(), true, &config(), &weather(), Some(stop_at)).unwrap();
-        assert_eq!(ran.weights, expected.weights, "stopped at {stop_at}");
-        assert_eq!(steps(folder.path()), steps(whole.path()), "stopped at {stop_at}");
+    let [plain, dampened, _] =
+        descents().map(|sgd| TrainConfig { optimizer: Optimizer::Sgd(sgd), ..config() });
+    for config in [config(), plain, dampened] {
+        let whole = tempfile::tempdir().unwrap();
+        let expected = run(whole.path(), true, &config, &weather(), None).unwrap();
+        for stop_at in [1, 3, 5, 9, 14] {
+            let folder = tempfile::tempdir().unwrap();
+            let ran = run(folder.path(), true, &config, &weather(), Some(stop_at)).unwrap();
+            assert_eq!(ran.weights, expected.weights, "stopped at {stop_at}");
+            assert_eq!(steps(folder.path()), steps(whole.path()), "stopped at {stop_at}");
+        }
     }
 }
 

@@ -41,6 +41,20 @@ impl RunningStatistic {
         *value = change(value.clone());
     }
 
+    /// Changes this one and another one together, in that order everywhere: what others change meanwhile is
+    /// neither read in between nor lost.
+    #[cfg(feature = "cube")]
+    pub(super) fn change_with<T>(
+        &self,
+        other: &Self,
+        change: impl FnOnce(Tensor<1>, Tensor<1>) -> ((Tensor<1>, Tensor<1>), T),
+    ) -> T {
+        let (mut one, mut other) = (self.lock(), other.lock());
+        let ((changed, changed_other), result) = change(one.clone(), other.clone());
+        (*one, *other) = (changed, changed_other);
+        result
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
         // A panic in between has left the old value.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,7 @@
 //! Operations on a GPU, through CubeCL (CUDA, ROCm, Metal, Vulkan and WebGPU): the LSTM or GRU layer,
-//! attention, layer normalisation, cross-entropy, dropout, noise and optimizer steps. Each has its own file with
-//! the operation and most another with its kernels; which tensors take which way is decided outside.
+//! attention, layer and batch normalisation, cross-entropy, maxima of steps, dropout, noise and optimizer steps.
+//! Each has its own file with the operation and most another with its kernels; which tensors take which way is
+//! decided outside.
 //!
 //! Of a recurrent layer, one launch walks all steps and directions; a second one walks them back. A
 //! cube (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so
@@ -23,7 +24,9 @@ mod attend_back;
 mod attention;
 mod autodiff;
 mod backward;
+mod batch_norm;
 mod cell;
+mod columns;
 mod cut;
 mod device;
 mod dropout;
@@ -33,9 +36,11 @@ mod launch;
 mod list;
 mod loss;
 mod math;
+mod noise;
 mod norm;
 mod op;
 mod optimizer;
+mod pool;
 mod product;
 mod properties;
 mod row_noise;
@@ -49,14 +54,17 @@ mod tensors;
 mod watch;
 
 pub(crate) use attention::{AttentionCall, AttentionOps};
+pub(crate) use batch_norm::{BatchMoments, BatchNormOps, BatchNormSettings, batch_norm_fits};
 pub(crate) use dropout::{DeviceMask, DropoutOps};
 pub(crate) use list::TensorList;
 pub(crate) use loss::{EntropyOps, EntropySettings};
+pub(crate) use noise::{DeviceNoise, NoiseOps};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
-pub(crate) use optimizer::{AdamWSettings, OptimizerOps, StepNumbers, has_room};
+pub(crate) use optimizer::{Momentum, OptimizerOps, StepNumbers, StepSettings, has_room};
+pub(crate) use pool::PoolOps;
 pub(crate) use product::{ProductOps, has_tf32};
 pub use properties::GpuProperties;
 pub(crate) use row_noise::{RowNoiseOps, threads as row_noise_threads};
-pub(crate) use sweep::COLUMNS;
+pub(crate) use sweep::{COLUMNS, DESCENT_COLUMNS};
 pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};

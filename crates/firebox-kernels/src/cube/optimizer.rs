@@ -13,16 +13,19 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::device::{self, without_cores};
 use super::list::TensorList;
-use super::sweep::{COLUMNS, adamw, squares, step_numbers};
+use super::sweep::{
+    COLUMNS, DESCENT_COLUMNS, adamw, descend, descend_with_momentum, descent_numbers, squares,
+    step_numbers,
+};
 use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
 use crate::cuts::{Sweep, Team, tensors_at_once};
+use crate::optimizer::UpdateRule;
 
-/// What AdamW needs besides what the device holds.
+/// What a step needs besides what the device holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AdamWSettings {
-    pub(crate) betas: [f64; 2],
-    pub(crate) eps: f64,
+pub(crate) struct StepSettings {
+    pub(crate) rule: UpdateRule,
     /// Largest norm of all gradients together.
     pub(crate) norm: f32,
     /// Largest magnitude of a gradient.
@@ -33,7 +36,7 @@ pub(crate) struct AdamWSettings {
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(crate) struct StepNumbers<B: Backend> {
-    /// Numbers of each parameter, `[parameters, COLUMNS]`.
+    /// Numbers of each parameter, `[parameters, COLUMNS]`, or `DESCENT_COLUMNS` for gradient descent.
     pub(crate) numbers: FloatTensor<B>,
     /// Updates that were applied, with this one, `[1]`.
     pub(crate) updates: FloatTensor<B>,
@@ -49,14 +52,16 @@ pub(crate) trait OptimizerOps: Backend {
     /// The numbers of a step. Learning rate, loss scale, squared norm and updates are `[1]`; constants
     /// are rate, weight decay and missed updates of each parameter, `[parameters, 3]`.
     #[allow(clippy::too_many_arguments, reason = "the macro takes tensors as arguments")]
-    #[fusion(meta = |_rate, _scale, _norm, updates, constants, _settings| numbers(updates, constants))]
+    #[fusion(meta = |_rate, _scale, _norm, updates, constants, settings| {
+        numbers(updates, constants, settings)
+    })]
     fn firebox_step_numbers(
         learning_rate: FloatTensor<Self>,
         loss_scale: FloatTensor<Self>,
         squared_norm: FloatTensor<Self>,
         updates: FloatTensor<Self>,
         constants: FloatTensor<Self>,
-        settings: AdamWSettings,
+        settings: StepSettings,
     ) -> StepNumbers<Self>;
 
     /// The step: of `changed`, which has weights, first and second moments of one parameter after
@@ -67,13 +72,44 @@ pub(crate) trait OptimizerOps: Backend {
         #[extension_type] changed: TensorList<Self>,
         numbers: FloatTensor<Self>,
     ) -> TensorList<Self>;
+
+    /// A step of gradient descent: of `changed`, which has the weights of each parameter, followed by its
+    /// momentum if `momentum` says that there is one, the new values.
+    #[fusion(meta = |_gradients, changed, _numbers, _momentum| changed.clone())]
+    fn firebox_descend(
+        #[extension_type] gradients: TensorList<Self>,
+        #[extension_type] changed: TensorList<Self>,
+        numbers: FloatTensor<Self>,
+        momentum: Option<Momentum>,
+    ) -> TensorList<Self>;
+}
+
+/// How a momentum is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Momentum {
+    /// As it is.
+    Plain,
+    /// As if it had been followed already.
+    Nesterov,
 }
 
 #[cfg(feature = "fusion")]
-fn numbers(updates: &TensorSpec, constants: &TensorSpec) -> StepNumbersMetadata {
+fn numbers(
+    updates: &TensorSpec,
+    constants: &TensorSpec,
+    settings: &StepSettings,
+) -> StepNumbersMetadata {
     let [parameters, _] = constants.shape.dims();
-    let numbers = TensorSpec::new([parameters, COLUMNS].into(), DType::F32);
+    let numbers = TensorSpec::new([parameters, columns(&settings.rule)].into(), DType::F32);
     StepNumbersMetadata { numbers, updates: updates.clone() }
+}
+
+/// Numbers of a parameter in a step by this rule.
+fn columns(rule: &UpdateRule) -> usize {
+    match rule {
+        UpdateRule::AdamW { .. } => COLUMNS,
+        UpdateRule::Sgd { .. } => DESCENT_COLUMNS,
+    }
 }
 
 /// Whether a device can bind the buffers of a parameter at once.
@@ -142,14 +178,15 @@ impl OptimizerOps for CubeBackend {
         squared_norm: FloatTensor<Self>,
         updates: FloatTensor<Self>,
         constants: FloatTensor<Self>,
-        settings: AdamWSettings,
+        settings: StepSettings,
     ) -> StepNumbers<Self> {
-        let AdamWSettings { betas: [beta1, beta2], eps, norm, limit } = settings;
+        let StepSettings { rule, norm, limit } = settings;
         let [learning_rate, loss_scale, squared_norm, constants] =
             [learning_rate, loss_scale, squared_norm, constants].map(into_contiguous);
         let updates = own(updates);
         let [parameters, _] = constants.shape().dims();
-        let numbers = empty(&constants, [parameters, COLUMNS], DType::F32);
+        let width = columns(&rule);
+        let numbers = empty(&constants, [parameters, width], DType::F32);
         let client = constants.client.clone();
         let hardware = without_cores(&client);
         let team = Team::whole(&hardware);
@@ -158,28 +195,51 @@ impl OptimizerOps for CubeBackend {
         // SAFETY: four buffers of one number are read at 0; rows are compared with the number of
         // parameters, from which the others were allocated.
         let launch = || unsafe {
-            step_numbers::launch_unchecked(
-                &client,
-                device::count([1, 1]),
-                device::dim(team.dim()),
-                learning_rate.into_buffer_arg(),
-                loss_scale.into_buffer_arg(),
-                squared_norm.into_buffer_arg(),
-                updates.clone().into_buffer_arg(),
-                constants.into_buffer_arg(),
-                numbers.clone().into_buffer_arg(),
-                parameters as u32,
-                logarithm(beta1),
-                logarithm(beta2),
-                (1.0 - beta1) as f32,
-                beta2 as f32,
-                (1.0 - beta2) as f32,
-                eps as f32,
-                norm,
-                limit,
-            );
+            let (count, dim) = (device::count([1, 1]), device::dim(team.dim()));
+            let there =
+                [&learning_rate, &loss_scale, &squared_norm, &updates, &constants, &numbers];
+            let [rate, scale, squares, counted, constants, numbers] =
+                there.map(|tensor| tensor.clone().into_buffer_arg());
+            match rule {
+                UpdateRule::AdamW { betas: [beta1, beta2], eps } => step_numbers::launch_unchecked(
+                    &client,
+                    count,
+                    dim,
+                    rate,
+                    scale,
+                    squares,
+                    counted,
+                    constants,
+                    numbers,
+                    parameters as u32,
+                    logarithm(beta1),
+                    logarithm(beta2),
+                    (1.0 - beta1) as f32,
+                    beta2 as f32,
+                    (1.0 - beta2) as f32,
+                    eps as f32,
+                    norm,
+                    limit,
+                ),
+                UpdateRule::Sgd { momentum, dampening, .. } => descent_numbers::launch_unchecked(
+                    &client,
+                    count,
+                    dim,
+                    rate,
+                    scale,
+                    squares,
+                    counted,
+                    constants,
+                    numbers,
+                    parameters as u32,
+                    momentum as f32,
+                    (1.0 - dampening) as f32,
+                    norm,
+                    limit,
+                ),
+            }
         };
-        launching(|| work("numbers of the step", parameters, 40, 4 * (3 + COLUMNS)), launch);
+        launching(|| work("numbers of the step", parameters, 40, 4 * (3 + width)), launch);
         StepNumbers { numbers, updates }
     }
 
@@ -223,6 +283,67 @@ impl OptimizerOps for CubeBackend {
             };
             // Weight and moments are read and written, the gradient is read.
             launching(|| work("optimizer step", count(gradients), 15, 28), launch);
+        }
+        TensorList(changed)
+    }
+
+    fn firebox_descend(
+        gradients: TensorList<Self>,
+        changed: TensorList<Self>,
+        numbers: FloatTensor<Self>,
+        momentum: Option<Momentum>,
+    ) -> TensorList<Self> {
+        let numbers = into_contiguous(numbers);
+        let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
+        let changed: Vec<CubeTensor> = changed.0.into_iter().map(own).collect();
+        let client = numbers.client.clone();
+        let hardware = without_cores(&client);
+        let team = Team::whole(&hardware);
+        let each = 1 + usize::from(momentum.is_some());
+        let at_once = tensors_at_once(&hardware, 1 + each);
+        let groups = gradients.chunks(at_once).zip(changed.chunks(each * at_once));
+        for (index, (gradients, changed)) in groups.enumerate() {
+            let sizes = gradients.iter().map(|gradient| gradient.shape().num_elements());
+            let sweep = Sweep::new(&hardware, team, sizes);
+            let every = |which: usize| {
+                let of = changed.iter().skip(which).step_by(each);
+                of.map(|tensor| tensor.clone().into_buffer_arg()).collect()
+            };
+            // SAFETY: as for AdamW.
+            let launch = || unsafe {
+                let count = device::count([sweep.cubes() as usize, 1]);
+                let (dim, from) = (device::dim(team.dim()), (index * at_once) as u32);
+                let (sizes, ends) = (sweep.sizes.iter().copied(), sweep.ends.iter().copied());
+                match momentum {
+                    None => descend::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(gradients),
+                        every(0),
+                        sizes.collect(),
+                        ends.collect(),
+                        numbers.clone().into_buffer_arg(),
+                        from,
+                    ),
+                    Some(momentum) => descend_with_momentum::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(gradients),
+                        every(0),
+                        every(1),
+                        sizes.collect(),
+                        ends.collect(),
+                        numbers.clone().into_buffer_arg(),
+                        from,
+                        momentum == Momentum::Nesterov,
+                    ),
+                }
+            };
+            // Weight and momentum are read and written, the gradient is read.
+            let numbers = self::count(gradients);
+            launching(|| work("optimizer step", numbers, 6, 4 * (1 + 2 * each)), launch);
         }
         TensorList(changed)
     }

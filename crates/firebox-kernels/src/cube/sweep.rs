@@ -37,6 +37,28 @@ pub(crate) enum Column {
     Applied,
 }
 
+/// Numbers of a parameter in a step of gradient descent, in the order of [`Descent`].
+pub(crate) const DESCENT_COLUMNS: usize = 7;
+
+/// The numbers of a parameter's step of gradient descent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descent {
+    /// Factor on the gradient.
+    Factor,
+    /// Largest magnitude after that.
+    Limit,
+    /// Share of the weight that is added to its gradient.
+    Decay,
+    /// What is kept of the momentum.
+    Momentum,
+    /// Share of the gradient that the momentum takes.
+    Take,
+    /// Learning rate.
+    Rate,
+    /// 1 if the update is applied; 0 if nothing changes.
+    Applied,
+}
+
 /// The first cube and the last but one of tensor `i`, as far as they are known when the kernel is
 /// compiled; whether the cube in hand is among them.
 #[cube]
@@ -158,6 +180,51 @@ pub(super) fn step_numbers(
     }
 }
 
+/// The numbers of a step of gradient descent for all parameters, from what the device holds; then counts
+/// the update. One cube. `take` is what a momentum takes of a gradient that is not its first.
+///
+/// # Shapes
+/// As in `step_numbers`; numbers: `[parameters, DESCENT_COLUMNS]`
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
+pub(super) fn descent_numbers(
+    learning_rate: &[f32],
+    loss_scale: &[f32],
+    squared_norm: &[f32],
+    updates: &mut [f32],
+    constants: &[f32],
+    numbers: &mut [f32],
+    parameters: u32,
+    momentum: f32,
+    take: f32,
+    norm: f32,
+    limit: f32,
+) {
+    let squared = squared_norm[0];
+    let before = updates[0];
+    // All threads have read the count.
+    sync_cube();
+    let unscale = 1.0f32 / loss_scale[0];
+    let finite = !(squared.is_nan() || squared.is_inf());
+    let shrink = norm / (squared.sqrt() * unscale + 1e-6f32);
+    let factor = select(shrink < 1.0f32, unscale * shrink, unscale);
+    for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
+        let count = before + 1.0f32 - constants[parameter * 3 + 2];
+        let row = parameter * DESCENT_COLUMNS;
+        numbers[row + comptime!(Descent::Factor as usize)] = factor;
+        numbers[row + comptime!(Descent::Limit as usize)] = limit;
+        numbers[row + comptime!(Descent::Decay as usize)] = constants[parameter * 3 + 1];
+        numbers[row + comptime!(Descent::Momentum as usize)] = momentum;
+        numbers[row + comptime!(Descent::Take as usize)] = select(count <= 1.0f32, 1.0f32, take);
+        numbers[row + comptime!(Descent::Rate as usize)] =
+            learning_rate[0] * constants[parameter * 3];
+        numbers[row + comptime!(Descent::Applied as usize)] = select::<f32>(finite, 1.0f32, 0.0f32);
+    }
+    if UNIT_POS == 0 && finite {
+        updates[0] = before + 1.0f32;
+    }
+}
+
 /// Updates a tensor's weights and moments where they are, by its row of `numbers`.
 #[cube]
 #[allow(clippy::too_many_arguments, reason = "a parameter has four tensors")]
@@ -223,6 +290,83 @@ pub(super) fn adamw(
                 stride,
                 sizes[i],
             );
+        }
+    }
+}
+
+/// Steps of gradient descent without momentum; `numbers` has a row of [`DESCENT_COLUMNS`] for each tensor, from
+/// row `from` on.
+#[cube(launch_unchecked)]
+pub(super) fn descend(
+    gradients: &Sequence<Box<[f32]>>,
+    weights: &mut Sequence<Box<[f32]>>,
+    sizes: &Sequence<u32>,
+    ends: &Sequence<u32>,
+    numbers: &[f32],
+    from: u32,
+) {
+    #[unroll]
+    for i in 0..gradients.len() {
+        if is_of(ends, i) {
+            let (begin, stride) = strided(ends, i);
+            let row = (from as usize + i) * DESCENT_COLUMNS;
+            let (gradient, weights) = (&gradients[i], &mut weights[i]);
+            if numbers[row + comptime!(Descent::Applied as usize)] > 0.0f32 {
+                let rate = numbers[row + comptime!(Descent::Rate as usize)];
+                for at in range_stepped(begin, sizes[i] as usize, stride) {
+                    let weight = weights[at];
+                    weights[at] = weight - decayed(gradient[at], weight, numbers, row) * rate;
+                }
+            }
+        }
+    }
+}
+
+/// A gradient with its factor, limit and decay.
+#[cube]
+fn decayed(gradient: f32, weight: f32, numbers: &[f32], row: usize) -> f32 {
+    let factor = numbers[row + comptime!(Descent::Factor as usize)];
+    let limit = numbers[row + comptime!(Descent::Limit as usize)];
+    let decay = numbers[row + comptime!(Descent::Decay as usize)];
+    (gradient * factor).min(limit).max(-limit) + weight * decay
+}
+
+/// The same with momentum, that of Nesterov or the plain one.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
+pub(super) fn descend_with_momentum(
+    gradients: &Sequence<Box<[f32]>>,
+    weights: &mut Sequence<Box<[f32]>>,
+    momenta: &mut Sequence<Box<[f32]>>,
+    sizes: &Sequence<u32>,
+    ends: &Sequence<u32>,
+    numbers: &[f32],
+    from: u32,
+    #[comptime] nesterov: bool,
+) {
+    #[unroll]
+    for i in 0..gradients.len() {
+        if is_of(ends, i) {
+            let (begin, stride) = strided(ends, i);
+            let row = (from as usize + i) * DESCENT_COLUMNS;
+            let (gradient, weights) = (&gradients[i], &mut weights[i]);
+            let momenta = &mut momenta[i];
+            if numbers[row + comptime!(Descent::Applied as usize)] > 0.0f32 {
+                let momentum = numbers[row + comptime!(Descent::Momentum as usize)];
+                let take = numbers[row + comptime!(Descent::Take as usize)];
+                let rate = numbers[row + comptime!(Descent::Rate as usize)];
+                for at in range_stepped(begin, sizes[i] as usize, stride) {
+                    let weight = weights[at];
+                    let d = decayed(gradient[at], weight, numbers, row);
+                    let after = momenta[at] * momentum + d * take;
+                    momenta[at] = after;
+                    let mut direction = after;
+                    if comptime!(nesterov) {
+                        direction = d + after * momentum;
+                    }
+                    weights[at] = weight - direction * rate;
+                }
+            }
         }
     }
 }

@@ -69,6 +69,53 @@ impl Spread {
     }
 }
 
+/// How a matrix is spread over cubes where each column is added up by itself: threads beside each other
+/// take columns beside each other, so that memory is read in runs, and the teams of a cube take rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) team: Team,
+    /// Blocks of columns, each of one cube's width.
+    pub(crate) blocks: usize,
+    /// Cubes of each block, which share the rows by strides.
+    pub(crate) cubes: usize,
+}
+
+/// Columns that a cube takes beside each other at most: a run of memory of 128 bytes in f32.
+const RUN: usize = 32;
+
+/// Rows that a thread should have before another cube joins.
+const ROWS_EACH: usize = 16;
+
+/// Buffers that a kernel of a batch normalisation binds at most, numbers included.
+const COLUMN_BUFFERS: usize = 7;
+
+impl Columns {
+    /// For a matrix of so many rows and columns.
+    pub(crate) fn new(hardware: &Hardware, rows: usize, width: usize) -> Self {
+        let threads = threads(hardware);
+        let columns = width.next_power_of_two().min(RUN).min(threads);
+        let team = Team { columns, rows: (threads / columns).min(below(hardware.dim[1])) };
+        let blocks = width.div_ceil(columns);
+        let most = (CUBES_EACH * hardware.processors()).div_ceil(blocks);
+        let cubes = rows.div_ceil(team.rows * ROWS_EACH).min(most).min(hardware.count[1]).max(1);
+        Self { team, blocks, cubes }
+    }
+
+    /// The same with one cube for each block of columns.
+    pub(crate) fn alone(self) -> Self {
+        Self { cubes: 1, ..self }
+    }
+}
+
+/// Whether a device can run the kernels of a batch normalisation of so many channels.
+pub(crate) fn batch_norm_fits(hardware: &Hardware, width: usize) -> bool {
+    let Columns { team, blocks, .. } = Columns::new(hardware, 1, width);
+    // Each thread of a cube leaves three sums.
+    4 * 3 * team.threads() <= hardware.shared_memory
+        && hardware.bindings >= COLUMN_BUFFERS
+        && blocks <= hardware.count[0]
+}
+
 /// Whether a device has the shared memory for the gradients of a normalisation of rows of this width.
 pub(crate) fn norm_fits(hardware: &Hardware, width: usize) -> bool {
     let team = Team::of_rows(hardware, width);
@@ -115,6 +162,28 @@ mod tests {
         let Spread { blocks, cubes, .. } = Spread::summed(&few, 1000, 128);
         assert_eq!((blocks, cubes), (125, 8));
         assert_eq!(Spread::new(&few, 9, 128).cubes, 2);
+    }
+
+    #[test]
+    fn columns_are_read_in_runs_and_cubes_share_the_rows() {
+        let device = hardware(48 * 1024, 1024, Some(64));
+        let check = |rows, width, team: (usize, usize), blocks, cubes| {
+            let team = Team { columns: team.0, rows: team.1 };
+            assert_eq!(Columns::new(&device, rows, width), Columns { team, blocks, cubes });
+        };
+        check(1, 1, (1, 256), 1, 1);
+        check(53_760, 64, (32, 8), 2, 128);
+        check(53_760, 5, (8, 32), 1, 105);
+        // One more than a run takes another block, and no cube is without rows to do.
+        check(129, 33, (32, 8), 2, 2);
+        check(512, 420, (32, 8), 14, 4);
+        assert_eq!(Columns::new(&device, 53_760, 64).alone().cubes, 1);
+        let few = Hardware { count: [10, 3], dim: [16, 4], ..device.clone() };
+        let Columns { team, blocks, cubes } = Columns::new(&few, 53_760, 64);
+        assert_eq!((team.columns, team.rows, blocks, cubes), (16, 1, 4, 3));
+        assert!(batch_norm_fits(&few, 160) && !batch_norm_fits(&few, 161));
+        assert!(!batch_norm_fits(&Hardware { bindings: 6, ..device.clone() }, 64));
+        assert!(!batch_norm_fits(&Hardware { shared_memory: 2048, ..device }, 64));
     }
 
     #[test]

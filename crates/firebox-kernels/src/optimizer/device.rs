@@ -42,9 +42,8 @@ thread_local! {
 impl DeviceStep {
     /// Whether [`update_on_device`] reads nothing back for tensors of a device, so that the host need not
     /// wait for a step before it begins the next.
-    pub fn reads_nothing(rule: &UpdateRule, device: &Device) -> bool {
-        let kernels = || matches!(rule, UpdateRule::AdamW { .. }) && has_kernels(device);
-        FORCED.get().unwrap_or_else(kernels)
+    pub fn reads_nothing(device: &Device) -> bool {
+        FORCED.get().unwrap_or_else(|| has_kernels(device))
     }
 
     /// Runs a function with another answer to [`reads_nothing`](Self::reads_nothing) on this thread, to
@@ -103,7 +102,7 @@ impl SquaredNorm {
 /// device. It comes back with the update counted, if it was applied: the next step needs a new norm of
 /// the gradients and, if they change, a new rate and scale.
 ///
-/// On a GPU with kernels for AdamW nothing is read back, and numbers are computed in f32 and not in f64:
+/// On a GPU with kernels of this crate nothing is read back, and numbers are computed in f32 and not in f64:
 /// weights differ by some 1e-7 of a step. Elsewhere the state is read first.
 ///
 /// # Panics
@@ -116,13 +115,12 @@ pub fn update_on_device(
 ) -> (DeviceStep, Vec<ParameterUpdate>) {
     updates.iter().for_each(|update| check(rule, update));
     #[cfg(feature = "cube")]
-    if let UpdateRule::AdamW { betas, eps } = *rule
-        && !updates.is_empty()
+    if !updates.is_empty()
         && super::gpu::takes(
             updates.iter().flat_map(ParameterUpdate::tensors).chain(step.tensors()),
         )
     {
-        return on_gpu(betas, eps, clip, step, updates);
+        return on_gpu(*rule, clip, step, updates);
     }
     let state = step.read();
     let updates = super::update_parameters(rule, clip, &state, updates);
@@ -159,13 +157,12 @@ impl DeviceConstants {
 
 #[cfg(feature = "cube")]
 fn on_gpu(
-    betas: [f64; 2],
-    eps: f64,
+    rule: UpdateRule,
     clip: Clip,
     mut step: DeviceStep,
     mut updates: Vec<ParameterUpdate>,
 ) -> (DeviceStep, Vec<ParameterUpdate>) {
-    use crate::cube::{AdamWSettings, OptimizerOps, StepNumbers};
+    use crate::cube::{OptimizerOps, StepNumbers, StepSettings};
 
     let (norm, limit) = match clip {
         Clip::Never => (f32::MAX, f32::MAX),
@@ -179,9 +176,9 @@ fn on_gpu(
         step.squared_norm.clone().into_dispatch(),
         step.updates.into_dispatch(),
         constants.into_dispatch(),
-        AdamWSettings { betas, eps, norm, limit },
+        StepSettings { rule, norm, limit },
     );
     let StepNumbers { numbers, updates: counted } = counted;
-    super::gpu::by_numbers(Tensor::from_dispatch(numbers), &mut updates);
+    super::gpu::by_numbers(&rule, Tensor::from_dispatch(numbers), &mut updates);
     (DeviceStep { updates: Tensor::from_dispatch(counted), ..step }, updates)
 }

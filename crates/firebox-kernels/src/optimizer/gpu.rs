@@ -4,9 +4,9 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::ParameterUpdate;
+use super::{ParameterUpdate, UpdateRule};
 use crate::cpu;
-use crate::cube::{COLUMNS, OptimizerOps, TensorList, has_room};
+use crate::cube::{COLUMNS, DESCENT_COLUMNS, Momentum, OptimizerOps, TensorList, has_room};
 use crate::cuts::GpuKernels;
 
 /// Whether the kernels take all of these tensors.
@@ -35,28 +35,39 @@ pub(super) fn squared_norm(gradients: &[&Tensor<1>]) -> Tensor<1> {
     Tensor::from_dispatch(<Dispatch as OptimizerOps>::firebox_squared_norm(TensorList(list)))
 }
 
-/// A step of AdamW by numbers that the host has computed, of parameters that the kernels
-/// [take](takes).
-pub(super) fn adamw(numbers: Vec<cpu::AdamW>, updates: &mut [ParameterUpdate]) {
-    let rows: Vec<f32> = numbers.into_iter().flat_map(row).collect();
-    let data = TensorData::new(rows, [updates.len(), COLUMNS]);
+/// A step by numbers that the host has computed, `[parameters, columns of the rule]`, of parameters that
+/// the kernels [take](takes).
+pub(super) fn by_host(rule: &UpdateRule, numbers: Vec<f32>, updates: &mut [ParameterUpdate]) {
     if let Some(update) = updates.first() {
+        let shape = [updates.len(), numbers.len() / updates.len()];
+        let data = TensorData::new(numbers, shape);
         let numbers = Tensor::from_data(data, (&update.parameter.device(), DType::F32));
-        by_numbers(numbers, updates);
+        by_numbers(rule, numbers, updates);
     }
 }
 
 /// In the order of the kernels' columns.
-fn row(step: cpu::AdamW) -> [f32; COLUMNS] {
+pub(super) fn adamw_row(step: cpu::AdamW) -> [f32; COLUMNS] {
     let cpu::AdamW { prepare, keep, first, second: [beta, rest], correction, eps, step_size } =
         step;
-    // What is not finite never gets here, so the largest number is no limit.
-    let limit = prepare.limit.min(f32::MAX);
-    [prepare.factor, limit, keep, first, beta, rest, correction, eps, step_size, 1.0]
+    let [factor, limit] = finite(prepare);
+    [factor, limit, keep, first, beta, rest, correction, eps, step_size, 1.0]
 }
 
-/// A step of AdamW by numbers on the device, `[parameters, COLUMNS]`.
-pub(super) fn by_numbers(numbers: Tensor<2>, updates: &mut [ParameterUpdate]) {
+/// In the order of the kernels' columns.
+pub(super) fn descent_row(step: cpu::Sgd) -> [f32; DESCENT_COLUMNS] {
+    let cpu::Sgd { prepare, decay, momentum, take, nesterov: _, rate } = step;
+    let [factor, limit] = finite(prepare);
+    [factor, limit, decay, momentum, take, rate, 1.0]
+}
+
+/// Factor and limit: what is not finite never gets here, so the largest number is no limit.
+fn finite(prepare: cpu::Prepare) -> [f32; 2] {
+    [prepare.factor, prepare.limit.min(f32::MAX)]
+}
+
+/// A step by numbers on the device, `[parameters, columns of the rule]`.
+pub(super) fn by_numbers(rule: &UpdateRule, numbers: Tensor<2>, updates: &mut [ParameterUpdate]) {
     let empty = |update: &ParameterUpdate| update.parameter.dims() == [0];
     let rows: Vec<usize> = (0..updates.len()).filter(|row| !empty(&updates[*row])).collect();
     if rows.is_empty() {
@@ -78,17 +89,24 @@ pub(super) fn by_numbers(numbers: Tensor<2>, updates: &mut [ParameterUpdate]) {
         changed.push(std::mem::replace(&mut update.parameter, nothing.clone()).into_dispatch());
         changed.extend(update.moments.drain(..).map(Tensor::into_dispatch));
     }
-    let changed = <Dispatch as OptimizerOps>::firebox_adamw(
-        TensorList(gradients),
-        TensorList(changed),
-        numbers.into_dispatch(),
-    );
+    let (gradients, changed) = (TensorList(gradients), TensorList(changed));
+    let numbers = numbers.into_dispatch();
+    let changed = match *rule {
+        UpdateRule::AdamW { .. } => {
+            <Dispatch as OptimizerOps>::firebox_adamw(gradients, changed, numbers)
+        }
+        UpdateRule::Sgd { nesterov, .. } => {
+            let how = if nesterov { Momentum::Nesterov } else { Momentum::Plain };
+            let momentum = (rule.moments() > 0).then_some(how);
+            <Dispatch as OptimizerOps>::firebox_descend(gradients, changed, numbers, momentum)
+        }
+    };
     let mut changed = changed.0.into_iter().map(Tensor::from_dispatch);
     for row in rows {
         let update = &mut updates[row];
         if let Some(parameter) = changed.next() {
             update.parameter = parameter;
         }
-        update.moments = changed.by_ref().take(2).collect();
+        update.moments = changed.by_ref().take(rule.moments()).collect();
     }
 }

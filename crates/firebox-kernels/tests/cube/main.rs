@@ -28,6 +28,7 @@
 mod support;
 
 mod attention;
+mod batch_norm;
 #[path = "../attention/case.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other variants")]
 mod case;
@@ -35,8 +36,10 @@ mod case;
 mod entropy;
 mod indicator;
 mod loss;
+mod noise;
 mod norm;
 mod optimizer;
+mod pool;
 mod product;
 mod recurrent;
 #[path = "../attention/reference.rs"]

@@ -153,6 +153,140 @@ fn steps_agree_with_float64_whoever_holds_their_state() {
     });
 }
 
+/// Rules of gradient descent: without momentum, with it, with dampening, and Nesterov's.
+fn descents() -> [UpdateRule; 4] {
+    [(0.0, 0.0, false), (0.9, 0.0, false), (0.8, 0.3, false), (0.9, 0.0, true)]
+        .map(|(momentum, dampening, nesterov)| UpdateRule::Sgd { momentum, dampening, nesterov })
+}
+
+/// PyTorch's step of gradient descent with its clipping, where the first moment is the momentum.
+fn descent(rule: UpdateRule, problem: &mut [Exact], clip: Clip, state: &StepState) {
+    let UpdateRule::Sgd { momentum, dampening, nesterov } = rule else { panic!("{rule:?}") };
+    let norm = squares(problem).sqrt() / state.loss_scale;
+    for exact in problem {
+        let rate = state.learning_rate * exact.rate;
+        let begins = state.updates <= exact.missed;
+        let Exact { weights, gradient, moments: [kept, _], decay, .. } = exact;
+        for i in 0..weights.len() {
+            let g = gradient[i] / state.loss_scale;
+            let g = match clip {
+                Clip::Never => g,
+                Clip::Norm(limit) => g * (limit / (norm + 1e-6)).min(1.0),
+                Clip::Value(limit) => g.clamp(-limit, limit),
+            };
+            let g = g + *decay * weights[i];
+            if momentum == 0.0 {
+                weights[i] -= rate * g;
+                continue;
+            }
+            let take = if begins { 1.0 } else { 1.0 - dampening };
+            kept[i] = momentum * kept[i] + take * g;
+            let direction = if nesterov { g + momentum * kept[i] } else { kept[i] };
+            weights[i] -= rate * direction;
+        }
+    }
+}
+
+#[test]
+fn gradient_descent_agrees_with_float64_whoever_holds_its_state() {
+    alone(|device| {
+        for (rule, clip) in descents().into_iter().zip(CLIPS) {
+            let mut exact = problem();
+            let mut by_host = on(&device, &exact);
+            for update in &mut by_host {
+                update.moments.truncate(rule.moments());
+            }
+            let mut by_device = by_host.clone();
+            let mut state =
+                StepState { learning_rate: 0.01, loss_scale: 4.0, squared_norm: 0.0, updates: 0 };
+            let mut step_there = DeviceStep::new(&state, &device);
+            for round in 0..4 {
+                let norm = pending(&by_host);
+                state.squared_norm = values(norm.clone())[0];
+                descent(rule, &mut exact, clip, &state);
+                by_host = update_parameters(&rule, clip, &state, by_host);
+                step_there.squared_norm = norm;
+                (step_there, by_device) = update_on_device(&rule, clip, step_there, by_device);
+                for (who, found) in [("host", &by_host), ("device", &by_device)] {
+                    for (index, (found, exact)) in found.iter().zip(&exact).enumerate() {
+                        let parts = [&found.parameter].into_iter().chain(&found.moments);
+                        for (found, exact) in parts.zip([&exact.weights, &exact.moments[0]]) {
+                            let found = values(found.clone());
+                            assert_eq!(found.len(), exact.len());
+                            if found.is_empty() {
+                                continue;
+                            }
+                            let error = relative_error(&found, exact);
+                            let what = format!("{who}, {rule:?}, {clip:?}, {round}, {index}");
+                            assert!(error < 1e-6, "{what}: {error:.2e}");
+                        }
+                    }
+                }
+                state.updates += 1;
+                assert_eq!(step_there.read().updates, state.updates);
+            }
+        }
+    });
+}
+
+#[test]
+fn gradient_descent_by_a_gradient_that_is_not_finite_changes_nothing() {
+    alone(|device| {
+        for rule in descents() {
+            let mut exact = problem();
+            exact[6].gradient[1000] = f64::NEG_INFINITY;
+            let mut before = on(&device, &exact);
+            before.iter_mut().for_each(|update| update.moments.truncate(rule.moments()));
+            let norm = pending(&before);
+            let squared_norm = values(norm.clone())[0];
+            let state =
+                StepState { learning_rate: 0.01, loss_scale: 4.0, squared_norm, updates: 2 };
+            let step = DeviceStep { squared_norm: norm, ..DeviceStep::new(&state, &device) };
+            let (step, after) = update_on_device(&rule, Clip::Norm(1.0), step, before.clone());
+            assert_eq!(step.read().updates, 2);
+            for (before, after) in before.iter().zip(after) {
+                assert_eq!(values(before.parameter.clone()), values(after.parameter));
+                for (before, after) in before.moments.iter().zip(after.moments) {
+                    assert_eq!(values(before.clone()), values(after));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_step_of_gradient_descent_is_a_few_launches_and_the_same_as_the_composed_one() {
+    alone(|device| {
+        let exact = problem();
+        let state = StepState {
+            learning_rate: 0.01,
+            loss_scale: 4.0,
+            squared_norm: squares(&exact),
+            updates: 2,
+        };
+        for rule in descents() {
+            let run = || {
+                let mut updates = on(&device, &exact);
+                updates.iter_mut().for_each(|update| update.moments.truncate(rule.moments()));
+                update_parameters(&rule, Clip::Norm(5.0), &state, updates)
+            };
+            run();
+            let watch = LaunchWatch::start();
+            let updates = run();
+            let launched = watch.end();
+            let named = launched.iter().filter_map(|one| one.work.as_ref());
+            let steps = named.filter(|work| work.name == "optimizer step").count();
+            assert!((3..=77).contains(&steps), "{steps}");
+            println!("{rule:?}: {steps} launches");
+            let composed = CpuKernels::Composed.force(run);
+            for (ours, theirs) in updates.iter().zip(&composed) {
+                let [ours, theirs] = [ours, theirs].map(|update| values(update.parameter.clone()));
+                assert!(ours.is_empty() || relative_error(&ours, &theirs) < 1e-6);
+            }
+        }
+    });
+}
+
 #[test]
 fn the_first_updates_and_late_ones_are_corrected_as_on_the_host() {
     alone(|device| {
@@ -296,13 +430,20 @@ fn steps_after_steps_are_pytorchs() {
             let number = |value: &serde_json::Value| value.as_f64();
             let settings = &case["settings"];
             // Those that freeze parameters are left to the tests of the CPU.
-            if case["kind"] != "AdamW" || case["frozen"].as_array().is_some_and(|f| !f.is_empty()) {
+            if case["frozen"].as_array().is_some_and(|f| !f.is_empty()) {
                 continue;
             }
             followed += 1;
             let setting = |key: &str| number(&settings[key]).expect("a setting");
             let beta = |index: usize| number(&settings["betas"][index]).expect("a beta");
-            let rule = UpdateRule::AdamW { betas: [beta(0), beta(1)], eps: setting("eps") };
+            let rule = match case["kind"] == "AdamW" {
+                true => UpdateRule::AdamW { betas: [beta(0), beta(1)], eps: setting("eps") },
+                false => UpdateRule::Sgd {
+                    momentum: setting("momentum"),
+                    dampening: setting("dampening"),
+                    nesterov: settings["nesterov"] == true,
+                },
+            };
             let clip = match (number(&case["clip"]), number(&case["value"])) {
                 (Some(limit), _) => Clip::Norm(limit),
                 (None, Some(limit)) => Clip::Value(limit),
@@ -315,7 +456,7 @@ fn steps_after_steps_are_pytorchs() {
                 let small = grouped && name == "b";
                 ParameterUpdate {
                     gradient: parameter.zeros_like(),
-                    moments: vec![parameter.zeros_like(); 2],
+                    moments: vec![parameter.zeros_like(); rule.moments()],
                     parameter,
                     missed: 0,
                     rate: if small { 0.5 } else { 1.0 },
@@ -344,6 +485,6 @@ fn steps_after_steps_are_pytorchs() {
                 }
             }
         }
-        assert!(followed > 1);
+        assert!(followed > 3, "{followed} cases of both rules");
     });
 }
