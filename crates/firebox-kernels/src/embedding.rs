@@ -4,10 +4,13 @@
 //! does with it exactly what it does in PyTorch with a dense gradient: AdamW decays the weights and
 //! moments of unused rows, too. What is saved is making it: the memory of the gradient is kept from
 //! one backward pass to the next, and only rows that were used last time are cleared. Rows are summed
-//! in the order in which they occur, whatever the number of threads.
+//! in the order in which they occur, whatever the number of threads, on GPUs with kernels of this crate as
+//! well.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -15,9 +18,15 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::nn::Embedding;
+#[cfg(feature = "cube")]
+use burn::tensor::DType;
 use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
+#[cfg(feature = "cube")]
+use crate::cube::EmbeddingOps;
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::profile::kernel_span;
 
@@ -70,14 +79,41 @@ pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usi
     })
 }
 
-/// Composed of Burn's own operations.
+/// Where the CPU kernels do not run: with the gradient of a GPU kernel, else composed of Burn's own operations.
 fn elsewhere(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
+    #[cfg(feature = "cube")]
+    if let Some(rows) = on_gpu(layer.weight.val(), &indices, padding) {
+        return rows;
+    }
     let rows = layer.forward(indices.clone());
     let Some(padding) = padding else { return rows };
     let [batch, time] = indices.dims();
     let passed = indices.equal_elem(padding as i64).reshape([batch, time, 1]);
     let fixed = rows.clone().detach();
     rows.clone().mask_where(passed.expand(rows.dims()), fixed)
+}
+
+/// By the kernels of a GPU, if they take these tensors.
+#[cfg(feature = "cube")]
+fn on_gpu(table: Tensor<2>, indices: &Tensor<2, Int>, padding: Option<usize>) -> Option<Tensor<3>> {
+    let ([batch, time], [rows, width]) = (indices.dims(), table.dims());
+    let device = table.device().without_autodiff();
+    let within = |size: usize| (1..=i32::MAX as usize).contains(&size);
+    let takes = within(rows * width)
+        && within(batch * time * width)
+        && indices.device().without_autodiff() == device
+        && GpuKernels::takes(&device, table.dtype()).is_ok();
+    takes.then(|| {
+        let flat = indices.clone().reshape([batch * time]);
+        let flat = if flat.dtype() == DType::I32 { flat } else { flat.cast(DType::I32) };
+        let passed = padding.and_then(|row| u32::try_from(row).ok());
+        let gathered = <Dispatch as EmbeddingOps>::firebox_embedding(
+            table.into_dispatch(),
+            flat.into_dispatch(),
+            passed,
+        );
+        Tensor::<2>::from_dispatch(gathered).reshape([batch, time, width])
+    })
 }
 
 /// Indices on the host.

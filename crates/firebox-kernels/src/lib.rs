@@ -68,6 +68,7 @@
 //! | [`squared_norm`], AdamW and SGD ([`update_parameters`]; [`update_on_device`] with all that changes in the device's memory) | one for each 32 parameters, or as many as the device binds buffers for, and one or two | f32, in the memory of weights and moments |
 //! | [`layer_norm`] | one forward, two back | rows that fit into shared memory twice: in 16 KiB some 1,900 numbers |
 //! | [`BatchNorm`] with its rectifier | two for the statistics of a batch and the running ones, one for the rest, three back | all channels |
+//! | [`embedding()`] | Burn's gather forward, one back beside the zeros, each used row added up in the order of its places | all types |
 //! | [`max_pool1d`] | one each way, without kept indices | all windows |
 //! | [`GaussianNoise`], [`add_row_noise`] | one, with every number drawn where it is added | any type; for rows f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |

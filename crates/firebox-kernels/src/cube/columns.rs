@@ -172,7 +172,7 @@ pub(super) fn settle(
         let unbiased = squares / (count - 1.0f32).max(1.0f32);
         moments[at] = mean;
         moments[width + at] = variance;
-        let known = !(mean.is_nan() || mean.is_inf()) && !(variance.is_nan() || variance.is_inf());
+        let known = !(mean.is_nan() || mean.is_inf() || variance.is_nan() || variance.is_inf());
         let keep = 1.0f32 - momentum;
         let (old_mean, old_var) = (running_mean[at], running_var[at]);
         new_mean[at] = select(known, old_mean * keep + mean * momentum, old_mean);

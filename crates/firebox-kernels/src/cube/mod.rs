@@ -1,7 +1,7 @@
 //! Operations on a GPU, through CubeCL (CUDA, ROCm, Metal, Vulkan and WebGPU): the LSTM or GRU layer,
-//! attention, layer and batch normalisation, cross-entropy, maxima of steps, dropout, noise and optimizer steps.
-//! Each has its own file with the operation and most another with its kernels; which tensors take which way is
-//! decided outside.
+//! attention, layer and batch normalisation, cross-entropy, maxima of steps, embeddings, dropout, noise and
+//! optimizer steps. Each has its own file with the operation and most another with its kernels; which tensors
+//! take which way is decided outside.
 //!
 //! Of a recurrent layer, one launch walks all steps and directions; a second one walks them back. A
 //! cube (workgroup) owns a tile of samples in one direction. Samples do not depend on each other, so
@@ -17,7 +17,11 @@
 //! in [`strips`]. How launches are cut follows from the device's properties ([`cuts`](crate::cuts)); of the
 //! tiles of a recurrent layer, the one that needs the least time at first use is taken ([`cut`]).
 
-#![allow(clippy::manual_is_multiple_of, reason = "kernels have no such method")]
+#![allow(
+    clippy::manual_is_multiple_of,
+    clippy::manual_div_ceil,
+    reason = "kernels have no such methods"
+)]
 
 mod attend;
 mod attend_back;
@@ -30,6 +34,7 @@ mod columns;
 mod cut;
 mod device;
 mod dropout;
+mod embedding;
 mod forward;
 mod kernels;
 mod launch;
@@ -56,6 +61,7 @@ mod watch;
 pub(crate) use attention::{AttentionCall, AttentionOps};
 pub(crate) use batch_norm::{BatchMoments, BatchNormOps, BatchNormSettings, batch_norm_fits};
 pub(crate) use dropout::{DeviceMask, DropoutOps};
+pub(crate) use embedding::EmbeddingOps;
 pub(crate) use list::TensorList;
 pub(crate) use loss::{EntropyOps, EntropySettings};
 pub(crate) use noise::{DeviceNoise, NoiseOps};

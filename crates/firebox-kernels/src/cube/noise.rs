@@ -1,5 +1,7 @@
 //! Normal noise on a tensor, drawn where it is added: the numbers of `cpu/noise.rs` by their position.
 
+use std::f32::consts::LN_2;
+
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -43,7 +45,7 @@ fn radius(word: u32) -> f32 {
     // they like.
     let whole = f32::cast_from(word >> 9u32) * 256.0f32 + f32::cast_from((word >> 1u32) & 0xffu32);
     // Times 2^-31, exactly, and 2^-32.
-    let uniform = whole * 4.656_612_9e-10f32 + 2.328_306_4e-10f32;
+    let uniform = whole * 4.656_613e-10f32 + 2.328_306_4e-10f32;
     // Mantissas from √½, whose bits are 0x3f3504f3, to √2; with 33 added to the exponent, which is -32 or
     // more, so that no number is negative.
     let above = u32::reinterpret(uniform) - 0x2eb5_04f3u32;
@@ -58,7 +60,7 @@ fn radius(word: u32) -> f32 {
     p = p * m + 2.000_071_5e-1f32;
     p = p * m - 2.499_999_4e-1f32;
     p = p * m + 3.333_333e-1f32;
-    let logarithm = (p * m * square - square * 0.5f32 + m) + exponent * 0.693_147_2f32;
+    let logarithm = (p * m * square - square * 0.5f32 + m) + exponent * comptime!(LN_2);
     // Rounding may bring the logarithm of a number near 1 a hair above zero.
     (0.0f32 - logarithm * 2.0f32).max(0.0f32).sqrt()
 }

@@ -107,6 +107,23 @@ impl Columns {
     }
 }
 
+/// How the places of an embedding are spread: a cube takes one after the other, and its threads the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scatter {
+    /// Threads of a cube, a power of two.
+    pub(crate) threads: usize,
+    /// Cubes, as many as there are places if the device can have them: they stride.
+    pub(crate) cubes: usize,
+}
+
+impl Scatter {
+    /// For so many places of a table of this width.
+    pub(crate) fn new(hardware: &Hardware, places: usize, width: usize) -> Self {
+        let threads = width.next_power_of_two().max(RUN).min(threads(hardware));
+        Self { threads, cubes: places.min(hardware.count[0]) }
+    }
+}
+
 /// Whether a device can run the kernels of a batch normalisation of so many channels.
 pub(crate) fn batch_norm_fits(hardware: &Hardware, width: usize) -> bool {
     let Columns { team, blocks, .. } = Columns::new(hardware, 1, width);
@@ -184,6 +201,15 @@ mod tests {
         assert!(batch_norm_fits(&few, 160) && !batch_norm_fits(&few, 161));
         assert!(!batch_norm_fits(&Hardware { bindings: 6, ..device.clone() }, 64));
         assert!(!batch_norm_fits(&Hardware { shared_memory: 2048, ..device }, 64));
+    }
+
+    #[test]
+    fn places_of_an_embedding_have_a_cube_each() {
+        let device = hardware(48 * 1024, 1024, Some(64));
+        assert_eq!(Scatter::new(&device, 2048, 768), Scatter { threads: 256, cubes: 2048 });
+        assert_eq!(Scatter::new(&device, 5, 1), Scatter { threads: 32, cubes: 5 });
+        let few = Hardware { count: [10, 1], threads: 20, ..device };
+        assert_eq!(Scatter::new(&few, 2048, 100), Scatter { threads: 16, cubes: 10 });
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod batch_norm;
 #[path = "../attention/case.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other variants")]
 mod case;
+mod embedding;
 #[path = "../learning/entropy.rs"]
 mod entropy;
 mod indicator;
