@@ -54,7 +54,7 @@ fn onnxruntime_and_pytorch_compute_what_firebox_computes() {
             write_case(&folder, &model, case);
         }
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers.py");
+    let script = Path::new("tests/peers.py");
     let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

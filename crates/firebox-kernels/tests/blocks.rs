@@ -25,7 +25,7 @@ struct Golden {
 
 impl Golden {
     fn read(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let folder = Path::new("tests/golden");
         let bytes = std::fs::read(folder.join(format!("blocks-{name}.safetensors"))).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();

@@ -27,7 +27,7 @@ struct Golden {
 
 impl Golden {
     fn read(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let folder = Path::new("tests/golden");
         let bytes = std::fs::read(folder.join(name)).unwrap();
         let (mut floats, mut labels) = (BTreeMap::new(), vec![]);
         for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {

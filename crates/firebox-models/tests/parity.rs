@@ -92,7 +92,7 @@ fn parity(path: &Path, mask: MaskRule) {
 }
 
 fn committed(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    Path::new("tests/golden").join(name)
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn sections() -> Vec<Section> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../REFERENCE.md");
+    let page = Path::new("../../REFERENCE.md");
     let page = std::fs::read_to_string(page).unwrap();
     let mut all = vec![Section { headers: vec![String::new()], rows: vec![] }];
     let mut columns = 0;

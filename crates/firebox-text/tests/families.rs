@@ -36,7 +36,7 @@ const FAMILIES: [(&str, Family); 8] = [
 ];
 
 fn golden() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden"))
+    PathBuf::from("tests/golden")
 }
 
 fn integers(file: &SafeTensors<'_>, name: &str) -> Vec<i64> {
@@ -146,7 +146,7 @@ fn hidden_states_are_those_of_the_installed_transformers() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.py");
+    let script = "tests/golden.py";
     let output = Command::new(&python).arg(script).arg(folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for (name, family) in FAMILIES {

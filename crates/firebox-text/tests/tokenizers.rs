@@ -12,7 +12,7 @@ use firebox_text::{Tokenizer, WordPieceTraining};
 use serde_json::Value;
 
 fn golden(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/tokenizers")).join(name)
+    PathBuf::from("tests/golden/tokenizers").join(name)
 }
 
 #[test]

@@ -57,7 +57,7 @@ struct Step {
 }
 
 fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
+    let path = "tests/golden/";
     serde_json::from_str(&std::fs::read_to_string(format!("{path}{name}")).unwrap()).unwrap()
 }
 

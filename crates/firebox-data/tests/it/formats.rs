@@ -223,8 +223,7 @@ fn arrays_of_two_and_three_axes_and_folders_of_them() {
 fn columns_of_types_that_polars_lacks_are_ignored_unless_they_are_used() {
     for name in ["every_type.arrow", "every_type.parquet"] {
         let files = Files::new();
-        let fixture =
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        let fixture = std::path::Path::new("tests/fixtures").join(name);
         files.write(name, std::fs::read(fixture).unwrap());
         let columns = |channels: &str| {
             format!("columns = {{ time = 'time', time_unit = 's', channels = [{channels}] }}")
@@ -274,7 +273,7 @@ fn train_and_test_files_give_the_split() {
 
 #[test]
 fn the_sample_market_is_ingested_and_its_csv_gives_the_same_bars() {
-    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/sample.market.toml");
+    let settings = "../../data/sample.market.toml";
     let files = Files::new();
     files.write("m.market.toml", std::fs::read(settings).unwrap());
     let split = "checks = { gaps = 'split' }";

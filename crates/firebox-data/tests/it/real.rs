@@ -9,10 +9,8 @@ use crate::Files;
 
 /// The file, or `None` (saying so) where the shared data is absent.
 fn shared(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("FIREBOX_SHARED_DATA").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data")),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("FIREBOX_SHARED_DATA")
+        .map_or_else(|| PathBuf::from("../../../shared/data"), PathBuf::from);
     let path = folder.join(name);
     if path.exists() {
         return Some(path);

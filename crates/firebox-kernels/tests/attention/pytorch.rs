@@ -11,7 +11,7 @@ use crate::reference::Problem;
 
 /// A problem, its solution by PyTorch, and the errors of PyTorch's bf16.
 fn golden(name: &str) -> (Problem, [Vec<f64>; 4], [f64; 4]) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let folder = "tests/golden";
     let bytes = std::fs::read(format!("{folder}/attention-{name}.safetensors")).expect("a file");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
     let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");

@@ -87,7 +87,7 @@ struct Golden {
 
 impl Golden {
     fn read(name: &str) -> Self {
-        let path = format!("{}/tests/golden/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("tests/golden/{name}.safetensors");
         let bytes = std::fs::read(path).expect("a golden file");
         let file = SafeTensors::deserialize(&bytes).expect("safetensors");
         let (_, metadata) = SafeTensors::read_metadata(&bytes).expect("a header");

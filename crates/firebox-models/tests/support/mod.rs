@@ -14,7 +14,7 @@ pub(crate) struct Golden(Vec<u8>);
 
 impl Golden {
     pub(crate) fn read(name: &str) -> Self {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        let folder = "tests/golden";
         Self::open(format!("{folder}/{name}.safetensors").as_ref())
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn optuna() -> Option<Command> {
         return None;
     }
     let mut command = Command::new(python);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer/optuna_journal.py"));
+    command.arg(Path::new("tests/peer/optuna_journal.py"));
     Some(command)
 }
 
@@ -186,7 +186,7 @@ impl Drop for Dashboard {
 pub(crate) fn worker() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--release", "--quiet", "--workspace", "--example", "shared_study"];
-    let status = Command::new(cargo).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    let status = Command::new(cargo).args(build).status();
     assert!(status.unwrap().success());
     let tests = std::env::current_exe().unwrap();
     let target = tests.ancestors().nth(3).unwrap();
