@@ -10,16 +10,16 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::columns::{apply, back, column_moments, fold_columns, gradient_sums, settle};
 use super::device::{self, without_cores};
-use super::tensors::{empty, hand_on};
-use super::watch::{LaunchedWork, launching};
+use super::tensors::{empty, hand_on, rows_of, work_on};
+use super::watch::launching;
 use crate::cuts::{self, Columns};
 
 /// How a normalisation is computed.
@@ -111,28 +111,9 @@ fn gradients(x: &TensorSpec, gamma: &TensorSpec) -> BatchNormGradientsMetadata {
     BatchNormGradientsMetadata { x: x.clone(), gamma: gamma.clone(), beta: gamma.clone() }
 }
 
-/// Rows and their width; there are elements.
-fn rows_of(shape: &Shape) -> (usize, usize) {
-    let width = shape[shape.num_dims() - 1];
-    (shape.num_elements() / width, width)
-}
-
 /// Whether a device can run the kernels for so many channels.
 pub(crate) fn batch_norm_fits(client: &Client, width: usize) -> bool {
     cuts::batch_norm_fits(&without_cores(client), width)
-}
-
-/// What a launch does, with so many operations, numbers of the tensor's type read and written for each
-/// element.
-fn work(name: &'static str, x: &CubeTensor, operations: usize, numbers: usize) -> LaunchedWork {
-    let count = x.shape().num_elements();
-    LaunchedWork {
-        name,
-        shape: x.shape().to_vec(),
-        operations: (operations * count) as f64,
-        bytes: (numbers * count * x.dtype.size()) as f64,
-        bf16: x.dtype == DType::BF16,
-    }
 }
 
 /// Cubes of a launch.
@@ -167,7 +148,7 @@ impl BatchNormOps for CubeBackend {
                 dtype_to_storage_type(x.dtype),
             );
         };
-        launching(|| work("batch normalisation, moments", &x, 5, 1), launch);
+        launching(|| work_on("batch normalisation, moments", &x, 5, 1), launch);
         let settled = empty(&x, [2, width], DType::F32);
         let new_mean = empty(&x, [width], DType::F32);
         let new_var = empty(&x, [width], DType::F32);
@@ -190,7 +171,7 @@ impl BatchNormOps for CubeBackend {
                 columns.team,
             );
         };
-        launching(|| work("batch normalisation, moments of all", &parts, 3, 1), launch);
+        launching(|| work_on("batch normalisation, moments of all", &parts, 3, 1), launch);
         BatchMoments { moments: settled, running_mean: new_mean, running_var: new_var }
     }
 
@@ -226,7 +207,7 @@ impl BatchNormOps for CubeBackend {
                 dtype_to_storage_type(x.dtype),
             );
         };
-        launching(|| work("batch normalisation", &x, 3, 2), launch);
+        launching(|| work_on("batch normalisation", &x, 3, 2), launch);
         y
     }
 
@@ -265,7 +246,10 @@ impl BatchNormOps for CubeBackend {
                 dtype_to_storage_type(x.dtype),
             );
         };
-        launching(|| work("batch normalisation, gradients of scale and shift", &x, 7, 2), launch);
+        launching(
+            || work_on("batch normalisation, gradients of scale and shift", &x, 7, 2),
+            launch,
+        );
         let known = empty(&x, [4, width], DType::F32);
         let d_gamma = empty(&x, [width], DType::F32);
         let d_beta = empty(&x, [width], DType::F32);
@@ -286,7 +270,7 @@ impl BatchNormOps for CubeBackend {
                 columns.team,
             );
         };
-        launching(|| work("batch normalisation, sums", &parts, 1, 1), launch);
+        launching(|| work_on("batch normalisation, sums", &parts, 1, 1), launch);
         if !wanted {
             return BatchNormGradients { x: d, gamma: d_gamma, beta: d_beta };
         }
@@ -312,7 +296,7 @@ impl BatchNormOps for CubeBackend {
                 dtype_to_storage_type(x.dtype),
             );
         };
-        launching(|| work("batch normalisation, gradient", &x, 8, 3), launch);
+        launching(|| work_on("batch normalisation, gradient", &x, 8, 3), launch);
         BatchNormGradients { x: dx, gamma: d_gamma, beta: d_beta }
     }
 }

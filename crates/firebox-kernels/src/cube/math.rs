@@ -38,3 +38,28 @@ pub(super) fn ln_one_plus(x: f32) -> f32 {
     }
     result
 }
+
+/// The polynomial `p` of `ln(1 + f) = f - f²/2 + f³ · p` for `1 + f` from √½ to √2. Source: Cephes' `logf`
+/// (S. L. Moshier).
+#[cube]
+pub(super) fn log_series(f: f32) -> f32 {
+    let mut p = f * 7.037_683_6e-2f32 - 1.151_461e-1f32;
+    p = p * f + 1.167_699_87e-1f32;
+    p = p * f - 1.242_014_1e-1f32;
+    p = p * f + 1.424_932_3e-1f32;
+    p = p * f - 1.666_805_8e-1f32;
+    p = p * f + 2.000_071_5e-1f32;
+    p = p * f - 2.499_999_4e-1f32;
+    p = p * f + 3.333_333e-1f32;
+    p
+}
+
+/// Sine and cosine of an angle from -π/4 to π/4. Source: Cephes' `sinf` and `cosf` (S. L. Moshier).
+#[cube]
+pub(super) fn sine_and_cosine(x: f32) -> (f32, f32) {
+    let square = x * x;
+    let p = (8.332_161e-3f32 - square * 1.951_529_6e-4f32) * square - 1.666_665_5e-1f32;
+    let sine = p * square * x + x;
+    let p = (square * 2.443_315_7e-5f32 - 1.388_731_6e-3f32) * square + 4.166_664_6e-2f32;
+    (sine, p * square * square - square * 0.5f32 + 1.0f32)
+}

@@ -67,7 +67,7 @@ pub(crate) use loss::{EntropyOps, EntropySettings};
 pub(crate) use noise::{DeviceNoise, NoiseOps};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
-pub(crate) use optimizer::{Momentum, OptimizerOps, StepNumbers, StepSettings, has_room};
+pub(crate) use optimizer::{OptimizerOps, StepNumbers, StepSettings, has_room};
 pub(crate) use pool::PoolOps;
 pub(crate) use product::{ProductOps, has_tf32};
 pub use properties::GpuProperties;

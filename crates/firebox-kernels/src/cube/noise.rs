@@ -16,13 +16,10 @@ use burn_cubecl::kernel::into_contiguous;
 use firebox_core::Stream;
 
 use super::dropout::philox;
+use super::math::{log_series, sine_and_cosine};
+use super::row_noise::{GROUP, LANES};
 use super::tensors::{empty, hand_on};
 use super::watch::{LaunchedWork, launching};
-
-/// Blocks whose numbers lie side by side.
-const LANES: usize = 16;
-/// Their numbers.
-const GROUP: usize = 4 * LANES;
 
 /// Where the numbers come from, and what they are multiplied by.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +34,8 @@ impl DeviceNoise {
     }
 }
 
-/// `√(−2 ln u)` of the uniform number `u = (⌊word / 2⌋ + 1/2) / 2^31` as f32 holds it. Polynomial of
-/// Cephes' `logf` (S. L. Moshier): a device's own logarithm may lose its digits next to 1.
+/// `√(−2 ln u)` of the uniform number `u = (⌊word / 2⌋ + 1/2) / 2^31` as f32 holds it. By a
+/// polynomial: a device's own logarithm may lose its digits next to 1.
 #[cube]
 fn radius(word: u32) -> f32 {
     // In two parts that f32 holds, so that one sum alone is rounded: devices may round a conversion as
@@ -52,32 +49,21 @@ fn radius(word: u32) -> f32 {
     let exponent = f32::cast_from(above >> 23u32) - 33.0f32;
     let m = f32::reinterpret((above & 0x007f_ffffu32) + 0x3f35_04f3u32) - 1.0f32;
     let square = m * m;
-    let mut p = m * 7.037_683_6e-2f32 - 1.151_461e-1f32;
-    p = p * m + 1.167_699_9e-1f32;
-    p = p * m - 1.242_014_1e-1f32;
-    p = p * m + 1.424_932_3e-1f32;
-    p = p * m - 1.666_805_8e-1f32;
-    p = p * m + 2.000_071_5e-1f32;
-    p = p * m - 2.499_999_4e-1f32;
-    p = p * m + 3.333_333e-1f32;
+    let p = log_series(m);
     let logarithm = (p * m * square - square * 0.5f32 + m) + exponent * comptime!(LN_2);
     // Rounding may bring the logarithm of a number near 1 a hair above zero.
     (0.0f32 - logarithm * 2.0f32).max(0.0f32).sqrt()
 }
 
 /// A point of the unit circle: thirty bits for an angle in ±π/4, one for the sign of its cosine and one
-/// for the exchange of the axes. Polynomials of Cephes' `sinf` and `cosf`.
+/// for the exchange of the axes.
 #[cube]
 fn point(word: u32) -> (f32, f32) {
     // In two parts, as above.
     let upper = (f32::cast_from((word >> 8u32) & 0x003f_ffffu32) - 2_097_152.0f32) * 256.0f32;
     // π/2 times 2^-30.
     let angle = (upper + f32::cast_from(word & 0xffu32)) * 1.462_918_1e-9f32;
-    let z = angle * angle;
-    let p = (8.332_161e-3f32 - z * 1.951_529_6e-4f32) * z - 1.666_665_5e-1f32;
-    let sine = p * z * angle + angle;
-    let p = (z * 2.443_315_7e-5f32 - 1.388_731_6e-3f32) * z + 4.166_664_6e-2f32;
-    let cosine = p * z * z - z * 0.5f32 + 1.0f32;
+    let (sine, cosine) = sine_and_cosine(angle);
     let cosine = select((word >> 30u32) & 1u32 == 1u32, -cosine, cosine);
     let exchanged = word >> 31u32 == 1u32;
     (select(exchanged, sine, cosine), select(exchanged, cosine, sine))

@@ -9,16 +9,16 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::device::{self, without_cores};
 use super::rows::{fold, normalise, normalise_back};
-use super::tensors::{empty, hand_on};
-use super::watch::{LaunchedWork, launching};
+use super::tensors::{empty, hand_on, rows_of, work_on};
+use super::watch::launching;
 use crate::cuts::{self, Spread};
 
 /// How a normalisation is computed.
@@ -92,28 +92,9 @@ fn gradients(x: &TensorSpec, gamma: &TensorSpec) -> NormGradientsMetadata {
     NormGradientsMetadata { x: x.clone(), gamma: gamma.clone(), beta: gamma.clone() }
 }
 
-/// Rows and their width; there are elements.
-fn rows_of(shape: &Shape) -> (usize, usize) {
-    let width = shape[shape.num_dims() - 1];
-    (shape.num_elements() / width, width)
-}
-
 /// Whether a device has the shared memory for the backward pass over rows of this width.
 pub(crate) fn norm_fits(client: &Client, width: usize) -> bool {
     cuts::norm_fits(&without_cores(client), width)
-}
-
-/// What a launch does, with so many operations, numbers of the tensors' type read and written for each
-/// element.
-fn work(name: &'static str, x: &CubeTensor, operations: usize, numbers: usize) -> LaunchedWork {
-    let count = x.shape().num_elements();
-    LaunchedWork {
-        name,
-        shape: x.shape().to_vec(),
-        operations: (operations * count) as f64,
-        bytes: (numbers * count * x.dtype.size()) as f64,
-        bf16: x.dtype == DType::BF16,
-    }
 }
 
 impl NormOps for CubeBackend {
@@ -150,7 +131,7 @@ impl NormOps for CubeBackend {
                 dtype_to_storage_type(dtype),
             );
         };
-        launching(|| work("layer normalisation", &x, 8, 2), launch);
+        launching(|| work_on("layer normalisation", &x, 8, 2), launch);
         Normalised { y, moments }
     }
 
@@ -187,7 +168,7 @@ impl NormOps for CubeBackend {
                 dtype_to_storage_type(dtype),
             );
         };
-        launching(|| work("layer normalisation, gradients", &x, 16, 3), launch);
+        launching(|| work_on("layer normalisation, gradients", &x, 16, 3), launch);
         let dim = CubeDim::new(&client, 2 * width);
         // SAFETY: the kernel compares every index with the width and the number of cubes.
         let launch = || unsafe {
@@ -203,7 +184,7 @@ impl NormOps for CubeBackend {
                 dtype_to_storage_type(dtype),
             );
         };
-        launching(|| work("layer normalisation, sums", &sums, 1, 1), launch);
+        launching(|| work_on("layer normalisation, sums", &sums, 1, 1), launch);
         NormGradients { x: dx, gamma: d_gamma, beta: d_beta }
     }
 }

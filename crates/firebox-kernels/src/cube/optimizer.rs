@@ -64,33 +64,15 @@ pub(crate) trait OptimizerOps: Backend {
         settings: StepSettings,
     ) -> StepNumbers<Self>;
 
-    /// The step: of `changed`, which has weights, first and second moments of one parameter after
-    /// the other, the new values. Numbers are those of [`StepNumbers`].
-    #[fusion(meta = |_gradients, changed, _numbers| changed.clone())]
-    fn firebox_adamw(
+    /// The step: of `changed`, which has the weights of each parameter followed by its moments, as many as
+    /// the rule keeps, the new values. Numbers are those of [`StepNumbers`].
+    #[fusion(meta = |_gradients, changed, _numbers, _rule| changed.clone())]
+    fn firebox_update(
         #[extension_type] gradients: TensorList<Self>,
         #[extension_type] changed: TensorList<Self>,
         numbers: FloatTensor<Self>,
+        rule: UpdateRule,
     ) -> TensorList<Self>;
-
-    /// A step of gradient descent: of `changed`, which has the weights of each parameter, followed by its
-    /// momentum if `momentum` says that there is one, the new values.
-    #[fusion(meta = |_gradients, changed, _numbers, _momentum| changed.clone())]
-    fn firebox_descend(
-        #[extension_type] gradients: TensorList<Self>,
-        #[extension_type] changed: TensorList<Self>,
-        numbers: FloatTensor<Self>,
-        momentum: Option<Momentum>,
-    ) -> TensorList<Self>;
-}
-
-/// How a momentum is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Momentum {
-    /// As it is.
-    Plain,
-    /// As if it had been followed already.
-    Nesterov,
 }
 
 #[cfg(feature = "fusion")]
@@ -243,10 +225,11 @@ impl OptimizerOps for CubeBackend {
         StepNumbers { numbers, updates }
     }
 
-    fn firebox_adamw(
+    fn firebox_update(
         gradients: TensorList<Self>,
         changed: TensorList<Self>,
         numbers: FloatTensor<Self>,
+        rule: UpdateRule,
     ) -> TensorList<Self> {
         let numbers = into_contiguous(numbers);
         let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
@@ -254,52 +237,7 @@ impl OptimizerOps for CubeBackend {
         let client = numbers.client.clone();
         let hardware = without_cores(&client);
         let team = Team::whole(&hardware);
-        let at_once = tensors_at_once(&hardware, 4);
-        let groups = gradients.chunks(at_once).zip(changed.chunks(3 * at_once));
-        for (index, (gradients, changed)) in groups.enumerate() {
-            let sizes = gradients.iter().map(|gradient| gradient.shape().num_elements());
-            let sweep = Sweep::new(&hardware, team, sizes);
-            let every = |which: usize| {
-                let of = changed.iter().skip(which).step_by(3);
-                of.map(|tensor| tensor.clone().into_buffer_arg()).collect()
-            };
-            // SAFETY: a cube compares every index with the size of its tensor, which gradient, weights
-            // and moments share (`update_parameters` has checked them); no two cubes write the same
-            // number, and nobody else holds what is written. `numbers` has a row for each parameter.
-            let launch = || unsafe {
-                adamw::launch_unchecked(
-                    &client,
-                    device::count([sweep.cubes() as usize, 1]),
-                    device::dim(team.dim()),
-                    arguments(gradients),
-                    every(0),
-                    every(1),
-                    every(2),
-                    sweep.sizes.iter().copied().collect(),
-                    sweep.ends.iter().copied().collect(),
-                    numbers.clone().into_buffer_arg(),
-                    (index * at_once) as u32,
-                );
-            };
-            // Weight and moments are read and written, the gradient is read.
-            launching(|| work("optimizer step", count(gradients), 15, 28), launch);
-        }
-        TensorList(changed)
-    }
-
-    fn firebox_descend(
-        gradients: TensorList<Self>,
-        changed: TensorList<Self>,
-        numbers: FloatTensor<Self>,
-        momentum: Option<Momentum>,
-    ) -> TensorList<Self> {
-        let numbers = into_contiguous(numbers);
-        let gradients: Vec<CubeTensor> = gradients.0.into_iter().map(into_contiguous).collect();
-        let changed: Vec<CubeTensor> = changed.0.into_iter().map(own).collect();
-        let client = numbers.client.clone();
-        let hardware = without_cores(&client);
-        let team = Team::whole(&hardware);
-        let each = 1 + usize::from(momentum.is_some());
+        let each = 1 + rule.moments();
         let at_once = tensors_at_once(&hardware, 1 + each);
         let groups = gradients.chunks(at_once).zip(changed.chunks(each * at_once));
         for (index, (gradients, changed)) in groups.enumerate() {
@@ -309,13 +247,29 @@ impl OptimizerOps for CubeBackend {
                 let of = changed.iter().skip(which).step_by(each);
                 of.map(|tensor| tensor.clone().into_buffer_arg()).collect()
             };
-            // SAFETY: as for AdamW.
+            // SAFETY: a cube compares every index with the size of its tensor, which gradient, weights
+            // and moments share (`update_parameters` has checked them); no two cubes write the same
+            // number, and nobody else holds what is written. `numbers` has a row for each parameter.
             let launch = || unsafe {
                 let count = device::count([sweep.cubes() as usize, 1]);
                 let (dim, from) = (device::dim(team.dim()), (index * at_once) as u32);
                 let (sizes, ends) = (sweep.sizes.iter().copied(), sweep.ends.iter().copied());
-                match momentum {
-                    None => descend::launch_unchecked(
+                let numbers = numbers.clone().into_buffer_arg();
+                match rule {
+                    UpdateRule::AdamW { .. } => adamw::launch_unchecked(
+                        &client,
+                        count,
+                        dim,
+                        arguments(gradients),
+                        every(0),
+                        every(1),
+                        every(2),
+                        sizes.collect(),
+                        ends.collect(),
+                        numbers,
+                        from,
+                    ),
+                    UpdateRule::Sgd { .. } if each == 1 => descend::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -323,10 +277,10 @@ impl OptimizerOps for CubeBackend {
                         every(0),
                         sizes.collect(),
                         ends.collect(),
-                        numbers.clone().into_buffer_arg(),
+                        numbers,
                         from,
                     ),
-                    Some(momentum) => descend_with_momentum::launch_unchecked(
+                    UpdateRule::Sgd { nesterov, .. } => descend_with_momentum::launch_unchecked(
                         &client,
                         count,
                         dim,
@@ -335,15 +289,16 @@ impl OptimizerOps for CubeBackend {
                         every(1),
                         sizes.collect(),
                         ends.collect(),
-                        numbers.clone().into_buffer_arg(),
+                        numbers,
                         from,
-                        momentum == Momentum::Nesterov,
+                        nesterov,
                     ),
                 }
             };
-            // Weight and momentum are read and written, the gradient is read.
-            let numbers = self::count(gradients);
-            launching(|| work("optimizer step", numbers, 6, 4 * (1 + 2 * each)), launch);
+            let operations = if matches!(rule, UpdateRule::AdamW { .. }) { 15 } else { 6 };
+            // Weight and moments are read and written, the gradient is read.
+            let bytes = 4 * (1 + 2 * each);
+            launching(|| work("optimizer step", self::count(gradients), operations, bytes), launch);
         }
         TensorList(changed)
     }

@@ -8,16 +8,17 @@ use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 
 use super::dropout::philox;
+use super::math::{log_series, sine_and_cosine};
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
 
 /// Blocks whose numbers lie side by side.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// Their numbers.
-const GROUP: usize = 4 * LANES;
+pub(super) const GROUP: usize = 4 * LANES;
 
-/// `√(−2 ln u)` of the uniform number `u` in `(0, 1]` that the upper 24 bits of a word give. Polynomial of
-/// Cephes' `logf` (S. L. Moshier): a device's own logarithm may lose its digits next to 1.
+/// `√(−2 ln u)` of the uniform number `u` in `(0, 1]` that the upper 24 bits of a word give. By a
+/// polynomial: a device's own logarithm may lose its digits next to 1.
 #[cube]
 fn radius(word: u32) -> f32 {
     // Times 2^-24, exactly.
@@ -28,14 +29,7 @@ fn radius(word: u32) -> f32 {
     let exponent = f32::cast_from(above >> 23u32) - 25.0f32;
     let f = f32::reinterpret((above & 0x007f_ffffu32) + 0x3f35_04f3u32) - 1.0f32;
     let square = f * f;
-    let mut p = f * 7.037_683_6e-2f32 - 1.151_461e-1f32;
-    p = p * f + 1.167_699_87e-1f32;
-    p = p * f - 1.242_014_1e-1f32;
-    p = p * f + 1.424_932_3e-1f32;
-    p = p * f - 1.666_805_8e-1f32;
-    p = p * f + 2.000_071_5e-1f32;
-    p = p * f - 2.499_999_4e-1f32;
-    p = p * f + 3.333_333e-1f32;
+    let p = log_series(f);
     let small = p * f * square - exponent * 2.121_944_4e-4f32 - square * 0.5f32;
     let logarithm = f + small + exponent * 0.693_359_4f32;
     // Rounding may bring the logarithm of a number near 1 a hair above zero.
@@ -43,17 +37,13 @@ fn radius(word: u32) -> f32 {
 }
 
 /// Cosine and sine of the angle of a word: its upper two bits choose a quarter turn, the next 22 an angle
-/// from −45° to 45°. Polynomials of Cephes' `sinf` and `cosf`.
+/// from −45° to 45°.
 #[cube]
 fn direction(word: u32) -> (f32, f32) {
     // Times 2^-22, exactly.
     let fraction = f32::cast_from((word >> 8u32) & 0x003f_ffffu32) * 2.384_185_8e-7f32;
     let x = (fraction - 0.5f32) * 1.570_796_4f32;
-    let square = x * x;
-    let p = (8.332_161e-3f32 - square * 1.951_529_6e-4f32) * square - 1.666_665_5e-1f32;
-    let sine = p * square * x + x;
-    let p = (square * 2.443_315_7e-5f32 - 1.388_731_6e-3f32) * square + 4.166_664_6e-2f32;
-    let cosine = p * square * square - square * 0.5f32 + 1.0f32;
+    let (sine, cosine) = sine_and_cosine(x);
     // Odd quarters: (−sine, cosine); quarters 2 and 3 turn by half a circle more.
     let odd = (word >> 30u32) & 1u32 == 1u32;
     let sign = 1.0f32 - f32::cast_from(word >> 31u32) * 2.0f32;

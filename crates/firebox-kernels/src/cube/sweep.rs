@@ -122,6 +122,16 @@ pub(super) fn total(numbers: &[f32], sum: &mut [f32], count: u32, #[comptime] th
     }
 }
 
+/// The factor on all gradients, which takes the loss scale out and brings their norm to `norm` at most, and
+/// whether all are finite.
+#[cube]
+fn prepared(squared_norm: f32, loss_scale: f32, norm: f32) -> (f32, bool) {
+    let unscale = 1.0f32 / loss_scale;
+    let finite = !(squared_norm.is_nan() || squared_norm.is_inf());
+    let shrink = norm / (squared_norm.sqrt() * unscale + 1e-6f32);
+    (select(shrink < 1.0f32, unscale * shrink, unscale), finite)
+}
+
 /// The numbers of a step for all parameters, from what the device holds; then counts the update.
 /// One cube. `logarithms` are those of β₁ and β₂, `norm` is the largest norm of all gradients together
 /// and `limit` the largest magnitude of each.
@@ -153,10 +163,7 @@ pub(super) fn step_numbers(
     let before = updates[0];
     // All threads have read the count.
     sync_cube();
-    let unscale = 1.0f32 / loss_scale[0];
-    let finite = !(squared.is_nan() || squared.is_inf());
-    let shrink = norm / (squared.sqrt() * unscale + 1e-6f32);
-    let factor = select(shrink < 1.0f32, unscale * shrink, unscale);
+    let (factor, finite) = prepared(squared, loss_scale[0], norm);
     for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
         let rate = learning_rate[0] * constants[parameter * 3];
         let decay = constants[parameter * 3 + 1];
@@ -204,10 +211,7 @@ pub(super) fn descent_numbers(
     let before = updates[0];
     // All threads have read the count.
     sync_cube();
-    let unscale = 1.0f32 / loss_scale[0];
-    let finite = !(squared.is_nan() || squared.is_inf());
-    let shrink = norm / (squared.sqrt() * unscale + 1e-6f32);
-    let factor = select(shrink < 1.0f32, unscale * shrink, unscale);
+    let (factor, finite) = prepared(squared, loss_scale[0], norm);
     for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
         let count = before + 1.0f32 - constants[parameter * 3 + 2];
         let row = parameter * DESCENT_COLUMNS;

@@ -22,6 +22,30 @@ pub(super) fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) ->
     empty_device_contiguous_dtype(client, device, shape.into(), dtype)
 }
 
+/// Rows of a shape, all axes but the last, and their width; there are elements.
+pub(super) fn rows_of(shape: &Shape) -> (usize, usize) {
+    let width = shape[shape.num_dims() - 1];
+    (shape.num_elements() / width, width)
+}
+
+/// What a launch does, with so many operations, numbers of the tensor's type read and written for each
+/// element.
+pub(super) fn work_on(
+    name: &'static str,
+    x: &CubeTensor,
+    operations: usize,
+    numbers: usize,
+) -> LaunchedWork {
+    let count = x.shape().num_elements();
+    LaunchedWork {
+        name,
+        shape: x.shape().to_vec(),
+        operations: (operations * count) as f64,
+        bytes: (numbers * count * x.dtype.size()) as f64,
+        bf16: x.dtype == DType::BF16,
+    }
+}
+
 /// Tensors as one argument of a kernel.
 pub(super) fn arguments<C: LaunchArg<RuntimeArg = BufferArg>>(
     tensors: &[CubeTensor],

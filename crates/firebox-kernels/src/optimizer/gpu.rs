@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{ParameterUpdate, UpdateRule};
 use crate::cpu;
-use crate::cube::{COLUMNS, DESCENT_COLUMNS, Momentum, OptimizerOps, TensorList, has_room};
+use crate::cube::{COLUMNS, DESCENT_COLUMNS, OptimizerOps, TensorList, has_room};
 use crate::cuts::GpuKernels;
 
 /// Whether the kernels take all of these tensors.
@@ -89,18 +89,12 @@ pub(super) fn by_numbers(rule: &UpdateRule, numbers: Tensor<2>, updates: &mut [P
         changed.push(std::mem::replace(&mut update.parameter, nothing.clone()).into_dispatch());
         changed.extend(update.moments.drain(..).map(Tensor::into_dispatch));
     }
-    let (gradients, changed) = (TensorList(gradients), TensorList(changed));
-    let numbers = numbers.into_dispatch();
-    let changed = match *rule {
-        UpdateRule::AdamW { .. } => {
-            <Dispatch as OptimizerOps>::firebox_adamw(gradients, changed, numbers)
-        }
-        UpdateRule::Sgd { nesterov, .. } => {
-            let how = if nesterov { Momentum::Nesterov } else { Momentum::Plain };
-            let momentum = (rule.moments() > 0).then_some(how);
-            <Dispatch as OptimizerOps>::firebox_descend(gradients, changed, numbers, momentum)
-        }
-    };
+    let changed = <Dispatch as OptimizerOps>::firebox_update(
+        TensorList(gradients),
+        TensorList(changed),
+        numbers.into_dispatch(),
+        *rule,
+    );
     let mut changed = changed.0.into_iter().map(Tensor::from_dispatch);
     for row in rows {
         let update = &mut updates[row];
