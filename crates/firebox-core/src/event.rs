@@ -96,7 +96,8 @@ pub enum Event {
         /// Wall-clock time, validation included, pauses left out.
         seconds: f64,
     },
-    /// Where the time of an epoch's steps went, in seconds. Sent before the epoch ends.
+    /// Where the time of some steps went, in seconds: of those since the last checkpoint or the epoch's begin. Sent
+    /// before a checkpoint and before the epoch ends.
     Times {
         /// Steps taken so far.
         step: u64,

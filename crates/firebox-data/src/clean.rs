@@ -27,14 +27,7 @@ pub(crate) fn clean(
 ) -> Result<(SeriesSet, Checks), DataError> {
     let mut channels = std::mem::take(&mut raw.channels);
     refuse_short_and_void(&raw, &channels)?;
-    let mut works: Vec<Work> = std::mem::take(&mut raw.series)
-        .into_par_iter()
-        .map(|series| {
-            let mut work = Work::new(series, &channels);
-            work.order(policies);
-            work
-        })
-        .collect();
+    let mut works = in_order(std::mem::take(&mut raw.series), &channels, policies);
     let times = works.iter().map(|work| work.raw.time.as_deref().unwrap_or_default());
     let found = most_frequent(times);
     refuse_contradiction(declared, found)?;
@@ -72,6 +65,20 @@ pub(crate) fn clean(
     let width = channels.len();
     let series = works.into_par_iter().map(|work| work.finish(width)).collect();
     Ok((SeriesSet::new(channels, raw.classes, series)?, checks))
+}
+
+/// Rows in the order of their times, as the policies have it.
+pub(crate) fn in_order(
+    series: Vec<RawSeries>,
+    channels: &[Channel],
+    policies: &CheckPolicies,
+) -> Vec<Work> {
+    let one = |series| {
+        let mut work = Work::new(series, channels);
+        work.order(policies);
+        work
+    };
+    series.into_par_iter().map(one).collect()
 }
 
 /// An interval longer than that of the rows would hide every gap. A shorter one shows as gaps.

@@ -1,6 +1,6 @@
 //! What a test for look-ahead changes, and the place where it shows.
 //!
-//! Values are changed as they come from the files, before any check, so that everything that is
+//! Values are changed, or rows taken away, as they come from the files, so that everything that is
 //! made of them afterwards is put to the test. Nothing here is stored. What is made of series
 //! (windows, labels, scales) is compared in `firebox-pipeline`.
 
@@ -8,8 +8,10 @@ use std::fmt;
 
 use firebox_core::{Channel, Listener, Series, SeriesSet, Stream};
 
+use crate::clean::{clean, in_order};
 use crate::ingest::{checked, raw};
-use crate::{Checks, DataConfig, DataError, time};
+use crate::raw::Raw;
+use crate::{CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, time};
 
 /// What is changed in the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,41 +23,78 @@ pub enum Change {
     After(i64),
     /// Every value of the series of these names.
     Series(Vec<String>),
+    /// No row after this moment is there any more, counted as in [`After`](Self::After). The order of rows,
+    /// their interval and the channels that are kept stay those of all rows.
+    Gone(i64),
 }
 
 /// Reads the data as [`ingest`](crate::ingest()) does, with some of its values changed: each row by
-/// a factor of its own around 1, the same for its prices, so that no defect comes in. It neither reads
-/// nor writes the cache.
+/// a factor of its own around 1, the same for its prices, so that no defect comes in; or without the
+/// rows that are [gone](Change::Gone). It neither reads nor writes the cache.
 ///
 /// # Errors
 ///
-/// As [`ingest`](crate::ingest()).
+/// As [`ingest`](crate::ingest()); also when too few rows are left.
 pub fn changed(
     config: &DataConfig,
     change: &Change,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     let mut raw = raw(config, listener)?;
+    if let Change::Gone(moment) = change {
+        return without(raw, config, *moment);
+    }
     let named = checked_names(change);
     for series in &mut raw.series {
         let after = match change {
-            Change::None => continue,
+            Change::None | Change::Gone(_) => continue,
             Change::After(moment) => *moment,
             Change::Series(_) if named.contains(&series.name.as_str()) => i64::MIN,
             Change::Series(_) => continue,
         };
-        let rows = series.len();
-        let time = series.time.clone().unwrap_or_else(|| (0..rows as i64).collect());
-        let rows: Vec<usize> = (0..rows).filter(|row| time[*row] > after).collect();
+        let rows: Vec<usize> =
+            (0..series.len()).filter(|row| series.moment(*row) > after).collect();
         disturb(&raw.channels, &mut series.columns, &rows);
     }
     checked(raw, config)
 }
 
+/// The data as they would be had no row come after a moment.
+fn without(
+    mut raw: Raw,
+    config: &DataConfig,
+    moment: i64,
+) -> Result<(SeriesSet, Checks), DataError> {
+    // The order of rows, the interval and the channels that say something are those of all rows: a user
+    // declares them, or would.
+    let (set, checks) = clean(raw.clone(), config.interval, &config.checks)?;
+    let kept: Vec<bool> =
+        raw.channels.iter().map(|channel| set.channels().contains(channel)).collect();
+    // The row that closes a bar may be the first of the next one, which is itself not complete.
+    let next = config.timeframes.is_some();
+    let works = in_order(std::mem::take(&mut raw.series), &raw.channels, &config.checks);
+    raw.series = works.into_iter().map(|work| work.until(moment, &config.checks, next)).collect();
+    raw.series.retain(|series| series.len() > 0);
+    only(&mut raw.channels, &kept);
+    raw.series.iter_mut().for_each(|series| only(&mut series.columns, &kept));
+    let config = DataConfig {
+        interval: config.interval.or(checks.interval),
+        checks: CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks },
+        ..config.clone()
+    };
+    checked(raw, &config)
+}
+
+/// Keeps what is marked.
+fn only<T>(values: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    values.retain(|_| kept.next() == Some(&true));
+}
+
 fn checked_names(change: &Change) -> Vec<&str> {
     match change {
         Change::Series(names) => names.iter().map(String::as_str).collect(),
-        Change::None | Change::After(_) => vec![],
+        Change::None | Change::After(_) | Change::Gone(_) => vec![],
     }
 }
 
@@ -140,4 +179,122 @@ fn difference(before: &Series, after: &Series, channels: &[Channel], until: i64)
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use firebox_core::{Silent, StepLabels};
+
+    use super::*;
+    use crate::{GapPolicy, Policy};
+
+    const MINUTE: i64 = 60_000_000;
+
+    /// Bars of two series, the second of which begins late, and a channel that never changes.
+    fn bars(edit: impl Fn(usize, &mut String)) -> String {
+        let mut text = "time,series,close,always,kind\n".to_owned();
+        for step in 0..60_usize {
+            edit(step, &mut text);
+            let time = crate::time::format(step as i64 * MINUTE);
+            let close = 100.0 + (step * step % 17) as f64;
+            let _ = writeln!(text, "{time},a,{close},7,{}", ["up", "down"][step % 2]);
+            if step >= 40 {
+                let _ = writeln!(text, "{time},b,{close},7,up");
+            }
+        }
+        text
+    }
+
+    fn sets(text: &str, moment: i64, edit: impl Fn(&mut DataConfig)) -> [SeriesSet; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bars.csv");
+        std::fs::write(&file, text).unwrap();
+        let mut config = DataConfig::new(&file);
+        config.columns.label = Some("kind".to_owned());
+        config.checks.constant = ConstantPolicy::Drop;
+        edit(&mut config);
+        [Change::None, Change::Gone(moment)]
+            .map(|change| changed(&config, &change, &Silent).unwrap().0)
+    }
+
+    #[test]
+    fn rows_that_are_gone_change_none_before_them() {
+        let moment = 29 * MINUTE + 1;
+        let [whole, rest] = sets(&bars(|_, _| ()), moment, |_| ());
+        let names = |set: &SeriesSet| {
+            set.series()
+                .iter()
+                .map(|series| (series.name.clone(), series.len()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&whole), [("a".to_owned(), 60), ("b".to_owned(), 20)]);
+        assert_eq!(names(&rest), [("a".to_owned(), 30)]);
+        // What never changes was dropped from both, and labels went with their rows.
+        assert_eq!((rest.channels(), rest.channels().len()), (whole.channels(), 1));
+        assert_eq!(first_difference(&whole, &rest, moment), None);
+        let StepLabels::PerStep(labels) = &rest.series()[0].labels else {
+            panic!("labels of steps")
+        };
+        let StepLabels::PerStep(all) = &whole.series()[0].labels else { panic!("labels of steps") };
+        assert_eq!(labels, &all[..30]);
+        // A moment later, one step is there that was not.
+        let found = first_difference(&whole, &rest, moment + MINUTE).unwrap();
+        assert_eq!((found.channel, found.time), (None, 30 * MINUTE));
+    }
+
+    #[test]
+    fn holes_are_filled_by_what_lies_before_them_alone() {
+        // A gap of three steps and a run of three missing values, with moments within and beside both.
+        let text = bars(|_, _| ());
+        let keep = |(step, line): &(usize, &str)| {
+            !(11..14).contains(&(step.saturating_sub(1))) || !line.contains(",a,")
+        };
+        let missing = |(step, line): (usize, &str)| {
+            let close = (21..24).contains(&step.saturating_sub(1));
+            let parts: Vec<&str> = line.split(',').collect();
+            if close {
+                format!("{},{},,7,{}\n", parts[0], parts[1], parts[4])
+            } else {
+                format!("{line}\n")
+            }
+        };
+        let text: String = text.lines().enumerate().filter(keep).map(missing).collect();
+        for moment in 5..30 {
+            let [whole, rest] = sets(&text, moment * MINUTE, |config| {
+                (config.checks.gaps, config.checks.not_finite) = (GapPolicy::Fill, Policy::Fill);
+            });
+            assert_eq!(whole.series()[0].len(), 60);
+            assert_eq!(first_difference(&whole, &rest, moment * MINUTE), None, "{moment}");
+        }
+    }
+
+    #[test]
+    fn rows_out_of_order_are_gone_by_their_times() {
+        // The row of minute 50 comes first of all.
+        let early = format!("{},a,99,7,up\n", crate::time::format(50 * MINUTE));
+        let text = bars(|step, text| {
+            if step == 0 {
+                text.push_str(&early)
+            }
+        });
+        let [whole, rest] = sets(&text, 20 * MINUTE, |config| {
+            (config.checks.unsorted, config.checks.duplicates) = (Policy::Fill, Policy::Fill);
+        });
+        assert_eq!((whole.series()[0].len(), rest.series()[0].len()), (60, 21));
+        assert_eq!(first_difference(&whole, &rest, 20 * MINUTE), None);
+    }
+
+    #[test]
+    fn where_too_few_rows_are_left_it_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bars.csv");
+        std::fs::write(&file, bars(|_, _| ())).unwrap();
+        let mut config = DataConfig::new(&file);
+        config.checks.constant = ConstantPolicy::Drop;
+        config.columns.label = Some("kind".to_owned());
+        let error = changed(&config, &Change::Gone(0), &Silent).unwrap_err().to_string();
+        assert!(error.contains("bars.csv"), "{error}");
+    }
 }

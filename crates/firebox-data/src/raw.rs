@@ -73,6 +73,28 @@ impl RawSeries {
         self.columns.first().map_or(0, Vec::len)
     }
 
+    /// Time of a row, or its number in data without times.
+    pub(crate) fn moment(&self, row: usize) -> i64 {
+        self.time.as_ref().map_or(row as i64, |time| time[row])
+    }
+
+    /// Where these rows lie.
+    pub(crate) fn pieces_of(&self, rows: &[u32]) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = vec![];
+        for row in rows {
+            let (path, place) = self.place(*row as usize);
+            let place = place as u32;
+            match pieces.last_mut() {
+                Some(Piece { path: last, steps, rows: Rows::Each(rows) }) if *last == path => {
+                    rows.push(place);
+                    *steps += 1;
+                }
+                _ => pieces.push(Piece { path, steps: 1, rows: Rows::Each(vec![place]) }),
+            }
+        }
+        pieces
+    }
+
     /// File and row of a step.
     pub(crate) fn place(&self, mut step: usize) -> (Arc<Path>, usize) {
         for piece in &self.pieces {

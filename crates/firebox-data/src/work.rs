@@ -90,6 +90,28 @@ impl Work {
         self.take(order);
     }
 
+    /// The series without what comes after a moment, in order. Rows of a hole that the moment lies in, and that
+    /// may be filled, stay up to the next whole one: they say no more than how long it is. `next` keeps the next row
+    /// in any case: what says that a bar has closed.
+    pub(crate) fn until(mut self, moment: i64, policies: &CheckPolicies, next: bool) -> RawSeries {
+        let rows = self.raw.len();
+        let mut kept = (0..rows).find(|step| self.raw.moment(*step) > moment).unwrap_or(rows);
+        if kept > 0 && kept < rows {
+            let whole = |step: &usize| self.raw.columns.iter().all(|column| fits(column[*step]));
+            let missing = policies.not_finite == Policy::Fill && !whole(&(kept - 1));
+            if missing || policies.gaps == GapPolicy::Fill {
+                // A longer hole is not filled, however long it is.
+                let most = rows.min(kept + policies.longest_fill + 1);
+                kept = (kept..most).find(whole).map_or(most, |step| step + 1);
+            } else if next {
+                kept += 1;
+            }
+        }
+        self.take((0..kept as u32).collect());
+        self.raw.pieces = self.raw.pieces_of(&self.moved.unwrap_or_default());
+        self.raw
+    }
+
     /// Keeps these steps, in this order.
     fn take(&mut self, order: Vec<u32>) {
         if let Some(time) = &mut self.raw.time {

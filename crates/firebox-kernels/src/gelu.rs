@@ -58,7 +58,8 @@ pub fn gelu_dropout<const D: usize>(
     })
 }
 
-fn mask(probability: f64, stream: Option<Stream>) -> Option<Mask> {
+/// What is dropped, if anything.
+pub(crate) fn mask(probability: f64, stream: Option<Stream>) -> Option<Mask> {
     let stream = stream.filter(|_| probability > 0.0);
     stream.map(|stream| Mask::new(probability, scale(probability), stream))
 }

@@ -11,7 +11,8 @@
 //! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
 //! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu()`],
 //! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
-//! of a Transformer, each as one pass.
+//! of a Transformer, each as one pass. [`linear_add`] and [`feed_forward_add`] are these layers with what
+//! follows them, which is computed while a part of a product lies in the cache, forward and back.
 //!
 //! [`conv1d`] takes sequences with their channels side by side, makes no matrix of windows, and draws
 //! [`GaussianNoise`] on its input while it reads it. [`BatchNorm`] goes through memory once for what
@@ -126,6 +127,7 @@ mod cuts;
 mod device;
 mod dropout;
 mod embedding;
+mod feed_forward;
 mod gelu;
 mod gru;
 mod import;
@@ -158,6 +160,7 @@ pub use cube::{GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 pub use cuts::{GpuKernels, NoGpuKernels};
 pub use dropout::{dropout, relu_dropout};
 pub use embedding::embedding;
+pub use feed_forward::{FeedForward, feed_forward_add, linear_add};
 pub use gelu::{dropout_add, gelu, gelu_dropout};
 pub use gru::{Gru, GruConfig};
 pub use import::ImportError;

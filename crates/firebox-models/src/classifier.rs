@@ -15,7 +15,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, dropout_add, init_linear, linear_in, relu_dropout};
+use firebox_kernels::{Attention, init_linear, linear_in, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -226,9 +226,8 @@ impl<E: Encoder> Classifier<E> {
                     ..Attention::new(self.config.heads)
                 };
                 let stream = |index| dropout.map(|stream| stream.substream(index));
-                let part =
-                    attention.forward(rows.clone(), [batch, time], lengths, stream(0), &settings);
-                dropout_add(rows, part, self.config.dropout, stream(1))
+                let (steps, streams) = ([batch, time], [stream(0), stream(1)]);
+                attention.forward(rows.clone(), rows, steps, lengths, streams, &settings)
             }
         };
         let attended = norm(&self.attention_norm, rows).reshape([batch, time, width]);

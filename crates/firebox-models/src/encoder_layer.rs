@@ -10,8 +10,8 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, EncoderParameters, EncoderSettings, attention, dropout_add, encoder_layer,
-    gelu_dropout, init_linear, layer_norm, linear_in, recomputed, relu_dropout, self_attention,
+    Attention, EncoderParameters, EncoderSettings, FeedForward, attention, encoder_layer,
+    feed_forward_add, init_linear, layer_norm, linear_add, linear_in, recomputed, self_attention,
     uniform,
 };
 use serde::{Deserialize, Serialize};
@@ -137,19 +137,21 @@ impl SelfAttention {
         Self { in_proj, out_proj: Linear { bias: zeros(width), ..out_proj } }
     }
 
-    /// `[batch · time, width]` to the same; steps after a sample's length are not attended to.
+    /// `[batch · time, width]` to the same, with dropout at the attention's rate of the second stream, added to the
+    /// residual of the same shape; steps after a sample's length are not attended to.
     pub(crate) fn forward(
         &self,
+        residual: Tensor<2>,
         x: Tensor<2>,
         [batch, time]: [usize; 2],
         lengths: Option<&[usize]>,
-        stream: Option<Stream>,
+        streams: [Option<Stream>; 2],
         settings: &Attention,
     ) -> Tensor<2> {
-        let [rows, width] = x.dims();
-        let qkv = linear_in(settings.precision, x, &self.in_proj).reshape([batch, time, 3 * width]);
-        let attended = self_attention(qkv, lengths, stream, settings).reshape([rows, width]);
-        linear_in(settings.precision, attended, &self.out_proj)
+        let ([rows, width], precision) = (x.dims(), settings.precision);
+        let qkv = linear_in(precision, x, &self.in_proj).reshape([batch, time, 3 * width]);
+        let attended = self_attention(qkv, lengths, streams[0], settings).reshape([rows, width]);
+        linear_add(precision, residual, attended, &self.out_proj, settings.dropout, streams[1])
     }
 
     /// What [`forward`](Self::forward) gives for the first step of each sample, `[batch, width]`.
@@ -219,17 +221,17 @@ impl EncoderLayer {
         let steps = [batch, time];
         // As rows: the gradient of a weight would otherwise be made for each sample and summed.
         let x = x.reshape([batch * time, width]);
-        let rate = self.config.dropout;
+        let attend = |x: Tensor<2>, part| {
+            let streams = [stream(0), stream(1)];
+            self.self_attn.forward(x, part, steps, lengths, streams, &self.attention())
+        };
+        let network = self.network([stream(2), stream(3)]);
         let x = if self.config.norm_first {
-            let part = self.attend(norm(&self.norm1, x.clone()), steps, lengths, stream(0));
-            let x = dropout_add(x, part, rate, stream(1));
-            let part = self.feed(norm(&self.norm2, x.clone()), stream(2));
-            dropout_add(x, part, rate, stream(3))
+            let x = attend(x.clone(), norm(&self.norm1, x));
+            feed_forward_add(x.clone(), norm(&self.norm2, x), &network)
         } else {
-            let part = self.attend(x.clone(), steps, lengths, stream(0));
-            let x = norm(&self.norm1, dropout_add(x, part, rate, stream(1)));
-            let part = self.feed(x.clone(), stream(2));
-            norm(&self.norm2, dropout_add(x, part, rate, stream(3)))
+            let x = norm(&self.norm1, attend(x.clone(), x));
+            norm(&self.norm2, feed_forward_add(x.clone(), x, &network))
         };
         x.reshape([batch, time, width])
     }
@@ -245,11 +247,11 @@ impl EncoderLayer {
         if self.config.norm_first {
             let part = norm(&self.norm1, x);
             let x = first + self.self_attn.first(part, steps, lengths, &settings);
-            x.clone() + self.feed(norm(&self.norm2, x), None)
+            feed_forward_add(x.clone(), norm(&self.norm2, x), &self.network([None; 2]))
         } else {
             let part = self.self_attn.first(x, steps, lengths, &settings);
             let x = norm(&self.norm1, first + part);
-            norm(&self.norm2, x.clone() + self.feed(x, None))
+            norm(&self.norm2, feed_forward_add(x.clone(), x, &self.network([None; 2])))
         }
     }
 
@@ -270,17 +272,6 @@ impl EncoderLayer {
         encoder_layer(x, lengths, &parameters, &settings)
     }
 
-    /// Attention between its projections, `[rows, width]` to the same.
-    fn attend(
-        &self,
-        x: Tensor<2>,
-        steps: [usize; 2],
-        lengths: Option<&[usize]>,
-        stream: Option<Stream>,
-    ) -> Tensor<2> {
-        self.self_attn.forward(x, steps, lengths, stream, &self.attention())
-    }
-
     fn attention(&self) -> Attention {
         Attention {
             dropout: self.config.dropout,
@@ -289,14 +280,16 @@ impl EncoderLayer {
         }
     }
 
-    /// The feed-forward network, `[rows, width]` to the same.
-    fn feed(&self, x: Tensor<2>, stream: Option<Stream>) -> Tensor<2> {
-        let hidden = linear_in(self.precision, x, &self.linear1);
-        let hidden = match self.config.activation {
-            Activation::Gelu => gelu_dropout(hidden, self.config.dropout, stream),
-            Activation::Relu => relu_dropout(hidden, self.config.dropout, stream),
-        };
-        linear_in(self.precision, hidden, &self.linear2)
+    /// The feed-forward network; nothing is dropped without streams.
+    fn network(&self, streams: [Option<Stream>; 2]) -> FeedForward<'_> {
+        FeedForward {
+            precision: self.precision,
+            first: &self.linear1,
+            activation: self.config.activation.into(),
+            second: &self.linear2,
+            dropout: self.config.dropout,
+            streams,
+        }
     }
 }
 

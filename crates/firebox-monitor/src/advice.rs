@@ -11,7 +11,7 @@ use crate::text::{bytes, duration, percent, significant};
 use crate::times::StepTimes;
 use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Usage};
 
-pub use self::trainings::{Training, advice_on_trainings};
+pub use self::trainings::{Training, advice_on_trainings, timings_of_trainings};
 
 /// Something that stood out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -50,7 +50,10 @@ mod usage;
 #[cfg(unix)]
 mod watch;
 
-pub use advice::{Advice, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings};
+pub use advice::{
+    Advice, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings,
+    timings_of_trainings,
+};
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
 pub use gpu::{GpuCard, free_gpu_memory, gpu_card};

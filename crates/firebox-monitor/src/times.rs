@@ -48,13 +48,18 @@ impl StepTimes {
     }
 
     /// Seconds of the steps.
-    fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.waiting + self.upload + self.computing + self.reading_back + self.other
     }
 
     /// Seconds of the steps without waiting: what they would take if data were always there.
     pub(crate) fn without_waiting(&self) -> f64 {
         self.seconds() - self.waiting
+    }
+
+    /// The share of them that waits for data.
+    pub(crate) fn waiting_share(&self) -> f64 {
+        self.waiting / self.seconds()
     }
 
     /// The parts of a step, as shares of it. Waiting is told elsewhere, with the upload.
@@ -79,7 +84,7 @@ impl StepTimes {
             (self.other, "bookkeeping between the parts of a step"),
         ];
         let largest = parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, ""));
-        let data = self.waiting / all;
+        let data = self.waiting_share();
         // Waiting can be taken away whole, and the rest cannot, so it counts before it is the largest.
         if data >= NOTABLE {
             let gain = all / self.without_waiting().max(f64::MIN_POSITIVE);

@@ -201,6 +201,11 @@ impl Usage {
         self.over_time.see(sample);
     }
 
+    /// Whether it was told where the time of steps went.
+    pub fn is_timed(&self) -> bool {
+        !self.times.is_empty()
+    }
+
     /// Memory over the seconds that were sampled: of the process, and of each pool.
     pub fn memory_over_time(&self) -> Vec<MemoryCurve> {
         self.over_time.curves()

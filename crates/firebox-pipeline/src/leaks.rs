@@ -1,15 +1,15 @@
-//! The product's own test for look-ahead: it changes the future, makes everything before it again,
-//! and demands the same bits.
+//! The product's own test for look-ahead: it changes the future, and takes it away, makes everything
+//! before it again, and demands the same bits.
 //!
 //! It reads the files anew and does not use the cache. What is trained of windows is not looked at.
 
 use std::sync::Arc;
 
 use firebox_core::{
-    Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitRule, TrainWindows,
-    Window, split, walk_forward,
+    Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitError, SplitRule,
+    TrainWindows, Window, split, walk_forward,
 };
-use firebox_data::{Change, changed, first_difference};
+use firebox_data::{Change, DataError, changed, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, training_samples};
@@ -27,7 +27,9 @@ const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
 
 impl Prepared {
     /// Changes what comes after several moments, and what is held out, and makes features, windows,
-    /// labels and normalised values again: all that lies before must come out the same, bit by bit.
+    /// labels and normalised values again: all that lies before must come out the same, bit by bit. So
+    /// must features, windows and labels where no row comes after these moments, unless whole series
+    /// are windows, which other rows would be.
     ///
     /// # Errors
     ///
@@ -72,19 +74,43 @@ impl<'a> Checking<'a> {
         let mut lines = Vec::new();
         let moments = self.moments();
         let (mut steps, mut windows) = (0, 0);
+        // What is left may be too little to be read, which says nothing of what lies ahead.
+        let mut few: Vec<(i64, DataError)> = vec![];
         for moment in &moments {
-            let after = Arc::new(self.changed(&Change::After(*moment))?);
-            if let Some(place) = first_difference(&self.set, &after, *moment) {
-                return Err(leak("feature", *moment, self.clock, &place.to_string()));
-            }
+            windows += self.compare(&self.changed(&Change::After(*moment))?, *moment)?;
             steps += steps_until(&self.set, *moment);
-            windows += self.compare_windows(&after, *moment)?;
+            if self.config.window.whole {
+                continue;
+            }
+            match changed(&self.config.data, &Change::Gone(*moment), self.listener) {
+                Ok((rest, _)) => self.compare(&rest, *moment).map(|_| ())?,
+                Err(
+                    error @ (DataError::TooShort { .. }
+                    | DataError::NoValue { .. }
+                    | DataError::NothingLeft { .. }
+                    | DataError::TimeframeWarmup { .. }
+                    | DataError::Interval { .. }),
+                ) => few.push((*moment, error)),
+                Err(error) => return Err(error.into()),
+            }
         }
         let (count, channels) = (moments.len(), self.set.channels().len());
+        let gone = match self.config.window.whole || few.len() == count {
+            true => "",
+            false => ", or if nothing does",
+        };
         lines.push(format!(
-            "features: {channels} channels of {steps} steps before {count} moments are the same, whatever comes after"
+            "features: {channels} channels of {steps} steps before {count} moments are the same, whatever comes after{gone}"
         ));
         lines.push(format!("windows and labels: {windows} that end before these are the same"));
+        lines.extend(few.first().map(|(moment, error)| {
+            format!(
+                "not tried: that nothing comes after {} of these moments, the first {}, because the rows up to it are refused: {}",
+                few.len(),
+                when(*moment, self.clock),
+                error.to_string().lines().next().unwrap_or_default()
+            )
+        }));
         let mut values = 0;
         for (name, split) in &self.splits {
             values += self.compare_scales(name, split)?;
@@ -101,6 +127,14 @@ impl<'a> Checking<'a> {
 
     fn changed(&self, change: &Change) -> Result<SeriesSet, PipelineError> {
         Ok(changed(&self.config.data, change, self.listener)?.0)
+    }
+
+    /// Everything up to a moment; returns the number of windows.
+    fn compare(&self, after: &SeriesSet, moment: i64) -> Result<usize, PipelineError> {
+        match first_difference(&self.set, after, moment) {
+            Some(place) => Err(leak("feature", moment, self.clock, &place.to_string())),
+            None => self.compare_windows(&Arc::new(after.clone()), moment),
+        }
     }
 
     /// Some moments within the data, and the boundaries of its splits.
@@ -124,14 +158,23 @@ impl<'a> Checking<'a> {
         let all = |set: &Arc<SeriesSet>| -> Result<Vec<Window>, PipelineError> {
             let (config, labels) = (self.config, &self.labels);
             let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
-            let train = split(set, &config.window.rule(), &whole, labels)?.train;
+            let train = match split(set, &config.window.rule(), &whole, labels) {
+                // No series that is as long as a window.
+                Err(SplitError::TooLong { .. } | SplitError::Empty { .. }) => return Ok(vec![]),
+                split => split?.train,
+            };
             let ends = |window: &&Window| {
                 let last = window.steps().end - 1 + labels.horizon();
                 set.series()[window.series as usize].time[last] <= moment
             };
             Ok(train.windows().iter().filter(ends).copied().collect())
         };
-        let [before, after] = [all(&self.set)?, all(after)?];
+        let [before, mut rest] = [all(&self.set)?, all(after)?];
+        // A series that has not begun yet has no place in the other set.
+        let places: Vec<u32> =
+            after.series().iter().map(|series| self.place(&series.name)).collect();
+        rest.iter_mut().for_each(|window| window.series = places[window.series as usize]);
+        let after = rest;
         let differs = before.iter().zip(&after).find(|(before, after)| before != after);
         if let Some((window, other)) = differs {
             let name = &self.set.series()[window.series as usize].name;
@@ -148,6 +191,12 @@ impl<'a> Checking<'a> {
             return Err(leak("window or label", moment, self.clock, &what));
         }
         Ok(before.len())
+    }
+
+    /// The place of a series of this name.
+    fn place(&self, name: &str) -> u32 {
+        let place = self.set.series().iter().position(|series| series.name == name);
+        place.map_or(u32::MAX, |place| place as u32)
     }
 
     /// The normalised training windows, when all that is held out is changed.
@@ -248,11 +297,14 @@ fn steps_until(set: &SeriesSet, moment: i64) -> usize {
     set.series().iter().map(|series| series.time.partition_point(|time| *time <= moment)).sum()
 }
 
+fn when(moment: i64, clock: bool) -> String {
+    if clock { format!("{moment} µs since 1970-01-01 UTC") } else { format!("step {moment}") }
+}
+
 fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineError {
     let when = match moment {
         i64::MIN => "what is held out".to_owned(),
-        moment if clock => format!("what comes after {moment} µs since 1970-01-01 UTC"),
-        moment => format!("what comes after step {moment}"),
+        moment => format!("what comes after {}", when(moment, clock)),
     };
     PipelineError::Leak { kind, when, what: what.to_owned() }
 }
@@ -292,6 +344,7 @@ mod tests {
         let checking = Checking::new(&config, &Silent).unwrap();
         let lines = checking.run().unwrap().lines;
         assert_eq!(lines.len(), 3);
+        assert!(lines[0].ends_with("whatever comes after, or if nothing does"), "{lines:?}");
         assert!(lines[2].contains("training windows of the split"), "{lines:?}");
         // As if the future had moved one feature by one bit.
         let leaky = Checking { set: nudged(&checking.set, 40), ..checking };
@@ -299,6 +352,16 @@ mod tests {
         assert!(matches!(&error, PipelineError::Leak { kind: "feature", .. }), "{error}");
         assert!(error.to_string().contains("feature `open`"), "{error}");
         assert!(!error.is_bad_input());
+    }
+
+    #[test]
+    fn windows_longer_than_what_is_left_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path());
+        // A quarter of the bars is shorter than one of them.
+        config.window.length = 150;
+        let lines = Checking::new(&config, &Silent).unwrap().run().unwrap().lines;
+        assert_eq!(lines.len(), 3, "{lines:?}");
     }
 
     #[test]

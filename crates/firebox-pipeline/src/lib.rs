@@ -102,7 +102,9 @@ pub use config::{
 };
 pub use convert::{ConvertConfig, ConvertError, Converted, Odd, convert};
 pub use device::{ChosenDevice, describe_cpu};
-pub use doctor::{DoctorConfig, Examination, Found, Hardware, Learning, Mark, Tick, Timed, doctor};
+pub use doctor::{
+    DoctorConfig, Examination, Feeding, Found, Hardware, Learning, Mark, Tick, Timed, doctor,
+};
 pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};
 pub use finetune::FinetuneConfig;

@@ -7,7 +7,9 @@ use std::sync::PoisonError;
 use firebox_core::AugmentMode;
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
 use firebox_loader::Resident;
-use firebox_monitor::{Scaling, SettingKeys, Training, Usage, advice_on_trainings};
+use firebox_monitor::{
+    Scaling, SettingKeys, Training, Usage, advice_on_trainings, timings_of_trainings,
+};
 use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, History, LossScale, Optimizer, TrainConfig};
 
 use crate::chain::Work;
@@ -35,8 +37,9 @@ pub(crate) fn complete(
         report.record(event);
         usage.record(event);
     })?;
-    report.machine = machine(&usage, &run.device.backend);
-    report.advice = advice(&usage, run, work);
+    let trainings = trainings(run, work);
+    report.machine = machine(&usage, &trainings, &run.device.backend);
+    report.advice = advice(&usage, &trainings, run);
     settle(&mut report, &attempts, path);
     let settings = path.join(PIPELINE);
     report.configuration = std::fs::read_to_string(&settings).map_err(at(&settings))?;
@@ -70,7 +73,7 @@ pub(crate) fn now() -> String {
 }
 
 /// What the machine did, and how well it was used.
-fn machine(usage: &Usage, backend: &str) -> Machine {
+fn machine(usage: &Usage, trainings: &[Training], backend: &str) -> Machine {
     let on_gpu = backend != "cpu";
     let note = match usage.utilisation(on_gpu) {
         Some(utilisation) => Some(utilisation.sentence),
@@ -86,12 +89,21 @@ fn machine(usage: &Usage, backend: &str) -> Machine {
         training_peak: measure.training_peak,
         peak: measure.peak,
     });
-    let timings = usage.timings().into_iter().map(|(name, value)| format!("{name} {value}"));
-    let timings: Vec<String> = timings.collect();
-    let went = format!("Where the time of training went: {}.", timings.join("; "));
-    let went = Some(went).filter(|_| !timings.is_empty());
+    let went = |whose: &str, timings: Vec<(String, String)>| {
+        let parts = timings.iter().map(|(name, value)| format!("{name} {value}"));
+        let said =
+            format!("Where the time of {whose} went: {}.", parts.collect::<Vec<_>>().join("; "));
+        Some(said).filter(|_| !timings.is_empty())
+    };
+    let own = went("training", usage.timings());
+    let timed = trainings.iter().filter(|training| training.usage.is_timed());
+    let whose = match timed.count() {
+        1 => "the training within the run".to_owned(),
+        count => format!("{count} trainings within the run"),
+    };
+    let within = went(&whose, timings_of_trainings(trainings));
     Machine {
-        notes: note.into_iter().chain(went).collect(),
+        notes: note.into_iter().chain(own).chain(within).collect(),
         measures: measures.collect(),
         memory: memory(usage),
     }
@@ -115,24 +127,26 @@ fn memory(usage: &Usage) -> Option<Chart> {
     })
 }
 
+/// What the histories of the trainings within a run tell.
+fn trainings(run: &Run<'_>, work: &Work<'_>) -> Vec<Training> {
+    let parts = work.parts.lock().unwrap_or_else(PoisonError::into_inner);
+    let told = parts.iter().filter_map(|part| {
+        // Advice and times are all that a history that cannot be read costs.
+        let history = History::read(&sub::path(work, &part.name)).ok()?;
+        let mut usage = Usage::default();
+        history.tell(&mut |event| usage.record(event));
+        let settings = settings(run, &part.config, part.batch_size, part.keys);
+        Some(Training { name: part.name.clone(), usage, settings })
+    });
+    told.collect()
+}
+
 /// What stood out in the run and in the trainings within it, and the settings that would change it.
-fn advice(usage: &Usage, run: &Run<'_>, work: &Work<'_>) -> Vec<Advice> {
+fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>) -> Vec<Advice> {
     let keys = setting_keys(run.config);
     let own = settings(run, &training(run.config), run.config.loader.batch_size, keys);
-    let parts = work.parts.lock().unwrap_or_else(PoisonError::into_inner);
-    let trainings: Vec<Training> = parts
-        .iter()
-        .filter_map(|part| {
-            // Advice is all that a history that cannot be read costs.
-            let history = History::read(&sub::path(work, &part.name)).ok()?;
-            let mut usage = Usage::default();
-            history.tell(&mut |event| usage.record(event));
-            let settings = settings(run, &part.config, part.batch_size, part.keys);
-            Some(Training { name: part.name.clone(), usage, settings })
-        })
-        .collect();
     let found = firebox_monitor::advice(usage, &own).into_iter();
-    let found = found.chain(advice_on_trainings(&trainings));
+    let found = found.chain(advice_on_trainings(trainings));
     found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The history of a run: one line per step and epoch in `history.jsonl`.
+//! The history of a run: one line per step, epoch, and account of where the time of steps went, in `history.jsonl`.
 //!
 //! Every checkpoint records how long the file was; a resume cuts it there, so that no step is
 //! written twice and none is lost.
@@ -69,6 +69,29 @@ pub struct EpochRecord {
     pub seconds: f64,
 }
 
+/// Where the time of some steps went, in seconds, as [`Event::Times`] has it: of an epoch's, or of those since
+/// the last checkpoint within one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimesRecord {
+    /// Steps taken so far.
+    pub step: u64,
+    /// Steps that these times are of.
+    pub steps: u64,
+    /// Standing still until a batch was filled.
+    pub waiting: f64,
+    /// Handing batches to the device.
+    pub upload: f64,
+    /// Filling batches, on all threads together.
+    pub filling: f64,
+    /// Forward, backward and optimizer, as long as the host was busy with them.
+    pub computing: f64,
+    /// Standing still until the device had a result.
+    pub reading_back: f64,
+    /// Whatever else a step did.
+    pub other: f64,
+}
+
 /// Numbers of a whole run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -77,6 +100,8 @@ pub struct History {
     pub steps: Vec<StepRecord>,
     /// All epochs in order.
     pub epochs: Vec<EpochRecord>,
+    /// Where the time of steps went, in order.
+    pub times: Vec<TimesRecord>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,6 +109,7 @@ pub struct History {
 enum Line {
     Step(StepRecord),
     Epoch(EpochRecord),
+    Times(TimesRecord),
 }
 
 impl StepRecord {
@@ -114,6 +140,14 @@ impl EpochRecord {
             best: self.best,
             seconds: self.seconds,
         }
+    }
+}
+
+impl TimesRecord {
+    /// What a listener is told of it.
+    pub(crate) fn event(&self) -> Event {
+        let Self { step, steps, waiting, upload, filling, computing, reading_back, other } = *self;
+        Event::Times { step, steps, waiting, upload, filling, computing, reading_back, other }
     }
 }
 
@@ -150,6 +184,7 @@ impl History {
             match serde_json::from_str(&text) {
                 Ok(Line::Step(step)) => history.steps.push(step),
                 Ok(Line::Epoch(epoch)) => history.epochs.push(epoch),
+                Ok(Line::Times(times)) => history.times.push(times),
                 Err(source) => {
                     let way_out = "remove that line, or train again";
                     return Err(TrainError::Content { path, line: Some(line), way_out, source });
@@ -159,11 +194,15 @@ impl History {
         Ok(history)
     }
 
-    /// Tells of the steps and epochs, in their order, as the training did.
+    /// Tells of the steps, their times and the epochs, in their order, as the training did.
     pub fn tell(&self, listener: &mut dyn FnMut(&Event)) {
         let mut epochs = self.epochs.iter().peekable();
+        let mut times = self.times.iter().peekable();
         let (mut scale, mut overflows) = (None, 0);
         for step in &self.steps {
+            while let Some(times) = times.next_if(|times| times.step < step.step) {
+                listener(&times.event());
+            }
             while let Some(epoch) = epochs.next_if(|epoch| epoch.step < step.step) {
                 listener(&epoch.event());
             }
@@ -175,6 +214,7 @@ impl History {
             overflows += u64::from(step.skipped && step.loss.is_finite());
             listener(&step.event());
         }
+        times.for_each(|times| listener(&times.event()));
         epochs.for_each(|epoch| listener(&epoch.event()));
     }
 }
@@ -224,6 +264,10 @@ impl Log {
 
     pub(crate) fn epoch(&mut self, epoch: EpochRecord) -> Result<(), TrainError> {
         self.write(&Line::Epoch(epoch))
+    }
+
+    pub(crate) fn times(&mut self, times: TimesRecord) -> Result<(), TrainError> {
+        self.write(&Line::Times(times))
     }
 
     /// Writes a line at once, so that whoever watches the run sees it.
@@ -278,6 +322,46 @@ mod tests {
         );
         assert_eq!(history.steps.len(), 2);
         assert!(Log::open(folder.path(), log.bytes() + 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_was_written_is_told_in_its_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::open(folder.path(), 0).unwrap().unwrap();
+        let times =
+            |step| TimesRecord { step, steps: 2, computing: 0.25, ..TimesRecord::default() };
+        let epoch = EpochRecord {
+            epoch: 1,
+            step: 4,
+            train_loss: 1.0,
+            validation_loss: None,
+            learning_rate: 0.1,
+            best: true,
+            seconds: 2.0,
+        };
+        for number in 1..=5 {
+            log.step(step(number, 1.0)).unwrap();
+            if number % 2 == 0 {
+                log.times(times(number)).unwrap();
+            }
+            if number == 4 {
+                log.epoch(epoch.clone()).unwrap();
+            }
+        }
+        let history = History::read(folder.path()).unwrap();
+        assert_eq!(history.times, [times(2), times(4)]);
+        let mut told = vec![];
+        history.tell(&mut |event| {
+            told.push(match event {
+                Event::Step { step, .. } => format!("step {step}"),
+                Event::Times { step, computing, .. } => format!("times {step} {computing}"),
+                Event::Epoch { epoch, .. } => format!("epoch {epoch}"),
+                other => format!("{other:?}"),
+            });
+        });
+        let expected = ["step 1", "step 2", "times 2 0.25", "step 3", "step 4", "times 4 0.25"];
+        assert_eq!(told[..6], expected);
+        assert_eq!(told[6..], ["epoch 1", "step 5"]);
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub use firebox_kernels::{Clip, SquaredNorm};
 pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;
 pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
-pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord};
+pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord, TimesRecord};
 pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
 pub use mix::{Mix, Mixed};
 pub use objective::{Objective, Pretraining, ScoreError, Streams};

@@ -1,11 +1,12 @@
-//! Where the time of steps went, added up by the epoch: two looks at the clock for each part.
+//! Where the time of steps went, added up until an epoch or a checkpoint: two looks at the clock for each part.
 
 use std::time::Duration;
 
-use firebox_core::Event;
 use firebox_loader::Batch;
 
-/// Times of the steps since the last epoch's end.
+use crate::TimesRecord;
+
+/// Times of the steps since they were last told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
     steps: u64,
@@ -31,12 +32,12 @@ impl Times {
         self.all += all;
     }
 
-    /// What is to be told at the end of an epoch, after which it begins anew. None without a step.
-    pub(crate) fn take(&mut self, step: u64) -> Option<Event> {
+    /// What is to be told, after which it begins anew. None without a step.
+    pub(crate) fn take(&mut self, step: u64) -> Option<TimesRecord> {
         let Self { steps, all, waiting, upload, filling, computing, reading_back } =
             std::mem::take(self);
         let known = waiting + upload + computing + reading_back;
-        (steps > 0).then(|| Event::Times {
+        (steps > 0).then(|| TimesRecord {
             step,
             steps,
             waiting: waiting.as_secs_f64(),

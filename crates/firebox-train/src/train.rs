@@ -608,14 +608,19 @@ impl<M: Module> Session<'_, M> {
         state.closed_at = step;
         state.position = Position { epoch, batch: 0 };
         let seconds = time.as_secs_f64();
-        if let Some(times) = self.times.take(step) {
-            self.run.listener.on(&times);
-        }
+        self.tell_times()?;
         let validation_loss = validation;
         let record =
             EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
         self.run.listener.on(&record.event());
         self.log.epoch(record)
+    }
+
+    /// Where the time of the steps went that it has not been told of.
+    fn tell_times(&mut self) -> Result<(), TrainError> {
+        let Some(times) = self.times.take(self.state.step) else { return Ok(()) };
+        self.run.listener.on(&times.event());
+        self.log.times(times)
     }
 
     /// After so many updates, of a run of so many steps in all and in an epoch.

@@ -395,6 +395,16 @@ fn an_interruption_at_any_step_is_not_seen_in_the_result() {
     };
     let (a, b): (Vec<_>, Vec<_>) = (epochs(folder.path()), epochs(other.path()));
     assert_eq!(a, b);
+    // Where the time of each step went is told once, whatever cut its epoch.
+    for folder in [&folder, &other] {
+        let History { steps, times, .. } = History::read(folder.path()).unwrap();
+        assert_eq!(times.iter().map(|times| times.steps).sum::<u64>(), 12);
+        let parts =
+            times.iter().map(|t| t.waiting + t.upload + t.computing + t.reading_back + t.other);
+        let (parts, all) =
+            (parts.sum::<f64>(), steps.iter().map(|step| step.milliseconds).sum::<f64>());
+        assert!((1e3 * parts - all).abs() < 0.05 * all, "{parts} s of {all} ms");
+    }
 }
 
 #[test]

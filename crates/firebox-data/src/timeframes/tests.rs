@@ -65,14 +65,20 @@ fn found_name(data: &crate::Ingested, at: usize) -> &str {
 }
 
 /// The first feature that the future changes.
-fn leak(config: &DataConfig) -> Option<String> {
+fn leak(config: &DataConfig, change: fn(i64) -> Change) -> Option<String> {
     let before = changed(config, &Change::None, &Silent).unwrap().0;
     let times = &before.series()[0].time;
     let moments = [1, 2, 3].map(|part| times[times.len() * part / 4]);
     // Also moments in the middle of a bar, and just before and after its end.
     let moments = moments.into_iter().flat_map(|t| [-420_000_000, -1, 0, 1].map(|by| t + by));
+    // And around gaps, where no row is next to the end of a bar.
+    let ends = before.series()[0].segments.iter().flat_map(|run| [run.start, run.end - 1]);
+    let ends = ends.flat_map(|step| {
+        [-900_000_000, -60_000_000, -1, 0, 1, 60_000_000].map(|by| times[step] + by)
+    });
+    let moments = moments.chain(ends.filter(|moment| *moment > times[0]));
     moments.into_iter().find_map(|moment| {
-        let after = changed(config, &Change::After(moment), &Silent).unwrap().0;
+        let after = changed(config, &change(moment), &Silent).unwrap().0;
         let last = [&before, &after].map(|set| *set.series()[0].values.all().last().unwrap());
         assert_ne!(before, after, "the change changes something: {last:?}");
         Some(first_difference(&before, &after, moment)?.to_string())
@@ -84,11 +90,15 @@ fn a_changed_future_changes_no_feature_and_one_that_looks_ahead_is_found() {
     let folder = tempfile::tempdir().unwrap();
     for stamp in [Stamp::Open, Stamp::Close] {
         let config = config(folder.path(), Timeframes { stamp, ..short() });
-        assert_eq!(leak(&config), None);
+        for change in [Change::After, Change::Gone] {
+            assert_eq!(leak(&config, change), None);
+        }
     }
     let config = config(folder.path(), Timeframes { leak: true, ..short() });
-    let found = leak(&config).unwrap();
+    let found = leak(&config, Change::After).unwrap();
     assert!(found.contains("feature `15min_body`"), "{found}");
+    let found = leak(&config, Change::Gone).unwrap();
+    assert!(found.contains("feature `15min_body`") || found.contains("one of the two"), "{found}");
 }
 
 #[test]

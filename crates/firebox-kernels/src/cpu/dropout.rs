@@ -38,25 +38,35 @@ pub(crate) fn dropout(kernels: CpuKernels, mask: Mask, x: &mut [f32]) {
 
 /// `x = max(x, 0) * mask`, without a mask the same for every element kept as it is. NaN stays NaN.
 pub(crate) fn relu(kernels: CpuKernels, mask: Option<Mask>, x: &mut [f32]) {
-    x.par_chunks_mut(TASK).enumerate().for_each(|(task, x)| {
-        for value in x.iter_mut() {
-            // Not `max`, which turns NaN into zero.
-            *value = if *value < 0.0 { 0.0 } else { *value };
-        }
-        if let Some(mask) = mask {
-            multiply(kernels, mask, (task * TASK) as u64 / 4, x);
-        }
-    });
+    x.par_chunks_mut(TASK)
+        .enumerate()
+        .for_each(|(task, x)| relu_part(kernels, mask, task * TASK, x));
+}
+
+/// [`relu`] of the part that begins at this place, a multiple of four with a mask.
+pub(super) fn relu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32]) {
+    for value in x.iter_mut() {
+        // Not `max`, which turns NaN into zero.
+        *value = if *value < 0.0 { 0.0 } else { *value };
+    }
+    if let Some(mask) = mask {
+        multiply(kernels, mask, first as u64 / 4, x);
+    }
 }
 
 /// The gradient of [`relu`] from its result: what became zero, by either way, passes nothing on.
 pub(crate) fn relu_backward(mask: Option<Mask>, y: &[f32], d: &mut [f32]) {
+    d.par_chunks_mut(TASK)
+        .zip(y.par_chunks(TASK))
+        .for_each(|(d, y)| relu_part_backward(mask, y, d));
+}
+
+/// [`relu_backward`] of a part, for the same part of `y`.
+pub(super) fn relu_part_backward(mask: Option<Mask>, y: &[f32], d: &mut [f32]) {
     let scale = mask.map_or(1.0, |mask| mask.scale);
-    d.par_chunks_mut(TASK).zip(y.par_chunks(TASK)).for_each(|(d, y)| {
-        for (d, y) in d.iter_mut().zip(y) {
-            *d = if *y == 0.0 { 0.0 } else { *d * scale };
-        }
-    });
+    for (d, y) in d.iter_mut().zip(y) {
+        *d = if *y == 0.0 { 0.0 } else { *d * scale };
+    }
 }
 
 /// `y *= mask` for a part of a tensor whose first element has this index, a multiple of four.

@@ -48,7 +48,8 @@ pub(crate) fn gelu_in_place(kernels: CpuKernels, mask: Option<Mask>, x: &mut [f3
     for_parts(x, |first, x| gelu_part(kernels, mask, first, x));
 }
 
-fn gelu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32]) {
+/// [`gelu`] of the part that begins at this place, a multiple of four with a mask.
+pub(super) fn gelu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32]) {
     forward(kernels, x);
     if let Some(mask) = mask {
         multiply(kernels, mask, first as u64 / 4, x);
@@ -58,23 +59,41 @@ fn gelu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32
 /// `d *= mask · (Φ(x) + x · φ(x))`, with φ the density of the normal distribution.
 pub(crate) fn gelu_backward(kernels: CpuKernels, mask: Option<Mask>, x: &[f32], d: &mut [f32]) {
     assert_eq!(x.len(), d.len(), "a number for each");
-    for_parts(d, |first, d| {
-        if let Some(mask) = mask {
-            multiply(kernels, mask, first as u64 / 4, d);
-        }
-        backward(kernels, &x[first..][..d.len()], d);
-    });
+    for_parts(d, |first, d| gelu_part_backward(kernels, mask, first, x, d));
+}
+
+/// [`gelu_backward`] of a part, as [`gelu_part`] has it, for all of `x`.
+pub(super) fn gelu_part_backward(
+    kernels: CpuKernels,
+    mask: Option<Mask>,
+    first: usize,
+    x: &[f32],
+    d: &mut [f32],
+) {
+    if let Some(mask) = mask {
+        multiply(kernels, mask, first as u64 / 4, d);
+    }
+    backward(kernels, &x[first..][..d.len()], d);
 }
 
 /// `y = y · mask + x`
 pub(crate) fn dropout_add(kernels: CpuKernels, mask: Option<Mask>, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "a number for each");
-    for_parts(y, |first, y| {
-        if let Some(mask) = mask {
-            multiply(kernels, mask, first as u64 / 4, y);
-        }
-        y.iter_mut().zip(&x[first..]).for_each(|(y, x)| *y += x);
-    });
+    for_parts(y, |first, y| dropout_add_part(kernels, mask, first, x, y));
+}
+
+/// [`dropout_add`] of a part, as [`gelu_part`] has it, for all of `x`.
+pub(super) fn dropout_add_part(
+    kernels: CpuKernels,
+    mask: Option<Mask>,
+    first: usize,
+    x: &[f32],
+    y: &mut [f32],
+) {
+    if let Some(mask) = mask {
+        multiply(kernels, mask, first as u64 / 4, y);
+    }
+    y.iter_mut().zip(&x[first..]).for_each(|(y, x)| *y += x);
 }
 
 /// `x · mask`

@@ -1,8 +1,13 @@
 //! A linear layer on rows of numbers, forward and backward, into memory of our own.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
-use super::product::{Matrix, Products};
+use super::dropout::{Mask, relu_part, relu_part_backward};
+use super::gelu::{dropout_add_part, gelu_part, gelu_part_backward};
+use super::product::{Activation, After, Matrix, Products};
+use super::{Shared, written};
 
 /// Sizes of a linear layer on some rows, and how its products are computed.
 #[derive(Clone, Copy, Debug)]
@@ -13,11 +18,96 @@ pub(crate) struct Linear {
     pub(crate) output: usize,
 }
 
+/// What the gradient of an activation is computed from.
+#[derive(Clone, Debug)]
+pub(crate) enum Before {
+    /// Its result: that of a rectifier says all.
+    Result,
+    /// The numbers that it was applied to.
+    Numbers(Vec<f32>),
+}
+
 impl Linear {
     /// `y = x · weight + bias` for `x` of `[rows, input]` and a weight of `[input, output]`.
     pub(crate) fn forward(self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let x = Matrix::new(x, self.rows, self.input);
         self.products.product(x, Matrix::new(weight, self.input, self.output), bias)
+    }
+
+    /// `activation(x · weight + bias) · mask`, and what its gradient is computed from.
+    pub(crate) fn activated(
+        self,
+        x: &[f32],
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        activation: Activation,
+        mask: Option<Mask>,
+    ) -> (Vec<f32>, Before) {
+        let kernels = self.products.kernels;
+        let product = |after: After<'_>| {
+            let x = Matrix::new(x, self.rows, self.input);
+            let weight = Matrix::new(weight, self.input, self.output);
+            self.products.product_then(x, weight, bias, Some(after))
+        };
+        match activation {
+            Activation::Relu => {
+                let y = product(&|first, part| relu_part(kernels, mask, first, part));
+                (y, Before::Result)
+            }
+            Activation::Gelu => {
+                let write = |y: &mut [MaybeUninit<f32>]| {
+                    let shared = Shared::new(y);
+                    product(&|first, part| {
+                        // SAFETY: the same part of another matrix, which no other thread has.
+                        let y = unsafe { shared.part(first, part.len()) };
+                        gelu_part(kernels, mask, first, y.write_copy_of_slice(part));
+                    })
+                };
+                // SAFETY: the parts of a result are all of it.
+                let (y, x) = unsafe { written(self.rows * self.output, write) };
+                (y, Before::Numbers(x))
+            }
+        }
+    }
+
+    /// `(x · weight + bias) · mask + addend`, the addend of the result's shape.
+    pub(crate) fn added(
+        self,
+        x: &[f32],
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        mask: Option<Mask>,
+        addend: &[f32],
+    ) -> Vec<f32> {
+        assert_eq!(addend.len(), self.rows * self.output, "a number for each");
+        let kernels = self.products.kernels;
+        let x = Matrix::new(x, self.rows, self.input);
+        let weight = Matrix::new(weight, self.input, self.output);
+        let add = |first: usize, part: &mut [f32]| {
+            dropout_add_part(kernels, mask, first, addend, part);
+        };
+        self.products.product_then(x, weight, bias, Some(&add))
+    }
+
+    /// The gradient of what an activation was applied to whose result, `y`, is this layer's input:
+    /// `(dy · weightᵀ) · mask · activation'`.
+    pub(crate) fn activated_input_gradient(
+        self,
+        weight: &[f32],
+        dy: &[f32],
+        y: &[f32],
+        before: &Before,
+        mask: Option<Mask>,
+    ) -> Vec<f32> {
+        assert_eq!(y.len(), self.rows * self.input, "a number for each");
+        let kernels = self.products.kernels;
+        let weight = Matrix::new(weight, self.input, self.output).transposed();
+        let dy = Matrix::new(dy, self.rows, self.output);
+        let bend = |first: usize, part: &mut [f32]| match before {
+            Before::Result => relu_part_backward(mask, &y[first..][..part.len()], part),
+            Before::Numbers(x) => gelu_part_backward(kernels, mask, first, x, part),
+        };
+        self.products.product_then(dy, weight, None, Some(&bend))
     }
 
     /// `dx = dy · weightᵀ`

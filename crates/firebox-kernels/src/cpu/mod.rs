@@ -67,7 +67,7 @@ pub(crate) use feed_forward::{DenseLayer, are_worth_a_task, dense_layers, feed_f
 pub(crate) use forward::{Inputs, Saved, forward};
 pub(crate) use gelu::{dropout_add, dropout_of, gelu, gelu_backward, gelu_in_place};
 pub use kernels::{CpuKernels, CpuKernelsError};
-pub(crate) use linear::Linear;
+pub(crate) use linear::{Before, Linear};
 pub(crate) use loss::{CrossEntropy, Element, Row, cross_entropy, elements, scale};
 pub(crate) use max_pool::MaxPool;
 pub(crate) use noise::{Noise, add_noise};

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 
 pub(super) use self::pack::{group, pack_row, words};
 pub use self::part::Activation;
-use self::part::{Left, Out, PANEL, Right, TILE, Task, multiply_part};
+use self::part::{Left, Out, PANEL, Rectangle, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Panels, Rows, Weight};
 use super::amx::{self, Tiles};
 use super::compute::{Compute, Words, in_words};
@@ -81,6 +81,10 @@ impl<'a> Matrix<'a> {
 /// longer than in f32, and tiles are not filled by fewer.
 const PIECES: [usize; 3] = [16, 32, 32];
 
+/// What is done to the parts of a result's rows while they lie in the cache of the core that computed them, with
+/// the place of a part's first number in the result. Parts begin at multiples of [`PANEL`] columns.
+pub(crate) type After<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+
 /// How products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Products {
@@ -98,17 +102,36 @@ impl Products {
         right: Matrix<'_>,
         bias: Option<&[f32]>,
     ) -> Vec<f32> {
+        self.product_then(left, right, bias, None)
+    }
+
+    /// [`product`](Self::product), each part of which is changed once it is complete.
+    pub(super) fn product_then(
+        self,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+        bias: Option<&[f32]>,
+        after: Option<After<'_>>,
+    ) -> Vec<f32> {
         let count = left.rows * right.columns;
         let mut out = Vec::with_capacity(count);
         // SAFETY: there is room for `count` numbers, and the memory is nobody else's.
-        self.run(left, right, bias, &unsafe { Shared::from_raw(out.as_mut_ptr(), count) });
+        let shared = unsafe { Shared::from_raw(out.as_mut_ptr(), count) };
+        self.run(left, right, bias, &shared, after);
         // SAFETY: every number of the result was written.
         unsafe { out.set_len(count) };
         out
     }
 
     /// Writes every number of `out`, whatever was there.
-    fn run(self, left: Matrix<'_>, right: Matrix<'_>, bias: Option<&[f32]>, out: &Shared<'_>) {
+    fn run(
+        self,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+        bias: Option<&[f32]>,
+        out: &Shared<'_>,
+        after: Option<After<'_>>,
+    ) {
         let (rows, inner, columns) = (left.rows, left.columns, right.columns);
         assert_eq!(inner, right.rows, "inner sizes of a product");
         assert_eq!(out.len, rows * columns, "a product of {rows} × {columns}");
@@ -119,10 +142,11 @@ impl Products {
             return;
         }
         if inner == 0 {
-            return only_bias(bias, out);
+            only_bias(bias, out);
+            return finish(out, columns, [0..rows, 0..columns], after);
         }
         in_words!(self.packing([rows, inner, columns]), C => {
-            run::<C>(self.kernels, left, (Right::Numbers(right), columns), bias, out);
+            run::<C>(self.kernels, left, (Right::Numbers(right), columns), bias, out, after);
         });
     }
 
@@ -146,6 +170,7 @@ fn run<C: Compute>(
     (right, columns): (Right<'_>, usize),
     bias: Option<&[f32]>,
     out: &Shared<'_>,
+    after: Option<After<'_>>,
 ) {
     let (rows, inner) = (left.rows, left.columns);
     let height = if Tiles::of::<C>(kernels).is_some() { amx::TILE } else { TILE };
@@ -172,8 +197,12 @@ fn run<C: Compute>(
         addend: None,
         out: Out::Numbers(out),
     };
+    let compute = |rectangle: Rectangle| {
+        multiply_part::<C>(kernels, &task, rectangle.clone());
+        finish(out, columns, rectangle, after);
+    };
     if cuts == [1, 1] {
-        return multiply_part::<C>(kernels, &task, [0..rows, 0..columns]);
+        return compute([0..rows, 0..columns]);
     }
     let part = |size: usize, unit: usize, index: usize, count: usize| {
         let at = |index: usize| (size.div_ceil(unit) * index / count * unit).min(size);
@@ -184,8 +213,18 @@ fn run<C: Compute>(
         let (row, column) = (index / cuts[1], index % cuts[1]);
         let rows = part(rows, height, row, cuts[0]);
         let columns = part(columns, PANEL, column, cuts[1]);
-        multiply_part::<C>(kernels, &task, [rows, columns]);
+        compute([rows, columns]);
     });
+}
+
+/// Does what comes after a rectangle of a result with so many columns, which is complete and the caller's.
+fn finish(out: &Shared<'_>, all: usize, [rows, columns]: Rectangle, after: Option<After<'_>>) {
+    let Some(after) = after else { return };
+    for row in rows {
+        let first = row * all + columns.start;
+        // SAFETY: the rectangle is this thread's, and its numbers were written.
+        after(first, unsafe { out.part(first, columns.len()) });
+    }
 }
 
 /// A product without an inner size.

@@ -10,13 +10,12 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, EncoderParameters, EncoderSettings, dropout_add, encoder_layer, gelu, layer_norm,
-    linear_in, normal, self_attention,
+    Attention, EncoderParameters, EncoderSettings, FeedForward, encoder_layer, feed_forward_add,
+    layer_norm, linear_add, linear_in, normal, self_attention,
 };
 
 use super::attention::{Distances, disentangled_scores, heads, hidden, product, rows, weighted};
 use super::config::{Disentangled, TextAttention, TextEncoderConfig};
-use crate::Activation;
 
 /// Deviation of initial weights. Source: BERT's `initializer_range`.
 pub(super) const DEVIATION: f64 = 0.02;
@@ -106,16 +105,18 @@ impl TextLayer {
             return y;
         }
         let draw = |index| stream.map(|stream| stream.substream(index));
-        let attended = self.attention.forward(config, precision, x.clone(), around, draw(0));
-        let x = dropout_add(x, attended, config.dropout, draw(1));
+        let streams = [draw(0), draw(1)];
+        let x = self.attention.forward(config, precision, x, around, streams);
         let x = norm(&self.attention_norm, x, config.epsilon);
-        let between = linear_in(precision, x.clone(), &self.linear1);
-        let between = match config.activation {
-            Activation::Gelu => gelu(between),
-            Activation::Relu => burn::tensor::activation::relu(between),
+        let network = FeedForward {
+            precision,
+            first: &self.linear1,
+            activation: config.activation.into(),
+            second: &self.linear2,
+            dropout: config.dropout,
+            streams: [None, draw(2)],
         };
-        let fed = linear_in(precision, between, &self.linear2);
-        norm(&self.output_norm, dropout_add(x, fed, config.dropout, draw(2)), config.epsilon)
+        norm(&self.output_norm, feed_forward_add(x.clone(), x, &network), config.epsilon)
     }
 }
 
@@ -162,8 +163,9 @@ impl TextSelfAttention {
         precision: Precision,
         x: Tensor<2>,
         around: Surroundings<'_>,
-        stream: Option<Stream>,
+        [stream, after]: [Option<Stream>; 2],
     ) -> Tensor<2> {
+        let residual = x.clone();
         let qkv = linear_in(precision, x.clone(), &self.in_proj);
         let attended = match (&config.attention, around.distances) {
             (TextAttention::Disentangled(rule), Some(distances)) => {
@@ -185,7 +187,7 @@ impl TextSelfAttention {
                     .reshape([batch * time, config.width])
             }
         };
-        linear_in(precision, attended, &self.out_proj)
+        linear_add(precision, residual, attended, &self.out_proj, config.dropout, after)
     }
 
     #[allow(clippy::too_many_arguments, reason = "all of it belongs to one formula")]

@@ -248,6 +248,23 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
             SettingKeys { rate: "finetune.learning_rate", clips: false, ..Default::default() };
         Training { name: name.to_owned(), usage, settings: Settings { keys, ..settings() } }
     };
+    let times = |steps, waiting| Event::Times {
+        step: steps,
+        steps,
+        waiting,
+        upload: 0.0,
+        filling: 2.0 * waiting,
+        computing: 3.0,
+        reading_back: 0.0,
+        other: 0.0,
+    };
+    let timed = [training("a", &[times(4, 0.0)]), training("b", &[times(3, 1.0), times(6, 1.0)])];
+    let went = timings_of_trainings(&timed);
+    let went: Vec<String> = went.iter().map(|(name, text)| format!("{name} {text}")).collect();
+    // 13 steps: 9 s of computing, and 2 s of waiting.
+    assert_eq!(went[..3], ["steps 13", "step, mean 846 ms", "waiting for data 18.2 %"]);
+    assert!(went[7].starts_with("limited by data: steps would be 1.22 times"), "{went:?}");
+    assert!(timings_of_trainings(&[training("a", &[])]).is_empty());
     let told = |trainings: &[Training]| -> Vec<String> {
         let lines = advice_on_trainings(trainings).into_iter();
         lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()

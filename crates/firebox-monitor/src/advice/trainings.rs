@@ -2,6 +2,8 @@
 
 use super::learning::{divergence, overflows, plateau, skipped, still_falling};
 use super::{Advice, Settings, starvation};
+use crate::text::{percent, significant};
+use crate::times::StepTimes;
 use crate::usage::Usage;
 
 /// One of the trainings of a run.
@@ -34,6 +36,23 @@ pub fn advice_on_trainings(trainings: &[Training]) -> Vec<Advice> {
     let told: Vec<&Training> =
         trainings.iter().filter(|training| !training.usage.steps.is_empty()).collect();
     CHECKS.iter().filter_map(|(check, least)| look(&told, *check, *least)).collect()
+}
+
+/// Where the time of the steps of all trainings went, by name and as text; nothing where none was told.
+pub fn timings_of_trainings(trainings: &[Training]) -> Vec<(String, String)> {
+    let all: Vec<StepTimes> =
+        trainings.iter().flat_map(|training| &training.usage.times).copied().collect();
+    let Some(times) = StepTimes::sum(&all) else { return vec![] };
+    let own = |name: &str, text: String| (name.to_owned(), text);
+    let mean = 1e3 * times.seconds() / times.steps as f64;
+    let mut timings = vec![
+        own("steps", times.steps.to_string()),
+        own("step, mean", format!("{} ms", significant(mean))),
+        own("waiting for data", percent(times.waiting_share())),
+    ];
+    timings.extend(times.shares().map(|(name, share)| own(name, percent(share))));
+    timings.push(own("limited by", times.limit()));
+    timings
 }
 
 /// The line of one check, if enough of the trainings have something.

@@ -17,7 +17,8 @@ use firebox_train::{
 };
 use serde::Serialize;
 
-use super::{Allowance, DoctorConfig, Learning, MARGIN, Timed, bench, gain};
+use super::feeding::workers;
+use super::{Allowance, DoctorConfig, Feeding, Learning, MARGIN, Timed, bench, gain};
 use crate::bench::{BenchConfig, Workload, measure, measure_composed};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
@@ -137,6 +138,7 @@ impl Checks {
         &self,
         timed: &[Timed],
         learnt: &[Learning],
+        feeding: &[Feeding],
         precision: Precision,
         abilities: &Abilities,
     ) -> Vec<Tick> {
@@ -153,11 +155,7 @@ impl Checks {
             worst.map_or((0.0, "none"), |worst| (worst.wait, worst.workload.as_str()));
         let mut ticks = vec![
             switched_on(precision, timed, abilities),
-            tick(
-                "loader workers are enough",
-                wait < 0.05,
-                format!("with one, a step of {which} waits {:.1} % of its time", 100.0 * wait),
-            ),
+            enough(feeding),
             kernels(abilities),
             match abilities.support(Precision::Tf32) {
                 Support::Native(how) | Support::Emulated(how) => match precision {
@@ -284,6 +282,28 @@ impl Checks {
             _ => Tick { line, mark, found },
         }
     }
+}
+
+/// Whether threads keep up with the model that waits for them the most.
+fn enough(feeding: &[Feeding]) -> Tick {
+    let line = "loader workers are enough";
+    let chosen = workers(feeding);
+    let Some(own) = feeding.iter().find(|one| one.workers == chosen) else {
+        return Tick {
+            line,
+            mark: Mark::NotHere,
+            found: "no time was left to try; leave out --quick".to_owned(),
+        };
+    };
+    let mark = if own.wait < 0.05 { Mark::Yes } else { Mark::No };
+    let times = feeding.iter().map(|one| format!("{} {:.2} ms", one.workers, one.median_ms));
+    let found = format!(
+        "{chosen}: with so many a step of {} waits {:.1} % of its time; threads and steps: {}",
+        own.workload,
+        100.0 * own.wait,
+        times.collect::<Vec<_>>().join(", ")
+    );
+    Tick { line, mark, found }
 }
 
 /// Whether the fastest precision is the recommended one.
@@ -468,6 +488,8 @@ fn early_stopping(device: &ChosenDevice) -> Result<(u64, u64), PipelineError> {
 
 #[cfg(test)]
 mod tests {
+    use firebox_loader::default_workers;
+
     use super::*;
 
     #[test]
@@ -515,7 +537,13 @@ mod tests {
             ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark
         };
         let marks = |timed: Timed| {
-            let ticks = checks.ticks(&[timed], &[], Precision::Bf16, &abilities);
+            let feeding = [Feeding {
+                workload: "mlp".to_owned(),
+                workers: default_workers(),
+                median_ms: 2.0,
+                wait: timed.wait,
+            }];
+            let ticks = checks.ticks(&[timed], &[], &feeding, Precision::Bf16, &abilities);
             ["workers", "data loading", "baseline", "mixed", "memory", "early"]
                 .map(|part| of(&ticks, part))
         };
@@ -523,8 +551,8 @@ mod tests {
         assert_eq!(marks(timed(0.01, 1.4)), [yes, yes, yes, yes, no, yes]);
         assert_eq!(marks(timed(0.2, 0.7))[..4], [no; 4]);
         // Nothing else was timed, or tried.
-        let nothing = Checks::default().ticks(&[], &[], Precision::F32, &abilities);
-        for part in ["mixed", "baseline", "early", "memory", "profile"] {
+        let nothing = Checks::default().ticks(&[], &[], &[], Precision::F32, &abilities);
+        for part in ["mixed", "workers", "baseline", "early", "memory", "profile"] {
             assert_eq!(of(&nothing, part), Mark::NotHere, "{part}");
         }
     }
@@ -552,7 +580,7 @@ mod tests {
         };
         let marks = |gain, baseline| {
             let all = [timed(Precision::F32, 1.0), timed(Precision::Bf16, gain)];
-            let ticks = slow(baseline).ticks(&all, &[], Precision::F32, &abilities);
+            let ticks = slow(baseline).ticks(&all, &[], &[], Precision::F32, &abilities);
             ["mixed", "baseline"]
                 .map(|part| ticks.iter().find(|tick| tick.line.contains(part)).unwrap().mark)
         };

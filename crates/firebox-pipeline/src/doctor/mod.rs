@@ -6,6 +6,7 @@
 //! and no accuracy on real data is claimed.
 
 mod checklist;
+mod feeding;
 mod hardware;
 mod learn;
 mod text;
@@ -22,6 +23,7 @@ use crate::error::PipelineError;
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
 
 pub use checklist::{Mark, Tick};
+pub use feeding::Feeding;
 pub use hardware::Hardware;
 pub use learn::Learning;
 pub use timing::Timed;
@@ -69,6 +71,8 @@ pub struct Examination {
     pub timed: Vec<Timed>,
     /// Losses of each model in each precision beside those in f32.
     pub learnt: Vec<Learning>,
+    /// Steps that are fed by several numbers of threads, in the precision to set.
+    pub feeding: Vec<Feeding>,
     /// R1's checklist.
     pub checklist: Vec<Tick>,
     /// The precision to set, for all models together.
@@ -149,7 +153,7 @@ pub fn doctor(
     // Most of the time goes where types are emulated, and some beside the measurements.
     let seconds = if config.quick { 140 } else { 30 * 60 };
     let mut time =
-        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 5 };
+        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 6 };
     let (mut timed, mut learnt) = (vec![], vec![]);
     for workload in &models {
         let sample =
@@ -162,17 +166,18 @@ pub fn doctor(
         learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
+    let feeding = feeding::feed(precision, &timed, device, &mut time, tell)?;
     let hardware = Hardware::of(device);
     let memory = hardware.memory_mib;
     let checks =
         checklist::Checks::measure(precision, &timed, (config, memory), device, &mut time, tell)?;
-    let checklist = checks.ticks(&timed, &learnt, precision, &abilities);
+    let checklist = checks.ticks(&timed, &learnt, &feeding, precision, &abilities);
     let class = device_class(&device.description).clone();
     let mut advice = advice(&checks, &devices, &abilities, precision, &class);
     if let Some(load) = load.filter(|load| *load > 0.5) {
         advice.insert(0, format!("a quiet machine: {load:.1} threads of other work ran when this began, and times are what they left"));
     }
-    let block = block(&timed, precision, &reason);
+    let block = block(&timed, &feeding, precision, &reason);
     Ok(Examination {
         engine: format!("firebox {}", env!("CARGO_PKG_VERSION")),
         devices,
@@ -184,6 +189,7 @@ pub fn doctor(
         class,
         timed,
         learnt,
+        feeding,
         checklist,
         precision,
         reason,
@@ -316,12 +322,12 @@ fn available_threads() -> usize {
 }
 
 /// What to paste into a pipeline.
-fn block(timed: &[Timed], precision: Precision, reason: &str) -> String {
+fn block(timed: &[Timed], feeding: &[Feeding], precision: Precision, reason: &str) -> String {
     let main = timed
         .iter()
         .find(|timed| timed.workload == Workload::LstmMae.name() && timed.precision == precision);
     let batch = main.map_or(Workload::LstmMae.default_batch(), |timed| timed.batch);
-    let workers = firebox_loader::default_workers();
+    let workers = feeding::workers(feeding);
     format!(
         "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = {workers}\n"
     )
@@ -387,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_block_can_be_pasted() {
-        let text = block(&[], Precision::Bf16, "why");
+        let text = block(&[], &[], Precision::Bf16, "why");
         let read: toml::Table = text.parse().unwrap();
         assert_eq!(read["run"]["precision"].as_str(), Some("bf16"));
         assert_eq!(read["loader"]["batch_size"].as_integer(), Some(512));

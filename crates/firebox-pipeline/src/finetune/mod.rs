@@ -11,7 +11,7 @@ mod page;
 
 use std::path::{Path, PathBuf};
 
-use firebox_core::{Event, Key, Labels};
+use firebox_core::{Augmentation, Event, Key, Labels};
 use firebox_eval::Arm;
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
@@ -82,7 +82,7 @@ impl Chain for Finetune {
             .upstream("windows", base.windows)
             .upstream("encoder", begun);
         if plain.versions > 0 {
-            training = training.field("augment", json(&config.augment));
+            training = training.field("augment", json(&amplitudes(&config.augment)));
             if draws_on_device(config, &device.arithmetic_of(config)?) {
                 training = training.field("drawn", "device");
             }
@@ -309,6 +309,13 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     Ok(Making::Complete(Box::new(Made { report, trained, outcome: "finished".to_owned() })))
 }
 
+/// What fine-tuning takes from `[augment]`. It draws versions anew in each epoch, as many as
+/// `[finetune]` says, and stores none.
+fn amplitudes(augment: &Augmentation) -> Augmentation {
+    let Augmentation { mode, versions, storage, .. } = Augmentation::default();
+    Augmentation { mode, versions, storage, ..augment.clone() }
+}
+
 /// Pre-trains in the run's own folder, as the pipeline `pretrain` does; the step that it was interrupted
 /// at, if it was.
 fn pretrain<M: Pretrainable>(
@@ -332,5 +339,28 @@ fn pretrain<M: Pretrainable>(
 impl From<LoadEncoder> for PipelineError {
     fn from(error: LoadEncoder) -> Self {
         Self::Encoder(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{AugmentMode, Storage};
+
+    use super::*;
+
+    #[test]
+    fn a_training_is_kept_when_settings_change_that_it_does_not_read() {
+        let usual = Augmentation::default();
+        let text = |edit: fn(&mut Augmentation)| {
+            let mut augment = Augmentation::default();
+            edit(&mut augment);
+            json(&amplitudes(&augment))
+        };
+        // Such runs had this text in their keys before.
+        assert_eq!(text(|_| ()), json(&usual));
+        assert_eq!(text(|augment| augment.versions += 3), json(&usual));
+        assert_eq!(text(|augment| augment.mode = AugmentMode::Online), json(&usual));
+        assert_eq!(text(|augment| augment.storage = Storage::F16), json(&usual));
+        assert_ne!(text(|augment| augment.jitter.sigma *= 2.0), json(&usual));
     }
 }

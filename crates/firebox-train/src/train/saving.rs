@@ -119,6 +119,8 @@ impl<M: Module> Session<'_, M> {
         score: Option<f64>,
     ) -> Result<(), TrainError> {
         self.settle()?;
+        // A run that goes on from there does not take these steps again.
+        self.tell_times()?;
         let since = Instant::now();
         let _checkpoint = info_span!("checkpoint").entered();
         self.begin_saving();

@@ -163,7 +163,7 @@ impl Weight<'_> {
         let shared = unsafe { Shared::from_raw(out.as_mut_ptr(), count) };
         let right = (Right::Panels(words.get()), self.output);
         let left = Matrix::new(x, rows, self.input);
-        in_words!(*packing, C => run::<C>(*kernels, left, right, self.bias, &shared));
+        in_words!(*packing, C => run::<C>(*kernels, left, right, self.bias, &shared, None));
         // SAFETY: every number of the result was written.
         unsafe { out.set_len(count) };
         out

@@ -1,13 +1,21 @@
 //! Programs that the suite starts: itself for each case, and those that check a build.
 
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use super::cases::Case;
 use super::result::Check;
 use crate::bench::{BenchResult, Ceilings};
 use crate::error::{PipelineError, at};
+
+/// How often a program is looked after: what it measures, it measures itself.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long what a program has said is waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Lines of what a check said that are kept.
 const KEPT: usize = 12;
@@ -85,11 +93,9 @@ pub(super) fn text(command: &Command) -> String {
     set.chain([program]).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// The last line of JSON that a program prints, or why there is none.
-pub(super) fn time(command: &mut Command) -> Result<BenchResult, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| {
-        format!("{} cannot be started: {error}", command.get_program().display())
-    })?;
+/// The last line of JSON that a program prints within a time, or why there is none.
+pub(super) fn time(command: &mut Command, within: Duration) -> Result<BenchResult, String> {
+    let output = output(command, within)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     if let Ok(result) = serde_json::from_str::<BenchResult>(line) {
@@ -102,6 +108,50 @@ pub(super) fn time(command: &mut Command) -> Result<BenchResult, String> {
     }
     let kept = said.len().saturating_sub(3);
     Err(format!("{}: {}", output.status, said[kept..].join(" ")))
+}
+
+/// What a program says, unless it takes longer: then it is ended.
+fn output(command: &mut Command, within: Duration) -> Result<Output, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let name = command.get_program().display().to_string();
+    let begun = Instant::now();
+    let mut child =
+        command.spawn().map_err(|error| format!("{name} cannot be started: {error}"))?;
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        let (told, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = vec![];
+            // What a program that is ended has said until then is as good as nothing, and nobody waits for it.
+            let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut text));
+            let _ = told.send(text);
+        });
+        said
+    };
+    let readers = [
+        read(child.stdout.take().map(|pipe| Box::new(pipe) as _)),
+        read(child.stderr.take().map(|pipe| Box::new(pipe) as _)),
+    ];
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begun.elapsed() < within => std::thread::sleep(LOOK),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let seconds = begun.elapsed().as_secs_f64();
+                return Err(format!(
+                    "ended after {seconds:.0} s, far more than was expected of it"
+                ));
+            }
+            Err(error) => {
+                let _ = child.kill();
+                return Err(format!("{name}: {error}"));
+            }
+        }
+    };
+    // Something that it has started may hold its end of a pipe.
+    let [stdout, stderr] = readers.map(|said| said.recv_timeout(LAST_WORDS).unwrap_or_default());
+    Ok(Output { status, stdout, stderr })
 }
 
 /// Runs every program of a folder, in the order of their names.
@@ -143,7 +193,16 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Result<BenchResult, String> {
-        time(Command::new("sh").args(["-c", script]))
+        time(Command::new("sh").args(["-c", script]), Duration::from_secs(60))
+    }
+
+    #[test]
+    fn a_program_that_takes_too_long_is_ended() {
+        let begun = Instant::now();
+        let command = &mut Command::new("sleep");
+        let error = time(command.arg("60"), Duration::from_millis(200)).unwrap_err();
+        assert!(error.contains("far more than was expected"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
@@ -152,7 +211,7 @@ mod tests {
         assert!(error.contains("no such type"), "{error}");
         let error = shell("echo what went wrong >&2; exit 3").unwrap_err();
         assert!(error.contains("exit status: 3") && error.contains("what went wrong"), "{error}");
-        let error = time(&mut Command::new("no-such-program")).unwrap_err();
+        let error = time(&mut Command::new("no-such-program"), Duration::MAX).unwrap_err();
         assert!(error.contains("no-such-program cannot be started"), "{error}");
     }
 

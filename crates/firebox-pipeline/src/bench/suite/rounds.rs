@@ -1,6 +1,6 @@
 //! Takes the rounds: each case once, and the peer right after it, as planned for the time that is left.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cases::Case;
 use super::peers::Torch;
@@ -12,6 +12,17 @@ use crate::error::PipelineError;
 
 /// Share of its time that the suite may take beyond it, before cases are left out altogether.
 const BEYOND: f64 = 0.1;
+
+/// A program that takes this many times what was expected of it, and longer than [`PATIENCE`], is ended.
+const SLOW: f64 = 8.0;
+
+/// Seconds that every program may take.
+const PATIENCE: f64 = 240.0;
+
+/// The longest that a program may take of which so many seconds were expected.
+fn within(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(PATIENCE.max(SLOW * seconds)).unwrap_or(Duration::MAX)
+}
 
 /// How long things take, as a share of what was expected.
 fn pace(expected: f64, taken: f64) -> f64 {
@@ -68,9 +79,12 @@ impl Taking<'_> {
                 // No peer takes the time of a case that is still to come.
                 let rest: f64 = self.cases[place + 1..].iter().map(|case| case.seconds).sum();
                 let slower = pace(expected, taken + self.elapsed() - start);
-                let until = self.elapsed() + slower * (self.expected(case, true) + rest);
-                let beside = plan.peers[place] > 0 && until <= limit;
-                if self.elapsed() < limit {
+                let until = |seconds: f64| self.elapsed() + slower * seconds;
+                let beside =
+                    plan.peers[place] > 0 && until(self.expected(case, true) + rest) <= limit;
+                // Every case is run once, whatever was expected of it.
+                let first = number == 1 && self.elapsed() < limit;
+                if first || until(case.seconds) <= limit {
                     self.time(case, &mut performance.cases[place], beside, number);
                     expected += self.expected(case, beside);
                     // What is there is worth keeping, whatever ends the suite.
@@ -153,7 +167,7 @@ impl Taking<'_> {
         }
         (self.say)(&format!("round {round}: {}", case.name));
         let torch = self.torch.filter(|_| beside);
-        match process::time(&mut self.program.command(case)) {
+        match process::time(&mut self.program.command(case), within(case.seconds)) {
             Ok(result) => {
                 measurement.floor_ms = case.floor_ms(self.ceilings, &result);
                 // Rounds in which the peer ran too come first, so that each has its own beside it.
@@ -179,7 +193,8 @@ impl Taking<'_> {
             });
             let peer = &mut measurement.peers[place];
             if peer.error.is_none() {
-                match process::time(&mut torch.command(case, flags, self.program.device)) {
+                let mut command = torch.command(case, flags, self.program.device);
+                match process::time(&mut command, within(case.peer_seconds)) {
                     Ok(result) => peer.rounds.push(result),
                     Err(error) => peer.error = Some(error),
                 }

@@ -1,0 +1,507 @@
+//! Linear layers with what follows them in a Transformer's training step: activation, dropout and residual sum
+//! are computed while a part of the product lies in the cache of the core that computed it, forward and back,
+//! and not in passes over memory of their own. Results and gradients are those of the operations one by one,
+//! to the bit.
+
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
+use burn::nn::Linear;
+use burn::tensor::{Tensor, TensorData};
+use firebox_core::{Precision, Stream};
+
+use crate::cpu::{self, Activation, Before, CpuKernels, Mask, Products};
+use crate::device::{flex_in_graph, is_flex};
+use crate::dropout::{check, relu_dropout};
+use crate::gelu::{dropout_add, gelu_dropout, mask};
+use crate::linear::linear_in;
+use crate::profile::kernel_span;
+
+type Primitive = FloatTensor<Flex>;
+
+/// The feed-forward network of a Transformer's layer in training.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedForward<'a> {
+    /// The type that operands of products are rounded to, as [`linear_in`] has it.
+    pub precision: Precision,
+    /// `[width, between]`
+    pub first: &'a Linear,
+    /// What stands between the layers.
+    pub activation: Activation,
+    /// `[between, width]`
+    pub second: &'a Linear,
+    /// Probability of dropout behind the activation and behind the second layer.
+    pub dropout: f64,
+    /// What is dropped at either place; nothing without a stream.
+    pub streams: [Option<Stream>; 2],
+}
+
+/// `residual + dropout(second(dropout(activation(first(x)))))` as one operation on Burn's CPU backend, where a
+/// gradient is wanted; elsewhere composed. [`feed_forward`](crate::feed_forward) is the network without gradients.
+///
+/// # Shapes
+/// - residual: `[rows, output]`
+/// - x: `[rows, input]`
+/// - the result: `[rows, output]`
+///
+/// # Panics
+/// If a shape does not fit, or the probability is not in `[0, 1]`.
+pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
+    let FeedForward { precision, first, activation, second, dropout, streams } = *network;
+    check(dropout);
+    let masks = streams.map(|stream| mask(dropout, stream));
+    let halves = Half::new(precision, &x, first, masks[0]).zip(Half::of(
+        precision,
+        x.dims()[0],
+        second,
+        masks[1],
+    ));
+    let follows = first.weight.dims()[1] == second.weight.dims()[0];
+    let Some((one, two)) = halves.filter(|(_, two)| follows && two.ends_at(&residual)) else {
+        let between = linear_in(precision, x, first);
+        let between = match activation {
+            Activation::Gelu => gelu_dropout(between, dropout, streams[0]),
+            Activation::Relu => relu_dropout(between, dropout, streams[0]),
+        };
+        return dropout_add(residual, linear_in(precision, between, second), dropout, streams[1]);
+    };
+    let cpu::Linear { products, rows, input, output: between } = one.sizes;
+    let output = two.sizes.output;
+    let _span = kernel_span!(
+        "feed-forward network",
+        [rows, input, between, output],
+        2 * rows * between * (input + output),
+        rows * (input + 2 * between + 2 * output) + between * (input + output),
+        products.bf16
+    );
+    let sizes = [one.sizes, two.sizes];
+    let tensors = [
+        flex_in_graph(residual),
+        flex_in_graph(x),
+        flex_in_graph(one.weight),
+        flex_in_graph(one.bias),
+        flex_in_graph(two.weight),
+        flex_in_graph(two.bias),
+    ];
+    let [residual, x, weight1, bias1, weight2, bias2] = tensors.map(|tensor| tensor.into_parts());
+    let guards = [residual.1, x.1, weight1.1, bias1.1, weight2.1, bias2.1];
+    let [residual, x, weight1, bias1, weight2, bias2] =
+        [residual.0, x.0, weight1.0, bias1.0, weight2.0, bias2.0].map(|one| one.to_contiguous());
+    let prepared = Fed.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
+    let (between, before) = sizes[0].activated(
+        x.storage::<f32>(),
+        weight1.storage::<f32>(),
+        Some(bias1.storage::<f32>()),
+        activation,
+        masks[0],
+    );
+    let y = sizes[1].added(
+        &between,
+        weight2.storage::<f32>(),
+        Some(bias2.storage::<f32>()),
+        masks[1],
+        residual.storage::<f32>(),
+    );
+    let y = Primitive::from_data(TensorData::new(y, [rows, output]));
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => {
+            let weights = [weight1, weight2];
+            prepared.finish(FedTape { sizes, masks, x, between, before, weights }, y)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+/// `residual + dropout(layer(x))` as one operation on Burn's CPU backend, where a gradient is wanted; elsewhere
+/// composed of [`linear_in`] and [`dropout_add`].
+///
+/// # Shapes
+/// - residual: `[rows, output]`
+/// - x: `[rows, input]`
+/// - the result: `[rows, output]`
+///
+/// # Panics
+/// If a shape does not fit, or the probability is not in `[0, 1]`.
+pub fn linear_add(
+    precision: Precision,
+    residual: Tensor<2>,
+    x: Tensor<2>,
+    layer: &Linear,
+    dropout: f64,
+    stream: Option<Stream>,
+) -> Tensor<2> {
+    check(dropout);
+    let mask = mask(dropout, stream);
+    let half = Half::new(precision, &x, layer, mask).filter(|half| half.ends_at(&residual));
+    let Some(Half { sizes, weight, bias }) = half else {
+        return dropout_add(residual, linear_in(precision, x, layer), dropout, stream);
+    };
+    let cpu::Linear { products, rows, input, output } = sizes;
+    let _span = kernel_span!(
+        "linear and residual sum",
+        [rows, input, output],
+        2 * rows * input * output,
+        rows * (input + 2 * output) + input * output,
+        products.bf16
+    );
+    let tensors =
+        [flex_in_graph(residual), flex_in_graph(x), flex_in_graph(weight), flex_in_graph(bias)];
+    let [residual, x, weight, bias] = tensors.map(|tensor| tensor.into_parts());
+    let guards = [residual.1, x.1, weight.1, bias.1];
+    let [residual, x, weight, bias] =
+        [residual.0, x.0, weight.0, bias.0].map(|one| one.to_contiguous());
+    let prepared = Added.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
+    let y = sizes.added(
+        x.storage::<f32>(),
+        weight.storage::<f32>(),
+        Some(bias.storage::<f32>()),
+        mask,
+        residual.storage::<f32>(),
+    );
+    let y = Primitive::from_data(TensorData::new(y, [rows, output]));
+    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish(AddedTape { sizes, mask, x, weight }, y),
+        OpsKind::UnTracked(prepared) => prepared.finish(y),
+    })
+}
+
+/// A linear layer that the CPU kernels compute with what follows it.
+struct Half {
+    sizes: cpu::Linear,
+    weight: Tensor<2>,
+    bias: Tensor<1>,
+}
+
+impl Half {
+    /// Of a layer that some rows go into; `None` where the operations one by one are taken: where no gradient
+    /// is wanted of anything, without a bias, and in f16, whose operands are rounded one by one.
+    fn new(
+        precision: Precision,
+        x: &Tensor<2>,
+        layer: &Linear,
+        mask: Option<Mask>,
+    ) -> Option<Self> {
+        let half = Self::of(precision, x.dims()[0], layer, mask)?;
+        let fits = is_flex(x) && x.dims()[1] == half.sizes.input;
+        let wanted = x.is_autodiff() || half.weight.is_autodiff() || half.bias.is_autodiff();
+        (fits && wanted).then_some(half)
+    }
+
+    fn of(precision: Precision, rows: usize, layer: &Linear, mask: Option<Mask>) -> Option<Self> {
+        let (weight, bias) = (layer.weight.val(), layer.bias.as_ref()?.val());
+        let kernels = CpuKernels::fused()?;
+        let bf16 = match precision {
+            Precision::F32 | Precision::Tf32 => false,
+            Precision::Bf16 => true,
+            Precision::F16 => return None,
+        };
+        let [input, output] = weight.dims();
+        // Words of a mask come in fours, and parts of rows begin with one of them.
+        let drawn = mask.is_none() || output.is_multiple_of(4);
+        let fits = is_flex(&weight) && is_flex(&bias) && bias.dims() == [output];
+        let sizes = cpu::Linear { products: Products { kernels, bf16 }, rows, input, output };
+        (fits && drawn && rows * input * output > 0).then_some(Self { sizes, weight, bias })
+    }
+
+    /// Whether its result is added to this.
+    fn ends_at(&self, residual: &Tensor<2>) -> bool {
+        is_flex(residual) && residual.dims() == [self.sizes.rows, self.sizes.output]
+    }
+}
+
+/// The span of so many of a layer's two products of gradients.
+macro_rules! gradients {
+    ($sizes:expr, $products:expr) => {{
+        let (cpu::Linear { products, rows, input, output }, count) = ($sizes, $products);
+        kernel_span!(
+            "linear, gradients",
+            [rows, input, output],
+            2 * count * rows * input * output,
+            count * (rows * (input + output) + input * output),
+            products.bf16
+        )
+    }};
+}
+
+/// What the gradients are computed from.
+#[derive(Clone, Debug)]
+struct AddedTape {
+    sizes: cpu::Linear,
+    mask: Option<Mask>,
+    x: Primitive,
+    weight: Primitive,
+}
+
+#[derive(Debug)]
+struct Added;
+
+impl Backward<Flex, 4> for Added {
+    type State = AddedTape;
+
+    fn backward(self, ops: Ops<AddedTape, 4>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let AddedTape { sizes, mask, x, weight } = ops.state;
+        let [to_residual, to_x, to_weight, to_bias] =
+            ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let dy = dropped(sizes, mask, &d);
+        let dy = dy.as_ref().unwrap_or(&d);
+        let _span =
+            gradients!(sizes, usize::from(to_x.is_some()) + usize::from(to_weight.is_some()));
+        register(grads, to_residual, || d.clone());
+        register(grads, to_x, || {
+            let dx = sizes.input_gradient(weight.storage::<f32>(), dy.storage::<f32>());
+            Primitive::from_data(TensorData::new(dx, [sizes.rows, sizes.input]))
+        });
+        parameters(grads, sizes, (x.storage::<f32>(), dy.storage::<f32>()), [to_weight, to_bias]);
+    }
+}
+
+/// What the gradients are computed from.
+#[derive(Clone, Debug)]
+struct FedTape {
+    sizes: [cpu::Linear; 2],
+    masks: [Option<Mask>; 2],
+    x: Primitive,
+    between: Vec<f32>,
+    before: Before,
+    weights: [Primitive; 2],
+}
+
+#[derive(Debug)]
+struct Fed;
+
+impl Backward<Flex, 6> for Fed {
+    type State = FedTape;
+
+    fn backward(self, ops: Ops<FedTape, 6>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let FedTape { sizes: [one, two], masks, x, between, before, weights } = ops.state;
+        let [to_residual, to_x, to_weight1, to_bias1, to_weight2, to_bias2] =
+            ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let dy = dropped(two, masks[1], &d);
+        let dy = dy.as_ref().unwrap_or(&d);
+        let first = to_x.is_some() || to_weight1.is_some() || to_bias1.is_some();
+        let d_between = first.then(|| {
+            let _span = gradients!(two, 1);
+            two.activated_input_gradient(
+                weights[1].storage::<f32>(),
+                dy.storage::<f32>(),
+                &between,
+                &before,
+                masks[0],
+            )
+        });
+        drop(before);
+        {
+            let _span = gradients!(two, usize::from(to_weight2.is_some()));
+            parameters(grads, two, (&between, dy.storage::<f32>()), [to_weight2, to_bias2]);
+        }
+        drop(between);
+        register(grads, to_residual, || d.clone());
+        let Some(d_between) = d_between else { return };
+        let _span =
+            gradients!(one, usize::from(to_x.is_some()) + usize::from(to_weight1.is_some()));
+        register(grads, to_x, || {
+            let dx = one.input_gradient(weights[0].storage::<f32>(), &d_between);
+            Primitive::from_data(TensorData::new(dx, [one.rows, one.input]))
+        });
+        parameters(grads, one, (x.storage::<f32>(), &d_between), [to_weight1, to_bias1]);
+    }
+}
+
+/// The gradient before dropout, if there is any.
+fn dropped(sizes: cpu::Linear, mask: Option<Mask>, d: &Primitive) -> Option<Primitive> {
+    let mask = mask?;
+    let dy = cpu::dropout_of(sizes.products.kernels, mask, d.storage::<f32>());
+    Some(Primitive::from_data(TensorData::new(dy, [sizes.rows, sizes.output])))
+}
+
+fn register(grads: &mut Gradients, parent: Option<NodeId>, gradient: impl FnOnce() -> Primitive) {
+    if let Some(parent) = parent {
+        grads.register::<Flex>(parent, gradient());
+    }
+}
+
+/// The gradients of a layer's weight and bias, if they are wanted.
+fn parameters(
+    grads: &mut Gradients,
+    sizes: cpu::Linear,
+    (x, dy): (&[f32], &[f32]),
+    [to_weight, to_bias]: [Option<NodeId>; 2],
+) {
+    register(grads, to_weight, || {
+        let d = sizes.weight_gradient(x, dy);
+        Primitive::from_data(TensorData::new(d, [sizes.input, sizes.output]))
+    });
+    register(grads, to_bias, || {
+        Primitive::from_data(TensorData::new(sizes.bias_gradient(dy), [sizes.output]))
+    });
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
+mod tests {
+    use burn::module::Param;
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn noise(seed: u64, shape: [usize; 2]) -> TensorData {
+        let mut draws = Stream::new(seed, "feed forward").draws();
+        TensorData::new((0..shape[0] * shape[1]).map(|_| draws.normal() as f32).collect(), shape)
+    }
+
+    fn layer(seed: u64, [input, output]: [usize; 2], device: &Device) -> Linear {
+        let weight = Tensor::<2>::from_data(noise(seed, [input, output]), device);
+        let bias = Tensor::<2>::from_data(noise(seed + 1, [1, output]), device);
+        Linear {
+            weight: Param::from_tensor(weight),
+            bias: Some(Param::from_tensor(bias.squeeze::<1>())),
+        }
+    }
+
+    fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
+        tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
+    }
+
+    /// One by one, as everywhere where no operation of its own is there.
+    fn composed(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
+        let FeedForward { precision, first, activation, second, dropout, streams } = *network;
+        let between = linear_in(precision, x, first);
+        let between = match activation {
+            Activation::Gelu => gelu_dropout(between, dropout, streams[0]),
+            Activation::Relu => relu_dropout(between, dropout, streams[0]),
+        };
+        dropout_add(residual, linear_in(precision, between, second), dropout, streams[1])
+    }
+
+    type Apply = fn(Tensor<2>, Tensor<2>, &FeedForward<'_>) -> Tensor<2>;
+
+    /// Result and all gradients of `Σ dy * y`; the residual is the input, or another tensor.
+    fn run(
+        apply: Apply,
+        [rows, width, between]: [usize; 3],
+        (precision, activation, dropped, same): (Precision, Activation, bool, bool),
+    ) -> Vec<Vec<u32>> {
+        let device = Device::flex().autodiff();
+        let of = |seed| Tensor::<2>::from_data(noise(seed, [rows, width]), &device).require_grad();
+        let x = of(1);
+        let residual = if same { x.clone() } else { of(2) };
+        let (first, second) =
+            (layer(3, [width, between], &device), layer(5, [between, width], &device));
+        let stream = |seed| dropped.then(|| Stream::new(seed, "dropout"));
+        let network = FeedForward {
+            precision,
+            first: &first,
+            activation,
+            second: &second,
+            dropout: 0.3,
+            streams: [stream(7), stream(8)],
+        };
+        let y = apply(residual.clone(), x.clone(), &network);
+        let grads =
+            (y.clone() * Tensor::from_data(noise(9, [rows, width]), &device)).sum().backward();
+        let mut found = vec![bits(y)];
+        for tensor in [&x, &residual, &first.weight.val(), &second.weight.val()] {
+            found.push(tensor.grad(&grads).map_or(vec![], bits));
+        }
+        for layer in [&first, &second] {
+            let bias = layer.bias.as_ref().expect("a bias").val();
+            found.push(bias.grad(&grads).map_or(vec![], bits));
+        }
+        found
+    }
+
+    #[test]
+    fn is_the_operations_one_by_one_to_the_bit() {
+        for sizes in [[1, 4, 8], [37, 20, 36], [700, 64, 260], [5, 7, 13], [130, 8, 30]] {
+            for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+                for activation in [Activation::Gelu, Activation::Relu] {
+                    for (dropped, same) in [(false, false), (true, false), (true, true)] {
+                        let settings = (precision, activation, dropped, same);
+                        for kernels in CpuKernels::available() {
+                            let [one, other] = [feed_forward_add, composed as Apply]
+                                .map(|apply: Apply| kernels.force(|| run(apply, sizes, settings)));
+                            assert!(one == other, "{kernels:?} {sizes:?} {settings:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_layer_with_its_residual_sum_is_the_operations_one_by_one_to_the_bit() {
+        let fused: Apply = |residual, x, network| {
+            let FeedForward { precision, first, dropout, streams, .. } = *network;
+            linear_add(precision, residual, x, first, dropout, streams[0])
+        };
+        let apart: Apply = |residual, x, network| {
+            let FeedForward { precision, first, dropout, streams, .. } = *network;
+            dropout_add(residual, linear_in(precision, x, first), dropout, streams[0])
+        };
+        for size in [4, 7, 96] {
+            for precision in [Precision::F32, Precision::Bf16] {
+                for (dropped, same) in [(false, true), (true, false)] {
+                    let settings = (precision, Activation::Relu, dropped, same);
+                    for kernels in CpuKernels::available() {
+                        let [one, other] = [fused, apart]
+                            .map(|apply| kernels.force(|| run(apply, [411, size, size], settings)));
+                        assert!(one == other, "{kernels:?} {size} {settings:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let settings = (Precision::F32, Activation::Gelu, true, true);
+        let found = [1, 2, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("a pool").install(|| run(feed_forward_add, [900, 64, 256], settings))
+        });
+        assert!(found[0] == found[1] && found[0] == found[2]);
+    }
+
+    #[test]
+    fn gradients_that_nobody_wants_are_not_made() {
+        let device = Device::flex().autodiff();
+        let (first, second) = (layer(3, [8, 16], &device), layer(5, [16, 8], &device));
+        let frozen = |layer: &Linear| Linear {
+            weight: Param::from_tensor(layer.weight.val().detach().set_require_grad(false)),
+            bias: layer
+                .bias
+                .as_ref()
+                .map(|bias| Param::from_tensor(bias.val().detach().set_require_grad(false))),
+        };
+        let x = Tensor::<2>::from_data(noise(1, [6, 8]), &device);
+        let first = frozen(&first);
+        let network = FeedForward {
+            precision: Precision::F32,
+            first: &first,
+            activation: Activation::Gelu,
+            second: &second,
+            dropout: 0.0,
+            streams: [None; 2],
+        };
+        let y = feed_forward_add(x.clone(), x.clone(), &network);
+        let grads = y.sum().backward();
+        assert!(x.grad(&grads).is_none() && first.weight.val().grad(&grads).is_none());
+        let d = second.weight.val().grad(&grads).expect("tracked");
+        assert_eq!(d.dims(), [16, 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "must have the same shape")]
+    fn a_residual_of_another_shape_is_refused() {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<2>::from_data(noise(1, [6, 8]), &device);
+        let residual = Tensor::<2>::from_data(noise(1, [6, 4]), &device);
+        linear_add(Precision::F32, residual, x, &layer(3, [8, 8], &device), 0.0, None);
+    }
+}
