@@ -345,7 +345,7 @@ fn parameters(
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
-    use burn::module::Param;
+    use burn::module::{Module, Param};
     use burn::tensor::Device;
 
     use super::*;
@@ -471,16 +471,8 @@ mod tests {
     #[test]
     fn gradients_that_nobody_wants_are_not_made() {
         let device = Device::flex().autodiff();
-        let (first, second) = (layer(3, [8, 16], &device), layer(5, [16, 8], &device));
-        let frozen = |layer: &Linear| Linear {
-            weight: Param::from_tensor(layer.weight.val().detach().set_require_grad(false)),
-            bias: layer
-                .bias
-                .as_ref()
-                .map(|bias| Param::from_tensor(bias.val().detach().set_require_grad(false))),
-        };
+        let (first, second) = (layer(3, [8, 16], &device).no_grad(), layer(5, [16, 8], &device));
         let x = Tensor::<2>::from_data(noise(1, [6, 8]), &device);
-        let first = frozen(&first);
         let network = FeedForward {
             precision: Precision::F32,
             first: &first,

@@ -358,8 +358,9 @@ mod tests {
     fn windows_longer_than_what_is_left_are_none() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path());
-        // A quarter of the bars is shorter than one of them.
-        config.window.length = 150;
+        // A quarter of the bars, 100, is shorter than one of them.
+        config.window.length = 105;
+        config.split = Some(SplitRule::Time { validation: 0.3, test: 0.3, gap: None });
         let lines = Checking::new(&config, &Silent).unwrap().run().unwrap().lines;
         assert_eq!(lines.len(), 3, "{lines:?}");
     }
