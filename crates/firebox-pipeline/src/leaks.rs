@@ -360,7 +360,7 @@ mod tests {
         let mut config = config(folder.path());
         // A quarter of the bars, 100, is shorter than one of them.
         config.window.length = 105;
-        config.split = Some(SplitRule::Time { validation: 0.3, test: 0.3, gap: None });
+        config.split = Some(SplitRule::Time { validation: 0.3, test: 0.3, gap: Some(0) });
         let lines = Checking::new(&config, &Silent).unwrap().run().unwrap().lines;
         assert_eq!(lines.len(), 3, "{lines:?}");
     }

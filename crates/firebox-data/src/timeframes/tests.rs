@@ -76,7 +76,8 @@ fn leak(config: &DataConfig, change: fn(i64) -> Change) -> Option<String> {
     let ends = ends.flat_map(|step| {
         [-900_000_000, -60_000_000, -1, 0, 1, 60_000_000].map(|by| times[step] + by)
     });
-    let within = times[0]..times[times.len() - 1];
+    // Not those of the last bars, behind which nothing is left to change.
+    let within = times[0]..times[times.len() - 20];
     let moments = moments.chain(ends.filter(|moment| within.contains(moment)));
     moments.into_iter().find_map(|moment| {
         let after = changed(config, &change(moment), &Silent).unwrap().0;
