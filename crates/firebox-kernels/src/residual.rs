@@ -62,12 +62,7 @@ pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward
     ));
     let follows = first.weight.dims()[1] == second.weight.dims()[0];
     let Some((one, two)) = halves.filter(|(_, two)| follows && two.ends_at(&residual)) else {
-        let between = linear_in(precision, x, first);
-        let between = match activation {
-            Activation::Gelu => gelu_dropout(between, dropout, streams[0]),
-            Activation::Relu => relu_dropout(between, dropout, streams[0]),
-        };
-        return dropout_add(residual, linear_in(precision, between, second), dropout, streams[1]);
+        return composed(residual, x, network);
     };
     let cpu::Linear { products, rows, input, output: between } = one.sizes;
     let output = two.sizes.output;
@@ -114,6 +109,17 @@ pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward
         }
         OpsKind::UnTracked(prepared) => prepared.finish(y),
     })
+}
+
+/// The same of operations one by one.
+fn composed(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
+    let FeedForward { precision, first, activation, second, dropout, streams } = *network;
+    let between = linear_in(precision, x, first);
+    let between = match activation {
+        Activation::Gelu => gelu_dropout(between, dropout, streams[0]),
+        Activation::Relu => relu_dropout(between, dropout, streams[0]),
+    };
+    dropout_add(residual, linear_in(precision, between, second), dropout, streams[1])
 }
 
 /// `residual + dropout(layer(x))` as one operation on Burn's CPU backend, where a gradient is wanted; elsewhere
@@ -366,17 +372,6 @@ mod tests {
 
     fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
-    }
-
-    /// One by one, as everywhere where no operation of its own is there.
-    fn composed(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
-        let FeedForward { precision, first, activation, second, dropout, streams } = *network;
-        let between = linear_in(precision, x, first);
-        let between = match activation {
-            Activation::Gelu => gelu_dropout(between, dropout, streams[0]),
-            Activation::Relu => relu_dropout(between, dropout, streams[0]),
-        };
-        dropout_add(residual, linear_in(precision, between, second), dropout, streams[1])
     }
 
     type Apply = fn(Tensor<2>, Tensor<2>, &FeedForward<'_>) -> Tensor<2>;

@@ -50,7 +50,7 @@ pub(super) fn relu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x
         *value = if *value < 0.0 { 0.0 } else { *value };
     }
     if let Some(mask) = mask {
-        multiply(kernels, mask, first as u64 / 4, x);
+        multiply_part_of(kernels, mask, first as u64, x);
     }
 }
 

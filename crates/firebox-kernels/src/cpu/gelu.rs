@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::dropout::{Mask, multiply};
+use super::dropout::{Mask, multiply_part_of};
 use super::kernels::dispatch;
 use super::math::{erf, exp};
 use super::simd::Simd;
@@ -52,7 +52,7 @@ pub(crate) fn gelu_in_place(kernels: CpuKernels, mask: Option<Mask>, x: &mut [f3
 pub(super) fn gelu_part(kernels: CpuKernels, mask: Option<Mask>, first: usize, x: &mut [f32]) {
     forward(kernels, x);
     if let Some(mask) = mask {
-        multiply(kernels, mask, first as u64 / 4, x);
+        multiply_part_of(kernels, mask, first as u64, x);
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn gelu_part_backward(
     d: &mut [f32],
 ) {
     if let Some(mask) = mask {
-        multiply(kernels, mask, first as u64 / 4, d);
+        multiply_part_of(kernels, mask, first as u64, d);
     }
     backward(kernels, &x[first..][..d.len()], d);
 }
@@ -91,14 +91,14 @@ pub(super) fn dropout_add_part(
     y: &mut [f32],
 ) {
     if let Some(mask) = mask {
-        multiply(kernels, mask, first as u64 / 4, y);
+        multiply_part_of(kernels, mask, first as u64, y);
     }
     y.iter_mut().zip(&x[first..]).for_each(|(y, x)| *y += x);
 }
 
 /// `x · mask`
 pub(crate) fn dropout_of(kernels: CpuKernels, mask: Mask, x: &[f32]) -> Vec<f32> {
-    copy_parts(x, |first, y| multiply(kernels, mask, first as u64 / 4, y))
+    copy_parts(x, |first, y| multiply_part_of(kernels, mask, first as u64, y))
 }
 
 /// Φ(x)
