@@ -2,12 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use firebox_tests::firebox;
 
 /// Runs a pipeline text and returns what it says, with the folder's name taken out.
 fn refused(pipeline: &str, arguments: &[&str], prepare: impl Fn(&Path)) -> String {
+    failed(2, pipeline, arguments, prepare)
+}
+
+/// The same of a run that ends with a code.
+fn failed(code: i32, pipeline: &str, arguments: &[&str], prepare: impl Fn(&Path)) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("p.toml"), pipeline).unwrap();
     let bars: String = (0..300)
@@ -18,7 +26,7 @@ fn refused(pipeline: &str, arguments: &[&str], prepare: impl Fn(&Path)) -> Strin
     prepare(folder.path());
     let output = firebox(folder.path(), &[&["run", "p.toml"], arguments].concat());
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert_eq!(output.status.code(), Some(code), "{errors}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
     let finished = std::fs::read_dir(folder.path().join("runs")).into_iter().flatten().flatten();
     let finished: Vec<_> =
@@ -113,6 +121,8 @@ refuses! {
     empty_cache_folder: GOOD, ["--set", "run.cache="], nothing;
     runs_in_a_file: GOOD, ["--set", "run.directory=bars.csv"], nothing;
     empty_data_path: GOOD, ["--set", "data.path="], nothing;
+    fetch_without_time: GOOD, ["--set", "run.fetch.timeout=0"], nothing;
+    fetch_without_end: GOOD, ["--set", "run.fetch.retries=1000"], nothing;
     huge_jitter: GOOD, ["--set", "augment.jitter.sigma=1e300"], nothing;
     huge_price: GOOD, ["--set", "window.normalise=none"], |folder: &Path| {
         let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
@@ -138,6 +148,52 @@ refuses! {
     zip_of_the_wrong_kind: GOOD, ["--set", "data.path=bars.parquet"], |folder: &Path| {
         std::fs::write(folder.join("bars.parquet"), b"PK\x03\x04not a table").unwrap();
     };
+}
+
+/// A server on this machine that says this to every request, or accepts it and says nothing.
+fn server(answer: Option<&'static str>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut silent = vec![];
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let Some(answer) = answer else {
+                silent.push(stream);
+                continue;
+            };
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+            // Whoever asked may have gone.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn servers_that_refuse_or_do_not_answer_are_named() {
+    let said = |code, answer: Option<&'static str>| {
+        let path = format!("data.path=http://127.0.0.1:{}/bars.csv", server(answer));
+        let patience = ["run.fetch.timeout=1", "run.fetch.retries=0"];
+        let arguments = ["--set", &path, "--set", patience[0], "--set", patience[1]];
+        failed(code, GOOD, &arguments, nothing)
+    };
+    let forbidden =
+        said(2, Some("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+    assert!(
+        forbidden.contains("/bars.csv` may not be read (401 or 403): set the service's keys"),
+        "{forbidden}"
+    );
+    let begun = Instant::now();
+    // Nothing is wrong with the settings.
+    let silent = said(1, None);
+    assert!(
+        silent.contains("/bars.csv`: no answer within 1s, asked 1 times")
+            && silent.contains("`run.fetch.timeout`"),
+        "{silent}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 #[test]

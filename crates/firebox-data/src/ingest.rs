@@ -283,7 +283,7 @@ pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Check
     with_timeframes(set, checks, config)
 }
 
-fn with_timeframes(
+pub(crate) fn with_timeframes(
     set: SeriesSet,
     mut checks: Checks,
     config: &DataConfig,

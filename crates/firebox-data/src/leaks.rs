@@ -9,15 +9,13 @@ use std::fmt;
 use firebox_core::{Channel, Listener, Series, SeriesSet, Stream};
 
 use crate::clean::{clean, in_order};
-use crate::ingest::{checked, raw};
+use crate::ingest::{checked, raw, with_timeframes};
 use crate::raw::Raw;
-use crate::{CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, time};
+use crate::{CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, time};
 
 /// What is changed in the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
-    None,
     /// Every value after this moment, microseconds since 1970-01-01 UTC; in data without times,
     /// after the row of this number, from 0.
     After(i64),
@@ -28,74 +26,90 @@ pub enum Change {
     Gone(i64),
 }
 
-/// Reads the data as [`ingest`](crate::ingest()) does, with some of its values changed: each row by
-/// a factor of its own around 1, the same for its prices, so that no defect comes in; or without the
-/// rows that are [gone](Change::Gone). It neither reads nor writes the cache.
-///
-/// # Errors
-///
-/// As [`ingest`](crate::ingest()); also when too few rows are left.
-pub fn changed(
-    config: &DataConfig,
-    change: &Change,
-    listener: &dyn Listener,
-) -> Result<(SeriesSet, Checks), DataError> {
-    let mut raw = raw(config, listener)?;
-    if let Change::Gone(moment) = change {
-        return without(raw, config, *moment);
-    }
-    let named = checked_names(change);
-    for series in &mut raw.series {
-        let after = match change {
-            Change::None | Change::Gone(_) => continue,
-            Change::After(moment) => *moment,
-            Change::Series(_) if named.contains(&series.name.as_str()) => i64::MIN,
-            Change::Series(_) => continue,
-        };
-        let rows: Vec<usize> =
-            (0..series.len()).filter(|row| series.moment(*row) > after).collect();
-        disturb(&raw.channels, &mut series.columns, &rows);
-    }
-    checked(raw, config)
+/// What the files hold, read once, from which the data can be made with changes.
+#[derive(Clone, Debug)]
+pub struct Original {
+    raw: Raw,
+    config: DataConfig,
+    /// Of the channels of the files, which are kept.
+    kept: Vec<bool>,
+    interval: Option<Interval>,
 }
 
-/// The data as they would be had no row come after a moment.
-fn without(
-    mut raw: Raw,
-    config: &DataConfig,
-    moment: i64,
-) -> Result<(SeriesSet, Checks), DataError> {
-    // The order of rows, the interval and the channels that say something are those of all rows: a user
-    // declares them, or would.
-    let (set, checks) = clean(raw.clone(), config.interval, &config.checks)?;
-    let kept: Vec<bool> =
-        raw.channels.iter().map(|channel| set.channels().contains(channel)).collect();
-    // The row that closes a bar may be the first of the next one, which is itself not complete.
-    let next = config.timeframes.is_some();
-    let works = in_order(std::mem::take(&mut raw.series), &raw.channels, &config.checks);
-    raw.series = works.into_iter().map(|work| work.until(moment, &config.checks, next)).collect();
-    raw.series.retain(|series| series.len() > 0);
-    only(&mut raw.channels, &kept);
-    raw.series.iter_mut().for_each(|series| only(&mut series.columns, &kept));
-    let config = DataConfig {
-        interval: config.interval.or(checks.interval),
-        checks: CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks },
-        ..config.clone()
-    };
-    checked(raw, &config)
+impl Original {
+    /// Reads the data as [`ingest`](crate::ingest()) does, but neither reads nor writes the cache. Returns
+    /// with it what is made of the files as they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`ingest`](crate::ingest()).
+    pub fn read(
+        config: &DataConfig,
+        listener: &dyn Listener,
+    ) -> Result<(Self, SeriesSet, Checks), DataError> {
+        let raw = raw(config, listener)?;
+        let (set, checks) = clean(raw.clone(), config.interval, &config.checks)?;
+        let kept = raw.channels.iter().map(|channel| set.channels().contains(channel)).collect();
+        let original = Self { raw, config: config.clone(), kept, interval: checks.interval };
+        let (set, checks) = with_timeframes(set, checks, config)?;
+        Ok((original, set, checks))
+    }
+
+    /// The data with some values changed: each row by a factor of its own around 1, the same for its
+    /// prices, so that no defect comes in; or without the rows that are [gone](Change::Gone).
+    ///
+    /// # Errors
+    ///
+    /// As [`ingest`](crate::ingest()); also when too few rows are left.
+    pub fn changed(&self, change: &Change) -> Result<SeriesSet, DataError> {
+        let (raw, config) = match change {
+            Change::After(moment) => (self.disturbed(|_| Some(*moment)), self.config.clone()),
+            Change::Series(names) => {
+                let all = |series: &str| names.iter().any(|name| name == series);
+                (self.disturbed(|series| all(series).then_some(i64::MIN)), self.config.clone())
+            }
+            Change::Gone(moment) => self.without(*moment),
+        };
+        Ok(checked(raw, &config)?.0)
+    }
+
+    /// The rows with other values after the moment that a series has by its name.
+    fn disturbed(&self, after: impl Fn(&str) -> Option<i64>) -> Raw {
+        let mut raw = self.raw.clone();
+        for series in &mut raw.series {
+            let Some(after) = after(&series.name) else { continue };
+            let rows: Vec<usize> =
+                (0..series.len()).filter(|row| series.moment(*row) > after).collect();
+            disturb(&raw.channels, &mut series.columns, &rows);
+        }
+        raw
+    }
+
+    /// The rows as they would be had none come after a moment. Their order, the interval and the channels
+    /// that say something are those of all rows: a user declares them, or would.
+    fn without(&self, moment: i64) -> (Raw, DataConfig) {
+        let (mut raw, config) = (self.raw.clone(), &self.config);
+        // The row that closes a bar may be the first of the next one, which is itself not complete.
+        let next = config.timeframes.is_some();
+        let works = in_order(std::mem::take(&mut raw.series), &raw.channels, &config.checks);
+        raw.series =
+            works.into_iter().map(|work| work.until(moment, &config.checks, next)).collect();
+        raw.series.retain(|series| series.len() > 0);
+        only(&mut raw.channels, &self.kept);
+        raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
+        let config = DataConfig {
+            interval: config.interval.or(self.interval),
+            checks: CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks },
+            ..config.clone()
+        };
+        (raw, config)
+    }
 }
 
 /// Keeps what is marked.
 fn only<T>(values: &mut Vec<T>, kept: &[bool]) {
     let mut kept = kept.iter();
     values.retain(|_| kept.next() == Some(&true));
-}
-
-fn checked_names(change: &Change) -> Vec<&str> {
-    match change {
-        Change::Series(names) => names.iter().map(String::as_str).collect(),
-        Change::None | Change::After(_) | Change::Gone(_) => vec![],
-    }
 }
 
 fn disturb(channels: &[Channel], columns: &mut [Vec<f64>], rows: &[usize]) {
@@ -215,8 +229,8 @@ mod tests {
         config.columns.label = Some("kind".to_owned());
         config.checks.constant = ConstantPolicy::Drop;
         edit(&mut config);
-        [Change::None, Change::Gone(moment)]
-            .map(|change| changed(&config, &change, &Silent).unwrap().0)
+        let (original, whole, _) = Original::read(&config, &Silent).unwrap();
+        [whole, original.changed(&Change::Gone(moment)).unwrap()]
     }
 
     #[test]
@@ -294,7 +308,8 @@ mod tests {
         let mut config = DataConfig::new(&file);
         config.checks.constant = ConstantPolicy::Drop;
         config.columns.label = Some("kind".to_owned());
-        let error = changed(&config, &Change::Gone(0), &Silent).unwrap_err().to_string();
+        let (original, ..) = Original::read(&config, &Silent).unwrap();
+        let error = original.changed(&Change::Gone(0)).unwrap_err().to_string();
         assert!(error.contains("bars.csv"), "{error}");
     }
 }

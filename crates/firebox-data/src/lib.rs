@@ -89,7 +89,7 @@ pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{Ingested, files, fingerprint, ingest, read, stored_at, stored_checks};
 pub use interval::{Interval, ParseIntervalError};
-pub use leaks::{Change, Place, changed, first_difference};
+pub use leaks::{Change, Original, Place, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
 pub use table::{TableColumn, TableWriter};
 pub use texts::{TextColumns, read_plain_texts, read_texts};

@@ -13,7 +13,7 @@ use firebox_core::Precision;
 
 use crate::attention::{self, Attention};
 use crate::batch_norm::BatchNorm;
-use crate::cpu::{self, Activation, CpuKernels, MOST_POSITIONS, Norm, Products, Weight};
+use crate::cpu::{self, Activation, MOST_POSITIONS, Norm, Products, Weight};
 use crate::device::{flex, is_flex};
 use crate::packed::packed;
 use crate::profile::kernel_span;
@@ -232,13 +232,8 @@ fn products<const D: usize>(
     x: &Tensor<D>,
     layers: &[Dense],
 ) -> Option<Products> {
-    let bf16 = match precision {
-        Precision::F32 | Precision::Tf32 => false,
-        Precision::Bf16 => true,
-        Precision::F16 => return None,
-    };
     let fits = plain(x) && layers.iter().all(Dense::on_cpu);
-    CpuKernels::fused().filter(|_| fits).map(|kernels| Products { kernels, bf16 })
+    Products::of(precision).filter(|_| fits)
 }
 
 /// Checks that layers follow one another.

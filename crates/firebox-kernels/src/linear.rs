@@ -1,5 +1,6 @@
 //! A linear layer as one operation, forward and backward.
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -164,31 +165,57 @@ impl Backward<Flex, 3> for Applied {
         let d = grads.consume::<Flex>(&ops.node).to_contiguous();
         let d = d.storage::<f32>();
         let Tape { sizes, x, weight } = ops.state;
-        let cpu::Linear { rows, input, output, products } = sizes;
-        let [to_x, to_weight, to_bias] = ops.parents;
-        let wanted = usize::from(to_x.is_some()) + usize::from(to_weight.is_some());
-        let _span = kernel_span!(
-            "linear, gradients",
-            [rows, input, output],
-            2 * wanted * rows * input * output,
-            wanted * (rows * (input + output) + input * output),
-            products.bf16
-        );
-        if let Some(parent) = to_x {
-            let dx = sizes.input_gradient(weight.storage::<f32>(), d);
-            let dx = Primitive::from_data(TensorData::new(dx, [rows, input]));
-            grads.register::<Flex>(parent.id, dx);
-        }
-        if let Some(parent) = to_weight {
-            let d_weight = sizes.weight_gradient(x.storage::<f32>(), d);
-            let d_weight = Primitive::from_data(TensorData::new(d_weight, [input, output]));
-            grads.register::<Flex>(parent.id, d_weight);
-        }
-        if let Some(parent) = to_bias {
-            let d_bias = TensorData::new(sizes.bias_gradient(d), [output]);
-            grads.register::<Flex>(parent.id, Primitive::from_data(d_bias));
-        }
+        let operands = [x.storage::<f32>(), weight.storage::<f32>()];
+        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        gradients(grads, sizes, operands, d, parents);
     }
+}
+
+/// Registers the gradients of a layer's input, weight and bias that are wanted: from `x`, the weight and
+/// the gradient `d` of the result.
+pub(crate) fn gradients(
+    grads: &mut Gradients,
+    sizes: cpu::Linear,
+    [x, weight]: [&[f32]; 2],
+    d: &[f32],
+    [to_x, to_weight, to_bias]: [Option<NodeId>; 3],
+) {
+    let cpu::Linear { rows, input, output, .. } = sizes;
+    let _span = span(sizes, usize::from(to_x.is_some()) + usize::from(to_weight.is_some()));
+    register(grads, to_x, || {
+        let dx = sizes.input_gradient(weight, d);
+        Primitive::from_data(TensorData::new(dx, [rows, input]))
+    });
+    register(grads, to_weight, || {
+        let d_weight = sizes.weight_gradient(x, d);
+        Primitive::from_data(TensorData::new(d_weight, [input, output]))
+    });
+    register(grads, to_bias, || {
+        Primitive::from_data(TensorData::new(sizes.bias_gradient(d), [output]))
+    });
+}
+
+/// Registers a gradient that is wanted.
+pub(crate) fn register(
+    grads: &mut Gradients,
+    parent: Option<NodeId>,
+    gradient: impl FnOnce() -> Primitive,
+) {
+    if let Some(parent) = parent {
+        grads.register::<Flex>(parent, gradient());
+    }
+}
+
+/// The span of so many of a layer's two products of gradients.
+pub(crate) fn span(sizes: cpu::Linear, wanted: usize) -> tracing::span::EnteredSpan {
+    let cpu::Linear { products, rows, input, output } = sizes;
+    kernel_span!(
+        "linear, gradients",
+        [rows, input, output],
+        2 * wanted * rows * input * output,
+        wanted * (rows * (input + output) + input * output),
+        products.bf16
+    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! and not in passes over memory of their own. Results and gradients are those of the operations one by one,
 //! to the bit.
 
-use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -14,11 +13,11 @@ use burn::nn::Linear;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 
-use crate::cpu::{self, Activation, Before, CpuKernels, Mask, Products};
+use crate::cpu::{self, Activation, Before, Mask, Products};
 use crate::device::{flex_in_graph, is_flex};
 use crate::dropout::{check, relu_dropout};
 use crate::gelu::{dropout_add, gelu_dropout, mask};
-use crate::linear::linear_in;
+use crate::linear::{gradients, linear_in, register, span};
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -199,17 +198,12 @@ impl Half {
 
     fn of(precision: Precision, rows: usize, layer: &Linear, mask: Option<Mask>) -> Option<Self> {
         let (weight, bias) = (layer.weight.val(), layer.bias.as_ref()?.val());
-        let kernels = CpuKernels::fused()?;
-        let bf16 = match precision {
-            Precision::F32 | Precision::Tf32 => false,
-            Precision::Bf16 => true,
-            Precision::F16 => return None,
-        };
+        let products = Products::of(precision)?;
         let [input, output] = weight.dims();
         // Words of a mask come in fours, and parts of rows begin with one of them.
         let drawn = mask.is_none() || output.is_multiple_of(4);
         let fits = is_flex(&weight) && is_flex(&bias) && bias.dims() == [output];
-        let sizes = cpu::Linear { products: Products { kernels, bf16 }, rows, input, output };
+        let sizes = cpu::Linear { products, rows, input, output };
         (fits && drawn && rows * input * output > 0).then_some(Self { sizes, weight, bias })
     }
 
@@ -217,20 +211,6 @@ impl Half {
     fn ends_at(&self, residual: &Tensor<2>) -> bool {
         is_flex(residual) && residual.dims() == [self.sizes.rows, self.sizes.output]
     }
-}
-
-/// The span of so many of a layer's two products of gradients.
-macro_rules! gradients {
-    ($sizes:expr, $products:expr) => {{
-        let (cpu::Linear { products, rows, input, output }, count) = ($sizes, $products);
-        kernel_span!(
-            "linear, gradients",
-            [rows, input, output],
-            2 * count * rows * input * output,
-            count * (rows * (input + output) + input * output),
-            products.bf16
-        )
-    }};
 }
 
 /// What the gradients are computed from.
@@ -255,14 +235,9 @@ impl Backward<Flex, 4> for Added {
             ops.parents.map(|parent| parent.map(|parent| parent.id));
         let dy = dropped(sizes, mask, &d);
         let dy = dy.as_ref().unwrap_or(&d);
-        let _span =
-            gradients!(sizes, usize::from(to_x.is_some()) + usize::from(to_weight.is_some()));
         register(grads, to_residual, || d.clone());
-        register(grads, to_x, || {
-            let dx = sizes.input_gradient(weight.storage::<f32>(), dy.storage::<f32>());
-            Primitive::from_data(TensorData::new(dx, [sizes.rows, sizes.input]))
-        });
-        parameters(grads, sizes, (x.storage::<f32>(), dy.storage::<f32>()), [to_weight, to_bias]);
+        let operands = [x.storage::<f32>(), weight.storage::<f32>()];
+        gradients(grads, sizes, operands, dy.storage::<f32>(), [to_x, to_weight, to_bias]);
     }
 }
 
@@ -292,7 +267,7 @@ impl Backward<Flex, 6> for Fed {
         let dy = dy.as_ref().unwrap_or(&d);
         let first = to_x.is_some() || to_weight1.is_some() || to_bias1.is_some();
         let d_between = first.then(|| {
-            let _span = gradients!(two, 1);
+            let _span = span(two, 1);
             two.activated_input_gradient(
                 weights[1].storage::<f32>(),
                 dy.storage::<f32>(),
@@ -302,20 +277,13 @@ impl Backward<Flex, 6> for Fed {
             )
         });
         drop(before);
-        {
-            let _span = gradients!(two, usize::from(to_weight2.is_some()));
-            parameters(grads, two, (&between, dy.storage::<f32>()), [to_weight2, to_bias2]);
-        }
+        let operands = [between.as_slice(), weights[1].storage::<f32>()];
+        gradients(grads, two, operands, dy.storage::<f32>(), [None, to_weight2, to_bias2]);
         drop(between);
         register(grads, to_residual, || d.clone());
         let Some(d_between) = d_between else { return };
-        let _span =
-            gradients!(one, usize::from(to_x.is_some()) + usize::from(to_weight1.is_some()));
-        register(grads, to_x, || {
-            let dx = one.input_gradient(weights[0].storage::<f32>(), &d_between);
-            Primitive::from_data(TensorData::new(dx, [one.rows, one.input]))
-        });
-        parameters(grads, one, (x.storage::<f32>(), &d_between), [to_weight1, to_bias1]);
+        let operands = [x.storage::<f32>(), weights[0].storage::<f32>()];
+        gradients(grads, one, operands, &d_between, [to_x, to_weight1, to_bias1]);
     }
 }
 
@@ -326,28 +294,6 @@ fn dropped(sizes: cpu::Linear, mask: Option<Mask>, d: &Primitive) -> Option<Prim
     Some(Primitive::from_data(TensorData::new(dy, [sizes.rows, sizes.output])))
 }
 
-fn register(grads: &mut Gradients, parent: Option<NodeId>, gradient: impl FnOnce() -> Primitive) {
-    if let Some(parent) = parent {
-        grads.register::<Flex>(parent, gradient());
-    }
-}
-
-/// The gradients of a layer's weight and bias, if they are wanted.
-fn parameters(
-    grads: &mut Gradients,
-    sizes: cpu::Linear,
-    (x, dy): (&[f32], &[f32]),
-    [to_weight, to_bias]: [Option<NodeId>; 2],
-) {
-    register(grads, to_weight, || {
-        let d = sizes.weight_gradient(x, dy);
-        Primitive::from_data(TensorData::new(d, [sizes.input, sizes.output]))
-    });
-    register(grads, to_bias, || {
-        Primitive::from_data(TensorData::new(sizes.bias_gradient(dy), [sizes.output]))
-    });
-}
-
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
@@ -355,6 +301,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::cpu::CpuKernels;
 
     fn noise(seed: u64, shape: [usize; 2]) -> TensorData {
         let mut draws = Stream::new(seed, "feed forward").draws();

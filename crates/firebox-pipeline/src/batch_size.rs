@@ -6,6 +6,9 @@
 //! to need twice the first, so that none is tried that may not fit; the first of all is the smallest. It ends
 //! where a size of more than 32 brings less than 5 % more windows a second. The learning rate is left alone.
 //!
+//! On a processor the program's allocator counts bytes. With CUDA, NVIDIA's driver says what is
+//! free: a size takes what is free less behind its steps, when Burn's pools still hold what they had needed.
+//!
 //! What is chosen is kept for as long as it fits into memory at all: free memory is another one at every
 //! start, and a run that goes on needs the batch that it began with.
 
@@ -62,10 +65,13 @@ impl Taken {
 }
 
 /// Bytes that a size would take, from what two others took: a part that is there whatever the size, and
-/// one that grows with it.
+/// one that grows with it. Where the larger took no more than the smaller, which may have made what later ones use,
+/// all of it is its windows'.
 fn expected(smaller: Taken, larger: Taken, size: usize) -> u64 {
-    let each =
-        larger.bytes.saturating_sub(smaller.bytes) as f64 / (larger.size - smaller.size) as f64;
+    let each = match larger.bytes.checked_sub(smaller.bytes) {
+        None | Some(0) => larger.bytes as f64 / larger.size as f64,
+        Some(more) => more as f64 / (larger.size - smaller.size) as f64,
+    };
     larger.bytes + (each * (size - larger.size) as f64) as u64
 }
 
@@ -146,8 +152,8 @@ pub(crate) fn choose_cached(
         )));
     }
     let class = device_class(&device.description);
-    let known = if device.backend == "cpu" { memory::held().zip(room()) } else { None };
-    let Some((_, room)) = known else {
+    give_back(device);
+    let Some(room) = free(device) else {
         return Err(PipelineError::Setting(format!(
             "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
              set loader.batch_size to a number, such as {}: the guess for the class `{}`",
@@ -163,8 +169,22 @@ pub(crate) fn choose_cached(
         .finish();
     let fits = |chosen: &Chosen| chosen.bytes <= room;
     cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
+        // The first steps of a GPU also make what all later ones use.
+        if device.backend != "cpu" {
+            take(config, SIZES[0], device)?;
+        }
         choose(room, (&class.name, class.batch_size), |size| take(config, size, device))
     })
+}
+
+/// Bytes that steps can still take; `None` where nobody counts them.
+fn free(device: &ChosenDevice) -> Option<u64> {
+    match device.backend.as_str() {
+        "cpu" => memory::held().and(room()),
+        // The driver numbers its cards as CUDA does; whose memory others use is not known.
+        "cuda" => firebox_monitor::free_gpu_memory(device.index(), true),
+        _ => None,
+    }
 }
 
 /// What it costs and saves that layers are computed again, in one line: measured with and without.
@@ -203,7 +223,7 @@ pub(crate) fn fitting(
     device: &ChosenDevice,
 ) -> Result<usize, PipelineError> {
     let own = config.pipeline.chain().own_batches(config).is_some();
-    let known = if own || device.backend != "cpu" { None } else { memory::held().and(room()) };
+    let known = if own || device.backend != "cpu" { None } else { free(device) };
     let Some(room) = known.filter(|_| most > 2 * SIZES[0]) else { return Ok(most) };
     let key = Key::builder("fitting", 1)
         .field("version", env!("CARGO_PKG_VERSION"))
@@ -220,15 +240,10 @@ pub(crate) fn fitting(
     Ok(within(room / 2, [smaller, larger], most))
 }
 
-/// The most windows of a batch, halved until it takes no more bytes than these. Where the larger of two batches took no more
-/// than the smaller, which was the first of all and made what later ones use, all of it is its windows'.
+/// The most windows of a batch, halved until it takes no more bytes than these.
 fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
-    let taken = |size: usize| match larger.bytes > smaller.bytes {
-        true => expected(smaller, larger, size),
-        false => larger.bytes / larger.size as u64 * size as u64,
-    };
     let mut size = most;
-    while size > larger.size && taken(size) > bytes {
+    while size > larger.size && expected(smaller, larger, size) > bytes {
         size = (size / 2).max(larger.size);
     }
     size
@@ -252,20 +267,33 @@ fn trade(kept: Taken, again: Taken) -> String {
     format!("as written; measured: {before:.0} to {after:.0} MiB ({saved:+.0} %), {time}")
 }
 
+/// Gives back what earlier steps left for later ones.
+fn give_back(device: &ChosenDevice) {
+    match device.backend.as_str() {
+        "cpu" => firebox_kernels::release_buffers(),
+        _ => device.device.memory_cleanup(),
+    }
+}
+
 /// Takes steps of a size.
 fn take(
     config: &PipelineConfig,
     size: usize,
     device: &ChosenDevice,
 ) -> Result<Taken, PipelineError> {
+    let on_cpu = device.backend == "cpu";
     // What a smaller batch left would not be counted for this one.
-    firebox_kernels::release_buffers();
-    let before = memory::held().unwrap_or(0);
+    give_back(device);
+    let before = if on_cpu { memory::held() } else { free(device) }.unwrap_or(0);
     memory::reset_peak();
     let precision = config.run.precision;
     let probe = Probe { precision, batch: size, steps: STEPS, train: &config.train };
     let measured = config.pipeline.chain().probe(config, probe, device)?;
-    let bytes = memory::peak().unwrap_or(0).saturating_sub(before);
+    let bytes = match on_cpu {
+        true => memory::peak().unwrap_or(0).saturating_sub(before),
+        false => before.saturating_sub(free(device).unwrap_or(0)),
+    };
+    give_back(device);
     let mut times = measured.times;
     times.sort_by(f64::total_cmp);
     let milliseconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
@@ -335,6 +363,23 @@ mod tests {
             "{}",
             chosen.reason
         );
+    }
+
+    #[test]
+    fn a_batch_that_took_no_more_than_the_one_before_says_what_the_next_may_take() {
+        // Pools grow by pages.
+        let mut tried = vec![];
+        let chosen = choose(150 * MIB, ("a class", 32), |size| {
+            tried.push(size);
+            let mib = match size {
+                4 => 60,
+                8 | 16 => 62,
+                _ => 124,
+            };
+            Ok(Taken { size, milliseconds: 10.0, bytes: mib * MIB })
+        });
+        // 124 of 120 usable MiB for thirty-two.
+        assert_eq!((chosen.unwrap().size, tried), (16, vec![4, 8, 16]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::find_run;
 use crate::folder::{PIPELINE, replay};
 
 /// Settings that change no result, and would differ between any two runs.
-const ELSEWHERE: [&str; 3] = ["run.directory", "run.cache", "monitor."];
+const ELSEWHERE: [&str; 4] = ["run.directory", "run.cache", "run.fetch.", "monitor."];
 
 /// The part of `scores.json` that is compared.
 #[derive(Default, Deserialize)]

@@ -3,6 +3,7 @@
 //! Each component owns its table's struct; this module only puts them together.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use firebox_core::{
     Augmentation, Labels, MatmulPrecision, Normalisation, Precision, PrecisionRule, SplitRule,
@@ -13,6 +14,7 @@ use firebox_eval::EvalConfig;
 use firebox_loader::{LoaderConfig, Resident, Shuffle, default_workers};
 use firebox_models::{BiLstmMaeConfig, MaskedConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
+use firebox_remote::RemoteConfig;
 use firebox_text::BertFromScratch;
 use firebox_train::TrainConfig;
 use serde::{Deserialize, Serialize};
@@ -139,6 +141,32 @@ pub struct RunConfig {
     pub directory: PathBuf,
     /// Folder of the results that runs share.
     pub cache: PathBuf,
+    /// How patiently files on servers are fetched.
+    pub fetch: FetchConfig,
+}
+
+/// `[run.fetch]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FetchConfig {
+    /// Seconds that a server has for each part of 8 MiB, 1 to 3600.
+    pub timeout: u64,
+    /// Times that a part is asked for again after a failure that may pass, at most 100.
+    pub retries: usize,
+}
+
+impl Default for FetchConfig {
+    /// Those of [`RemoteConfig`].
+    fn default() -> Self {
+        let RemoteConfig { timeout, retries, .. } = RemoteConfig::default();
+        Self { timeout: timeout.as_secs(), retries }
+    }
+}
+
+impl From<FetchConfig> for RemoteConfig {
+    fn from(FetchConfig { timeout, retries }: FetchConfig) -> Self {
+        Self { timeout: Duration::from_secs(timeout), retries, ..Self::default() }
+    }
 }
 
 /// `run.autotune`
@@ -168,6 +196,7 @@ struct RunTable {
     capture: bool,
     directory: PathBuf,
     cache: PathBuf,
+    fetch: FetchConfig,
 }
 
 impl Default for RunTable {
@@ -183,7 +212,16 @@ impl From<RunTable> for RunConfig {
             PrecisionRule::Fixed(precision) => (precision, false),
         };
         let RunTable {
-            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+            seed,
+            device,
+            matmul,
+            autotune,
+            recompute,
+            capture,
+            directory,
+            cache,
+            fetch,
+            ..
         } = table;
         Self {
             seed,
@@ -196,6 +234,7 @@ impl From<RunTable> for RunConfig {
             capture,
             directory,
             cache,
+            fetch,
         }
     }
 }
@@ -204,9 +243,29 @@ impl From<RunConfig> for RunTable {
     fn from(config: RunConfig) -> Self {
         let precision = config.rule();
         let RunConfig {
-            seed, device, matmul, autotune, recompute, capture, directory, cache, ..
+            seed,
+            device,
+            matmul,
+            autotune,
+            recompute,
+            capture,
+            directory,
+            cache,
+            fetch,
+            ..
         } = config;
-        Self { seed, device, precision, matmul, autotune, recompute, capture, directory, cache }
+        Self {
+            seed,
+            device,
+            precision,
+            matmul,
+            autotune,
+            recompute,
+            capture,
+            directory,
+            cache,
+            fetch,
+        }
     }
 }
 
@@ -230,6 +289,7 @@ impl Default for RunConfig {
             capture: false,
             directory: "runs".into(),
             cache: "cache".into(),
+            fetch: FetchConfig::default(),
         }
     }
 }

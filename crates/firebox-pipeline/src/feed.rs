@@ -231,27 +231,27 @@ fn room(device: &ChosenDevice) -> Room {
 
 /// The key of the series that a pipeline reads, whose remote files are fetched for it.
 pub(crate) fn series_key(config: &PipelineConfig) -> Result<Key, PipelineError> {
-    let data = local(&config.data, &config.run.cache, &Silent)?;
+    let data = local(config, &Silent)?;
     Ok(firebox_data::fingerprint(&data)?)
 }
 
-/// The settings with every URL replaced by its copy in the cache, fetched if it is not there or not
+/// The settings of the data with every URL replaced by its copy in the cache, fetched if it is not there or not
 /// current.
 pub(crate) fn local<'a>(
-    data: &'a DataConfig,
-    cache: &std::path::Path,
+    config: &'a PipelineConfig,
     listener: &dyn Listener,
 ) -> Result<Cow<'a, DataConfig>, RemoteError> {
+    let (data, run) = (&config.data, &config.run);
     let remote = |paths: &Paths| paths.0.iter().any(|path| is_remote(path));
     if !remote(&data.path) && !data.test.as_ref().is_some_and(remote) {
         return Ok(Cow::Borrowed(data));
     }
-    let config = RemoteConfig::default();
+    let patience = RemoteConfig::from(run.fetch);
     let local = |paths: &Paths| -> Result<Paths, RemoteError> {
         let mut found = Vec::<PathBuf>::new();
         for path in &paths.0 {
             match path.to_str().filter(|_| is_remote(path)) {
-                Some(url) => found.extend(fetch(url, cache, &config, listener)?),
+                Some(url) => found.extend(fetch(url, &run.cache, &patience, listener)?),
                 None => found.push(path.clone()),
             }
         }

@@ -23,9 +23,10 @@ pub(crate) const MODEL: &str = "model";
 pub(crate) const MODELS: &str = "models";
 
 /// Tables and keys that say where and how a run went, and did not shape its model.
-const NOT_SHAPING: [&str; 9] = [
+const NOT_SHAPING: [&str; 10] = [
     "run.directory",
     "run.cache",
+    "run.fetch",
     "run.device",
     "monitor",
     "search",

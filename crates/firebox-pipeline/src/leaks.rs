@@ -9,7 +9,7 @@ use firebox_core::{
     Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitError, SplitRule,
     TrainWindows, Window, split, walk_forward,
 };
-use firebox_data::{Change, DataError, changed, first_difference};
+use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, training_samples};
@@ -37,7 +37,7 @@ impl Prepared {
     /// the reading of the data.
     pub fn check_leaks(&self, listener: &dyn Listener) -> Result<LeakCheck, PipelineError> {
         let config = self.config();
-        let data = local(&config.data, &config.run.cache, listener)?;
+        let data = local(config, listener)?;
         Checking::new(&PipelineConfig { data: data.into_owned(), ..config.clone() }, listener)?
             .run()
     }
@@ -46,7 +46,7 @@ impl Prepared {
 /// The data as it is, and how it is cut.
 struct Checking<'a> {
     config: &'a PipelineConfig,
-    listener: &'a dyn Listener,
+    original: Original,
     set: Arc<SeriesSet>,
     clock: bool,
     splits: Vec<(String, Split)>,
@@ -63,11 +63,11 @@ impl<'a> Checking<'a> {
                     .to_owned(),
             ));
         }
-        let (set, checks) = changed(&config.data, &Change::None, listener)?;
+        let (original, set, checks) = Original::read(&config.data, listener)?;
         let (set, clock) = (Arc::new(set), checks.span.is_some());
         let splits = splits(config, &set, clock)?;
         let labels = labels(config, &set, clock)?;
-        Ok(Self { config, listener, set, clock, splits, labels })
+        Ok(Self { config, original, set, clock, splits, labels })
     }
 
     fn run(&self) -> Result<LeakCheck, PipelineError> {
@@ -77,13 +77,13 @@ impl<'a> Checking<'a> {
         // What is left may be too little to be read, which says nothing of what lies ahead.
         let mut few: Vec<(i64, DataError)> = vec![];
         for moment in &moments {
-            windows += self.compare(&self.changed(&Change::After(*moment))?, *moment)?;
+            windows += self.compare(self.original.changed(&Change::After(*moment))?, *moment)?;
             steps += steps_until(&self.set, *moment);
             if self.config.window.whole {
                 continue;
             }
-            match changed(&self.config.data, &Change::Gone(*moment), self.listener) {
-                Ok((rest, _)) => self.compare(&rest, *moment).map(|_| ())?,
+            match self.original.changed(&Change::Gone(*moment)) {
+                Ok(rest) => self.compare(rest, *moment).map(|_| ())?,
                 Err(
                     error @ (DataError::TooShort { .. }
                     | DataError::NoValue { .. }
@@ -125,15 +125,11 @@ impl<'a> Checking<'a> {
         Ok(LeakCheck { lines })
     }
 
-    fn changed(&self, change: &Change) -> Result<SeriesSet, PipelineError> {
-        Ok(changed(&self.config.data, change, self.listener)?.0)
-    }
-
     /// Everything up to a moment; returns the number of windows.
-    fn compare(&self, after: &SeriesSet, moment: i64) -> Result<usize, PipelineError> {
-        match first_difference(&self.set, after, moment) {
+    fn compare(&self, after: SeriesSet, moment: i64) -> Result<usize, PipelineError> {
+        match first_difference(&self.set, &after, moment) {
             Some(place) => Err(leak("feature", moment, self.clock, &place.to_string())),
-            None => self.compare_windows(&Arc::new(after.clone()), moment),
+            None => self.compare_windows(&Arc::new(after), moment),
         }
     }
 
@@ -205,7 +201,7 @@ impl<'a> Checking<'a> {
             Some([validation, _]) => Change::After(validation.saturating_sub(1)),
             None => Change::Series(self.held_out(split)),
         };
-        let after = Arc::new(self.changed(&change)?);
+        let after = Arc::new(self.original.changed(&change)?);
         let others = splits(self.config, &after, self.clock)?;
         let other = others.iter().find(|(other, _)| other == name).map(|(_, split)| split);
         let Some(other) = other else {

@@ -98,7 +98,7 @@ pub use bench::suite::{
 pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
 pub use compare::compare;
 pub use config::{
-    Autotune, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
+    Autotune, FetchConfig, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
 };
 pub use convert::{ConvertConfig, ConvertError, Converted, Odd, convert};
 pub use device::{ChosenDevice, describe_cpu};

@@ -11,6 +11,7 @@ use firebox_monitor::{MonitorConfig, ProfileConfig};
 use firebox_remote::is_remote;
 use firebox_train::LossScale;
 
+use crate::config::FetchConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::folder;
@@ -285,6 +286,19 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             return setting(format!("`window.{key}` is 0; it must be at least 1"));
         }
     }
+    let fetch = &config.run.fetch;
+    if !(1..=3600).contains(&fetch.timeout) {
+        return setting(format!(
+            "`run.fetch.timeout` is {}; it is a number of seconds from 1 to 3600",
+            fetch.timeout
+        ));
+    }
+    if fetch.retries > 100 {
+        return setting(format!(
+            "`run.fetch.retries` is {}; it must be at most 100",
+            fetch.retries
+        ));
+    }
     for (key, path) in [("cache", &config.run.cache), ("directory", &config.run.directory)] {
         let name = path.display();
         if path.as_os_str().is_empty() {
@@ -453,6 +467,8 @@ pub(crate) fn first_difference(
         // Those of the run stay where they are.
         config.run.directory.clear();
         config.run.cache.clear();
+        // Nor does it matter how patiently data are fetched.
+        config.run.fetch = FetchConfig::default();
         // Who watches does not matter either.
         config.monitor = MonitorConfig::default();
         // One file may have been named in two ways.
@@ -592,5 +608,8 @@ mod tests {
         let mut watched = base.clone();
         watched.monitor.period = 5.0;
         same_settings(Path::new("r"), &base, Path::new("p.toml"), &watched).unwrap();
+        let mut patient = base.clone();
+        patient.run.fetch.timeout = 120;
+        same_settings(Path::new("r"), &base, Path::new("p.toml"), &patient).unwrap();
     }
 }

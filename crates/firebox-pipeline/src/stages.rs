@@ -462,7 +462,7 @@ impl Run<'_> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
-            let data = local(&config.data, &config.run.cache, self.listener)?;
+            let data = local(config, self.listener)?;
             let ingested = firebox_data::ingest(&data, &config.run.cache, self.listener)?;
             let detail = format!(
                 "{} of {} in {} series, {} of defect",

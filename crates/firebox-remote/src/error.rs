@@ -50,7 +50,7 @@ pub enum RemoteError {
     },
     /// The server did not answer in time.
     #[error(
-        "`{url}`: no answer within {timeout:?}, asked {tries} times: check the network and try again; what was fetched is kept"
+        "`{url}`: no answer within {timeout:?}, asked {tries} times: check the network and try again (what was fetched is kept), or give it longer, as with `run.fetch.timeout` in a pipeline file"
     )]
     TimedOut {
         /// The URL.

@@ -5,7 +5,7 @@ use std::path::Path;
 use firebox_core::{Series, SeriesSet, Silent};
 
 use super::*;
-use crate::{Change, DataConfig, GapPolicy, changed, first_difference, ingest};
+use crate::{Change, DataConfig, GapPolicy, Original, first_difference, ingest};
 
 const ROWS: &str = include_str!("../../tests/fixtures/timeframes_rows.csv");
 const FEATURES: &str = include_str!("../../tests/fixtures/timeframes_features.csv");
@@ -66,7 +66,7 @@ fn found_name(data: &crate::Ingested, at: usize) -> &str {
 
 /// The first feature that the future changes.
 fn leak(config: &DataConfig, change: fn(i64) -> Change) -> Option<String> {
-    let before = changed(config, &Change::None, &Silent).unwrap().0;
+    let (original, before, _) = Original::read(config, &Silent).unwrap();
     let times = &before.series()[0].time;
     let moments = [1, 2, 3].map(|part| times[times.len() * part / 4]);
     // Also moments in the middle of a bar, and just before and after its end.
@@ -80,7 +80,7 @@ fn leak(config: &DataConfig, change: fn(i64) -> Change) -> Option<String> {
     let within = times[0]..times[times.len() - 20];
     let moments = moments.chain(ends.filter(|moment| within.contains(moment)));
     moments.into_iter().find_map(|moment| {
-        let after = changed(config, &change(moment), &Silent).unwrap().0;
+        let after = original.changed(&change(moment)).unwrap();
         let last = [&before, &after].map(|set| *set.series()[0].values.all().last().unwrap());
         assert_ne!(before, after, "the change changes something: {last:?}");
         Some(first_difference(&before, &after, moment)?.to_string())
@@ -169,7 +169,7 @@ fn what_cannot_be_made_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let minutes = |m: i64| Interval::whole(m * 60_000_000);
     let message = |frames: Timeframes| {
-        changed(&config(folder.path(), frames), &Change::None, &Silent).unwrap_err().to_string()
+        Original::read(&config(folder.path(), frames), &Silent).unwrap_err().to_string()
     };
     let base = message(Timeframes { base: Interval::whole(90_000_000), ..short() });
     assert!(base.contains("`data.timeframes.base` is 90s") && base.contains("1min"), "{base}");
@@ -187,7 +187,7 @@ fn what_cannot_be_made_says_why() {
     assert!(none.contains("average: 0"), "{none}");
     let mut plain = config(folder.path(), short());
     plain.columns.channels = vec!["open".into(), "close".into()];
-    let plain = changed(&plain, &Change::None, &Silent).unwrap_err().to_string();
+    let plain = Original::read(&plain, &Silent).unwrap_err().to_string();
     assert!(plain.contains("open, high, low and close"), "{plain}");
     let mut zero: Vec<String> = ROWS.lines().map(str::to_owned).collect();
     let time = zero[1200].split(',').next().unwrap().to_owned();
@@ -197,13 +197,13 @@ fn what_cannot_be_made_says_why() {
     config.checks.gaps = GapPolicy::Split;
     config.checks.ohlc = crate::Policy::Fill;
     config.timeframes = Some(short());
-    let zero = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
+    let zero = Original::read(&config, &Silent).unwrap_err().to_string();
     assert!(zero.contains("zero or negative"), "{zero}");
     let mut rows: Vec<String> = ROWS.lines().map(str::to_owned).collect();
     // The last minute of a quarter of an hour: its close is that of the longer bar.
     let last = rows.iter().position(|row| row.starts_with("2024-05-06T22:44")).unwrap();
     rows[last] = "2024-05-06T22:44,1e-300,3e38,1e-300,1e-300".to_owned();
     std::fs::write(folder.path().join("bars.csv"), rows.join("\n") + "\n").unwrap();
-    let far = changed(&config, &Change::None, &Silent).unwrap_err().to_string();
+    let far = Original::read(&config, &Silent).unwrap_err().to_string();
     assert!(far.contains("the feature `15min_") && far.contains("too far apart"), "{far}");
 }

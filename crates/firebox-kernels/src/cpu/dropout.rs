@@ -77,7 +77,7 @@ pub(super) fn multiply_part_of(kernels: CpuKernels, mask: Mask, first: u64, y: &
 
 dispatch!(
     /// Multiplies by the mask from its word `4 * first_block` on.
-    pub(super) fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32])
+    fn multiply = multiply_part(mask: Mask, first_block: u64, y: &mut [f32])
 );
 
 /// # Safety

@@ -16,6 +16,7 @@ mod part;
 mod tile;
 mod weight;
 
+use firebox_core::Precision;
 use rayon::prelude::*;
 
 pub(super) use self::pack::{group, pack_row, words};
@@ -94,6 +95,17 @@ pub(crate) struct Products {
 }
 
 impl Products {
+    /// Of operands in a type; `None` if they are composed of Burn's operations, and in f16, whose operands are
+    /// rounded one by one.
+    pub(crate) fn of(precision: Precision) -> Option<Self> {
+        let bf16 = match precision {
+            Precision::F32 | Precision::Tf32 => false,
+            Precision::Bf16 => true,
+            Precision::F16 => return None,
+        };
+        CpuKernels::fused().map(|kernels| Self { kernels, bf16 })
+    }
+
     /// `bias + left · right` in memory of its own, `[left.rows, right.columns]`, with a bias for each
     /// column or none.
     pub(crate) fn product(

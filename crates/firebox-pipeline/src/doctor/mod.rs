@@ -110,9 +110,14 @@ struct Allowance {
 impl Allowance {
     /// Time for the next measurement.
     fn next(&mut self) -> Duration {
+        self.of(1)
+    }
+
+    /// Time for so many measurements together.
+    fn of(&mut self, count: u32) -> Duration {
         let rest = self.end.saturating_duration_since(Instant::now());
-        let share = rest / self.left.max(1);
-        self.left = self.left.saturating_sub(1);
+        let share = rest / self.left.max(1) * count;
+        self.left = self.left.saturating_sub(count);
         share
     }
 }
@@ -150,10 +155,13 @@ pub fn doctor(
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
     let models = workloads(config);
     let measurements = (models.len() * precisions.len()) as u32;
+    let seeds = (models.len() * learn::more_seeds(config)) as u32;
     // Most of the time goes where types are emulated, and some beside the measurements.
     let seconds = if config.quick { 140 } else { 30 * 60 };
-    let mut time =
-        Allowance { end: started + Duration::from_secs(seconds), left: 2 * measurements + 6 };
+    let mut time = Allowance {
+        end: started + Duration::from_secs(seconds),
+        left: 2 * measurements + seeds + 6,
+    };
     let (mut timed, mut learnt) = (vec![], vec![]);
     for workload in &models {
         let sample =
@@ -215,7 +223,7 @@ fn gain(timed: &[Timed], precision: Precision) -> f64 {
 }
 
 /// The precision whose speed-up over f32, as the geometric mean over the models, is the largest, among those
-/// in which all models were timed and none ended elsewhere than in f32.
+/// in which all models were timed and none ended with a higher loss than in f32.
 fn recommend(
     timed: &[Timed],
     learnt: &[Learning],
@@ -231,7 +239,7 @@ fn recommend(
             one.precision == *precision && !one.is_close() && (one.is_enough() || one.last.is_nan())
         });
         let why = match apart {
-            Some(one) => format!("{precision} is left out: {} ends elsewhere in it", one.workload),
+            Some(one) => format!("{precision} is left out: {} ends higher in it", one.workload),
             None if models(*precision).count() < models(Precision::F32).count() => {
                 format!("{precision} is left out: not all models train in it")
             }
@@ -372,19 +380,19 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_elsewhere_or_does_not_train_is_not_recommended() {
+    fn what_ends_higher_or_does_not_train_is_not_recommended() {
         let timed = [timed("a", Precision::F32, 1.0), timed("a", Precision::Bf16, 2.0)];
         let losses: Vec<f64> = (0..100).map(|step| 2.0 - 0.01 * f64::from(step)).collect();
         let learnt = |factor: f64| {
             let own: Vec<f64> = losses.iter().map(|loss| loss * factor).collect();
-            Learning::new(Workload::Mlp, Precision::Bf16, &own, [&losses, &losses])
+            Learning::new(Workload::Mlp, Precision::Bf16, &own, std::slice::from_ref(&losses))
         };
         let ask = |timed: &[Timed], factor| asked(timed, &[learnt(factor)]);
         assert_eq!(ask(&timed, 1.0).0, Precision::Bf16);
         for factor in [1.5, f64::NAN] {
             let (precision, why) = ask(&timed, factor);
             assert_eq!(precision, Precision::F32, "{why}");
-            assert!(why.contains("bf16 is left out: mlp ends elsewhere in it"), "{why}");
+            assert!(why.contains("bf16 is left out: mlp ends higher in it"), "{why}");
         }
         let (precision, why) = ask(&timed[..1], 1.0);
         assert_eq!(precision, Precision::F32);

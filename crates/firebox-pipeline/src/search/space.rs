@@ -9,7 +9,8 @@ use crate::error::PipelineError;
 use crate::layers::CHOICES;
 
 /// Keys that say where and how a run is kept, not what is trained.
-const NOT_SEARCHED: [&str; 5] = ["pipeline", "search", "run.device", "run.directory", "run.cache"];
+const NOT_SEARCHED: [&str; 6] =
+    ["pipeline", "search", "run.device", "run.directory", "run.cache", "run.fetch"];
 
 /// Keys that change what is measured, or by chance alone: losses of trials with other values cannot be
 /// compared.

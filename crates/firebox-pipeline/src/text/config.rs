@@ -144,6 +144,7 @@ fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
     only_evaluates_by(config, &["seed", "confidence", "resamples", "batch_size"])?;
     let pairs = [
         ("data", json(&config.data), json(&default.data)),
+        ("run.fetch", json(&config.run.fetch), json(&default.run.fetch)),
         ("window", json(&config.window), json(&default.window)),
         ("labels", json(&config.labels), json(&default.labels)),
         ("split", json(&config.split), json(&default.split)),
