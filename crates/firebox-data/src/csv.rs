@@ -114,6 +114,17 @@ fn schema(names: &[String], mapping: &Mapping) -> SchemaRef {
     Arc::new(names.iter().map(field).collect())
 }
 
+/// Columns, and the last of all: polars looks for fields that are too many behind that one alone, and rows that
+/// have some would be read shifted.
+fn with_last(mut columns: Vec<PlSmallStr>, names: &[String]) -> Vec<PlSmallStr> {
+    if let Some(last) = names.last()
+        && !columns.iter().any(|column| column.as_str() == last)
+    {
+        columns.push(last.as_str().into());
+    }
+    columns
+}
+
 /// Reads the columns of the mapping from lines without a header.
 pub(crate) fn read_lines(
     path: &Path,
@@ -129,7 +140,7 @@ pub(crate) fn read_lines(
     CsvReadOptions::default()
         .with_has_header(false)
         .with_schema(Some(schema(names, mapping)))
-        .with_columns(Some(columns.clone().into()))
+        .with_columns(Some(with_last(columns.clone(), names).into()))
         .with_parse_options(parsing)
         .into_reader_with_file_handle(std::io::Cursor::new(lines))
         .finish()?
@@ -139,11 +150,13 @@ pub(crate) fn read_lines(
 /// Reads the columns of the mapping.
 pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
     let names = header(path, csv)?;
-    let columns: Vec<Expr> = mapping.used().map(col).collect();
+    let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
+    let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
     let frame = reader(path, csv)?
         .with_schema(Some(schema(&names, mapping)))
         .finish()
-        .and_then(|frame| frame.select(columns).collect());
+        .and_then(|frame| frame.select(read).collect())
+        .and_then(|frame| frame.select(columns));
     frame.map_err(|error| diagnose(path, csv, mapping, &names, &error))
 }
 

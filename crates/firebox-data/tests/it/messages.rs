@@ -85,6 +85,19 @@ fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
+    // Also where the last column is none of those that are read.
+    let rows = |count: usize| -> String {
+        let row = |row: usize| match row {
+            row if row + 2 == count => format!("{row},2,5,{row}\n"),
+            row => format!("{row},{row},5\n"),
+        };
+        (0..count).map(row).collect()
+    };
+    for count in [5, 50_000] {
+        let text = format!("a,x,note\n{}", rows(count));
+        let said = csv(&text, "columns = { channels = ['a', 'x'] }");
+        assert_eq!(said, format!("a.csv, line {count}: 4 fields, but the header names 3 columns"));
+    }
     let mut text = b"time,x\n2024-01-02,1\n2024-01-03,".to_vec();
     text.extend(b"\xe9\n");
     assert_snapshot!(message("a.csv", text, ""), @"a.csv, line 3: the line is not UTF-8: convert the file first");
