@@ -293,7 +293,6 @@ fn take(
         true => memory::peak().unwrap_or(0).saturating_sub(before),
         false => before.saturating_sub(free(device).unwrap_or(0)),
     };
-    give_back(device);
     let mut times = measured.times;
     times.sort_by(f64::total_cmp);
     let milliseconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);

@@ -211,30 +211,18 @@ impl From<RunTable> for RunConfig {
             PrecisionRule::Auto => (Precision::F32, true),
             PrecisionRule::Fixed(precision) => (precision, false),
         };
-        let RunTable {
-            seed,
-            device,
-            matmul,
-            autotune,
-            recompute,
-            capture,
-            directory,
-            cache,
-            fetch,
-            ..
-        } = table;
         Self {
-            seed,
-            device,
+            seed: table.seed,
+            device: table.device,
             precision,
             auto,
-            matmul,
-            autotune,
-            recompute,
-            capture,
-            directory,
-            cache,
-            fetch,
+            matmul: table.matmul,
+            autotune: table.autotune,
+            recompute: table.recompute,
+            capture: table.capture,
+            directory: table.directory,
+            cache: table.cache,
+            fetch: table.fetch,
         }
     }
 }
@@ -242,29 +230,17 @@ impl From<RunTable> for RunConfig {
 impl From<RunConfig> for RunTable {
     fn from(config: RunConfig) -> Self {
         let precision = config.rule();
-        let RunConfig {
-            seed,
-            device,
-            matmul,
-            autotune,
-            recompute,
-            capture,
-            directory,
-            cache,
-            fetch,
-            ..
-        } = config;
         Self {
-            seed,
-            device,
+            seed: config.seed,
+            device: config.device,
             precision,
-            matmul,
-            autotune,
-            recompute,
-            capture,
-            directory,
-            cache,
-            fetch,
+            matmul: config.matmul,
+            autotune: config.autotune,
+            recompute: config.recompute,
+            capture: config.capture,
+            directory: config.directory,
+            cache: config.cache,
+            fetch: config.fetch,
         }
     }
 }
