@@ -173,27 +173,32 @@ fn server(answer: Option<&'static str>) -> u16 {
 
 #[test]
 fn servers_that_refuse_or_do_not_answer_are_named() {
-    let said = |code, answer: Option<&'static str>| {
+    let said = |code, answer: Option<&'static str>, more: &[&str]| {
         let path = format!("data.path=http://127.0.0.1:{}/bars.csv", server(answer));
         let patience = ["run.fetch.timeout=1", "run.fetch.retries=0"];
         let arguments = ["--set", &path, "--set", patience[0], "--set", patience[1]];
-        failed(code, GOOD, &arguments, nothing)
+        failed(code, GOOD, &[&arguments, more].concat(), nothing)
     };
-    let forbidden =
-        said(2, Some("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+    let answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let forbidden = said(2, Some(answer), &[]);
     assert!(
         forbidden.contains("/bars.csv` may not be read (401 or 403): set the service's keys"),
         "{forbidden}"
     );
     let begun = Instant::now();
     // Nothing is wrong with the settings.
-    let silent = said(1, None);
+    let silent = said(1, None, &[]);
     assert!(
         silent.contains("/bars.csv`: no answer within 1s, asked 1 times")
             && silent.contains("`run.fetch.timeout`"),
         "{silent}"
     );
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\nConnection: close\r\n\r\n";
+    let page = said(2, Some(answer), &[]);
+    assert!(page.contains("/bars.csv` is no file of data: the server sends a web page"), "{page}");
+    let offline = said(2, None, &["--set", "run.fetch.offline=true"]);
+    assert!(offline.contains("/bars.csv` has no whole copy in `cache`"), "{offline}");
 }
 
 #[test]

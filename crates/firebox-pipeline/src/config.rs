@@ -141,7 +141,7 @@ pub struct RunConfig {
     pub directory: PathBuf,
     /// Folder of the results that runs share.
     pub cache: PathBuf,
-    /// How patiently files on servers are fetched.
+    /// How files on servers are fetched.
     pub fetch: FetchConfig,
 }
 
@@ -149,23 +149,25 @@ pub struct RunConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FetchConfig {
-    /// Seconds that a server has for each part of 8 MiB, 1 to 3600.
+    /// Seconds that a server has for each answer, 1 to 3600.
     pub timeout: u64,
     /// Times that a part is asked for again after a failure that may pass, at most 100.
     pub retries: usize,
+    /// Whole copies in the cache are used, and no server is asked.
+    pub offline: bool,
 }
 
 impl Default for FetchConfig {
     /// Those of [`RemoteConfig`].
     fn default() -> Self {
-        let RemoteConfig { timeout, retries, .. } = RemoteConfig::default();
-        Self { timeout: timeout.as_secs(), retries }
+        let RemoteConfig { timeout, retries, offline, .. } = RemoteConfig::default();
+        Self { timeout: timeout.as_secs(), retries, offline }
     }
 }
 
 impl From<FetchConfig> for RemoteConfig {
-    fn from(FetchConfig { timeout, retries }: FetchConfig) -> Self {
-        Self { timeout: Duration::from_secs(timeout), retries, ..Self::default() }
+    fn from(FetchConfig { timeout, retries, offline }: FetchConfig) -> Self {
+        Self { timeout: Duration::from_secs(timeout), retries, offline, ..Self::default() }
     }
 }
 

@@ -187,6 +187,9 @@ impl PipelineError {
                     | RemoteError::NotBuilt { .. }
                     | RemoteError::NotFound { .. }
                     | RemoteError::Refused { .. }
+                    | RemoteError::NoFile { .. }
+                    | RemoteError::Encoded { .. }
+                    | RemoteError::NoCopy { .. }
             ),
             Self::Io { .. } | Self::InUse(_) | Self::Interrupted | Self::Leak { .. } => false,
         }

@@ -12,6 +12,7 @@ use firebox_core::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::RemoteError;
+use crate::url::Address;
 
 /// The bucket within the cache. The number changes with its format.
 const BUCKET: &str = "remote-v1";
@@ -35,6 +36,12 @@ struct Manifest {
     blake3: String,
 }
 
+impl Manifest {
+    fn read(folder: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(folder.join(MANIFEST)).ok()?).ok()
+    }
+}
+
 /// What a download that is not complete is a part of.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
@@ -56,8 +63,7 @@ impl Copy {
     /// The place of the copy, which is this one's alone until it is dropped: waits for any other process
     /// that fetches the same.
     pub(crate) fn of(url: &str, cache: &Path) -> Result<Self, RemoteError> {
-        let key = Key::builder(BUCKET, 1).field("url", url).finish();
-        let folder = cache.join(BUCKET).join(key.to_string());
+        let folder = folder(url, cache);
         let name = own_name(url.rsplit('/').next().unwrap_or_default());
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
         let lock = folder.join(LOCK);
@@ -86,12 +92,22 @@ impl Copy {
     pub(crate) fn whole(&self, version: &Version) -> Option<PathBuf> {
         // Without a tag, nobody can say whether the server's content is still the same.
         version.tag.as_ref()?;
-        let text = fs::read(self.folder.join(MANIFEST)).ok()?;
-        let manifest: Manifest = serde_json::from_slice(&text).ok()?;
-        let fits = manifest.url == self.url && manifest.version == *version;
+        self.verified(|manifest| manifest.version == *version)
+    }
+
+    /// The copy, of whatever version, if it has its checksum.
+    fn any(&self) -> Option<PathBuf> {
+        self.verified(|_| true)
+    }
+
+    fn verified(&self, fits: impl FnOnce(&Manifest) -> bool) -> Option<PathBuf> {
+        let manifest = Manifest::read(&self.folder)?;
         let path = self.path();
         let size = fs::metadata(&path).ok()?.len();
-        let whole = fits && size == version.bytes && hash(&path).ok()? == manifest.blake3;
+        let whole = manifest.url == self.url
+            && fits(&manifest)
+            && size == manifest.version.bytes
+            && hash(&path).ok()? == manifest.blake3;
         whole.then_some(path)
     }
 
@@ -108,6 +124,13 @@ impl Copy {
                 return Ok(found);
             }
         }
+        self.anew(version)
+    }
+
+    /// Begins a download anew.
+    pub(crate) fn anew(&self, version: &Version) -> Result<u64, RemoteError> {
+        let (part, about) = (self.part_path(), self.folder.join(PART));
+        let wanted = Part { url: self.url.clone(), version: version.clone() };
         // What it is a part of is written down before there is any of it.
         if part.exists() {
             fs::remove_file(&part).map_err(RemoteError::io("remove", &part))?;
@@ -140,6 +163,50 @@ impl Copy {
         let _ = fs::remove_file(self.folder.join(PART));
         Ok(path)
     }
+}
+
+/// The copies of what an address names, of which no server is asked whether they are current.
+pub(crate) fn offline(address: &Address, cache: &Path) -> Result<Vec<PathBuf>, RemoteError> {
+    let url = address.file_url();
+    let urls = match address.folder {
+        true => copies_under(&url, cache),
+        false => vec![url],
+    };
+    let lacking = |url: &str| RemoteError::NoCopy { url: url.to_owned(), cache: cache.to_owned() };
+    if urls.is_empty() {
+        return Err(lacking(&address.url));
+    }
+    let copy = |url: &String| {
+        if !has_copy(url, cache) {
+            return Err(lacking(url));
+        }
+        Copy::of(url, cache)?.any().ok_or_else(|| lacking(url))
+    };
+    urls.iter().map(copy).collect()
+}
+
+/// Whether the cache has a copy that was whole when it was finished.
+pub(crate) fn has_copy(url: &str, cache: &Path) -> bool {
+    Manifest::read(&folder(url, cache)).is_some_and(|manifest| manifest.url == url)
+}
+
+/// The URLs of the copies of files that lie directly under a folder, in order.
+fn copies_under(folder: &str, cache: &Path) -> Vec<String> {
+    let folder = format!("{}/", folder.trim_end_matches('/'));
+    let Ok(entries) = fs::read_dir(cache.join(BUCKET)) else { return Vec::new() };
+    let manifests = entries.flatten().filter_map(|entry| Manifest::read(&entry.path()));
+    let is_under = |url: &String| {
+        url.strip_prefix(&folder).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+    };
+    let mut urls: Vec<_> = manifests.map(|manifest| manifest.url).filter(is_under).collect();
+    urls.sort();
+    urls
+}
+
+/// The folder of one URL's copy.
+fn folder(url: &str, cache: &Path) -> PathBuf {
+    let key = Key::builder(BUCKET, 1).field("url", url).finish();
+    cache.join(BUCKET).join(key.to_string())
 }
 
 /// The name of a copy: the file's own, unless this folder or its downloads have files of that name.

@@ -1,27 +1,36 @@
 //! The client: what a server has, and its bytes part by part onto the disk.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Listener};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path as Location;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+    Attribute, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
 };
 
-use crate::cache::{Copy, Version};
+use crate::cache::{Copy, Version, has_copy};
+use crate::error::Local;
 use crate::url::Address;
 use crate::{RemoteConfig, RemoteError};
 
 /// Parts that are on their way at a time.
 const AT_ONCE: usize = 4;
+
+/// Share of a part that an answer must bring for its failure not to count, as one in so many.
+const SHARE: u64 = 16;
+
+/// The longest wait before a part is asked for again.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) fn fetch(
     address: &Address,
@@ -32,10 +41,10 @@ pub(crate) fn fetch(
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
     threads.block_on(async {
-        let remote = Remote { store: store(address, config)?, address, config, listener };
+        let remote = Remote { store: store(address, config)?, address, cache, config, listener };
         let mut files = Vec::new();
         for location in remote.locations().await? {
-            files.push(remote.file(&location, cache).await?);
+            files.push(remote.file(&location).await?);
         }
         Ok(files)
     })
@@ -82,7 +91,7 @@ fn store(address: &Address, config: &RemoteConfig) -> Result<Box<dyn ObjectStore
             .build()
             .map(|store| boxed(Box::new(store))),
     };
-    made.map_err(|source| failed(&address.url, config, source))
+    made.map_err(|source| failed(&address.url, config, Local::Nothing, source))
 }
 
 /// The client panics on an address of a server that is none.
@@ -107,8 +116,28 @@ fn refuse_endpoint(address: &Address) -> Result<(), RemoteError> {
 struct Remote<'a> {
     store: Box<dyn ObjectStore>,
     address: &'a Address,
+    cache: &'a Path,
     config: &'a RemoteConfig,
     listener: &'a dyn Listener,
+}
+
+/// What is fetched.
+struct Wanted<'a> {
+    url: &'a str,
+    location: &'a Location,
+    version: &'a Version,
+    /// What each part is asked for with.
+    condition: GetOptions,
+}
+
+/// Why the rest of a part did not come.
+enum Broken {
+    /// The server was asked as often as it may be.
+    Request(object_store::Error),
+    /// It began to send.
+    Body(object_store::Error),
+    /// It has, or sends, another number of bytes.
+    Length { sent: u64 },
 }
 
 impl Remote<'_> {
@@ -121,7 +150,7 @@ impl Remote<'_> {
             return Ok(vec![location]);
         }
         let listed = self.store.list_with_delimiter(Some(&location)).await;
-        let listed = listed.map_err(|source| failed(url, self.config, source))?;
+        let listed = listed.map_err(|source| self.failed(url, Local::Nothing, source))?;
         let files = listed.objects.into_iter().map(|file| file.location);
         // Notes of whoever wrote the folder, such as Spark's `_SUCCESS`.
         let is_note =
@@ -134,89 +163,243 @@ impl Remote<'_> {
         }
     }
 
-    async fn file(&self, location: &Location, cache: &Path) -> Result<PathBuf, RemoteError> {
+    async fn file(&self, location: &Location) -> Result<PathBuf, RemoteError> {
         let url = format!("{}/{location}", self.address.root);
-        let about = self.store.head(location).await;
-        let about = about.map_err(|source| failed(&url, self.config, source))?;
+        let about = self.about(location, &url).await?;
         let version = version(&about);
-        let copy = Copy::of(&url, cache)?;
+        let copy = Copy::of(&url, self.cache)?;
         if let Some(path) = copy.whole(&version) {
             return Ok(path);
         }
-        let begun = copy.begun(&version)?;
-        self.download(location, &url, &copy, (&about, &version), begun).await?;
-        // Servers without tags often do not heed on what condition a part was asked for.
-        if version.is_by_time() {
-            let now = self.store.head(location).await;
-            let now = now.map_err(|source| failed(&url, self.config, source))?;
-            if self::version(&now) != version {
+        let begun = if version.resumes() { copy.begun(&version)? } else { copy.anew(&version)? };
+        // Of another content, no part is sent, if the server heeds it.
+        let condition = GetOptions {
+            if_match: version.tag.clone().filter(|_| version.is_strong()),
+            if_unmodified_since: version.is_by_time().then_some(about.last_modified),
+            ..GetOptions::default()
+        };
+        let wanted = Wanted { url: &url, location, version: &version, condition };
+        match self.download(&wanted, &copy, begun).await {
+            Err(error @ RemoteError::Length { .. }) => {
                 copy.discard()?;
-                return Err(RemoteError::Changed { url });
+                match self.is_current(&wanted).await? {
+                    true => Err(error),
+                    false => Err(RemoteError::Changed { url }),
+                }
+            }
+            Err(error) => Err(error),
+            Ok(()) if version.is_strong() || self.is_current(&wanted).await? => {
+                copy.finish(&version)
+            }
+            Ok(()) => {
+                copy.discard()?;
+                Err(RemoteError::Changed { url })
             }
         }
-        copy.finish(&version)
     }
 
-    /// Appends what is missing to the part that is there, in order.
+    /// What the server says of a file.
+    async fn about(&self, location: &Location, url: &str) -> Result<ObjectMeta, RemoteError> {
+        let head = GetOptions { head: true, ..GetOptions::default() };
+        let about = self.store.get_opts(location, head).await;
+        let about = about.map_err(|source| self.failed(url, Local::Nothing, source))?;
+        self.refuse(url, &about)?;
+        Ok(about.meta)
+    }
+
+    /// Refuses what is no file of data.
+    fn refuse(&self, url: &str, about: &GetResult) -> Result<(), RemoteError> {
+        let said = |name| about.attributes.get(&name).map_or("", |value| value.as_ref());
+        let encoding = said(Attribute::ContentEncoding);
+        if !matches!(encoding, "" | "identity" | "aws-chunked") {
+            let (url, encoding) = (url.to_owned(), encoding.to_owned());
+            return Err(RemoteError::Encoded { url, encoding });
+        }
+        // Whoever uploads to a bucket says of the type what he likes.
+        let is_web = matches!(self.address.scheme, "http" | "https");
+        let no_file = |found| Err(RemoteError::NoFile { url: url.to_owned(), found });
+        match said(Attribute::ContentType).starts_with("text/html") {
+            true if is_web => no_file("a web page (text/html)"),
+            _ if is_web && about.meta.size == 0 => no_file("nothing, 0 bytes"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server's file is still the one that was wanted.
+    async fn is_current(&self, wanted: &Wanted<'_>) -> Result<bool, RemoteError> {
+        let now = self.about(wanted.location, wanted.url).await?;
+        Ok(version(&now) == *wanted.version)
+    }
+
+    /// Appends what is missing to the part that is there, in order, as far as it comes.
     async fn download(
         &self,
-        location: &Location,
-        url: &str,
+        wanted: &Wanted<'_>,
         copy: &Copy,
-        (about, version): (&ObjectMeta, &Version),
         begun: u64,
     ) -> Result<(), RemoteError> {
-        let by_time = version.is_by_time();
+        let (url, version) = (wanted.url, wanted.version);
         let path = copy.part_path();
         let open = File::options().create(true).append(true).open(&path);
         let mut file = open.map_err(RemoteError::io("create", &path))?;
+        let meter = Meter::new(self.listener, begun, version.bytes);
         let step = self.config.part_bytes.max(1);
         let starts = (begun..version.bytes).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         let parts = starts.map(|start| {
-            let options = GetOptions {
-                range: Some(GetRange::Bounded(start..(start + step).min(version.bytes))),
-                // Of another content, no part is sent.
-                if_match: version.tag.clone().filter(|_| !by_time),
-                if_unmodified_since: by_time.then_some(about.last_modified),
-                ..GetOptions::default()
-            };
-            async move { self.store.get_opts(location, options).await?.bytes().await }
+            let range = start..start.saturating_add(step).min(version.bytes);
+            self.part(wanted, range, &meter)
         });
         let mut parts = futures_util::stream::iter(parts).buffered(AT_ONCE);
-        let mut done = begun;
-        let next = |done: u64| {
-            let (stage, unit) = ("fetch".to_owned(), "bytes".to_owned());
-            self.listener.on(&Event::Progress { stage, done, total: version.bytes, unit });
-        };
-        while let Some(part) =
-            parts.try_next().await.map_err(|source| failed(url, self.config, source))?
-        {
-            file.write_all(&part).map_err(|source| unwritten(url, &path, version, source))?;
-            done += part.len() as u64;
-            next(done);
+        let (mut done, mut end) = (begun, Ok(()));
+        while let Some((bytes, result)) = parts.next().await {
+            file.write_all(&bytes).map_err(|source| unwritten(url, &path, version, source))?;
+            done += bytes.len() as u64;
+            end = result;
+            if end.is_err() {
+                break;
+            }
         }
         if let Err(source) = file.sync_all() {
             // Nobody knows how much of it is on the disk: no more is believed than before.
             let _ = file.set_len(begun);
             return Err(unwritten(url, &path, version, source));
         }
-        match done == version.bytes {
-            true => Ok(()),
-            false => Err(RemoteError::Changed { url: url.to_owned() }),
+        end.map_err(|broken| match broken {
+            Broken::Length { sent } => {
+                RemoteError::Length { url: url.to_owned(), said: version.bytes, sent }
+            }
+            Broken::Request(source) | Broken::Body(source) => {
+                let kept = if version.resumes() { done } else { 0 };
+                self.failed(url, Local::Begin { bytes: kept }, source)
+            }
+        })
+    }
+
+    /// A part of a file: as much of its begin as came, and why no more did.
+    async fn part(
+        &self,
+        wanted: &Wanted<'_>,
+        range: Range<u64>,
+        meter: &Meter<'_>,
+    ) -> (Vec<u8>, Result<(), Broken>) {
+        let RemoteConfig { timeout, retries, part_bytes, .. } = *self.config;
+        let patience = timeout.saturating_mul(u32::try_from(retries).unwrap_or(u32::MAX));
+        let (mut bytes, mut had, mut tries) = (Vec::new(), 0, 0);
+        let mut since = Instant::now();
+        loop {
+            let error = match self.rest(wanted, &range, &mut bytes, meter).await {
+                Err(Broken::Body(error)) => error,
+                end => return (bytes, end),
+            };
+            if (bytes.len() - had) as u64 * SHARE >= part_bytes {
+                (had, tries, since) = (bytes.len(), 0, Instant::now());
+            } else {
+                tries += 1;
+            }
+            // The client itself goes on with the body of an answer that has a strong tag, for as long.
+            if tries > retries || (tries > 0 && since.elapsed() > patience) {
+                return (bytes, Err(Broken::Body(error)));
+            }
+            let wait = Duration::from_millis(100) * (1 << tries.min(6));
+            tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
         }
+    }
+
+    /// Appends what is missing of a part, as far as it comes.
+    async fn rest(
+        &self,
+        wanted: &Wanted<'_>,
+        part: &Range<u64>,
+        bytes: &mut Vec<u8>,
+        meter: &Meter<'_>,
+    ) -> Result<(), Broken> {
+        let start = part.start + bytes.len() as u64;
+        let range = Some(GetRange::Bounded(start..part.end));
+        let options = GetOptions { range, ..wanted.condition.clone() };
+        let answer = self.store.get_opts(wanted.location, options).await;
+        let answer = answer.map_err(Broken::Request)?;
+        if answer.meta.size != wanted.version.bytes {
+            return Err(Broken::Length { sent: answer.meta.size });
+        }
+        let mut body = answer.into_stream();
+        while let Some(chunk) = body.next().await {
+            let chunk = chunk.map_err(Broken::Body)?;
+            bytes.extend_from_slice(&chunk);
+            meter.add(chunk.len() as u64);
+        }
+        match part.start + bytes.len() as u64 {
+            end if end == part.end => Ok(()),
+            sent => Err(Broken::Length { sent }),
+        }
+    }
+
+    /// The error of a request about a file of which the cache has something.
+    fn failed(&self, url: &str, local: Local, source: object_store::Error) -> RemoteError {
+        let local = match local {
+            Local::Nothing | Local::Begin { bytes: 0 } if has_copy(url, self.cache) => Local::Copy,
+            Local::Begin { bytes: 0 } => Local::Nothing,
+            local => local,
+        };
+        failed(url, self.config, local, source)
     }
 }
 
-/// Before the time of the last change, where a server has no tag.
+/// Tells how much of a file has come: each megabyte, and at least each second in which something does.
+struct Meter<'a> {
+    listener: &'a dyn Listener,
+    total: u64,
+    done: Cell<u64>,
+    told: Cell<(u64, Instant)>,
+}
+
+impl<'a> Meter<'a> {
+    fn new(listener: &'a dyn Listener, done: u64, total: u64) -> Self {
+        let told = Cell::new((done, Instant::now()));
+        let meter = Self { listener, total, done: Cell::new(done), told };
+        meter.tell();
+        meter
+    }
+
+    fn add(&self, bytes: u64) {
+        let done = self.done.get() + bytes;
+        self.done.set(done);
+        let (told, since) = self.told.get();
+        if done - told >= 1 << 20 || done >= self.total || since.elapsed().as_secs() > 0 {
+            self.told.set((done, Instant::now()));
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let (stage, unit) = ("fetch".to_owned(), "bytes".to_owned());
+        let (done, total) = (self.done.get(), self.total);
+        self.listener.on(&Event::Progress { stage, done, total, unit });
+    }
+}
+
+/// Before the time of the last change, where a server has no strong tag.
 const TIME: &str = "changed ";
+
+/// Before a tag of contents that mean the same, but may differ in their bytes (RFC 9110, 8.8.1).
+const WEAK: &str = "W/";
 
 /// Age in seconds below which a time of change says nothing: that of what a server makes as it is asked is always now.
 const YOUNG: u64 = 60;
 
 impl Version {
-    /// Whether the time of the last change is all that is known of the content.
+    /// Whether contents of this version are the same byte for byte by the server's word.
+    fn is_strong(&self) -> bool {
+        self.tag.as_ref().is_some_and(|tag| !tag.starts_with(TIME) && !tag.starts_with(WEAK))
+    }
+
+    /// Whether the time of the last change is the best that is known of the content.
     fn is_by_time(&self) -> bool {
         self.tag.as_ref().is_some_and(|tag| tag.starts_with(TIME))
+    }
+
+    /// Whether parts that were fetched at different times are parts of the same (RFC 9110, 8.8.2.2).
+    fn resumes(&self) -> bool {
+        self.is_strong() || self.is_by_time()
     }
 }
 
@@ -225,8 +408,10 @@ fn version(about: &ObjectMeta) -> Version {
     let changed = about.last_modified.timestamp();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let is_old = u64::try_from(changed).is_ok_and(|changed| changed.saturating_add(YOUNG) <= now);
-    let time = || (changed != 0 && is_old).then(|| format!("{TIME}{changed}"));
-    Version { bytes: about.size, tag: about.e_tag.clone().or_else(time) }
+    let weak = about.e_tag.as_ref().map_or_else(String::new, |tag| format!(" {tag}"));
+    let time = || (changed != 0 && is_old).then(|| format!("{TIME}{changed}{weak}"));
+    let strong = about.e_tag.clone().filter(|tag| !tag.starts_with(WEAK));
+    Version { bytes: about.size, tag: strong.or_else(time).or_else(|| about.e_tag.clone()) }
 }
 
 /// A full disk is told with what the file takes, any other refusal as it is.
@@ -240,7 +425,12 @@ fn unwritten(url: &str, path: &Path, version: &Version, source: std::io::Error) 
     RemoteError::Full { url, path, bytes, lacking: bytes.saturating_sub(there), source }
 }
 
-fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> RemoteError {
+fn failed(
+    url: &str,
+    config: &RemoteConfig,
+    local: Local,
+    error: object_store::Error,
+) -> RemoteError {
     use object_store::Error as E;
     let url = url.to_owned();
     match error {
@@ -252,9 +442,9 @@ fn failed(url: &str, config: &RemoteConfig, error: object_store::Error) -> Remot
         E::NotSupported { .. } => RemoteError::NoParts { url },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
-            RemoteError::TimedOut { url, timeout, tries, source: Box::new(error) }
+            RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
         }
-        error => RemoteError::Failed { url, source: Box::new(error) },
+        error => RemoteError::Failed { url, local, source: Box::new(error) },
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong between a server and a file.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ pub enum RemoteError {
     },
     /// The server did not answer in time.
     #[error(
-        "`{url}`: no answer within {timeout:?}, asked {tries} times: check the network and try again (what was fetched is kept), or give it longer, as with `run.fetch.timeout` in a pipeline file"
+        "`{url}`: no answer within {timeout:?}, asked {tries} times{local}\n  check the network and try again, or give it longer, as with `run.fetch.timeout` in a pipeline file"
     )]
     TimedOut {
         /// The URL.
@@ -59,6 +60,8 @@ pub enum RemoteError {
         timeout: Duration,
         /// How often it was asked.
         tries: usize,
+        /// What the cache has of the file.
+        local: Local,
         /// What the client said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -69,11 +72,55 @@ pub enum RemoteError {
         /// The URL.
         url: String,
     },
+    /// The server sends another number of bytes than it says.
+    #[error(
+        "`{url}`: the server says that it has {said} bytes, and sends {sent}: download the file by other means, such as curl -O, and name the copy"
+    )]
+    Length {
+        /// The URL.
+        url: String,
+        /// Bytes of the whole file, when it was asked about.
+        said: u64,
+        /// Bytes of the whole file, or of the parts of it that came.
+        sent: u64,
+    },
+    /// What is at the URL is no file of data.
+    #[error(
+        "`{url}` is no file of data: the server sends {found}: open the address in a browser; it may want a login, or be a page about the file, which links to the file itself"
+    )]
+    NoFile {
+        /// The URL.
+        url: String,
+        /// What it is, such as `a web page (text/html)`.
+        found: &'static str,
+    },
+    /// The file is stored compressed, which readers of its name would not expect.
+    #[error(
+        "`{url}` is stored compressed (Content-Encoding: {encoding}): download it by other means, such as curl --compressed -O, and name the copy"
+    )]
+    Encoded {
+        /// The URL.
+        url: String,
+        /// How.
+        encoding: String,
+    },
+    /// No server may be asked, and there is no copy.
+    #[error(
+        "`{url}` has no whole copy in `{}`, and no server is asked: fetch it once, with `run.fetch.offline = false` in a pipeline file", cache.display()
+    )]
+    NoCopy {
+        /// The URL.
+        url: String,
+        /// The cache.
+        cache: PathBuf,
+    },
     /// Anything else between here and the server.
-    #[error("`{url}` cannot be fetched: what was fetched is kept, so trying again goes on")]
+    #[error("`{url}` cannot be fetched{local}")]
     Failed {
         /// The URL.
         url: String,
+        /// What the cache has of the file.
+        local: Local,
         /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -107,6 +154,35 @@ pub enum RemoteError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// What the cache has of a file that cannot be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Local {
+    /// Nothing.
+    Nothing,
+    /// Its first bytes, with which another try goes on.
+    Begin {
+        /// How many.
+        bytes: u64,
+    },
+    /// A whole copy, of which nobody knows whether it is still current.
+    Copy,
+}
+
+impl Display for Local {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Begin { bytes } => {
+                write!(f, ": its first {bytes} bytes are kept, so trying again goes on")
+            }
+            Self::Copy => f.write_str(
+                "; the cache has a whole copy, which `run.fetch.offline = true` in a pipeline file goes on with, asking no server",
+            ),
+        }
+    }
 }
 
 #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client writes"))]

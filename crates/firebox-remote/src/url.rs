@@ -65,6 +65,12 @@ impl Address {
             folder,
         })
     }
+
+    /// What it names as copies are called: decoded, and of a folder without the last slash.
+    pub(crate) fn file_url(&self) -> String {
+        let path = percent_encoding::percent_decode_str(&self.path).decode_utf8_lossy();
+        format!("{}/{}", self.root, path.trim_matches('/'))
+    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use firebox_core::Silent;
-use firebox_remote::{RemoteConfig, RemoteError, fetch};
+use firebox_remote::{Local, RemoteConfig, RemoteError, fetch};
 
 /// A web server of one file.
 struct Server {
@@ -28,6 +28,18 @@ struct File {
     parts: AtomicUsize,
     /// Parts that are answered before the content is another, an hour younger.
     changes_after: AtomicUsize,
+    /// Parts that are cut off in their middle, before all further ones are not.
+    cuts: AtomicUsize,
+    /// Whether a part comes 100 bytes at a time, ten times a second.
+    is_slow: AtomicBool,
+    /// What is said of the length in place of the truth.
+    length: AtomicUsize,
+    /// Requests.
+    asked: AtomicUsize,
+    /// Whether no request is answered any more.
+    is_silent: AtomicBool,
+    /// Further headers.
+    header: Mutex<&'static str>,
 }
 
 const ALL: usize = usize::MAX;
@@ -41,6 +53,12 @@ impl Server {
             sent: AtomicU64::new(0),
             parts: AtomicUsize::new(parts),
             changes_after: AtomicUsize::new(ALL),
+            cuts: AtomicUsize::new(0),
+            is_slow: AtomicBool::new(false),
+            length: AtomicUsize::new(ALL),
+            asked: AtomicUsize::new(0),
+            is_silent: AtomicBool::new(false),
+            header: Mutex::new(""),
         });
         let shared = Arc::clone(&file);
         std::thread::spawn(move || {
@@ -68,6 +86,11 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         headers.iter().find(named).map(|line| line[name.len() + 1..].trim().to_owned())
     };
     let (content, tag) = file.content.lock().unwrap().clone();
+    file.asked.fetch_add(1, Ordering::SeqCst);
+    if file.is_silent.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_secs(5));
+        return None;
+    }
     let status = match first.split(' ').nth(1)? {
         "/bars.csv" | "/manifest.json" | "/whole.csv" => 200,
         "/secret.csv" => 403,
@@ -82,16 +105,19 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         return Some(());
     }
     if first.starts_with("HEAD") {
+        let length = file.length.load(Ordering::SeqCst);
         write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}\r\n\r\n",
-            content.len(),
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}{}\r\n\r\n",
+            if length == ALL { content.len() } else { length },
+            file.header.lock().unwrap(),
             version(tag)
         )
         .ok()?;
         return Some(());
     }
-    if header("if-match").is_some_and(|wanted| wanted != tag) {
+    // Weak tags never match here (RFC 9110, 13.1.1).
+    if header("if-match").is_some_and(|wanted| wanted != tag || tag.starts_with("W/")) {
         write!(stream, "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n").ok()?;
         return Some(());
     }
@@ -117,8 +143,12 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         held.0.reverse();
         held.1 = "Wed, 21 Oct 2015 08:28:00 GMT";
     }
+    if start >= content.len() {
+        write!(stream, "HTTP/1.1 416 Beyond\r\nContent-Length: 0\r\n\r\n").ok()?;
+        return Some(());
+    }
+    let end = end.min(content.len() - 1);
     let part = &content[start..=end];
-    file.sent.fetch_add(part.len() as u64, Ordering::SeqCst);
     write!(
         stream,
         "HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{end}/{}\r\n{}\r\n\r\n",
@@ -127,19 +157,34 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         version(tag)
     )
     .ok()?;
-    stream.write_all(part).ok()
+    let cut =
+        file.cuts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    let part = if cut.is_ok() { &part[..part.len() / 2] } else { part };
+    let pieces = if file.is_slow.load(Ordering::SeqCst) { 100 } else { part.len().max(1) };
+    for piece in part.chunks(pieces) {
+        stream.write_all(piece).ok()?;
+        file.sent.fetch_add(piece.len() as u64, Ordering::SeqCst);
+        if pieces < part.len() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    cut.is_err().then_some(())
 }
 
-/// What a server says of a content: its tag and the time of its last change, or, where the tag is a time, that alone.
+/// What a server says of a content: its tag and the time of its last change, or one of the two alone.
 fn version(tag: &str) -> String {
-    match tag.starts_with('"') {
-        true => format!("ETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT"),
-        false => format!("Last-Modified: {tag}"),
+    match tag {
+        "W/\"one\" only" => "ETag: W/\"one\"".to_owned(),
+        _ if tag.starts_with(['"', 'W']) && !tag.starts_with("Wed") => {
+            format!("ETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT")
+        }
+        _ => format!("Last-Modified: {tag}"),
     }
 }
 
 fn config() -> RemoteConfig {
-    RemoteConfig { timeout: Duration::from_millis(400), retries: 1, part_bytes: 1000 }
+    let timeout = Duration::from_millis(400);
+    RemoteConfig { timeout, retries: 1, part_bytes: 1000, offline: false }
 }
 
 fn content() -> Vec<u8> {
@@ -209,6 +254,141 @@ fn a_download_that_was_cut_short_goes_on() {
     *server.file.content.lock().unwrap() = (other.clone(), "\"two\"");
     server.file.parts.store(ALL, Ordering::SeqCst);
     assert_eq!(get(&url, cache.path()).unwrap(), other);
+}
+
+/// A strong tag, a weak one beside a time, and a time alone.
+const TAGS: [&str; 3] = ["\"one\"", "W/\"one\"", "Wed, 21 Oct 2015 07:28:00 GMT"];
+
+#[test]
+fn a_part_that_is_cut_off_goes_on_where_it_stopped() {
+    for tag in TAGS {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content(), ALL);
+        server.file.content.lock().unwrap().1 = tag;
+        // More than are asked for again: halves of parts are no failures.
+        server.file.cuts.store(20, Ordering::SeqCst);
+        let url = server.url("bars.csv");
+        assert_eq!(get(&url, cache.path()).unwrap(), content(), "{tag}");
+        assert_eq!(server.file.sent.load(Ordering::SeqCst), 25_500, "{tag}");
+        // A whole copy is current as long as the server says the same of it.
+        assert_eq!(get(&url, cache.path()).unwrap(), content(), "{tag}");
+        assert_eq!(server.file.sent.load(Ordering::SeqCst), 25_500, "{tag}");
+    }
+}
+
+#[test]
+fn a_slow_line_is_slow_and_no_failure() {
+    for tag in TAGS {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content()[..4000].to_vec(), ALL);
+        server.file.content.lock().unwrap().1 = tag;
+        // Each part takes a second, of which a server has 0.4.
+        server.file.is_slow.store(true, Ordering::SeqCst);
+        let config = RemoteConfig { retries: 0, ..config() };
+        let files = fetch(&server.url("bars.csv"), cache.path(), &config, &Silent).unwrap();
+        assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
+    }
+}
+
+#[test]
+fn what_came_of_a_part_is_kept_and_the_error_says_how_much() {
+    for tag in TAGS {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content(), ALL);
+        server.file.content.lock().unwrap().1 = tag;
+        // One part after the other, of which the first two are cut, and nothing is answered after them.
+        server.file.cuts.store(2, Ordering::SeqCst);
+        server.file.parts.store(2, Ordering::SeqCst);
+        let whole = RemoteConfig { part_bytes: 1 << 20, ..config() };
+        let url = server.url("bars.csv");
+        let error = fetch(&url, cache.path(), &whole, &Silent).unwrap_err();
+        // A half, and a half of the rest.
+        let had = 12_750 + 6_375;
+        assert!(
+            matches!(error, RemoteError::Failed { local: Local::Begin { bytes }, .. } if bytes == had)
+        );
+        let says = format!("its first {had} bytes are kept, so trying again goes on");
+        assert!(error.to_string().ends_with(&says), "{error}");
+        server.file.parts.store(ALL, Ordering::SeqCst);
+        assert_eq!(get(&url, cache.path()).unwrap(), content());
+        assert_eq!(server.file.sent.load(Ordering::SeqCst), 25_500, "{tag}");
+    }
+}
+
+#[test]
+fn of_contents_that_only_mean_the_same_no_parts_are_put_together() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), 11);
+    server.file.content.lock().unwrap().1 = "W/\"one\" only";
+    let url = server.url("bars.csv");
+    let error = get(&url, cache.path()).unwrap_err();
+    assert!(matches!(error, RemoteError::Failed { local: Local::Nothing, .. }), "{error:?}");
+    assert!(error.to_string().ends_with("cannot be fetched"), "{error}");
+    let sent = server.file.sent.load(Ordering::SeqCst);
+    server.file.parts.store(ALL, Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(server.file.sent.load(Ordering::SeqCst) - sent, 25_500);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(server.file.sent.load(Ordering::SeqCst) - sent, 25_500, "the copy is used");
+}
+
+#[test]
+fn a_server_that_is_wrong_about_a_length_is_told_as_one() {
+    for said in [20_000, 25_499, 25_501, 40_000] {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content(), ALL);
+        server.file.length.store(said, Ordering::SeqCst);
+        let error = get(&server.url("bars.csv"), cache.path()).unwrap_err();
+        let says = format!("the server says that it has {said} bytes, and sends 25500");
+        assert!(matches!(error, RemoteError::Length { .. }), "{error:?}");
+        assert!(error.to_string().contains(&says), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_data_is_refused() {
+    let error = |header: &'static str, content: Vec<u8>| {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content, ALL);
+        *server.file.header.lock().unwrap() = header;
+        let error = get(&server.url("bars.csv"), cache.path()).unwrap_err().to_string();
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "{error}");
+        error
+    };
+    let page = error("Content-Type: text/html; charset=utf-8\r\n", content());
+    assert!(page.contains("the server sends a web page (text/html): open the address"), "{page}");
+    let nothing = error("Content-Type: text/csv\r\n", Vec::new());
+    assert!(nothing.contains("the server sends nothing, 0 bytes"), "{nothing}");
+    let encoded = error("Content-Encoding: gzip\r\n", content());
+    assert!(encoded.contains("stored compressed (Content-Encoding: gzip)"), "{encoded}");
+}
+
+#[test]
+fn without_a_line_the_copy_is_used_if_that_is_asked_for() {
+    let offline = RemoteConfig { offline: true, ..config() };
+    let cache = tempfile::tempdir().unwrap();
+    // Nobody listens there.
+    let url = "http://127.0.0.1:9/some%20bars.csv";
+    let none = fetch(url, cache.path(), &offline, &Silent).unwrap_err();
+    assert!(matches!(none, RemoteError::NoCopy { .. }), "{none:?}");
+    assert!(none.to_string().contains("no server is asked: fetch it once"), "{none}");
+    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    let server = Server::start(content(), ALL);
+    let url = server.url("bars.csv");
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    let sent = server.file.asked.load(Ordering::SeqCst);
+    let copy = fetch(&url, cache.path(), &offline, &Silent).unwrap().remove(0);
+    assert_eq!(fs::read(&copy).unwrap(), content());
+    assert_eq!(server.file.asked.load(Ordering::SeqCst), sent, "nobody was asked");
+    // The server is silent: what there is is named.
+    server.file.is_silent.store(true, Ordering::SeqCst);
+    let silent = get(&url, cache.path()).unwrap_err();
+    assert!(matches!(silent, RemoteError::TimedOut { local: Local::Copy, .. }), "{silent:?}");
+    assert!(silent.to_string().contains("the cache has a whole copy, which"), "{silent}");
+    // A copy that was changed is none.
+    fs::write(&copy, &content()[1..]).unwrap();
+    let damaged = fetch(&url, cache.path(), &offline, &Silent).unwrap_err();
+    assert!(matches!(damaged, RemoteError::NoCopy { .. }), "{damaged:?}");
 }
 
 #[test]
@@ -360,6 +540,8 @@ fn s3_is_fetched_from_a_local_server() {
         let files = fetch("s3://bars/deep/", cache, &config(), &Silent).unwrap();
         let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
         assert_eq!(names, ["bars.csv", "more.csv"]);
+        let offline = RemoteConfig { offline: true, ..config() };
+        assert_eq!(fetch("s3://bars/deep/", cache, &offline, &Silent).unwrap(), files);
         let missing = get("s3://bars/none.csv", cache).unwrap_err();
         assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
         let missing = get("s3://nobody/none.csv", cache).unwrap_err();
