@@ -41,7 +41,10 @@ pub(crate) fn fetch(
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
     threads.block_on(async {
-        let remote = Remote { store: store(address, config)?, address, cache, config, listener };
+        let store = |client| store(address, config, client);
+        let patient = store(client(config).with_timeout_disabled())?;
+        let store = store(client(config))?;
+        let remote = Remote { store, patient, address, cache, config, listener };
         let mut files = Vec::new();
         for location in remote.locations().await? {
             files.push(remote.file(&location).await?);
@@ -50,13 +53,20 @@ pub(crate) fn fetch(
     })
 }
 
-/// The store of an address, with keys from the environment.
-fn store(address: &Address, config: &RemoteConfig) -> Result<Box<dyn ObjectStore>, RemoteError> {
+fn client(config: &RemoteConfig) -> ClientOptions {
     // A server of one's own often has no certificate; whoever names one without means it.
-    let client = ClientOptions::new()
+    ClientOptions::new()
         .with_timeout(config.timeout)
         .with_connect_timeout(config.timeout)
-        .with_allow_http(true);
+        .with_allow_http(true)
+}
+
+/// The store of an address, with keys from the environment.
+fn store(
+    address: &Address,
+    config: &RemoteConfig,
+    client: ClientOptions,
+) -> Result<Box<dyn ObjectStore>, RemoteError> {
     let retry = RetryConfig {
         max_retries: config.retries,
         retry_timeout: config.timeout * (config.retries as u32 + 1),
@@ -115,6 +125,8 @@ fn refuse_endpoint(address: &Address) -> Result<(), RemoteError> {
 
 struct Remote<'a> {
     store: Box<dyn ObjectStore>,
+    /// The same for answers that may take however long, as long as something comes.
+    patient: Box<dyn ObjectStore>,
     address: &'a Address,
     cache: &'a Path,
     config: &'a RemoteConfig,
@@ -138,6 +150,8 @@ enum Broken {
     Body(object_store::Error),
     /// It has, or sends, another number of bytes.
     Length { sent: u64 },
+    /// The disk refuses.
+    Disk(std::io::Error),
 }
 
 impl Remote<'_> {
@@ -259,6 +273,10 @@ impl Remote<'_> {
                 break;
             }
         }
+        if let Err(Broken::Request(object_store::Error::NotSupported { .. })) = end {
+            drop(parts);
+            (done, end) = (0, self.whole(wanted, &mut file, &meter).await);
+        }
         if let Err(source) = file.sync_all() {
             // Nobody knows how much of it is on the disk: no more is believed than before.
             let _ = file.set_len(begun);
@@ -268,11 +286,64 @@ impl Remote<'_> {
             Broken::Length { sent } => {
                 RemoteError::Length { url: url.to_owned(), said: version.bytes, sent }
             }
+            Broken::Disk(source) => unwritten(url, &path, version, source),
             Broken::Request(source) | Broken::Body(source) => {
                 let kept = if version.resumes() { done } else { 0 };
                 self.failed(url, Local::Begin { bytes: kept }, source)
             }
         })
+    }
+
+    /// A whole file, of a server that sends no parts: what fails begins anew, and nothing of it is kept.
+    async fn whole(
+        &self,
+        wanted: &Wanted<'_>,
+        file: &mut File,
+        meter: &Meter<'_>,
+    ) -> Result<(), Broken> {
+        let mut tries = 0;
+        loop {
+            file.set_len(0).map_err(Broken::Disk)?;
+            meter.restart();
+            match self.pour(wanted, file, meter).await {
+                Err(Broken::Body(_)) if tries < self.config.retries => tries += 1,
+                Err(broken) => {
+                    file.set_len(0).map_err(Broken::Disk)?;
+                    return Err(broken);
+                }
+                Ok(()) => return Ok(()),
+            }
+            tokio::time::sleep(wait(tries)).await;
+        }
+    }
+
+    /// Appends a whole file as it comes.
+    async fn pour(
+        &self,
+        wanted: &Wanted<'_>,
+        file: &mut File,
+        meter: &Meter<'_>,
+    ) -> Result<(), Broken> {
+        let answer = self.patient.get_opts(wanted.location, wanted.condition.clone());
+        let answer = tokio::time::timeout(self.config.timeout, answer).await;
+        let answer = answer.map_err(|_| silence())?;
+        let answer = answer.map_err(Broken::Request)?;
+        if answer.meta.size != wanted.version.bytes {
+            return Err(Broken::Length { sent: answer.meta.size });
+        }
+        let (mut body, mut sent) = (answer.into_stream(), 0);
+        loop {
+            let chunk = tokio::time::timeout(self.config.timeout, body.next()).await;
+            let Some(chunk) = chunk.map_err(|_| silence())? else { break };
+            let chunk = chunk.map_err(Broken::Body)?;
+            file.write_all(&chunk).map_err(Broken::Disk)?;
+            sent += chunk.len() as u64;
+            meter.add(chunk.len() as u64);
+        }
+        match sent == wanted.version.bytes {
+            true => Ok(()),
+            false => Err(Broken::Length { sent }),
+        }
     }
 
     /// A part of a file: as much of its begin as came, and why no more did.
@@ -300,8 +371,7 @@ impl Remote<'_> {
             if tries > retries || (tries > 0 && since.elapsed() > patience) {
                 return (bytes, Err(Broken::Body(error)));
             }
-            let wait = Duration::from_millis(100) * (1 << tries.min(6));
-            tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
+            tokio::time::sleep(wait(tries)).await;
         }
     }
 
@@ -344,6 +414,16 @@ impl Remote<'_> {
     }
 }
 
+/// Nothing came in time.
+fn silence() -> Broken {
+    Broken::Body(object_store::Error::Generic { store: "HTTP", source: "timed out".into() })
+}
+
+/// The wait after so many failures in a row.
+fn wait(tries: usize) -> Duration {
+    (Duration::from_millis(100) * (1 << tries.min(6))).min(LONGEST_WAIT)
+}
+
 /// Tells how much of a file has come: each megabyte, and at least each second in which something does.
 struct Meter<'a> {
     listener: &'a dyn Listener,
@@ -368,6 +448,12 @@ impl<'a> Meter<'a> {
             self.told.set((done, Instant::now()));
             self.tell();
         }
+    }
+
+    fn restart(&self) {
+        self.done.set(0);
+        self.told.set((0, Instant::now()));
+        self.tell();
     }
 
     fn tell(&self) {
@@ -439,7 +525,6 @@ fn failed(
             RemoteError::Refused { url, source }
         }
         E::Precondition { .. } => RemoteError::Changed { url },
-        E::NotSupported { .. } => RemoteError::NoParts { url },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }

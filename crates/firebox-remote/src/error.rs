@@ -41,14 +41,6 @@ pub enum RemoteError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A server that sends whole files alone.
-    #[error(
-        "`{url}`: this server sends no parts of files (HTTP ranges), in which Firebox fetches them: download the file by other means, such as curl -O, and name the copy"
-    )]
-    NoParts {
-        /// The URL.
-        url: String,
-    },
     /// The server did not answer in time.
     #[error(
         "`{url}`: no answer within {timeout:?}, asked {tries} times{local}\n  check the network and try again, or give it longer, as with `run.fetch.timeout` in a pipeline file"

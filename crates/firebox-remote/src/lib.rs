@@ -7,7 +7,7 @@
 //! regions come from the variables that the services' own tools read, such as
 //! `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` or `GOOGLE_APPLICATION_CREDENTIALS`.
 //!
-//! Files come in parts of 8 MiB, four at a time. What has not come within 30 seconds is asked for again from where it
+//! Files come in parts of 8 MiB, four at a time, or whole where a server sends no parts. What has not come within 30 seconds is asked for again from where it
 //! stopped, and an error is a part that failed five times with little or nothing to show for it, unless
 //! [`RemoteConfig`] says otherwise. Without a line, [`RemoteConfig::offline`] goes on with the copies that there are.
 //!

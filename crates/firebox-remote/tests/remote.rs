@@ -129,8 +129,11 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         return Some(());
     }
     if first.contains("/whole.csv") {
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len()).ok()?;
-        return stream.write_all(&content).ok();
+        let version = version(tag);
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{version}\r\n\r\n", content.len())
+            .ok()?;
+        // Whoever wanted a part has gone already.
+        return if header("range").is_some() { None } else { send(stream, &content, file) };
     }
     let range = header("range")?;
     let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
@@ -157,6 +160,11 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         version(tag)
     )
     .ok()?;
+    send(stream, part, file)
+}
+
+/// A body, or half of one; none if the connection is to be closed.
+fn send(mut stream: &TcpStream, part: &[u8], file: &File) -> Option<()> {
     let cut =
         file.cuts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     let part = if cut.is_ok() { &part[..part.len() / 2] } else { part };
@@ -421,12 +429,29 @@ fn a_file_may_be_called_as_a_file_of_the_cache() {
 }
 
 #[test]
-fn a_server_that_sends_no_parts_is_told_as_one() {
-    let cache = tempfile::tempdir().unwrap();
-    let server = Server::start(content(), ALL);
-    let error = fetch(&server.url("whole.csv"), cache.path(), &config(), &Silent).unwrap_err();
-    assert!(matches!(error, RemoteError::NoParts { .. }), "{error:?}");
-    assert!(error.to_string().contains("curl -O"), "{error}");
+fn a_server_that_sends_no_parts_sends_the_whole() {
+    for tag in TAGS {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content(), ALL);
+        server.file.content.lock().unwrap().1 = tag;
+        let url = server.url("whole.csv");
+        let get = |config: &RemoteConfig| fetch(&url, cache.path(), config, &Silent);
+        // Cut off once, and asked again for all of it.
+        server.file.cuts.store(1, Ordering::SeqCst);
+        assert_eq!(fs::read(&get(&config()).unwrap()[0]).unwrap(), content());
+        // Nothing is kept of what is cut off each time.
+        server.file.content.lock().unwrap().0.reverse();
+        server.file.cuts.store(2, Ordering::SeqCst);
+        fs::remove_dir_all(cache.path().join("remote-v1")).unwrap();
+        let error = get(&config()).unwrap_err();
+        assert!(matches!(error, RemoteError::Failed { local: Local::Nothing, .. }), "{error:?}");
+        // However slow it is: 1.5 seconds, of which each piece may take 0.4.
+        server.file.content.lock().unwrap().0.truncate(1500);
+        server.file.is_slow.store(true, Ordering::SeqCst);
+        let slow = RemoteConfig { retries: 0, ..config() };
+        let now = server.file.content.lock().unwrap().0.clone();
+        assert_eq!(fs::read(&get(&slow).unwrap()[0]).unwrap(), now);
+    }
 }
 
 #[test]
