@@ -28,10 +28,13 @@ fn failed(code: i32, pipeline: &str, arguments: &[&str], prepare: impl Fn(&Path)
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{errors}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
-    let finished = std::fs::read_dir(folder.path().join("runs")).into_iter().flatten().flatten();
-    let finished: Vec<_> =
-        finished.filter(|run| run.path().join("manifest.json").exists()).collect();
-    assert!(finished.is_empty(), "a run folder looks finished");
+    let runs = std::fs::read_dir(folder.path().join("runs")).into_iter().flatten().flatten();
+    let mut runs = runs.map(|run| run.path());
+    match code {
+        // Nothing was begun.
+        2 => assert_eq!(runs.next(), None),
+        _ => assert!(runs.all(|run| !run.join("manifest.json").exists()), "a run looks finished"),
+    }
     let text = errors.replace(&folder.path().display().to_string(), "DIR");
     // What was done before the error, and how long it took, is no part of the message.
     text.lines().skip_while(|line| !line.starts_with("error:")).collect::<Vec<_>>().join("\n")
@@ -199,6 +202,20 @@ fn servers_that_refuse_or_do_not_answer_are_named() {
     assert!(page.contains("/bars.csv` is no file of data: the server sends a web page"), "{page}");
     let offline = said(2, None, &["--set", "run.fetch.offline=true"]);
     assert!(offline.contains("/bars.csv` has no whole copy in `cache`"), "{offline}");
+}
+
+#[test]
+fn a_run_that_was_there_stays_when_it_is_refused() {
+    let folder = firebox_tests::project(&format!("{GOOD}[train]\nepochs = 1\n"), 300);
+    let run = |more: &[&str]| firebox(folder.path(), &[&["run", "p.toml"], more].concat());
+    assert_eq!(run(&[]).status.code(), Some(0));
+    let runs = || std::fs::read_dir(folder.path().join("runs")).unwrap().flatten();
+    let made = runs().next().unwrap().path();
+    std::fs::remove_file(made.join("manifest.json")).unwrap();
+    // The loader decides no key: it is the same run.
+    assert_eq!(run(&["--set", "loader.pin=true"]).status.code(), Some(2));
+    assert_eq!(runs().count(), 1);
+    assert!(made.join("training.json").is_file() && made.join("checkpoints").is_dir());
 }
 
 #[test]

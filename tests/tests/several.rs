@@ -158,10 +158,34 @@ fn refused(folder: &Path, settings: &[&str], expected: &[&str]) {
     expected.iter().for_each(|words| assert!(said.contains(words), "{words}: {said}"));
 }
 
+/// What was predicted is not predicted again where an evaluation was cut off.
+fn predictions_are_kept(folder: &Path, place: &Path, made: &Value) {
+    let kept = |name: &str| -> Vec<PathBuf> {
+        let files = std::fs::read_dir(place.join("parts").join(name)).unwrap().flatten();
+        let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+        files.sort();
+        files
+    };
+    let [first, second] = ["fold-1/baselines", "fold-2/baselines"].map(kept);
+    assert_eq!((first.len(), second.len()), (2, 2));
+    let written = || -> Vec<_> {
+        first.iter().map(|file| file.metadata().unwrap().modified().unwrap()).collect()
+    };
+    let before = written();
+    // As whoever is killed in the second fold may leave it, and a damaged one.
+    std::fs::remove_file(&second[0]).unwrap();
+    std::fs::write(&second[1], "[9, 9").unwrap();
+    std::fs::remove_file(place.join("manifest.json")).unwrap();
+    run(folder, &[]);
+    assert_eq!(figures(place), *made);
+    assert_eq!((written(), kept("fold-2/baselines")), (before, second));
+}
+
 #[test]
 fn models_on_folds_are_trained_once_and_compared_beside_baselines() {
     let folder = project(FOLDS);
     let (place, made) = goes_on(folder.path(), "fold-2/mlp", "fold-1/lstm");
+    predictions_are_kept(folder.path(), &place, &made);
     let names: Vec<&str> = made["standings"]
         .as_array()
         .unwrap()

@@ -281,3 +281,16 @@ fn runs_are_compared_on_one_page() {
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("there is no run nothing"));
 }
+
+#[test]
+fn the_bar_of_a_run_that_has_finished_is_full() {
+    let project = project();
+    // Many batches within the second in which the log has one line of a stage.
+    let settings = ["--set", "train.epochs=1", "--set", "evaluate.batch_size=8"];
+    let output = firebox(project.path(), &[&["run", "p.toml"], &settings[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let (run, _) = events(project.path(), "run-finished");
+    let screen = once(project.path(), &run, "100");
+    let bar = screen.lines().nth(2).unwrap();
+    assert!(bar.contains("masked windows") && bar.contains('━') && !bar.contains('─'), "{screen}");
+}

@@ -1,5 +1,5 @@
-//! Answers that were measured, kept in the cache so that the next run of the same model on the same
-//! device asks nothing.
+//! Answers that were measured, kept in the cache, or beside the run that they are of, so that the next run of the
+//! same model on the same device asks nothing.
 
 use std::path::Path;
 

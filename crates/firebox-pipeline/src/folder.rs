@@ -1,6 +1,6 @@
 //! The folder of one run: its lock, its event log, and the manifest that says it is finished.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirEntry, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,9 @@ pub(crate) const PIPELINE: &str = "pipeline.toml";
 const MANIFEST: &str = "manifest.json";
 const BEGUN: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
+const LOCK: &str = "lock";
+/// What is in the folder of a run before anything is made.
+const BEGINNING: [&str; 4] = [LOCK, BEGUN, PIPELINE, EVENTS];
 /// What a finished run consists of, beside its checkpoints.
 const RESULTS: [&str; 4] = [PIPELINE, "scores.json", "summary.md", "report.html"];
 
@@ -28,6 +31,8 @@ const LOOKED_AT: Duration = Duration::from_millis(50);
 /// A run folder, locked by this process.
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Whether it was not there before.
+    new: bool,
     _lock: File,
 }
 
@@ -70,8 +75,8 @@ pub(crate) struct Conclusion {
 impl RunFolder {
     /// Makes the folder if it is new, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, PipelineError> {
-        std::fs::create_dir_all(path).map_err(at(path))?;
-        let file = path.join("lock");
+        let new = make(path).map_err(at(path))?;
+        let file = path.join(LOCK);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&file);
         let lock = lock.map_err(at(&file))?;
         let until = Instant::now() + LOOKED_AT;
@@ -81,10 +86,29 @@ impl RunFolder {
             taken = lock.try_lock();
         }
         match taken {
-            Ok(()) => Ok(Self { path: path.to_path_buf(), _lock: lock }),
+            // Whoever held it was refused, and took the folder away.
+            Ok(()) if !file.is_file() => Self::open(path),
+            Ok(()) => Ok(Self { path: path.to_path_buf(), new, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(PipelineError::InUse(path.to_path_buf())),
             Err(TryLockError::Error(source)) => Err(at(&file)(source)),
         }
+    }
+
+    /// Removes the folder of a run that was refused before anything was made. One that was there before, or that
+    /// has anything else in it, such as a checkpoint, stays as it is.
+    pub(crate) fn forget(&self) {
+        let begun = |entry: std::io::Result<DirEntry>| {
+            entry.is_ok_and(|entry| BEGINNING.iter().any(|name| entry.file_name() == *name))
+        };
+        let bare = || std::fs::read_dir(&self.path).is_ok_and(|mut all| all.all(begun));
+        if !self.new || !bare() {
+            return;
+        }
+        // What cannot be removed does no harm, and the folder goes only if it is empty by then.
+        for name in BEGINNING {
+            let _ = std::fs::remove_file(self.path.join(name));
+        }
+        let _ = std::fs::remove_dir(&self.path);
     }
 
     /// Writes a file so that it is either whole or not there.
@@ -136,6 +160,16 @@ impl RunFolder {
             file.write_all(b"\n").map_err(at(&path))?;
         }
         Ok(EventLog::new(file))
+    }
+}
+
+/// Makes a folder, and says whether it was not there.
+fn make(path: &Path) -> std::io::Result<bool> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    match std::fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(_) if path.is_dir() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -213,11 +247,11 @@ struct Open {
 
 impl Open {
     /// Whether progress of this stage is worth a line: a run that is watched needs to tell how far
-    /// it is, and a log needs no line for each sample.
-    fn tells(&mut self, stage: &str) -> bool {
+    /// it is and that all is done, and a log needs no line for each sample.
+    fn tells(&mut self, stage: &str, all: bool) -> bool {
         let now = Instant::now();
         let told = self.progress.as_ref();
-        if told.is_some_and(|(known, at)| known == stage && now - *at < PROGRESS) {
+        if !all && told.is_some_and(|(known, at)| known == stage && now - *at < PROGRESS) {
             return false;
         }
         self.progress = Some((stage.to_owned(), now));
@@ -236,8 +270,8 @@ impl Listener for EventLog {
     fn on(&self, event: &Event) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
         let Ok(mut open) = self.open.lock() else { return };
-        if let Event::Progress { stage, .. } = event
-            && !open.tells(stage)
+        if let Event::Progress { stage, done, total, .. } = event
+            && !open.tells(stage, done == total)
         {
             return;
         }
@@ -377,15 +411,40 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_once_a_second_and_at_a_new_stage() {
+    fn progress_is_told_once_a_second_at_a_new_stage_and_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let log = RunFolder::open(folder.path()).unwrap().events().unwrap();
         for stage in ["train", "train", "evaluate", "evaluate"] {
             let (stage, unit) = (stage.to_owned(), "steps".to_owned());
             log.on(&Event::Progress { stage, done: 1, total: 2, unit });
         }
+        let (stage, unit) = ("evaluate".to_owned(), "steps".to_owned());
+        log.on(&Event::Progress { stage, done: 2, total: 2, unit });
         let text = std::fs::read_to_string(folder.path().join(EVENTS)).unwrap();
-        assert_eq!(text.lines().count(), 2, "{text}");
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn a_folder_is_forgotten_only_while_nothing_was_made_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs").join("run");
+        let begun = || {
+            let run = RunFolder::open(&path).unwrap();
+            run.write(PIPELINE, b"text").unwrap();
+            run.events().unwrap();
+            run
+        };
+        begun().forget();
+        assert!(!path.exists());
+        let run = begun();
+        std::fs::create_dir(path.join("checkpoints")).unwrap();
+        run.forget();
+        assert!(path.join(PIPELINE).is_file());
+        drop(run);
+        std::fs::remove_dir(path.join("checkpoints")).unwrap();
+        // It was there before.
+        begun().forget();
+        assert!(path.join(PIPELINE).is_file());
     }
 
     #[cfg(target_os = "linux")]

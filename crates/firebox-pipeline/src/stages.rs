@@ -176,7 +176,13 @@ pub(crate) fn run(
     let made = sampled_with(period, gpu, &|| pools(device), &all, || {
         obeying(path, &requests, &all, || chain.make(&run, &mut work))
     })
-    .inspect_err(|error| finish(&failed(error)))?;
+    .inspect_err(|error| {
+        finish(&failed(error));
+        // Nobody goes on with a run whose input was refused.
+        if error.is_bad_input() {
+            folder.forget();
+        }
+    })?;
     let profile = profiling.end(&folder, trained_before, device, &all);
     let Made { report, trained, outcome } = match made {
         Making::Complete(made) => *made,

@@ -779,12 +779,20 @@ fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
 }
 
 /// What is said where the weights that a run returns are no average, though they were to be.
-fn no_average(average: &AverageConfig) -> String {
+fn no_average(average: &AverageConfig, summary: &Summary) -> String {
     let AverageConfig { from_epoch, every, .. } = average;
+    let first = from_epoch + 1;
+    let chosen = summary.best.filter(|best| summary.selected == folder_name(best.step));
+    if let Some(best) = chosen.filter(|best| best.epoch < summary.epochs) {
+        return format!(
+            "the weights that are kept are no average: epoch {} has the lowest loss, and no update until then was averaged, as \
+             `train.average` has it from epoch {first} on, once in {every} updates; let it begin earlier, or keep them",
+            best.epoch
+        );
+    }
     format!(
-        "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {} on, \
-         once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)",
-        from_epoch + 1
+        "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {first} on, \
+         once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)"
     )
 }
 
@@ -803,7 +811,7 @@ fn read_back<M: Module>(
             load_average(&selected, &mut model)?;
         }
         Some(average) => {
-            run.listener.on(&Event::Warning { message: no_average(&average) });
+            run.listener.on(&Event::Warning { message: no_average(&average, &summary) });
             load_weights(&selected, &mut model)?;
         }
         None => load_weights(&selected, &mut model)?,

@@ -10,15 +10,19 @@ use std::path::Path;
 use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Event, Stream};
 use firebox_kernels::{CpuKernels, uniform};
-use firebox_models::{Pretrain, PretrainBatch, read_parameters};
+use firebox_loader::Batch;
+use firebox_models::{Loss, Pretrain, PretrainBatch, read_parameters};
 use firebox_train::{
     AverageConfig, CheckpointConfig, Clip, Data, DynamicScale, Gradients, Keep, LayerDecay,
-    LossScale, Optimizer, OptimizerState, Outcome, ParameterGroup, Pretraining, SgdConfig,
-    SquaredNorm, TrainConfig, TrainError, UpdateBy, checkpoints, load_average, load_weights,
+    LossScale, Objective, Optimizer, OptimizerState, Outcome, ParameterGroup, Pretraining,
+    SgdConfig, SquaredNorm, Streams, TrainConfig, TrainError, UpdateBy, checkpoints, load_average,
+    load_weights,
 };
-use support::{Plan, ToMean, autoencoder, held_out, loader, point, steps, weights};
+use support::{
+    Plan, Point, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
+};
 
 fn every_epoch(config: TrainConfig) -> TrainConfig {
     let keep = Keep::EveryEpoch;
@@ -237,4 +241,33 @@ fn weights_are_updated_where_they_lie_after_a_real_backward_pass() {
         assert_ne!(new_values, values);
         (before, values) = (after, new_values);
     }
+}
+
+/// Drawn in training away from where its validation loss is least.
+struct Away;
+
+impl Objective<Point> for Away {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let goal = if streams.dropout.is_some() { 9.0 } else { 0.0 };
+        let value = (model.weight.val() - goal).square();
+        Loss { value, weight: batch.indices.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn a_plain_epoch_that_is_better_than_every_average_is_kept_and_said() {
+    let (loader, validation) = (loader(24, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let average = Some(AverageConfig { equal: true, from_epoch: 1, ..AverageConfig::default() });
+    let config = TrainConfig { epochs: 3, early_stopping: None, average, ..TrainConfig::default() };
+    let (folder, warnings) = (tempfile::tempdir().unwrap(), Warnings::default());
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let trained = plan.train(point(), &Away, data, &config).unwrap();
+    let best = trained.summary.best.unwrap();
+    let weight = f64::from(weights(&trained.model)[0]);
+    assert_eq!(best.epoch, 1);
+    assert!((weight * weight - best.loss).abs() < 1e-6, "{weight} {}", best.loss);
+    let said = warnings.0.lock().unwrap();
+    assert!(said.iter().any(|text| text.contains("epoch 1 has the lowest loss")), "{said:?}");
 }

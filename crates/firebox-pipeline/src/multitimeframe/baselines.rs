@@ -1,40 +1,76 @@
 //! What the models must beat: predictions that need no training of a network.
 
+use std::sync::atomic::Ordering;
+
+use firebox_core::{Event, Key};
 use firebox_eval::{Contender, Features, Parts, logistic_predictions};
 use firebox_loader::{LoadError, Source};
 
-use super::train::FoldParts;
-use crate::PipelineConfig;
+use super::train::{FoldParts, predictions};
+use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::stages::Run;
+use crate::{PipelineConfig, sub};
+
+/// Logistic regressions, and whether each sees the whole window.
+const REGRESSIONS: [(&str, bool); 2] =
+    [("logistic regression on the last step", false), ("logistic regression on the window", true)];
 
 /// The majority class, the last direction, and logistic regression on the features of the last step
 /// and of the whole window; each of every fold's training part alone.
 pub(super) fn all(
-    config: &PipelineConfig,
+    run: &Run<'_>,
+    work: &Work<'_>,
     folds: &[FoldParts],
     classes: usize,
 ) -> Result<Vec<Contender>, PipelineError> {
     let mut all = vec![contender("majority class", folds.iter().flat_map(majority).collect())];
     let direction: Option<Vec<u32>> =
-        folds.iter().flat_map(|fold| last_direction(config, fold)).collect();
+        folds.iter().flat_map(|fold| last_direction(run.config, fold)).collect();
     all.extend(direction.map(|predicted| contender("last direction", predicted)));
-    for (name, whole) in [
-        ("logistic regression on the last step", false),
-        ("logistic regression on the window", true),
-    ] {
+    let mut done = 0;
+    for (name, whole) in REGRESSIONS {
         let mut predicted = Vec::new();
-        for fold in folds {
-            let limit = config.evaluate.train_limit;
-            let parts = Parts {
-                train: features(fold.train.as_ref(), limit, whole)?,
-                validation: features(fold.validation.as_ref(), limit, whole)?,
-                test: features(fold.test.as_ref(), 0, whole)?,
-            };
-            predicted.extend(logistic_predictions(&config.evaluate, classes, &parts)?);
+        for (fold, number) in folds.iter().zip(1..) {
+            if run.stop.load(Ordering::SeqCst) {
+                return Err(PipelineError::Interrupted);
+            }
+            predicted.extend(regression(run, work, (number, fold), whole, classes)?);
+            done += 1;
+            run.listener.on(&Event::Progress {
+                stage: "evaluate".to_owned(),
+                done,
+                total: (REGRESSIONS.len() * folds.len()) as u64,
+                unit: "baselines".to_owned(),
+            });
         }
         all.push(contender(name, predicted));
     }
     Ok(all)
+}
+
+/// What a logistic regression tells of a fold, kept beside the fold's trainings.
+fn regression(
+    run: &Run<'_>,
+    work: &Work<'_>,
+    (number, fold): (u64, &FoldParts),
+    whole: bool,
+    classes: usize,
+) -> Result<Vec<u32>, PipelineError> {
+    let key = Key::builder("baseline", 1)
+        .upstream("evaluation", run.keys.evaluation)
+        .field("fold", number.to_le_bytes())
+        .field("whole", [u8::from(whole)])
+        .finish();
+    predictions(&sub::path(work, &format!("fold-{number}/baselines")), &key, fold, || {
+        let config = &run.config.evaluate;
+        let parts = Parts {
+            train: features(fold.train.as_ref(), config.train_limit, whole)?,
+            validation: features(fold.validation.as_ref(), config.train_limit, whole)?,
+            test: features(fold.test.as_ref(), 0, whole)?,
+        };
+        Ok(logistic_predictions(config, classes, &parts)?)
+    })
 }
 
 fn contender(name: &str, predicted: Vec<u32>) -> Contender {

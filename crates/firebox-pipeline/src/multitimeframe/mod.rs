@@ -144,13 +144,14 @@ impl Chain for Multitimeframe {
         };
         let mut remade = 0;
         let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
-            let measured = measure(run, &settings, &folds, &parts, &trained)?;
+            let measured = measure(run, work, &settings, &folds, &parts, &trained)?;
             let detail = format!("{} test windows", measured.windows);
             Ok((measured, false, detail))
-        })?;
+        });
         if run.stop.load(Ordering::SeqCst) {
             return Ok(Making::Interrupted { step: trained.steps() });
         }
+        let measured = measured?;
         work.remade += remade;
         for standing in measured.standings.iter().filter(|standing| !standing.baseline) {
             for (name, value) in scores(standing) {
@@ -325,6 +326,7 @@ impl Run<'_> {
 /// The models and the baselines on the test windows of all folds.
 fn measure(
     run: &Run<'_>,
+    work: &Work<'_>,
     settings: &MultitimeframeConfig,
     folds: &[Fold],
     parts: &[train::FoldParts],
@@ -342,7 +344,7 @@ fn measure(
             predicted: predicted.clone(),
         })
         .collect();
-    contenders.extend(baselines::all(run.config, parts, classes.len())?);
+    contenders.extend(baselines::all(run, work, parts, classes.len())?);
     let footprint = run.config.window.length + run.config.labels.horizon();
     let overlap = footprint.div_ceil(run.config.window.stride);
     Ok(contest(&run.config.evaluate, &classes, &truth, overlap, &contenders))

@@ -1,5 +1,6 @@
 //! The trainings: each model on each fold, one after the other, and what they predict.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -14,13 +15,14 @@ use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
 use super::{ModelName, MultitimeframeConfig};
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
+use crate::cached::cached_if;
 use crate::chain::Work;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, count, training};
-use crate::sub::{Sub, sub_trained_before};
+use crate::sub::{self, Sub, sub_trained_before};
 
 /// The labelled windows of a fold, scaled by what was fitted on its training part.
 pub(super) struct FoldParts {
@@ -223,7 +225,13 @@ impl Run<'_> {
         let predicted = match summary.outcome {
             Outcome::Interrupted => vec![],
             Outcome::Finished | Outcome::StoppedEarly => {
-                predict(&model, &parts.test, loader, device)?
+                let own = Key::builder("predictions", 1)
+                    .upstream("training", *key)
+                    .field("best", json(&summary.best))
+                    .finish();
+                predictions(&sub::path(work, name), &own, parts, || {
+                    Ok(predict(&model, &parts.test, loader, device)?)
+                })?
             }
         };
         let line = Line {
@@ -286,6 +294,22 @@ pub(super) fn probe(
     sum.ok_or_else(|| {
         PipelineError::Setting("`multitimeframe.models` is empty\n  name a model".to_owned())
     })
+}
+
+/// Classes of a fold's test windows: those that were kept under a key in a folder of the run, or what is predicted
+/// now and kept, so that an evaluation that is killed goes on where it was.
+pub(super) fn predictions(
+    folder: &Path,
+    key: &Key,
+    fold: &FoldParts,
+    predict: impl FnOnce() -> Result<Vec<u32>, PipelineError>,
+) -> Result<Vec<u32>, PipelineError> {
+    let windows = fold.test.windows();
+    let classes = windows.classes().len();
+    let fits = |all: &Vec<u32>| {
+        all.len() == windows.len() && all.iter().all(|class| (*class as usize) < classes)
+    };
+    cached_if(folder, key, fits, predict)
 }
 
 /// The class of the highest score of each window, the first of equal ones.
