@@ -124,6 +124,8 @@ refuses! {
     empty_cache_folder: GOOD, ["--set", "run.cache="], nothing;
     runs_in_a_file: GOOD, ["--set", "run.directory=bars.csv"], nothing;
     empty_data_path: GOOD, ["--set", "data.path="], nothing;
+    no_channels: GOOD, ["--set", "data.columns.channels=[]"], nothing;
+    window_of_one_step: GOOD, ["--set", "window.length=1"], nothing;
     fetch_without_time: GOOD, ["--set", "run.fetch.timeout=0"], nothing;
     fetch_without_end: GOOD, ["--set", "run.fetch.retries=1000"], nothing;
     huge_jitter: GOOD, ["--set", "augment.jitter.sigma=1e300"], nothing;

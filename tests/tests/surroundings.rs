@@ -415,3 +415,17 @@ fn a_run_that_is_not_there_is_told_from_the_newest_few() {
     let text = errors(&firebox(folder.path(), &["run", "--resume", "notrun"]));
     assert!(text.contains("r7") && !text.contains("r0") && text.contains("and 3 older"), "{text}");
 }
+
+#[test]
+fn a_series_without_a_window_is_named() {
+    let project = project();
+    let folder = project.path();
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    let short: String = bars.lines().take(11).map(|line| format!("{line}\n")).collect();
+    std::fs::write(folder.join("short.csv"), short).unwrap();
+    let paths = "data.path=[\"bars.csv\", \"short.csv\"]";
+    let output = firebox(folder, &["run", "p.toml", "--set", paths]);
+    let said = errors(&output);
+    assert_eq!(code(&output), Some(0), "{said}");
+    assert!(said.contains("1 of 2 series have no window and are not used (`short`)"), "{said}");
+}

@@ -162,7 +162,7 @@ pub struct Columns {
     pub series: Option<String>,
     /// Columns to learn from. By default `open`, `high`, `low` and `close` in any case where all
     /// four are there, else all columns that are not the time, series or label.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "at_least_one", skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelColumn>,
     /// Column of the class of each row. For `.npy` data, the middle part of the name of a second
     /// file: with `label = "y"`, the labels of `bars.npy` lie in `bars.y.npy`. `.ts` files have
@@ -231,11 +231,15 @@ pub struct Csv {
     /// Texts that stand for a missing value, besides an empty field and `NaN`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// Whether numbers are written with a decimal comma, as `1,5`. A point is a decimal one too, and thousands are
+    /// not separated.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub decimal_comma: bool,
 }
 
 impl Default for Csv {
     fn default() -> Self {
-        Self { separator: ',', missing: Vec::new() }
+        Self { separator: ',', missing: Vec::new(), decimal_comma: false }
     }
 }
 
@@ -361,6 +365,18 @@ impl<'de> Deserialize<'de> for Paths {
     }
 }
 
+/// An empty list would be taken for none.
+fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ChannelColumn>, D::Error> {
+    let channels = Vec::<ChannelColumn>::deserialize(from)?;
+    match channels.is_empty() {
+        true => Err(de::Error::invalid_length(
+            0,
+            &"at least one column (without this key, the default)",
+        )),
+        false => Ok(channels),
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NameAndRole {
@@ -441,6 +457,7 @@ mod tests {
         assert!(message("pth = 'a'").contains("unknown field `pth`"));
         assert!(message("path = 3").contains("a path or a list of paths"));
         assert!(message("columns = { chanels = [] }").contains("chanels"));
+        assert!(message("columns = { channels = [] }").contains("at least one column"));
         assert!(message("columns = { channels = [{ nme = 'x' }] }").contains("nme"));
         assert!(message("checks = { gaps = 'drop' }").contains("drop"));
         assert!(message("interval = '-1min'").contains("longer than zero"));

@@ -33,6 +33,7 @@ fn reader(path: &Path, csv: &Csv) -> Result<LazyCsvReader, DataError> {
         .with_glob(false)
         .with_separator(separator(path, csv))
         .with_null_values(missing(csv))
+        .with_decimal_comma(csv.decimal_comma)
         .with_infer_schema_length(Some(0)))
 }
 
@@ -103,12 +104,12 @@ fn fields(line: &str, separator: u8) -> Vec<String> {
     fields
 }
 
-/// The types that the mapping needs: channels as numbers, everything else as text.
-fn schema(names: &[String], mapping: &Mapping) -> SchemaRef {
+/// The types that the mapping needs: channels as `number`, everything else as text.
+fn schema(names: &[String], mapping: &Mapping, number: &DataType) -> SchemaRef {
     let numbers: Vec<&str> = mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
     let field = |name: &String| {
-        let number = numbers.contains(&name.as_str());
-        let kind = if number { DataType::Float64 } else { DataType::String };
+        let is_number = numbers.contains(&name.as_str());
+        let kind = if is_number { number.clone() } else { DataType::String };
         Field::new(name.as_str().into(), kind)
     };
     Arc::new(names.iter().map(field).collect())
@@ -135,11 +136,12 @@ pub(crate) fn read_lines(
 ) -> PolarsResult<DataFrame> {
     let parsing = CsvParseOptions::default()
         .with_separator(separator(path, csv))
-        .with_null_values(missing(csv));
+        .with_null_values(missing(csv))
+        .with_decimal_comma(csv.decimal_comma);
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
     CsvReadOptions::default()
         .with_has_header(false)
-        .with_schema(Some(schema(names, mapping)))
+        .with_schema(Some(schema(names, mapping, &DataType::Float64)))
         .with_columns(Some(with_last(columns.clone(), names).into()))
         .with_parse_options(parsing)
         .into_reader_with_file_handle(std::io::Cursor::new(lines))
@@ -152,12 +154,89 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
     let names = header(path, csv)?;
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
     let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
-    let frame = reader(path, csv)?
-        .with_schema(Some(schema(&names, mapping)))
-        .finish()
-        .and_then(|frame| frame.select(read).collect())
-        .and_then(|frame| frame.select(columns));
-    frame.map_err(|error| diagnose(path, csv, mapping, &names, &error))
+    let scan = |number: DataType| -> Result<PolarsResult<DataFrame>, DataError> {
+        Ok(reader(path, csv)?
+            .with_schema(Some(schema(&names, mapping, &number)))
+            .finish()
+            .and_then(|frame| frame.select(read.clone()).collect())
+            .and_then(|frame| frame.select(columns.clone())))
+    };
+    let frame = match scan(DataType::Float64)? {
+        Ok(frame) => frame,
+        // Polars reads no number that has blanks behind it.
+        Err(error) => scan(DataType::String)?
+            .and_then(|text| trimmed(text, csv, mapping))
+            .map_err(|_| diagnose(path, csv, mapping, &names, &error))?,
+    };
+    // A blank line is read as a row without a value.
+    match frame.columns().iter().all(|column| column.null_count() > 0) {
+        true => without_blank_lines(path, frame, names.len() == 1),
+        false => Ok(frame),
+    }
+}
+
+/// Channels that were read as text, as the numbers that stand there without the blanks around them.
+fn trimmed(mut frame: DataFrame, csv: &Csv, mapping: &Mapping) -> PolarsResult<DataFrame> {
+    let parse = |text: Option<&str>| match text.map(str::trim) {
+        None | Some("") => Ok(None),
+        Some(text) if csv.missing.iter().any(|missing| missing == text) => Ok(None),
+        Some(text) => number(text, csv).map(Some).ok_or(()),
+    };
+    for channel in &mapping.channels {
+        let text = frame.column(&channel.name)?.str()?;
+        let numbers: Result<Float64Chunked, ()> = text.iter().map(parse).collect();
+        let numbers = numbers.map_err(|()| polars_err!(ComputeError: "no number"))?;
+        frame.with_column(numbers.with_name(channel.name.as_str().into()).into_column())?;
+    }
+    Ok(frame)
+}
+
+/// The number that a text is, without blanks around it.
+fn number(text: &str, csv: &Csv) -> Option<f64> {
+    match csv.decimal_comma {
+        true => text.replace(',', ".").parse().ok(),
+        false => text.parse().ok(),
+    }
+}
+
+/// The rows of lines that are not blank. In a file of one column a blank line is a missing value, unless nothing
+/// follows it.
+fn without_blank_lines(
+    path: &Path,
+    frame: DataFrame,
+    one_column: bool,
+) -> Result<DataFrame, DataError> {
+    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
+    let mut filled = filled_lines(&bytes);
+    if one_column {
+        let end = filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
+        filled[..end].fill(true);
+    }
+    // Quotes within fields divide lines otherwise: what is missing is told later.
+    if filled.len() != frame.height() {
+        return Ok(frame);
+    }
+    let filled: BooleanChunked = filled.into_iter().collect();
+    let malformed = |error: PolarsError| DataError::malformed(path, Format::Csv, error.to_string());
+    frame.filter(&filled).map_err(malformed)
+}
+
+/// Whether each line behind the header holds anything. A line feed within quotes ends none.
+fn filled_lines(bytes: &[u8]) -> Vec<bool> {
+    let (mut lines, mut filled, mut quoted) = (Vec::new(), false, false);
+    for byte in bytes.iter().skip_while(|byte| **byte != b'\n').skip(1) {
+        quoted ^= *byte == b'"';
+        if *byte == b'\n' && !quoted {
+            lines.push(filled);
+            filled = false;
+        } else {
+            filled |= *byte != b'\r';
+        }
+    }
+    if filled {
+        lines.push(true);
+    }
+    lines
 }
 
 /// Finds the line that polars could not read.
@@ -183,11 +262,16 @@ fn diagnose(
         .filter(|(_, name)| mapping.channels.iter().any(|channel| channel.name == **name))
         .map(|(index, name)| (index, name.as_str()))
         .collect();
+    let mut blank = 0;
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate().skip(1) {
         let Ok(line) = std::str::from_utf8(line) else {
             let problem = "the line is not UTF-8: convert the file first";
             return DataError::line(path, index + 1, problem);
         };
+        if names.len() > 1 && matches!(line, "" | "\r") {
+            blank += 1;
+            continue;
+        }
         let fields = fields(line.trim_end_matches('\r'), separator);
         if fields.len() > names.len() {
             let problem =
@@ -196,11 +280,14 @@ fn diagnose(
         }
         for (field, column) in &numbers {
             let Some(value) = fields.get(*field) else { continue };
-            let missing = value.is_empty() || csv.missing.contains(value);
-            if missing || value.trim().parse::<f64>().is_ok() {
+            let trimmed = value.trim();
+            let missing = [value, trimmed]
+                .iter()
+                .any(|text| csv.missing.iter().any(|missing| missing == text));
+            if missing || trimmed.is_empty() || number(trimmed, csv).is_some() {
                 continue;
             }
-            return not_a_number(path, index, column, value, mapping);
+            return not_a_number(path, index - blank, column, value, (csv, mapping));
         }
     }
     DataError::malformed(path, Format::Csv, error.to_string())
@@ -222,9 +309,11 @@ fn not_a_number(
     row: usize,
     column: &str,
     value: &str,
-    mapping: &Mapping,
+    (csv, mapping): (&Csv, &Mapping),
 ) -> DataError {
-    let way_out = if mapping.by_default {
+    let way_out = if let Some(nearly) = nearly(value.trim(), csv) {
+        nearly
+    } else if mapping.by_default {
         crate::mapping::NOT_CHANNELS
     } else if role_of(column).is_price() || value.chars().any(|c| c.is_ascii_digit()) {
         "correct it, or list it in `data.csv.missing` if it stands for a missing value"
@@ -237,5 +326,22 @@ fn not_a_number(
         column: column.to_owned(),
         value: value.to_owned(),
         problem: format!("is not a number: {way_out}"),
+    }
+}
+
+/// The way out for a value that is nearly a number.
+fn nearly(value: &str, csv: &Csv) -> Option<&'static str> {
+    const BETWEEN: [char; 6] = [',', '\'', '’', ' ', '\u{a0}', '\u{202f}'];
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    let points = value.replace(BETWEEN, "");
+    let commas = value.replace(&BETWEEN[1..], "").replace('.', "").replace(',', ".");
+    match () {
+        () if !csv.decimal_comma && is_number(&value.replace(',', ".")) => Some(
+            "set `data.csv.decimal_comma` to true if its comma is a decimal one, or remove the comma if it separates thousands",
+        ),
+        () if value.contains(BETWEEN) && (is_number(&points) || is_number(&commas)) => {
+            Some("remove what separates its thousands")
+        }
+        () => None,
     }
 }

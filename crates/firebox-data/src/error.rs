@@ -48,6 +48,15 @@ pub enum DataError {
         /// Extensions looked for.
         wanted: &'static str,
     },
+    /// A folder whose folders hold arrays.
+    #[error(
+        "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {path} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
+        path = .folder.display()
+    )]
+    ClassFolders {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A folder that `firebox data convert` has not completed.
     #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {path}` makes them, and goes on where it stopped", path = .folder.display())]
     NotConverted {
@@ -524,7 +533,7 @@ impl fmt::Display for Hint<'_> {
 }
 
 /// Names, of which a long list is cut.
-struct List<'a>(&'a [String]);
+pub(crate) struct List<'a>(pub(crate) &'a [String]);
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -389,6 +389,8 @@ mod tests {
             let [short, long] = ways(&text, |_| ());
             assert!(short.is_some() && short == long, "{rows} rows");
         }
+        let [short, long] = ways(&format!("{}\r\n\n", bars(50, |_, _| ())), |_| ());
+        assert!(short.is_some() && short == long, "blank lines at the end");
         let untimed: Vec<String> = bars(50, |_, _| ())
             .lines()
             .map(|line| line.split_once(',').unwrap().1.to_owned())

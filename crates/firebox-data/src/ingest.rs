@@ -19,7 +19,7 @@ use crate::generated::settings;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
-use crate::time::Zone;
+use crate::time::{self, Zone};
 use crate::timeframes::derive;
 use crate::{
     Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, fast, frame, market, npy,
@@ -104,6 +104,7 @@ pub fn ingest(
     let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
     match store::load(cache, key, values) {
         Ok(Some((set, checks))) => {
+            warn_of(listener, config, &checks);
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
         Ok(None) => {}
@@ -125,6 +126,7 @@ pub fn ingest(
         return Err(changed);
     }
     let (set, checks) = stored?;
+    warn_of(listener, config, &checks);
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
 }
 
@@ -200,7 +202,51 @@ pub fn read(
     config: &DataConfig,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    read_checked(config, &inputs(config)?, listener)
+    let (set, checks) = read_checked(config, &inputs(config)?, listener)?;
+    warn_of(listener, config, &checks);
+    Ok((set, checks))
+}
+
+/// The end of 1970.
+const EARLIEST: i64 = 31_536_000_000_000;
+
+/// What to know of data that was read, now or by an earlier run.
+fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
+    warn_of_unit(listener, config, checks);
+    warn_of_lost(listener, checks);
+}
+
+/// Numbers of a finer unit than the declared one end up far in the future, which is refused; those of a coarser one
+/// end up in 1970, as do clocks that begin with a device.
+fn warn_of_unit(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
+    let unit = config.columns.time_unit;
+    let is_declared = unit != crate::TimeUnit::Auto;
+    let early = |[first, last]: &[i64; 2]| is_declared && *first > 0 && *last < EARLIEST;
+    let Some([first, last]) = checks.span.filter(early) else { return };
+    if let Some(likely) = time::likely_unit(time::in_units(first, unit)) {
+        let [first, last] = [first, last].map(time::format);
+        warn(
+            listener,
+            format!(
+                "all times lie in 1970, from {first} to {last}: check `data.columns.time_unit`; `time_unit = \"{likely}\"` would be likely"
+            ),
+        );
+    }
+}
+
+/// Series of which timeframes left nothing.
+fn warn_of_lost(listener: &dyn Listener, checks: &Checks) {
+    let lost = checks.timeframes.as_ref().map_or(&[][..], |made| &made.lost_series);
+    if !lost.is_empty() {
+        warn(
+            listener,
+            format!(
+                "nothing is left of {} series after the warm-up of the indicators, and they are not used: {}",
+                lost.len(),
+                crate::error::List(lost)
+            ),
+        );
+    }
 }
 
 fn read_checked(

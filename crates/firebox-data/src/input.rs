@@ -120,6 +120,9 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
     files.sort_by(|a, b| a.0.cmp(&b.0));
     refuse_label_files(&files, config)?;
     if files.is_empty() {
+        if matches!(declared, Format::Auto | Format::Npy) && has_class_folders(path) {
+            return Err(DataError::ClassFolders { folder: path.to_owned() });
+        }
         let wanted = match declared {
             Format::Auto => {
                 "converted sample, and no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
@@ -137,6 +140,13 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }
     Ok(files)
+}
+
+/// Whether a folder right inside this one holds an array.
+fn has_class_folders(folder: &Path) -> bool {
+    let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_array = |entry: fs::DirEntry| Format::of(&entry.path()) == Some(Format::Npy);
+    inside(folder).any(|entry| inside(&entry.path()).any(is_array))
 }
 
 /// Whether this is the label file of an array, which is read together with the array.

@@ -4,7 +4,7 @@ use polars::prelude::{DataType, TimeUnit as Stored};
 use rayon::prelude::*;
 
 use crate::frame::Reading;
-use crate::time::{Written, Zone, epoch, likely_unit, parse_epoch, parse_iso};
+use crate::time::{Written, Zone, epoch, in_units, likely_unit, parse_epoch, parse_iso};
 use crate::{DataError, TimeUnit};
 
 /// The end of the year 2299: no data is from then.
@@ -26,13 +26,7 @@ impl Reading<'_> {
     }
 
     fn too_far(&self, row: usize, name: &str, time: i64, unit: TimeUnit) -> DataError {
-        let per_unit = match unit {
-            TimeUnit::S => 1e6,
-            TimeUnit::Ms => 1e3,
-            TimeUnit::Us | TimeUnit::Auto => 1.0,
-            TimeUnit::Ns => 1e-3,
-        };
-        let number = time as f64 / per_unit;
+        let number = in_units(time, unit);
         let year = 1970.0 + (time as f64 / (365.2425 * 86_400e6)).floor();
         let likely = likely_unit(number)
             .map_or(String::new(), |unit| format!("; `time_unit = \"{unit}\"` would be likely"));

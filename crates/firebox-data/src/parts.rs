@@ -58,7 +58,11 @@ fn blocks(
         let read = file.by_ref().take(wanted).read_to_end(&mut block).map_err(|_| Stop::Odd)?;
         let end = match read as u64 == wanted {
             true => last_line(&block).ok_or(Stop::Odd)?,
-            false => block.len(),
+            // Blank lines at the end are no rows.
+            false => {
+                let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+                block.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1)
+            }
         };
         let begin = if first { first_line(&block[..end]).unwrap_or(end) } else { 0 };
         if begin < end {

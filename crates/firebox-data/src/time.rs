@@ -161,6 +161,17 @@ pub(crate) fn epoch(number: i64, unit: TimeUnit) -> Option<i64> {
     }
 }
 
+/// A time as a number of `unit`s since 1970-01-01 UTC.
+pub(crate) fn in_units(time: i64, unit: TimeUnit) -> f64 {
+    let per_unit = match unit {
+        TimeUnit::S => 1e6,
+        TimeUnit::Ms => 1e3,
+        TimeUnit::Us | TimeUnit::Auto => 1.0,
+        TimeUnit::Ns => 1e-3,
+    };
+    time as f64 / per_unit
+}
+
 /// The unit in which a number would be a time between 1980 and 2100.
 pub(crate) fn likely_unit(number: f64) -> Option<&'static str> {
     let seconds = 3.15e8..4.1e9;

@@ -143,6 +143,9 @@ pub struct TimeframeChecks {
     pub warmup: u64,
     /// Runs of which nothing was left.
     pub lost_runs: u64,
+    /// Series of which nothing was left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_series: Vec<String>,
 }
 
 impl Timeframes {

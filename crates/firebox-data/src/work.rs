@@ -9,6 +9,21 @@ use crate::checks::{duration, moment};
 use crate::raw::{NO_LABEL, RawLabels, RawSeries};
 use crate::{ChannelChecks, CheckPolicies, Defect, GapPolicy, Policy, SeriesChecks, time};
 
+/// An hour in microseconds.
+const HOUR: i64 = 3_600_000_000;
+
+/// What to add to a place where clocks may have been changed: nearly everywhere that is on a Sunday before five.
+fn zone_hint(is_like_it: bool, at: i64) -> &'static str {
+    let (day, hour) = (at.div_euclid(24 * HOUR), at.rem_euclid(24 * HOUR) / HOUR);
+    // 1 January 1970 was a Thursday.
+    match is_like_it && (day + 3).rem_euclid(7) == 6 && hour < 5 {
+        true => {
+            "; if clocks were changed there, name the zone of these local times in `data.columns.time_zone`"
+        }
+        false => "",
+    }
+}
+
 /// A series between the checks.
 pub(crate) struct Work {
     pub(crate) raw: RawSeries,
@@ -60,8 +75,10 @@ impl Work {
         }
         self.counts.unsorted = back.len() as u64;
         if let Some(step) = back.first() {
-            let [at, before] = [*step, step - 1].map(|step| time::format(times[step]));
-            self.example(Defect::Unsorted, 0, *step, format!(", {at} after {before}"));
+            let (before, at) = (times[*step - 1], times[*step]);
+            let hint = zone_hint((HOUR / 2..=HOUR).contains(&before.saturating_sub(at)), at);
+            let [at, before] = [at, before].map(time::format);
+            self.example(Defect::Unsorted, 0, *step, format!(", {at} after {before}{hint}"));
         }
         let mut order: Vec<u32> = (0..times.len() as u32).collect();
         if policies.unsorted == Policy::Drop {
@@ -72,7 +89,11 @@ impl Work {
         }
         self.counts.rows_dropped += (times.len() - order.len()) as u64;
         let same = |a: u32, b: u32| times[a as usize] == times[b as usize];
-        let twice = order.windows(2).find(|pair| same(pair[0], pair[1])).map(|pair| pair[1]);
+        let twice = order.windows(2).position(|pair| same(pair[0], pair[1]));
+        // Rows of an hour each, one of which clocks showed twice.
+        let apart = |place: usize| times[order[place] as usize] - times[order[place - 1] as usize];
+        let is_hourly = twice.is_some_and(|place| place > 0 && apart(place) == HOUR);
+        let twice = twice.map(|place| order[place + 1]);
         let before = order.len();
         if policies.duplicates == Policy::Fill {
             order.reverse();
@@ -84,7 +105,9 @@ impl Work {
         self.counts.duplicates = (before - order.len()) as u64;
         self.counts.rows_dropped += self.counts.duplicates;
         if let Some(step) = twice.map(|step| step as usize) {
-            self.example(Defect::Duplicates, 0, step, moment(Some(times[step])));
+            let what = moment(Some(times[step]));
+            let hint = zone_hint(is_hourly, times[step]);
+            self.example(Defect::Duplicates, 0, step, format!("{what}{hint}"));
         }
         self.raw.time = Some(times);
         self.take(order);
@@ -268,7 +291,13 @@ impl Work {
             self.counts.longest_gap = self.counts.longest_gap.max(difference);
             if self.counts.gaps == 1 {
                 let what = format!("{}: {}", moment(Some(times[step])), duration(difference));
-                self.example(Defect::Gaps, 0, step, format!("{what} after the row before it"));
+                let hint = zone_hint(difference - interval == HOUR, times[step]);
+                self.example(
+                    Defect::Gaps,
+                    0,
+                    step,
+                    format!("{what} after the row before it{hint}"),
+                );
             }
             found(step, missing);
         }

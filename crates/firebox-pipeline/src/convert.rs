@@ -13,8 +13,8 @@ use firebox_core::{Event, Key, Listener, Storage};
 use firebox_data::{ArrayFile, DataError, array_paths};
 use rayon::prelude::*;
 
-/// What to do about arrays that are not like the others: of another type or number of channels, or
-/// without a step.
+/// What to do about arrays that are not like the others: of float16 beside wider ones or the reverse, of another
+/// number of channels, or without a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Odd {
     /// Refuse the folder, naming the first.
@@ -257,7 +257,8 @@ fn sort_out(
         Some(first) if array.channels != first.channels => {
             Some(format!("has other than {} channels", first.channels))
         }
-        Some(first) if array.type_name() != first.type_name() => {
+        // Arrays of float64 are rounded to float32, and so are like those.
+        Some(first) if array.storage() != first.storage() => {
             Some(format!("is of another type than {}", first.type_name()))
         }
         Some(_) => None,
@@ -454,5 +455,22 @@ mod tests {
         assert!(go("nested").contains("lies in a folder of a class"), "{}", go("nested"));
         fs::remove_dir_all(arrays.join("a")).unwrap();
         assert!(go("empty").contains("has no .npy file"));
+    }
+
+    #[test]
+    fn arrays_of_float64_go_with_those_of_float32() {
+        let root = tempfile::tempdir().unwrap();
+        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+        array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
+        let bytes = fs::read(arrays.join("a.npy")).unwrap();
+        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        let mut double = bytes[..end].to_vec();
+        let kind = double.windows(2).position(|pair| pair == b"f4").unwrap();
+        double[kind + 1] = b'8';
+        double.extend((0..8).flat_map(|at| f64::from(at).to_le_bytes()));
+        fs::write(arrays.join("b.npy"), double).unwrap();
+        convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
+        let samples = Samples::open(&output, true).unwrap();
+        assert_eq!(values(&samples, 0), values(&samples, 1));
     }
 }

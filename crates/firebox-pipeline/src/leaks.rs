@@ -20,6 +20,8 @@ use crate::{Kind, PipelineConfig, PipelineError, Prepared};
 pub struct LeakCheck {
     /// One line for each kind of result.
     pub lines: Vec<String>,
+    /// What may be said of all that was compared, and no more.
+    pub conclusion: &'static str,
 }
 
 /// Shares of the time after which values are changed.
@@ -102,7 +104,10 @@ impl<'a> Checking<'a> {
         lines.push(format!(
             "features: {channels} channels of {steps} steps before {count} moments are the same, whatever comes after{gone}"
         ));
-        lines.push(format!("windows and labels: {windows} that end before these are the same"));
+        lines.push(match windows {
+            0 => "windows and labels: none ends before these, so none was compared".to_owned(),
+            _ => format!("windows and labels: {windows} that end before these are the same"),
+        });
         lines.extend(few.first().map(|(moment, error)| {
             format!(
                 "not tried: that nothing comes after {} of these moments, the first {}, because the rows up to it are refused: {}",
@@ -122,7 +127,23 @@ impl<'a> Checking<'a> {
                 folds => format!("{folds} folds"),
             }
         ));
-        Ok(LeakCheck { lines })
+        Ok(LeakCheck { lines, conclusion: self.conclusion(windows) })
+    }
+
+    /// What may be said of all that was compared, and no more.
+    fn conclusion(&self, windows: usize) -> &'static str {
+        let are_samples = !self.clock && self.set.series().len() > 1;
+        match windows {
+            0 if are_samples => {
+                "no window was compared, because these are separate samples without times: nothing in one comes before anything in another; what was tested is that scales do not look at what is held out"
+            }
+            0 => {
+                "no window was compared, because none ends before these moments: features and scales do not look ahead, and nothing is said of windows and labels"
+            }
+            _ => {
+                "nothing looks ahead in what is made of the files; a column of theirs that itself holds the future cannot be noticed"
+            }
+        }
     }
 
     /// Everything up to a moment; returns the number of windows.
@@ -408,5 +429,20 @@ mod tests {
         assert!(mixed.train.len() > right.train.len());
         let error = checking.compare_scales("the split", &mixed).unwrap_err();
         assert!(error.to_string().contains("what is held out"), "{error}");
+    }
+
+    #[test]
+    fn of_samples_without_times_no_more_is_said_than_was_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.ts");
+        let line = |i: usize| format!("{i},2,{}:{}\n", i * i % 7, ["a", "b"][i % 2]);
+        let lines: String = (0..12).map(line).collect();
+        std::fs::write(&file, format!("@classLabel true a b\n@data\n{lines}")).unwrap();
+        let (data, labels) = (DataConfig::new(file), Labels::Last);
+        let mut config = PipelineConfig { data, labels, ..PipelineConfig::default() };
+        (config.window.length, config.window.whole) = (3, true);
+        let checked = Checking::new(&config, &Silent).unwrap().run().unwrap();
+        assert!(checked.lines[1].ends_with("so none was compared"), "{:?}", checked.lines);
+        assert!(checked.conclusion.contains("separate samples"), "{}", checked.conclusion);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, MatmulPrecision, Precision, SplitRule};
+use firebox_core::{Labels, Listener, MatmulPrecision, Normalisation, Precision, SplitRule};
 use firebox_eval::Reason;
 use firebox_loader::{LoadError, LoaderConfig};
 use firebox_monitor::{MonitorConfig, ProfileConfig};
@@ -285,6 +285,24 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
         if steps == 0 {
             return setting(format!("`window.{key}` is 0; it must be at least 1"));
         }
+    }
+    let relative = match config.window.normalise {
+        Normalisation::WindowStandard => Some("window-standard"),
+        Normalisation::WindowRelative => Some("window-relative"),
+        Normalisation::None | Normalisation::Standard | Normalisation::Robust => None,
+    };
+    if let (1, Some(name)) = (config.window.length, relative) {
+        return setting(format!(
+            "`window.length` is 1 and `window.normalise` is {name}: relative to itself, a single step is zero\n  \
+             make windows longer, or set window.normalise = \"standard\""
+        ));
+    }
+    if matches!(config.labels, Labels::Forward { .. }) && config.window.length < 3 {
+        return setting(format!(
+            "`window.length` is {}, and `labels.forward` measures in units of the window's volatility, which takes 3 steps\n  \
+             make windows longer, or use [labels.return]",
+            config.window.length
+        ));
     }
     let fetch = &config.run.fetch;
     if !(1..=3600).contains(&fetch.timeout) {

@@ -500,6 +500,8 @@ impl Run<'_> {
             }
             let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
             self.check_labels(&ingested, &parts)?;
+            let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
+            self.warn_of_unused(&all, config.labels.horizon());
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
@@ -512,6 +514,32 @@ impl Run<'_> {
             let windows = Windows { ingested, parts, normaliser, rule, chosen, hold };
             Ok((windows, false, detail))
         })
+    }
+
+    /// Warns of series that no part has a window of: they would be gone without a word. `horizon` is the number of
+    /// steps after a window that its label or targets look at.
+    pub(crate) fn warn_of_unused(&self, parts: &[&firebox_core::Windows], horizon: usize) {
+        const NAMED: usize = 5;
+        let Some(series) = parts.first().map(|part| part.set().series()) else { return };
+        let mut used = vec![false; series.len()];
+        for window in parts.iter().flat_map(|part| part.windows()) {
+            used[window.series as usize] = true;
+        }
+        let unused = series.iter().zip(&used).filter(|(_, used)| !**used);
+        let unused: Vec<String> = unused.map(|(series, _)| format!("`{}`", series.name)).collect();
+        if unused.is_empty() {
+            return;
+        }
+        let more = if unused.len() > NAMED { ", …" } else { "" };
+        self.listener.on(&Event::Warning {
+            message: format!(
+                "{} of {} series have no window and are not used ({}{more}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`), or leave these series out",
+                unused.len(),
+                series.len(),
+                unused[..unused.len().min(NAMED)].join(", "),
+                self.config.window.length + horizon
+            ),
+        });
     }
 
     /// Refuses labels that were asked for and are not there, or are no classes; a score of them would

@@ -339,10 +339,11 @@ fn check_leaks(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let terminal = Terminal::new(LogFormat::Text);
     let checked = prepared.check_leaks(&terminal);
     terminal.close();
-    for line in checked?.lines {
+    let checked = checked?;
+    for line in &checked.lines {
         say(line)?;
     }
-    say("nothing looks ahead")?;
+    say(checked.conclusion)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -43,6 +43,8 @@ pub(crate) fn derive(
         checks.warmup += own.warmup;
         checks.lost_runs += own.lost_runs;
     }
+    let lost = made.iter().filter(|(series, _)| series.is_empty());
+    checks.lost_series = lost.map(|(series, _)| series.name.clone()).collect();
     let series: Vec<Series> =
         made.into_iter().map(|(series, _)| series).filter(|series| !series.is_empty()).collect();
     if series.is_empty() {

@@ -207,3 +207,24 @@ fn what_cannot_be_made_says_why() {
     let far = Original::read(&config, &Silent).unwrap_err().to_string();
     assert!(far.contains("the feature `15min_") && far.contains("too far apart"), "{far}");
 }
+
+#[test]
+fn a_series_of_which_nothing_is_left_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path(), short());
+    let few: String = ROWS.lines().take(60).map(|line| format!("{line}\n")).collect();
+    let file = folder.path().join("few.csv");
+    std::fs::write(&file, few).unwrap();
+    config.path.0.push(file);
+    let warnings = std::sync::Mutex::new(Vec::new());
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            warnings.lock().unwrap().push(message.clone());
+        }
+    };
+    let made = ingest(&config, &folder.path().join("cache"), &listener).unwrap();
+    assert_eq!(made.checks.timeframes.unwrap().lost_series, ["few"]);
+    assert_eq!(made.set.series().len(), 1);
+    let said = warnings.into_inner().unwrap().concat();
+    assert!(said.contains("nothing is left of 1 series after the warm-up"), "{said}");
+}

@@ -208,3 +208,21 @@ the data has defects that `data.checks` does not allow
 - channel `high` is constant (every value is 4); set `data.checks.constant` to "drop" or "keep"
 "#);
 }
+
+#[test]
+fn places_where_clocks_were_changed_name_the_zone() {
+    let files = Files::new();
+    let said = |day: &str, times: &[&str]| {
+        let rows: String = times.iter().zip(1..).map(|(t, x)| format!("{day} {t},{x}\n")).collect();
+        files.write("a.csv", format!("time,x\n{rows}"));
+        files
+            .error("a.csv", "")
+            .contains("the zone of these local times in `data.columns.time_zone`")
+    };
+    let skipped = ["01:30", "01:45", "03:00", "03:15"];
+    assert!(said("2024-03-31", &skipped) && !said("2024-04-02", &skipped));
+    let twice = ["02:30", "02:45", "02:00", "02:15", "02:30", "02:45", "03:00"];
+    assert!(said("2024-10-27", &twice));
+    assert!(files.ingest("a.csv", "columns = { time_zone = 'Europe/Zurich' }").is_ok());
+    assert!(said("2024-10-27", &["01:00", "02:00", "02:00", "03:00"]));
+}

@@ -183,6 +183,20 @@ fn csv_dialects_are_declared() {
         checks = { not_finite = "drop" }"#;
     let data = files.ingest("semi.csv", settings).unwrap();
     assert_eq!(data.set.series()[0].values, [2.0, 5.0, 3.0, 7.0]);
+    files.write("comma.csv", "time;x;y\n2024-01-02;1,5;\"2,25\"\n2024-01-03;-2,5e1;3.5\n");
+    let comma = "csv = { separator = ';', decimal_comma = true }";
+    let set = files.ingest("comma.csv", comma).unwrap().set;
+    assert_eq!(*set.series()[0].values.all(), [1.5, 2.25, -25.0, 3.5]);
+    // With blanks behind it, which polars does not read.
+    files.write(
+        "comma.csv",
+        "time;x;y\n2024-01-02;1,5 ; 2,25 \n2024-01-03;-2,5e1; \n2024-01-04; 1;3.5\n",
+    );
+    let set = files
+        .ingest("comma.csv", &format!("{comma}\nchecks = {{ not_finite = 'drop' }}"))
+        .unwrap()
+        .set;
+    assert_eq!(*set.series()[0].values.all(), [1.5, 2.25, 1.0, 3.5]);
     files.write("tab.tsv", "time\tx\n2024-01-02\t1\n2024-01-03\t2\n");
     assert_eq!(files.ingest("tab.tsv", "").unwrap().set.steps(), 2);
     files.write("quoted.csv", "time,\"x, in metres\"\n2024-01-02,1\n2024-01-03,\"2\"\n");
@@ -294,4 +308,23 @@ fn the_sample_market_is_ingested_and_its_csv_gives_the_same_bars() {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9 * b.abs();
         assert!(a.values.all().iter().zip(b.values.all().iter()).all(close));
     }
+}
+
+#[test]
+fn blank_lines_of_csv_are_no_rows() {
+    let files = Files::new();
+    let check = |text: &str, settings: &str, expected: &[f64]| {
+        files.write("a.csv", text);
+        let set = files.ingest("a.csv", settings).unwrap().set;
+        assert_eq!(*set.series()[0].values.all(), *expected, "{text:?}");
+    };
+    let timed = "time,x\n2024-01-02,1\n\n2024-01-03,2\n2024-01-04,4\n\n\n";
+    check(timed, "", &[1., 2., 4.]);
+    check(&timed.replace('\n', "\r\n"), "", &[1., 2., 4.]);
+    check("x,y\n1,2\n\n3,5\n\n", "", &[1., 2., 3., 5.]);
+    check("x,note\n1,\"a\n\nb\"\n\n2,c\n", "columns = { channels = ['x'] }", &[1., 2.]);
+    check("x\n1\n2\n\n\n", "", &[1., 2.]);
+    files.write("a.csv", "x\n1\n\n2\n");
+    let error = files.error("a.csv", "");
+    assert!(error.contains("channel `x`: 1 value missing"), "{error}");
 }

@@ -34,6 +34,9 @@ fn paths() {
     files.write("mixed/a.csv", bars(3));
     files.write("mixed/b.ts", "@data\n1,2");
     assert_snapshot!(files.error("mixed", ""), @"mixed/a.csv is csv, but mixed/b.ts is ts: set `data.format` to read only one of them");
+    let array = npy(&[2, 1], &[1., 2.]);
+    files.write("classes/cat/a.npy", array);
+    assert_snapshot!(files.error("classes", ""), @"the folder classes has no file of data, but folders of .npy arrays: `firebox data convert classes SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`");
 }
 
 #[test]
@@ -85,6 +88,9 @@ fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n\n2024-01-03,1OO \n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1OO ` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
+    assert_snapshot!(csv("time;x\n2024-01-02;1,5\n2024-01-03;2\n", "csv = { separator = ';' }"), @"a.csv, row 1, column `x`: `1,5` is not a number: set `data.csv.decimal_comma` to true if its comma is a decimal one, or remove the comma if it separates thousands");
+    assert_snapshot!(csv("time,x\n2024-01-02,\"1,234.5\"\n2024-01-03,2\n", ""), @"a.csv, row 1, column `x`: `1,234.5` is not a number: remove what separates its thousands");
     // Also where the last column is none of those that are read.
     let rows = |count: usize| -> String {
         let row = |row: usize| match row {

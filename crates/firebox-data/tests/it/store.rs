@@ -171,3 +171,26 @@ fn what_is_changed_while_it_is_read_is_not_stored() {
     let ingested = files.ingest("bars.csv", "").unwrap();
     assert_eq!((ingested.set.steps(), ingested.reused), (31, false));
 }
+
+#[test]
+fn times_of_a_coarser_unit_than_the_declared_one_are_told_each_time() {
+    let files = Files::new();
+    files.write("a.csv", "time,x\n1704153600,1\n1704153660,2\n1704153720,4\n");
+    files.write("b.csv", "time,x\n0,1\n60,2\n120,4\n");
+    let said = |name: &str| {
+        let warnings = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        let config = files.config(name, "columns = { time_unit = 'ms' }");
+        ingest(&config, &files.cache(), &listener).unwrap();
+        warnings.into_inner().unwrap().concat()
+    };
+    for _ in 0..2 {
+        let said = said("a.csv");
+        assert!(said.contains(r#"`time_unit = "s"` would be likely"#), "{said}");
+    }
+    assert_eq!(said("b.csv"), "");
+}
