@@ -339,3 +339,44 @@ fn a_killed_run_ends_like_an_undisturbed_one() {
     }
     assert!(kills >= 5, "only {kills} of 20 runs were still going when they were to be killed");
 }
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_augmentation_soon_and_the_run_is_gone_on_with() {
+    let project = project();
+    let many = "augment.versions=20000";
+    let start = |arguments: &[&str]| {
+        let mut child = command(project.path(), arguments);
+        child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let log = || {
+        let runs = std::fs::read_dir(project.path().join("runs")).into_iter().flatten().flatten();
+        let log = runs.map(|run| std::fs::read_to_string(run.path().join("events.jsonl")));
+        log.flatten().collect::<String>()
+    };
+    let begun = "\"stage-started\",\"stage\":\"augment\"";
+    let interrupt = |child: std::process::Child, times: usize| {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while log().matches(begun).count() < times {
+            assert!(std::time::Instant::now() < until, "augmentation did not begin");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let asked = std::time::Instant::now();
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        // A second here; other tests may have the disk.
+        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(130), "{text}");
+        assert!(text.contains("everything up to step 0 is saved"), "{text}");
+        let bucket = project.path().join("cache").join("augmented-v1");
+        assert_eq!(std::fs::read_dir(bucket).unwrap().count(), 0);
+        text
+    };
+    let text = interrupt(start(&["run", "small.toml", "--set", many]), 1);
+    assert!(log().lines().last().unwrap().contains("\"outcome\":\"interrupted\""));
+    let resume = text.lines().find_map(|line| line.split("firebox run ").nth(1)).unwrap();
+    let words: Vec<&str> = std::iter::once("run").chain(resume.split_whitespace()).collect();
+    interrupt(start(&words), 2);
+    only_run(project.path());
+}

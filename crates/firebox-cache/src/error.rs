@@ -1,6 +1,7 @@
 //! What can go wrong between windows and the store.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::parameters::ParameterError;
 
@@ -93,6 +94,29 @@ pub enum CacheError {
         #[source]
         source: std::io::Error,
     },
+    /// The disk has less room than what was asked for takes. Nothing was written.
+    #[error(
+        "{windows} windows in {versions} versions, the originals among them, take {bytes} bytes in `{}`, and its disk has {free} free\n  \
+         lower `augment.versions` (there is room for {most}), store them as f16 or bf16 (`augment.storage`), name a cache on another disk (`run.cache`), or store none: augment.mode = \"online\" draws them anew in each epoch",
+        path.display()
+    )]
+    NoRoom {
+        /// Folder of the entry.
+        path: PathBuf,
+        /// Training windows.
+        windows: usize,
+        /// Versions, the original included.
+        versions: u64,
+        /// Bytes of all of them.
+        bytes: u64,
+        /// Bytes that the disk has.
+        free: u64,
+        /// Versions beside the original that it has room for.
+        most: u64,
+    },
+    /// Whoever wanted the entry wants it no more.
+    #[error("it was asked to stop, and nothing half-made is left")]
+    Stopped,
     /// A mapped file that was whole when it was opened.
     #[error(
         "`{}` changed while it was being read; what was read of it is not used. Run again: a damaged cache is made anew",
@@ -154,6 +178,11 @@ pub enum CacheError {
 }
 
 impl CacheError {
+    /// What whoever works long asks now and then: an error once `stop` is true.
+    pub(crate) fn heed(stop: &AtomicBool) -> Result<(), Self> {
+        if stop.load(Ordering::Relaxed) { Err(Self::Stopped) } else { Ok(()) }
+    }
+
     /// A file of so many bytes that cannot be written.
     pub(crate) fn unwritten(path: &Path, bytes: u64, source: std::io::Error) -> Self {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};

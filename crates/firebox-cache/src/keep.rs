@@ -115,7 +115,7 @@ impl Store {
                     Ok(key) if path.join(manifest::NAME).is_file() => {
                         listing.stored.push(self.stored(bucket, key, path)?);
                     }
-                    _ => listing.leftovers.push(self.leftover(bucket, &name, path)?),
+                    _ => listing.leftovers.push(self.leftover(path)?),
                 }
             }
         }
@@ -162,20 +162,9 @@ impl Store {
         let mut pruned =
             Pruned { left: stored.iter().map(|stored| stored.bytes).sum(), ..Pruned::default() };
         for leftover in leftovers {
-            if leftover.alive {
+            if leftover.alive || !self.remove_leftover(&leftover.path)? {
                 pruned.left += leftover.bytes;
-            } else if leftover.path.starts_with(self.bucket(REMOTE)) && leftover.path.is_file() {
-                // A download may have gone on in the meantime.
-                match remote::remove_part(&leftover.path)? {
-                    true => pruned.freed += leftover.bytes,
-                    false => {
-                        pruned.left += leftover.bytes;
-                        continue;
-                    }
-                }
-                pruned.leftovers.push(leftover);
             } else {
-                files::remove(&leftover.path).map_err(CacheError::io("remove", &leftover.path))?;
                 pruned.freed += leftover.bytes;
                 pruned.leftovers.push(leftover);
             }
@@ -193,6 +182,30 @@ impl Store {
             }
         }
         Ok(pruned)
+    }
+
+    /// Removes something half-made, unless a process has begun to work at it in the meantime.
+    fn remove_leftover(&self, path: &Path) -> Result<bool, CacheError> {
+        if path.starts_with(self.bucket(REMOTE)) && path.is_file() {
+            return remote::remove_part(path);
+        }
+        let lock = self.make_lock(path);
+        let alone = lock.as_deref().map(lock::try_exclusive).transpose()?;
+        if matches!(alone, Some(None)) {
+            return Ok(false);
+        }
+        match files::remove(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+            removed => removed.map(|()| true).map_err(CacheError::io("remove", path)),
+        }
+    }
+
+    /// The lock of whoever makes the entry that something half-made is named after, if there is one.
+    fn make_lock(&self, path: &Path) -> Option<PathBuf> {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let bucket = path.parent()?.file_name()?.to_string_lossy().into_owned();
+        let key = name.split('.').next().filter(|key| key.parse::<Key>().is_ok())?;
+        Some(self.lock(&bucket, key, "make")).filter(|lock| lock.is_file())
     }
 
     /// Removes a result unless a running process uses it.
@@ -251,11 +264,9 @@ impl Store {
         Ok(Stored { bucket, key, bytes, last_used, in_use, path, url: None })
     }
 
-    fn leftover(&self, bucket: &str, name: &str, path: PathBuf) -> Result<Leftover, CacheError> {
+    fn leftover(&self, path: PathBuf) -> Result<Leftover, CacheError> {
         let (bytes, changed) = measure(&path)?;
-        let key = name.split('.').next().filter(|key| key.parse::<Key>().is_ok());
-        let lock = key.map(|key| self.lock(bucket, key, "make")).filter(|lock| lock.is_file());
-        let alive = match lock {
+        let alive = match self.make_lock(&path) {
             Some(lock) => lock::is_held(&lock),
             // A clock that was turned back counts as just now.
             None => changed.elapsed().unwrap_or_default() < ABANDONED,

@@ -76,6 +76,7 @@ mod plan;
 mod price;
 mod recipe;
 mod remote;
+mod room;
 mod samples;
 mod shard;
 mod shards;

@@ -8,7 +8,8 @@
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
 
 use crate::error::CacheError;
 
@@ -30,19 +31,32 @@ pub(crate) fn shared(path: &Path) -> Result<Lock, CacheError> {
     }
 }
 
-/// Waits for an exclusive lock; `waiting` is called first if someone else has it.
-pub(crate) fn exclusive(path: &Path, waiting: impl FnOnce()) -> Result<Lock, CacheError> {
+/// Time between two looks at a lock that someone else has.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Waits for an exclusive lock, until `stop` is true; `waiting` is called first if someone else has it.
+pub(crate) fn exclusive(
+    path: &Path,
+    stop: &AtomicBool,
+    waiting: impl FnOnce(),
+) -> Result<Lock, CacheError> {
     let Some(file) = open(path)? else { return Ok(Lock { _held: None }) };
-    match file.try_lock() {
-        Ok(()) => return Ok(Lock { _held: Some(file) }),
-        Err(TryLockError::WouldBlock) => waiting(),
-        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
-            return Ok(Lock { _held: None });
+    let mut waiting = Some(waiting);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Lock { _held: Some(file) }),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+                return Ok(Lock { _held: None });
+            }
+            Err(TryLockError::Error(error)) => return Err(CacheError::io("lock", path)(error)),
         }
-        Err(TryLockError::Error(error)) => return Err(CacheError::io("lock", path)(error)),
+        if let Some(waiting) = waiting.take() {
+            waiting();
+        }
+        CacheError::heed(stop)?;
+        std::thread::sleep(PAUSE);
     }
-    file.lock().map_err(CacheError::io("lock", path))?;
-    Ok(Lock { _held: Some(file) })
 }
 
 /// An exclusive lock, or none if someone has one. Where nothing can be locked, nobody is known not to.
@@ -56,10 +70,13 @@ pub(crate) fn try_exclusive(path: &Path) -> Result<Option<Lock>, CacheError> {
     }
 }
 
-/// Whether someone holds the lock. Asking takes it for a moment only, and makes no file.
+/// Whether someone holds the lock, or may: where nothing can be locked, nobody is known not to. Asking takes it for a
+/// moment only, and makes no file.
 pub(crate) fn is_held(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+    // Some file systems of networks lock only what may be written.
+    let writable = File::options().read(true).append(true).open(path);
+    let Ok(file) = writable.or_else(|_| File::open(path)) else { return false };
+    file.try_lock().is_err()
 }
 
 /// Writes down that an entry was used now, as the time of its lock file.
@@ -106,15 +123,45 @@ mod tests {
         assert!(try_exclusive(&path).unwrap().is_none());
         drop(b);
         let mut waited = false;
-        let lock = exclusive(&path, || waited = true).unwrap();
+        let lock = exclusive(&path, &AtomicBool::new(false), || waited = true).unwrap();
         assert!(!waited && is_held(&path) && lock._held.is_some());
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel();
             let path = &path;
-            let other = scope.spawn(move || exclusive(path, || sender.send(()).unwrap()).map(drop));
+            let other = scope.spawn(move || {
+                exclusive(path, &AtomicBool::new(false), || sender.send(()).unwrap()).map(drop)
+            });
             receiver.recv().unwrap();
             drop(lock);
             other.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn who_is_stopped_waits_no_longer() {
+        let root = tempfile::tempdir().unwrap();
+        let path = path(root.path(), "bucket", "key", "make");
+        let stop = AtomicBool::new(false);
+        let held = exclusive(&path, &stop, || ()).unwrap();
+        let wait = || stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(exclusive(&path, &stop, wait), Err(CacheError::Stopped)));
+        drop(held);
+    }
+
+    #[test]
+    fn asking_makes_no_file_and_works_on_one_that_may_only_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        let path = path(root.path(), "bucket", "key", "use");
+        assert!(!is_held(&path) && !path.exists());
+        let held = shared(&path).unwrap();
+        let mode = |read_only| {
+            let mut mode = fs::metadata(&path).unwrap().permissions();
+            mode.set_readonly(read_only);
+            fs::set_permissions(&path, mode).unwrap();
+        };
+        mode(true);
+        assert!(is_held(&path));
+        mode(false);
+        drop(held);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 
 use arrow_array::RecordBatch;
@@ -21,6 +22,7 @@ use crate::error::CacheError;
 use crate::files::FileRecord;
 use crate::manifest::Inputs;
 use crate::price::PriceScale;
+use crate::room;
 use crate::shard::{self, Columns, Layout};
 
 /// Windows that one thread makes before it looks for more work.
@@ -37,6 +39,8 @@ pub(crate) struct Plan<'a> {
     /// Versions of each window, the original included.
     versions: usize,
     windows_per_shard: usize,
+    /// Whether whoever waits for it wants it no more.
+    stop: &'a AtomicBool,
 }
 
 impl<'a> Plan<'a> {
@@ -46,6 +50,7 @@ impl<'a> Plan<'a> {
         augmentation: &Augmentation,
         seed: u64,
         shard_bytes: usize,
+        stop: &'a AtomicBool,
     ) -> Result<Self, CacheError> {
         let windows: &Windows = train;
         let channels = windows.set().channels();
@@ -85,7 +90,10 @@ impl<'a> Plan<'a> {
             },
             layout,
             versions,
-            windows_per_shard: (shard_bytes / (versions * layout.width() * size)).max(1),
+            windows_per_shard: (shard_bytes
+                / versions.saturating_mul(layout.width()).saturating_mul(size))
+            .max(1),
+            stop,
         })
     }
 
@@ -102,6 +110,12 @@ impl<'a> Plan<'a> {
 
     pub(crate) fn records(&self) -> usize {
         self.windows.len() * self.versions
+    }
+
+    /// Refuses to make what takes more than `free`, if that is known.
+    pub(crate) fn check_room(&self, path: &Path, free: Option<u64>) -> Result<(), CacheError> {
+        let (windows, record) = (self.windows.len(), self.layout.record_bytes() as u64);
+        room::check(path, windows, self.versions as u64, record, free)
     }
 
     /// Records in each shard but the last.
@@ -129,6 +143,7 @@ impl<'a> Plan<'a> {
                 let mut done = 0;
                 let mut records = Vec::with_capacity(indices.len());
                 for (index, batch) in receiver {
+                    CacheError::heed(self.stop)?;
                     records.push(shard::write(&folder.join(named(index)), &batch)?);
                     done += self.range(index).len() as u64;
                     let (stage, unit) = ("augment".to_owned(), "windows".to_owned());
@@ -212,6 +227,7 @@ impl<'a> Plan<'a> {
         self.normaliser.apply(set, window, scratch);
         augmenter.load(index as u64, scratch, PriceScale::of(self.normaliser, set, window));
         for (version, out) in out.chunks_exact_mut(self.layout.width()).enumerate() {
+            CacheError::heed(self.stop)?;
             augmenter.version(version as u32, scratch);
             T::store(scratch, &mut out[..length])
                 .map_err(|at| self.out_of_range(index, version, at, scratch[at]))?;

@@ -9,7 +9,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_buffer::MutableBuffer;
 use firebox_core::{Event, Key, Listener, SeriesValues, Storage};
@@ -122,7 +122,7 @@ impl Samples {
         E: From<CacheError> + Send,
     {
         fs::create_dir_all(folder).map_err(CacheError::io("create the folder", folder))?;
-        let _making = lock::exclusive(&folder.join(".lock"), || {
+        let _making = lock::exclusive(&folder.join(".lock"), &AtomicBool::new(false), || {
             let message = format!("waiting for another program that writes {}", folder.display());
             listener.on(&Event::Warning { message });
         })?;

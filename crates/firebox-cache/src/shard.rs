@@ -54,6 +54,13 @@ impl Layout {
         self.shape[0] * self.shape[1]
     }
 
+    /// Bytes of a record on the disk, without the few kilobytes of each shard's own.
+    pub(crate) fn record_bytes(&self) -> usize {
+        let size = if self.storage == Storage::F32 { 4 } else { 2 };
+        // Length, label, window and version stand beside the values.
+        self.width() * size + 4 * size_of::<u32>()
+    }
+
     fn schema(&self) -> SchemaRef {
         let item = Field::new("item", element::data_type(self.storage), false);
         let list = DataType::FixedSizeList(Arc::new(item), self.width() as i32);

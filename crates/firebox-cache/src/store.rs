@@ -5,14 +5,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Augmentation, Event, Key, Listener, Normaliser, TrainWindows};
 
 use crate::error::{CacheError, Damage};
 use crate::files::{self, Unfinished, flush_folder, temporary, write_flushed};
+use crate::keep::children;
 use crate::lock::{self, Lock};
 use crate::manifest::{self, AnyManifest, Manifest};
 use crate::plan::Plan;
+use crate::room;
 use crate::shard::Shard;
 use crate::shards::Shards;
 
@@ -52,6 +56,8 @@ pub struct Hold {
 pub struct Store {
     root: PathBuf,
     shard_bytes: usize,
+    /// Whether whoever waits for an entry wants it no more.
+    stop: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -64,13 +70,19 @@ impl Store {
         fs::create_dir_all(root).map_err(CacheError::io("create the cache folder", root))?;
         // The working folder may change later.
         let root = std::path::absolute(root).map_err(CacheError::io("find", root))?;
-        Ok(Self { root, shard_bytes: SHARD_BYTES })
+        Ok(Self { root, shard_bytes: SHARD_BYTES, stop: Arc::default() })
     }
 
     /// The same store with another size of new shards, in bytes; 64 MiB otherwise. No record
     /// depends on it.
     pub fn with_shard_bytes(self, shard_bytes: usize) -> Self {
         Self { shard_bytes, ..self }
+    }
+
+    /// The same store, which ends soon with [`CacheError::Stopped`] once `stop` is true, whether it checks an entry,
+    /// waits for another run that makes it, or makes it; nothing half-made is left.
+    pub fn stopped_by(self, stop: &Arc<AtomicBool>) -> Self {
+        Self { stop: Arc::clone(stop), ..self }
     }
 
     /// The folder.
@@ -102,7 +114,8 @@ impl Store {
     ///
     /// When a parameter is out of range, when there is no window, when the normaliser has other
     /// channels, when the storage type cannot hold a value, when the entry was made from something
-    /// else, and when the disk refuses. Nothing half-written is left.
+    /// else, when its disk has too little room or refuses, and when it is [stopped](Self::stopped_by).
+    /// Nothing half-written is left.
     pub fn augmented(
         &self,
         key: Key,
@@ -112,7 +125,7 @@ impl Store {
         seed: u64,
         listener: &dyn Listener,
     ) -> Result<Shards, CacheError> {
-        let plan = Plan::new(train, normaliser, augmentation, seed, self.shard_bytes)?;
+        let plan = Plan::new(train, normaliser, augmentation, seed, self.shard_bytes, &self.stop)?;
         let entry = Entry { store: self, key, path: self.bucket(AUGMENTED).join(key.to_string()) };
         let used = self.hold(AUGMENTED, key)?;
         if let State::Whole(manifest, shards) = entry.state(&plan)? {
@@ -121,7 +134,7 @@ impl Store {
         let bucket = self.bucket(AUGMENTED);
         fs::create_dir_all(&bucket).map_err(CacheError::io("create", &bucket))?;
         let make = lock::path(&self.root, AUGMENTED, &key.to_string(), "make");
-        let _making = lock::exclusive(&make, || {
+        let _making = lock::exclusive(&make, &self.stop, || {
             warn(
                 listener,
                 format!("waiting for another run that is making {}", entry.path.display()),
@@ -242,6 +255,7 @@ impl Entry<'_> {
         }
         let (mut shards, mut damaged) = (Vec::new(), Vec::new());
         for index in 0..manifest.files.len() {
+            CacheError::heed(&self.store.stop)?;
             match self.shard(plan, &manifest, index, true) {
                 Ok(shard) => shards.push(shard),
                 Err(damage) => damaged.push((index, damage)),
@@ -274,6 +288,8 @@ impl Entry<'_> {
     ) -> Result<(Manifest, Vec<Shard>), CacheError> {
         let bucket = self.store.bucket(AUGMENTED);
         self.remove_leftovers(&bucket)?;
+        self.remove_orphans(&bucket);
+        plan.check_room(&self.path, room::free(&bucket))?;
         let name = self.key.to_string();
         let unfinished = Unfinished::folder(temporary(&bucket, &name))?;
         let indices: Vec<usize> = (0..plan.shards()).collect();
@@ -364,6 +380,22 @@ impl Entry<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Removes what makers of other entries left when they died: after a kill and a change of settings, nobody else
+    /// would. Every living maker holds its lock `use`, so what is got alone here has none.
+    fn remove_orphans(&self, bucket: &Path) {
+        for path in children(bucket).unwrap_or_default() {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name = name.unwrap_or_default();
+            let key = name.split_once(".tmp-").and_then(|(key, _)| key.parse::<Key>().ok());
+            let Some(key) = key.filter(|key| *key != self.key) else { continue };
+            let lock = lock::path(&self.store.root, AUGMENTED, &key.to_string(), "use");
+            if let Ok(Some(_alone)) = lock::try_exclusive(&lock) {
+                // What stays costs room and nothing else; `Store::list` tells of it.
+                let _ = files::remove(&path);
+            }
+        }
     }
 }
 

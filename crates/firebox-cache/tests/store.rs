@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use firebox_cache::{AUGMENTED, CacheError, SERIES, Shards, Store, augmented_key};
@@ -438,6 +439,11 @@ fn as_another_process() {
     match mode.as_str() {
         "die" => drop(Case::new().make_with(&store, &die)),
         "full" => println!("[{}]", Case::new().make(&store).unwrap_err()),
+        "huge" => {
+            let mut case = Case::new();
+            case.augmentation.versions = u32::MAX;
+            println!("[{}]", case.make(&store).unwrap_err());
+        }
         _ => {
             let made = if Case::new().make(&store).unwrap().reused() { "reused" } else { "made" };
             println!("[{made}]");
@@ -649,4 +655,70 @@ fn settings_and_channels_that_do_not_fit_are_refused_before_anything_is_written(
     let message = case.make(&store).unwrap_err().to_string();
     assert!(message.contains("[\"x\"]") && message.contains("close"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn more_than_the_disk_has_room_for_is_refused_before_anything_is_written() {
+    let (folder, store) = store();
+    // Should this disk claim room for hundreds of terabytes, no file grows.
+    let child = child(folder.path(), "huge", "trap '' XFSZ; ulimit -f 4;").spawn().unwrap();
+    let said = said(child);
+    assert!(said.contains("4294967296 versions") && said.contains("augment.versions"), "{said}");
+    assert_eq!(store.list().unwrap(), firebox_cache::Listing::default());
+}
+
+#[test]
+fn a_maker_that_is_stopped_ends_soon_and_leaves_nothing() {
+    let (folder, store) = store();
+    let (stop, shards) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let store = store.stopped_by(&stop);
+    let listener = |event: &Event| {
+        if let Event::Progress { .. } = event {
+            shards.fetch_add(1, Ordering::SeqCst);
+            stop.store(true, Ordering::SeqCst);
+        }
+    };
+    let error = Case::new().make_with(&store, &listener).unwrap_err();
+    assert!(matches!(error, CacheError::Stopped), "{error}");
+    assert_eq!(shards.load(Ordering::SeqCst), 1, "no shard was written after the stop");
+    assert_eq!(fs::read_dir(folder.path().join(AUGMENTED)).unwrap().count(), 0);
+    stop.store(false, Ordering::SeqCst);
+    assert!(!Case::new().make(&store).unwrap().reused());
+    // Checking what is there is ended, too.
+    stop.store(true, Ordering::SeqCst);
+    assert!(matches!(Case::new().make(&store), Err(CacheError::Stopped)));
+}
+
+#[test]
+fn what_dead_makers_of_other_entries_left_goes_and_what_is_held_stays() {
+    let (folder, store) = store();
+    let [dead, alive] = ["dead", "alive"].map(|name| Key::builder(name, 1).finish());
+    let [gone, kept] = [dead, alive].map(|key| {
+        let path = folder.path().join(AUGMENTED).join(format!("{key}.tmp-12345-0"));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("shard-00000.arrow"), vec![0; 1000]).unwrap();
+        path
+    });
+    // What every maker holds.
+    let _held = store.hold(AUGMENTED, alive).unwrap();
+    drop(Case::new().make(&store).unwrap());
+    assert!(!gone.exists() && kept.join("shard-00000.arrow").is_file());
+}
+
+#[test]
+fn a_maker_in_the_midst_is_not_disturbed_by_one_of_another_entry() {
+    let (_folder, store) = store();
+    let other = Mutex::new(Some(Case { seed: 1, ..Case::new() }));
+    let listener = |event: &Event| {
+        if let Event::Progress { .. } = event
+            && let Some(other) = other.lock().unwrap().take()
+        {
+            drop(other.make(&store).unwrap());
+        }
+    };
+    let shards = Case::new().make_with(&store, &listener).unwrap();
+    assert!(!shards.reused());
+    assert!(store.verify().unwrap().iter().all(|one| one.damaged.is_empty()));
+    assert_eq!(store.list().unwrap().stored.len(), 2);
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Finding, Format};
 
@@ -48,6 +49,9 @@ pub enum DataError {
         /// Extensions looked for.
         wanted: &'static str,
     },
+    /// Whoever wanted the data wants them no more.
+    #[error("it was asked to stop, and nothing of the data is kept")]
+    Stopped,
     /// A folder whose folders hold arrays.
     #[error(
         "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {path} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
@@ -453,6 +457,11 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// What whoever reads long asks now and then: an error once `stop` is true.
+    pub(crate) fn heed(stop: &AtomicBool) -> Result<(), Self> {
+        if stop.load(Ordering::Relaxed) { Err(Self::Stopped) } else { Ok(()) }
+    }
+
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
@@ -468,7 +477,7 @@ impl DataError {
     /// Whether the user can mend it in settings or data; else the disk refused while running.
     pub fn is_bad_input(&self) -> bool {
         use std::io::ErrorKind;
-        let Self::Io { action, source, .. } = self else { return true };
+        let Self::Io { action, source, .. } = self else { return !matches!(self, Self::Stopped) };
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
                 false

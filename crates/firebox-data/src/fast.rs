@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::clean;
 use crate::groups::{GroupRange, Groups};
@@ -49,17 +50,18 @@ pub(crate) enum Sink<'a> {
     /// Into memory.
     Memory,
     /// Into the store, with no more than a part of them in memory.
-    Store { cache: &'a Path, key: Key, making: Option<Box<Making>> },
+    Store { cache: &'a Path, key: Key, stop: &'a AtomicBool, making: Option<Box<Making>> },
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn store(cache: &'a Path, key: Key) -> Self {
-        Self::Store { cache, key, making: None }
+    pub(crate) fn store(cache: &'a Path, key: Key, stop: &'a AtomicBool) -> Self {
+        Self::Store { cache, key, stop, making: None }
     }
 
     /// Puts rows into the store, if that is where they go.
     fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
-        let Self::Store { cache, making, .. } = self else { return Ok(()) };
+        let Self::Store { cache, stop, making, .. } = self else { return Ok(()) };
+        DataError::heed(stop)?;
         if making.is_none() {
             *making = Some(Box::new(Making::begin(cache, width)?));
         }
@@ -373,7 +375,10 @@ mod tests {
         let short = |sink| read(&inputs, &settings, &zone, sink, &|_| ()).ok();
         let key = Key::builder("test", 1).finish();
         let in_memory = short(Sink::Memory);
-        assert!(in_memory == short(Sink::store(&folder.path().join("cache"), key)));
+        assert!(
+            in_memory
+                == short(Sink::store(&folder.path().join("cache"), key, &AtomicBool::new(false)))
+        );
         let table = frame::load(&inputs[0], &settings).unwrap();
         let reading = table.reading(&zone);
         let mut raw = Raw::default();
@@ -458,7 +463,14 @@ mod tests {
             let short = read(&files, &config, &zone, Sink::Memory, &|_| ()).ok();
             let key = Key::builder("test", 1).field("files", paths.len().to_le_bytes()).finish();
             let cache = folder.path().join("cache");
-            let stored = read(&files, &config, &zone, Sink::store(&cache, key), &|_| ()).ok();
+            let stored = read(
+                &files,
+                &config,
+                &zone,
+                Sink::store(&cache, key, &AtomicBool::new(false)),
+                &|_| (),
+            )
+            .ok();
             assert!(short == stored);
             short
         };

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use firebox_cache::Samples;
@@ -45,7 +46,7 @@ pub struct Ingested {
 ///
 /// When a file is missing, cannot be read, or is of the wrong kind.
 pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
-    key(config, &inputs(config)?)
+    key(config, &inputs(config)?, &AtomicBool::new(false))
 }
 
 /// What [`ingest`] found in the data that is stored under a key, if it is there in its full size.
@@ -90,9 +91,23 @@ pub fn ingest(
     cache: &Path,
     listener: &dyn Listener,
 ) -> Result<Ingested, DataError> {
+    ingest_until(&AtomicBool::new(false), config, cache, listener)
+}
+
+/// The same until `stop` is true: then it ends at the next part of a file, and keeps nothing.
+///
+/// # Errors
+///
+/// As [`ingest`], and [`DataError::Stopped`].
+pub fn ingest_until(
+    stop: &AtomicBool,
+    config: &DataConfig,
+    cache: &Path,
+    listener: &dyn Listener,
+) -> Result<Ingested, DataError> {
     let inputs = inputs(config)?;
     let seen = Seen::now(config, &inputs);
-    let key = key(config, &inputs)?;
+    let key = key(config, &inputs, stop)?;
     // What timeframes are made of is not what is stored.
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
         true => {
@@ -116,7 +131,7 @@ pub fn ingest(
             ),
         ),
     }
-    let stored = read_and_store(config, &inputs, samples, (cache, key), listener);
+    let stored = read_and_store(config, &inputs, samples, (cache, key), stop, listener);
     if let Err(changed) = seen.check() {
         // What was stored is under the key of what was there before; what failed may have failed by it.
         if stored.is_ok() {
@@ -135,6 +150,7 @@ fn read_and_store(
     inputs: &[Input],
     samples: Option<Vec<Samples>>,
     (cache, key): (&Path, Key),
+    stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     if let Some(samples) = samples {
@@ -145,12 +161,12 @@ fn read_and_store(
             Err(Stop::Failed(error)) => return Err(error),
         }
     } else if config.timeframes.is_none() {
-        let sink = Sink::store(cache, key);
+        let sink = Sink::store(cache, key, stop);
         if let Some(found) = short_way(config, inputs, sink, listener)? {
             return Ok(found);
         }
     }
-    let (set, checks) = long_way(config, inputs, listener)?;
+    let (set, checks) = long_way(config, inputs, stop, listener)?;
     store::save(cache, key, &set, &checks)?;
     Ok((set, checks))
 }
@@ -256,7 +272,7 @@ fn read_checked(
 ) -> Result<(SeriesSet, Checks), DataError> {
     match short_way(config, inputs, Sink::Memory, listener)? {
         Some((set, checks)) => with_timeframes(set, checks, config),
-        None => long_way(config, inputs, listener),
+        None => long_way(config, inputs, &AtomicBool::new(false), listener),
     }
 }
 
@@ -288,12 +304,17 @@ fn short_way(
 fn long_way(
     config: &DataConfig,
     inputs: &[Input],
+    stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
     let table = is_table(inputs[0].format);
-    let raw = together(inputs.iter().map(|i| read_one(config, i, &zone)), inputs, listener)?;
+    let read = |input: &Input| {
+        DataError::heed(stop)?;
+        read_one(config, input, &zone)
+    };
+    let raw = together(inputs.iter().map(read), inputs, listener)?;
     warn_without_times(listener, table && raw.time.is_none());
     checked(raw, config)
 }
@@ -352,7 +373,7 @@ fn warn(listener: &dyn Listener, message: String) {
     listener.on(&Event::Warning { message });
 }
 
-fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
+fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, DataError> {
     // Where the files lie does not matter, so the settings are taken without the paths.
     let settings = DataConfig {
         path: crate::Paths::default(),
@@ -363,7 +384,7 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
     let settings = serde_json::to_vec(&settings)
         .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
     let hashes: Vec<blake3::Hash> =
-        inputs.par_iter().map(|input| hash(&input.path)).collect::<Result<_, _>>()?;
+        inputs.par_iter().map(|input| hash(&input.path, stop)).collect::<Result<_, _>>()?;
     refuse_copies(inputs, &hashes)?;
     let mut key = Key::builder("series", store::KEY_VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
@@ -384,7 +405,7 @@ fn key(config: &DataConfig, inputs: &[Input]) -> Result<Key, DataError> {
             .field("origin", format!("{:?}", input.origin))
             .field("content", hash_of_file.as_bytes());
         if let Some(labels) = label_file(config, input) {
-            key = key.field("labels", hash(&labels)?.as_bytes());
+            key = key.field("labels", hash(&labels, stop)?.as_bytes());
         }
     }
     Ok(key.finish())
@@ -412,11 +433,12 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
     Ok(())
 }
 
-fn hash(path: &Path) -> Result<blake3::Hash, DataError> {
+fn hash(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataError> {
     let mut file = fs::File::open(path).map_err(DataError::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 4 << 20];
     loop {
+        DataError::heed(stop)?;
         match file.read(&mut buffer).map_err(DataError::io("read", path))? {
             0 => return Ok(hasher.finalize()),
             read => drop(hasher.update_rayon(&buffer[..read])),

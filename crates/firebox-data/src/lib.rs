@@ -87,7 +87,9 @@ pub use config::{
 };
 pub use demand::DemandConfig;
 pub use error::DataError;
-pub use ingest::{Ingested, files, fingerprint, ingest, read, stored_at, stored_checks};
+pub use ingest::{
+    Ingested, files, fingerprint, ingest, ingest_until, read, stored_at, stored_checks,
+};
 pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Original, Place, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};

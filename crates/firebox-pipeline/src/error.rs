@@ -99,8 +99,8 @@ pub enum PipelineError {
         "another process is working in {0}\n  wait for it, or stop it, or change a setting so that the run has a folder of its own"
     )]
     InUse(PathBuf),
-    /// The evaluation was asked to stop; the training before it is saved.
-    #[error("the evaluation was interrupted")]
+    /// A stage was asked to stop; what was complete before it is kept.
+    #[error("it was interrupted")]
     Interrupted,
     /// What lies before is made with what comes after.
     #[error(
@@ -133,6 +133,16 @@ pub enum PipelineError {
 }
 
 impl PipelineError {
+    /// The same; a stage that says that it was asked to stop was interrupted.
+    pub(crate) fn or_interrupted(self) -> Self {
+        match self {
+            Self::Cache(CacheError::Stopped)
+            | Self::Data(firebox_data::DataError::Stopped)
+            | Self::Remote(RemoteError::Stopped { .. }) => Self::Interrupted,
+            other => other,
+        }
+    }
+
     /// Whether the run goes on where it was, and with less memory, if the same program is started again.
     pub fn begins_anew(&self) -> bool {
         matches!(self, Self::Train(error) if error.begins_anew())

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
@@ -11,10 +13,11 @@ use firebox_loader::{
     AugmentedWindows, LoadError, LoaderConfig, Place, Resident, Room, Source, TrainLoader,
     TrainResident, TrainSource, place,
 };
-use firebox_remote::{RemoteConfig, RemoteError, fetch, is_remote};
+use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 use sysinfo::System;
 
 use crate::PipelineConfig;
+use crate::config::RunConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::stages::{Run, Windows};
@@ -231,7 +234,7 @@ fn room(device: &ChosenDevice) -> Room {
 
 /// The key of the series that a pipeline reads, whose remote files are fetched for it.
 pub(crate) fn series_key(config: &PipelineConfig) -> Result<Key, PipelineError> {
-    let data = local(config, &Silent)?;
+    let data = local(config, &AtomicBool::new(false), &Silent)?;
     Ok(firebox_data::fingerprint(&data)?)
 }
 
@@ -239,6 +242,7 @@ pub(crate) fn series_key(config: &PipelineConfig) -> Result<Key, PipelineError> 
 /// current.
 pub(crate) fn local<'a>(
     config: &'a PipelineConfig,
+    stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Cow<'a, DataConfig>, RemoteError> {
     let (data, run) = (&config.data, &config.run);
@@ -246,12 +250,11 @@ pub(crate) fn local<'a>(
     if !remote(&data.path) && !data.test.as_ref().is_some_and(remote) {
         return Ok(Cow::Borrowed(data));
     }
-    let patience = RemoteConfig::from(run.fetch);
     let local = |paths: &Paths| -> Result<Paths, RemoteError> {
         let mut found = Vec::<PathBuf>::new();
         for path in &paths.0 {
             match path.to_str().filter(|_| is_remote(path)) {
-                Some(url) => found.extend(fetch(url, &run.cache, &patience, listener)?),
+                Some(url) => found.extend(copies(url, run, stop, listener)?),
                 None => found.push(path.clone()),
             }
         }
@@ -259,4 +262,31 @@ pub(crate) fn local<'a>(
     };
     let (path, test) = (local(&data.path)?, data.test.as_ref().map(local).transpose()?);
     Ok(Cow::Owned(DataConfig { path, test, ..data.clone() }))
+}
+
+/// Time for which what a server said is not asked again: a run needs its files several times before it begins.
+const CURRENT: Duration = Duration::from_secs(60);
+
+/// Copies that were found, of which URL in which cache, and when.
+type Found = ((String, PathBuf, bool), Vec<PathBuf>, Instant);
+
+/// The copies of what a URL names, as they are or were within the last minute.
+fn copies(
+    url: &str,
+    run: &RunConfig,
+    stop: &AtomicBool,
+    listener: &dyn Listener,
+) -> Result<Vec<PathBuf>, RemoteError> {
+    static KNOWN: Mutex<Vec<Found>> = Mutex::new(Vec::new());
+    let wanted = (url.to_owned(), run.cache.clone(), run.fetch.offline);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known().retain(|(_, files, when)| {
+        when.elapsed() < CURRENT && files.iter().all(|file| file.is_file())
+    });
+    if let Some((_, files, _)) = known().iter().find(|(of, ..)| *of == wanted) {
+        return Ok(files.clone());
+    }
+    let files = fetch_until(stop, url, &run.cache, &RemoteConfig::from(run.fetch), listener)?;
+    known().push((wanted, files.clone(), Instant::now()));
+    Ok(files)
 }

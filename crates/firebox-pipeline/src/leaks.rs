@@ -4,6 +4,7 @@
 //! It reads the files anew and does not use the cache. What is trained of windows is not looked at.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
     Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitError, SplitRule,
@@ -39,7 +40,7 @@ impl Prepared {
     /// the reading of the data.
     pub fn check_leaks(&self, listener: &dyn Listener) -> Result<LeakCheck, PipelineError> {
         let config = self.config();
-        let data = local(config, listener)?;
+        let data = local(config, &AtomicBool::new(false), listener)?;
         Checking::new(&PipelineConfig { data: data.into_owned(), ..config.clone() }, listener)?
             .run()
     }

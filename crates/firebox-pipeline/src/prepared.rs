@@ -14,6 +14,7 @@ use firebox_train::LossScale;
 use crate::config::FetchConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::local;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
@@ -160,12 +161,13 @@ impl Prepared {
 
     /// Runs every stage whose result is not there.
     ///
-    /// `stop` ends training after the step in hand, and the evaluation after the batch in hand, with
-    /// everything saved.
+    /// `stop` ends fetching, reading and augmentation soon, with nothing half-made kept but what was fetched, training
+    /// after the step in hand, and the evaluation after the batch in hand, with everything saved.
     ///
     /// # Errors
     ///
     /// Whatever ends a stage. What was complete before stays and is used by the next run.
+    /// [`PipelineError::Interrupted`] if `stop` came before there was a run.
     pub fn run(
         &self,
         device: &ChosenDevice,
@@ -173,6 +175,9 @@ impl Prepared {
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
+        // Before anything asks for their content, and with word of how far it is.
+        local(&self.config, stop, listener)
+            .map_err(|error| PipelineError::from(error).or_interrupted())?;
         let settled = self.settled(device)?;
         let keys = settled.keys(device)?;
         let path = settled.run_path(&keys);

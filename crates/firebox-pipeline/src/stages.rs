@@ -175,7 +175,14 @@ pub(crate) fn run(
     firebox_train::memory::reset_peak();
     let made = sampled_with(period, gpu, &|| pools(device), &all, || {
         obeying(path, &requests, &all, || chain.make(&run, &mut work))
-    })
+    });
+    let made = match made {
+        // Before or between trainings: what earlier attempts saved is all there is.
+        Err(PipelineError::Interrupted) => {
+            Ok(Making::Interrupted { step: steps_whole(path).unwrap_or(0) })
+        }
+        made => made,
+    }
     .inspect_err(|error| {
         finish(&failed(error));
         // Nobody goes on with a run whose input was refused.
@@ -430,7 +437,7 @@ impl Run<'_> {
     ) -> Result<T, PipelineError> {
         self.listener.on(&Event::StageStarted { stage: name.to_owned() });
         let start = Instant::now();
-        let (result, reused, detail) = work()?;
+        let (result, reused, detail) = work().map_err(PipelineError::or_interrupted)?;
         *remade += usize::from(!reused);
         self.listener.on(&Event::StageFinished {
             stage: name.to_owned(),
@@ -468,8 +475,9 @@ impl Run<'_> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
-            let data = local(config, self.listener)?;
-            let ingested = firebox_data::ingest(&data, &config.run.cache, self.listener)?;
+            let data = local(config, self.stop, self.listener)?;
+            let cache = &config.run.cache;
+            let ingested = firebox_data::ingest_until(self.stop, &data, cache, self.listener)?;
             let detail = format!(
                 "{} of {} in {} series, {} of defect",
                 count(ingested.set.steps() as u64, "step"),
@@ -617,7 +625,7 @@ impl Run<'_> {
     ) -> Result<Arc<Shards>, PipelineError> {
         self.stage("augment", Some(self.keys.augmented), remade, || {
             let make = || {
-                Store::open(&self.config.run.cache)?.augmented(
+                Store::open(&self.config.run.cache)?.stopped_by(self.stop).augmented(
                     self.keys.augmented,
                     &windows.parts.train,
                     &windows.normaliser,

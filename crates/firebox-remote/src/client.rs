@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Listener};
@@ -36,7 +37,7 @@ pub(crate) fn fetch(
     address: &Address,
     cache: &Path,
     config: &RemoteConfig,
-    listener: &dyn Listener,
+    (stop, listener): (&AtomicBool, &dyn Listener),
 ) -> Result<Vec<PathBuf>, RemoteError> {
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
@@ -44,7 +45,7 @@ pub(crate) fn fetch(
         let store = |client| store(address, config, client);
         let patient = store(client(config).with_timeout_disabled())?;
         let store = store(client(config))?;
-        let remote = Remote { store, patient, address, cache, config, listener };
+        let remote = Remote { store, patient, address, cache, config, stop, listener };
         let mut files = Vec::new();
         for location in remote.locations().await? {
             files.push(remote.file(&location).await?);
@@ -130,6 +131,7 @@ struct Remote<'a> {
     address: &'a Address,
     cache: &'a Path,
     config: &'a RemoteConfig,
+    stop: &'a AtomicBool,
     listener: &'a dyn Listener,
 }
 
@@ -152,6 +154,8 @@ enum Broken {
     Length { sent: u64 },
     /// The disk refuses.
     Disk(std::io::Error),
+    /// It was asked to stop.
+    Stopped,
 }
 
 impl Remote<'_> {
@@ -164,7 +168,7 @@ impl Remote<'_> {
             return Ok(vec![location]);
         }
         let listed = self.store.list_with_delimiter(Some(&location)).await;
-        let listed = listed.map_err(|source| self.failed(url, Local::Nothing, source))?;
+        let listed = listed.map_err(|source| failed(url, self.config, Local::Nothing, source))?;
         let files = listed.objects.into_iter().map(|file| file.location);
         // Notes of whoever wrote the folder, such as Spark's `_SUCCESS`.
         let is_note =
@@ -216,7 +220,7 @@ impl Remote<'_> {
     async fn about(&self, location: &Location, url: &str) -> Result<ObjectMeta, RemoteError> {
         let head = GetOptions { head: true, ..GetOptions::default() };
         let about = self.store.get_opts(location, head).await;
-        let about = about.map_err(|source| self.failed(url, Local::Nothing, source))?;
+        let about = about.map_err(|source| failed(url, self.config, self.copy(url), source))?;
         self.refuse(url, &about)?;
         Ok(about.meta)
     }
@@ -287,9 +291,12 @@ impl Remote<'_> {
                 RemoteError::Length { url: url.to_owned(), said: version.bytes, sent }
             }
             Broken::Disk(source) => unwritten(url, &path, version, source),
+            Broken::Stopped => {
+                let url = url.to_owned();
+                RemoteError::Stopped { local: self.local(&url, version, done), url }
+            }
             Broken::Request(source) | Broken::Body(source) => {
-                let kept = if version.resumes() { done } else { 0 };
-                self.failed(url, Local::Begin { bytes: kept }, source)
+                failed(url, self.config, self.local(url, version, done), source)
             }
         })
     }
@@ -336,6 +343,7 @@ impl Remote<'_> {
             let chunk = tokio::time::timeout(self.config.timeout, body.next()).await;
             let Some(chunk) = chunk.map_err(|_| silence())? else { break };
             let chunk = chunk.map_err(Broken::Body)?;
+            self.heed()?;
             file.write_all(&chunk).map_err(Broken::Disk)?;
             sent += chunk.len() as u64;
             meter.add(chunk.len() as u64);
@@ -394,6 +402,7 @@ impl Remote<'_> {
         let mut body = answer.into_stream();
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(Broken::Body)?;
+            self.heed()?;
             bytes.extend_from_slice(&chunk);
             meter.add(chunk.len() as u64);
         }
@@ -403,14 +412,21 @@ impl Remote<'_> {
         }
     }
 
-    /// The error of a request about a file of which the cache has something.
-    fn failed(&self, url: &str, local: Local, source: object_store::Error) -> RemoteError {
-        let local = match local {
-            Local::Nothing | Local::Begin { bytes: 0 } if has_copy(url, self.cache) => Local::Copy,
-            Local::Begin { bytes: 0 } => Local::Nothing,
-            local => local,
-        };
-        failed(url, self.config, local, source)
+    /// What the cache has of a file whose first bytes are there.
+    fn local(&self, url: &str, version: &Version, bytes: u64) -> Local {
+        match bytes > 0 && version.resumes() {
+            true => Local::Begin { bytes },
+            false => self.copy(url),
+        }
+    }
+
+    fn copy(&self, url: &str) -> Local {
+        if has_copy(url, self.cache) { Local::Copy } else { Local::Nothing }
+    }
+
+    /// Whoever wants the files wants them no more.
+    fn heed(&self) -> Result<(), Broken> {
+        if self.stop.load(Ordering::Relaxed) { Err(Broken::Stopped) } else { Ok(()) }
     }
 }
 

@@ -64,6 +64,14 @@ pub enum RemoteError {
         /// The URL.
         url: String,
     },
+    /// Whoever wanted the file wants it no more.
+    #[error("`{url}` was not fetched to its end, because it was asked to stop{local}")]
+    Stopped {
+        /// The URL.
+        url: String,
+        /// What the cache has of the file.
+        local: Local,
+    },
     /// The server sends another number of bytes than it says.
     #[error(
         "`{url}`: the server says that it has {said} bytes, and sends {sent}: download the file by other means, such as curl -O, and name the copy"

@@ -32,6 +32,7 @@ mod error;
 mod url;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use firebox_core::Listener;
@@ -78,15 +79,30 @@ pub fn fetch(
     config: &RemoteConfig,
     listener: &dyn Listener,
 ) -> Result<Vec<PathBuf>, RemoteError> {
+    fetch_until(&AtomicBool::new(false), url, cache, config, listener)
+}
+
+/// The same until `stop` is true: then it ends with what comes next of a file, and keeps what came.
+///
+/// # Errors
+///
+/// As [`fetch`], and [`RemoteError::Stopped`].
+pub fn fetch_until(
+    stop: &AtomicBool,
+    url: &str,
+    cache: &Path,
+    config: &RemoteConfig,
+    listener: &dyn Listener,
+) -> Result<Vec<PathBuf>, RemoteError> {
     let address = url::Address::read(url)?;
     if config.offline {
         return cache::offline(&address, cache);
     }
     #[cfg(feature = "client")]
-    return client::fetch(&address, cache, config, listener);
+    return client::fetch(&address, cache, config, (stop, listener));
     #[cfg(not(feature = "client"))]
     {
-        let _ = (cache, config, listener);
+        let _ = (cache, config, stop, listener);
         Err(RemoteError::NotBuilt { url: address.url })
     }
 }

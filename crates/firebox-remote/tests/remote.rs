@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use firebox_core::Silent;
-use firebox_remote::{Local, RemoteConfig, RemoteError, fetch};
+use firebox_remote::{Local, RemoteConfig, RemoteError, fetch, fetch_until};
 
 /// A web server of one file.
 struct Server {
@@ -351,6 +351,33 @@ fn a_server_that_is_wrong_about_a_length_is_told_as_one() {
         assert!(matches!(error, RemoteError::Length { .. }), "{error:?}");
         assert!(error.to_string().contains(&says), "{error}");
     }
+}
+
+#[test]
+fn who_is_stopped_keeps_what_came() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    server.file.is_slow.store(true, Ordering::SeqCst);
+    let (url, stop) = (server.url("bars.csv"), AtomicBool::new(false));
+    // Two and a half seconds for a part, of which the second half is not waited for.
+    let config = RemoteConfig { timeout: Duration::from_secs(20), part_bytes: 2500, ..config() };
+    let (begun, file) = (Instant::now(), Arc::clone(&server.file));
+    let error = std::thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(1200));
+            stop.store(true, Ordering::SeqCst);
+            file.is_slow.store(false, Ordering::SeqCst);
+        });
+        fetch_until(stop, &url, cache.path(), &config, &Silent).unwrap_err()
+    });
+    let RemoteError::Stopped { local: Local::Begin { bytes }, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!((500..2500).contains(&bytes) && begun.elapsed() < Duration::from_secs(2), "{bytes}");
+    let sent = server.file.sent.load(Ordering::SeqCst);
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert!(server.file.sent.load(Ordering::SeqCst) >= sent + 25_500 - bytes);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_pipeline::monitor::{Counted, ProfileConfig};
-use firebox_pipeline::{Finished, Outcome, Prepared, Source};
+use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source};
 
 use crate::output::{OutputError, say};
 use crate::terminal::{LogFormat, Terminal, write_line};
@@ -233,6 +233,12 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         && !stop.load(Ordering::SeqCst)
     {
         memory::begin_anew_after(error);
+    }
+    if let Err(PipelineError::Interrupted) = &finished {
+        say(
+            "interrupted before there was a run; what was fetched is kept, and the same command goes on",
+        )?;
+        return Ok(ExitCode::from(130));
     }
     Ok(conclude(&finished?)?)
 }

@@ -194,3 +194,18 @@ fn times_of_a_coarser_unit_than_the_declared_one_are_told_each_time() {
     }
     assert_eq!(said("b.csv"), "");
 }
+
+#[test]
+fn a_reading_that_is_stopped_keeps_nothing_and_is_no_bad_input() {
+    use std::sync::atomic::AtomicBool;
+    let files = Files::new();
+    files.write("a.csv", "time,x\n2024-01-01T00:00,1\n2024-01-01T00:01,2\n");
+    let config = files.config("a.csv", "");
+    let stop = AtomicBool::new(true);
+    let stopped = firebox_data::ingest_until(&stop, &config, &files.cache(), &Silent);
+    let error = stopped.unwrap_err();
+    assert!(matches!(error, firebox_data::DataError::Stopped) && !error.is_bad_input(), "{error}");
+    let left = std::fs::read_dir(files.cache().join("series-v2")).into_iter().flatten().count();
+    assert_eq!(left, 0);
+    assert!(!files.ingest("a.csv", "").unwrap().reused);
+}

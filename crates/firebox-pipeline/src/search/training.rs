@@ -60,7 +60,12 @@ pub(super) fn train_only(
     let finish = |outcome: &str| all.finish(&name, outcome, started);
     let mut work = Work::new(prepared, &folder, path, reasons);
     let chain = prepared.config().pipeline.chain();
-    let summary = chain.train_only(&run, &mut work).inspect_err(|error| finish(&failed(error)))?;
+    let summary = match chain.train_only(&run, &mut work) {
+        // Gone on with later, as one that was stopped while it trained.
+        Err(PipelineError::Interrupted) => Ok(None),
+        trained => trained,
+    }
+    .inspect_err(|error| finish(&failed(error)))?;
     let outcome = summary.as_ref().map(|summary| summary.outcome.to_string());
     finish(outcome.as_deref().unwrap_or("interrupted"));
     Ok(summary.map(|summary| (summary, work.scores)))
