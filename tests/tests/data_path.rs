@@ -354,13 +354,22 @@ fn stored(listed: &str, bucket: &str) -> bool {
     listed.lines().any(|line| line.contains(bucket) && line.ends_with("manifest.json"))
 }
 
-/// Caches on a disk that is full before the series, and before their augmented versions, are written.
+/// Caches on a disk that is full before the series are written, that has no room for their augmented versions, and
+/// that is full before these are complete.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_while_caching_is_told_and_nothing_half_written_is_believed() {
-    for (size, whole, missing) in
-        [("12k", None, "series-v2"), ("64k", Some("series-v2"), "augmented-v1")]
-    {
+    const FULL: &str = "No space left on device";
+    for (size, whole, missing, why) in [
+        ("12k", None, "series-v2", FULL),
+        (
+            "64k",
+            Some("series-v2"),
+            "augmented-v1",
+            "lower `augment.versions` (there is room for 0)",
+        ),
+        ("120k", Some("series-v2"), "augmented-v1", FULL),
+    ] {
         let folder = project(PIPELINE, 500);
         std::fs::create_dir(folder.path().join("small")).unwrap();
         let run =
@@ -380,7 +389,7 @@ fn a_full_disk_while_caching_is_told_and_nothing_half_written_is_believed() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let codes: Vec<&str> = said.lines().filter(|line| line.starts_with("code ")).collect();
         assert_eq!(codes, ["code 1", "code 0"], "{said}{}", errors(&output));
-        assert!(errors(&output).contains("No space left on device"), "{}", errors(&output));
+        assert!(errors(&output).contains(why), "{size}: {}", errors(&output));
         let before = said.split("code 0").next().unwrap();
         assert!(!stored(before, missing), "{said}");
         whole.into_iter().for_each(|bucket| assert!(stored(before, bucket), "{said}"));
