@@ -206,9 +206,9 @@ fn what_cannot_be_is_refused_with_the_way_out() {
     assert!(said.contains("`http://127.0.0.1:1/bars.csv` cannot be fetched"), "{said}");
 }
 
-/// Serves one file, whole or in parts; returns the port, and the bytes of the file that were sent.
-fn serve(content: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
-    let sent = Arc::new(AtomicUsize::new(0));
+/// Serves one file, whole or in parts; returns the port, and the requests and bytes of the file that were answered.
+fn serve(content: Vec<u8>) -> (u16, Arc<[AtomicUsize; 2]>) {
+    let sent = Arc::new([0, 0].map(AtomicUsize::new));
     let count = Arc::clone(&sent);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -222,9 +222,10 @@ fn serve(content: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
 }
 
 /// Answers a request; `None` if the connection has ended.
-fn answer(stream: &mut TcpStream, content: &[u8], sent: &AtomicUsize) -> Option<()> {
+fn answer(stream: &mut TcpStream, content: &[u8], [asked, sent]: &[AtomicUsize; 2]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     let first = lines.next()?.ok()?;
+    asked.fetch_add(1, Ordering::Relaxed);
     let headers = lines.map_while(Result::ok).take_while(|line| !line.is_empty());
     let range = headers.map(|line| line.to_lowercase()).find(|line| line.starts_with("range:"));
     let range = range.and_then(|line| {
@@ -252,7 +253,7 @@ fn answer(stream: &mut TcpStream, content: &[u8], sent: &AtomicUsize) -> Option<
 #[test]
 fn a_run_on_the_data_of_a_server_is_that_on_a_copy_and_goes_on() {
     let folder = project(PIPELINE, 500);
-    let (port, _) = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
+    let (port, count) = serve(std::fs::read(folder.path().join("bars.csv")).unwrap());
     let address = format!("data.path=http://127.0.0.1:{port}/bars.csv");
     let [local, remote] = [("local", "window.stride=3"), ("remote", &address)]
         .map(|(name, setting)| run(folder.path(), name, &[setting, "train.epochs=3"]));
@@ -266,6 +267,11 @@ fn a_run_on_the_data_of_a_server_is_that_on_a_copy_and_goes_on() {
     assert!(remote.join("manifest.json").is_file());
     let checked = firebox(folder.path(), &["data", "check-leaks", "p.toml", "--set", &address]);
     assert_eq!(checked.status.code(), Some(0), "{}", errors(&checked));
+    // Without a line, on the copy that is there.
+    let asked = count[0].load(Ordering::Relaxed);
+    let settings = [&address, "run.fetch.offline=true", "train.epochs=3"];
+    assert_eq!(losses(&run(folder.path(), "offline", &settings)), losses(&local));
+    assert_eq!(count[0].load(Ordering::Relaxed), asked, "nobody was asked");
 }
 
 #[test]
@@ -449,7 +455,7 @@ fn a_full_disk_while_fetching_is_told_and_the_download_goes_on() {
     let part = before.lines().find(|line| line.ends_with("bars.csv.part")).unwrap();
     let kept: usize = part.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(kept > 0, "{said}");
-    assert_eq!(sent.load(Ordering::Relaxed), all + all - kept, "{said}");
+    assert_eq!(sent[1].load(Ordering::Relaxed), all + all - kept, "{said}");
     assert!(after.contains("/bars.csv\n") && !after.contains(".part\n"), "{said}");
 }
 

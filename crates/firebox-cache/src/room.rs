@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::CacheError;
 
-/// Bytes that this process may still write to the disk of a folder; none if the system does not say.
+/// Bytes that any process may still write to the disk of a folder, quotas aside; none if the system does not say.
 #[cfg(unix)]
 pub(crate) fn free(folder: &Path) -> Option<u64> {
     use std::ffi::CString;
@@ -24,7 +24,7 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
     (all > 0).then(|| free.saturating_mul(size))
 }
 
-/// Bytes that this process may still write to the disk of a folder; not asked here.
+/// Bytes that any process may still write to the disk of a folder; not asked here.
 #[cfg(not(unix))]
 pub(crate) fn free(_: &Path) -> Option<u64> {
     None

@@ -169,9 +169,10 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
             .map_err(|_| diagnose(path, csv, mapping, &names, &error))?,
     };
     // A blank line is read as a row without a value.
-    match frame.columns().iter().all(|column| column.null_count() > 0) {
-        true => without_blank_lines(path, frame, names.len() == 1),
-        false => Ok(frame),
+    let holds = frame.columns().iter().map(|column| column.is_not_null()).reduce(|a, b| a | b);
+    match holds.filter(|holds| !holds.all()) {
+        Some(holds) => without_blank_lines(path, frame, holds, names.len() == 1),
+        None => Ok(frame),
     }
 }
 
@@ -199,11 +200,12 @@ fn number(text: &str, csv: &Csv) -> Option<f64> {
     }
 }
 
-/// The rows of lines that are not blank. In a file of one column a blank line is a missing value, unless nothing
+/// The rows of lines that are not blank, and whichever hold a value. In a file of one column a blank line is a missing value, unless nothing
 /// follows it.
 fn without_blank_lines(
     path: &Path,
     frame: DataFrame,
+    holds: BooleanChunked,
     one_column: bool,
 ) -> Result<DataFrame, DataError> {
     let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
@@ -218,7 +220,8 @@ fn without_blank_lines(
     }
     let filled: BooleanChunked = filled.into_iter().collect();
     let malformed = |error: PolarsError| DataError::malformed(path, Format::Csv, error.to_string());
-    frame.filter(&filled).map_err(malformed)
+    // Whatever the quotes are, a row that holds anything is none of a blank line.
+    frame.filter(&(filled | holds)).map_err(malformed)
 }
 
 /// Whether each line behind the header holds anything. A line feed within quotes ends none.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
@@ -270,6 +270,25 @@ const CURRENT: Duration = Duration::from_secs(60);
 /// Copies that were found, of which URL in which cache, and when.
 type Found = ((String, PathBuf, bool), Vec<PathBuf>, Instant);
 
+/// What servers said within the last minute.
+static KNOWN: Mutex<Vec<Found>> = Mutex::new(Vec::new());
+
+fn known() -> MutexGuard<'static, Vec<Found>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fetches what a run needs before anything asks for its content, with word of how far it is. Servers are asked anew,
+/// whatever they said to another run.
+pub(crate) fn fetch_first(
+    config: &PipelineConfig,
+    stop: &AtomicBool,
+    listener: &dyn Listener,
+) -> Result<(), PipelineError> {
+    known().clear();
+    let fetched = local(config, stop, listener).map(drop);
+    fetched.map_err(|error| PipelineError::from(error).or_interrupted())
+}
+
 /// The copies of what a URL names, as they are or were within the last minute.
 fn copies(
     url: &str,
@@ -277,9 +296,7 @@ fn copies(
     stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Vec<PathBuf>, RemoteError> {
-    static KNOWN: Mutex<Vec<Found>> = Mutex::new(Vec::new());
     let wanted = (url.to_owned(), run.cache.clone(), run.fetch.offline);
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known().retain(|(_, files, when)| {
         when.elapsed() < CURRENT && files.iter().all(|file| file.is_file())
     });

@@ -20,8 +20,8 @@ const MANIFEST: &str = "manifest.json";
 const BEGUN: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
 const LOCK: &str = "lock";
-/// What is in the folder of a run before anything is made.
-const BEGINNING: [&str; 4] = [LOCK, BEGUN, PIPELINE, EVENTS];
+/// What is in the folder of a run before anything is made; the lock goes last.
+const BEGINNING: [&str; 4] = [BEGUN, PIPELINE, EVENTS, LOCK];
 /// What a finished run consists of, beside its checkpoints.
 const RESULTS: [&str; 4] = [PIPELINE, "scores.json", "summary.md", "report.html"];
 
@@ -78,7 +78,13 @@ impl RunFolder {
         let new = make(path).map_err(at(path))?;
         let file = path.join(LOCK);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&file);
-        let lock = lock.map_err(at(&file))?;
+        let lock = match lock {
+            // It went at this moment.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !path.is_dir() => {
+                return Self::open(path);
+            }
+            lock => lock.map_err(at(&file))?,
+        };
         let until = Instant::now() + LOOKED_AT;
         let mut taken = lock.try_lock();
         while matches!(taken, Err(TryLockError::WouldBlock)) && Instant::now() < until {
@@ -87,7 +93,7 @@ impl RunFolder {
         }
         match taken {
             // Whoever held it was refused, and took the folder away.
-            Ok(()) if !file.is_file() => Self::open(path),
+            Ok(()) if !is_still(&lock, &file) => Self::open(path),
             Ok(()) => Ok(Self { path: path.to_path_buf(), new, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(PipelineError::InUse(path.to_path_buf())),
             Err(TryLockError::Error(source)) => Err(at(&file)(source)),
@@ -161,6 +167,21 @@ impl RunFolder {
         }
         Ok(EventLog::new(file))
     }
+}
+
+/// Whether a lock is still the file of that name.
+#[cfg(unix)]
+fn is_still(lock: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let place = |about: std::fs::Metadata| (about.dev(), about.ino());
+    let found = std::fs::metadata(path).map(place).ok();
+    found.is_some() && lock.metadata().map(place).ok() == found
+}
+
+/// Whether a lock is still the file of that name, which cannot be removed while it is open.
+#[cfg(not(unix))]
+fn is_still(_: &File, path: &Path) -> bool {
+    path.is_file()
 }
 
 /// Makes a folder, and says whether it was not there.

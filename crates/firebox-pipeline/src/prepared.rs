@@ -14,7 +14,7 @@ use firebox_train::LossScale;
 use crate::config::FetchConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::local;
+use crate::feed::fetch_first;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
@@ -161,7 +161,7 @@ impl Prepared {
 
     /// Runs every stage whose result is not there.
     ///
-    /// `stop` ends fetching, reading and augmentation soon, with nothing half-made kept but what was fetched, training
+    /// `stop` ends fetching, ingestion and augmentation soon, with nothing half-made kept but what was fetched, training
     /// after the step in hand, and the evaluation after the batch in hand, with everything saved.
     ///
     /// # Errors
@@ -175,9 +175,7 @@ impl Prepared {
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
-        // Before anything asks for their content, and with word of how far it is.
-        local(&self.config, stop, listener)
-            .map_err(|error| PipelineError::from(error).or_interrupted())?;
+        fetch_first(&self.config, stop, listener)?;
         let settled = self.settled(device)?;
         let keys = settled.keys(device)?;
         let path = settled.run_path(&keys);
@@ -298,7 +296,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     };
     if let (1, Some(name)) = (config.window.length, relative) {
         return setting(format!(
-            "`window.length` is 1 and `window.normalise` is {name}: relative to itself, a single step is zero\n  \
+            "`window.length` is 1 and `window.normalise` is {name}: a single step has no scale of its own\n  \
              make windows longer, or set window.normalise = \"standard\""
         ));
     }

@@ -3,22 +3,29 @@
 //! A download in progress is `<name>.part` beside `part.json`, which says what it is a part of.
 #![cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client writes"))]
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use firebox_core::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::RemoteError;
+use crate::error::Local;
 use crate::url::Address;
 
 /// The bucket within the cache. The number changes with its format.
 const BUCKET: &str = "remote-v1";
+/// The bucket of what folders on servers held.
+const LISTINGS: &str = "remote-folders-v1";
 const MANIFEST: &str = "manifest.json";
 const PART: &str = "part.json";
 const LOCK: &str = "lock";
+
+/// Time between two looks at a lock that another process has.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a server says of a file without sending it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,14 +68,28 @@ pub(crate) struct Copy {
 
 impl Copy {
     /// The place of the copy, which is this one's alone until it is dropped: waits for any other process
-    /// that fetches the same.
-    pub(crate) fn of(url: &str, cache: &Path) -> Result<Self, RemoteError> {
+    /// that fetches the same, until `stop` is true.
+    pub(crate) fn of(url: &str, cache: &Path, stop: &AtomicBool) -> Result<Self, RemoteError> {
         let folder = folder(url, cache);
         let name = own_name(url.rsplit('/').next().unwrap_or_default());
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
         let lock = folder.join(LOCK);
-        let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
-        let held = locked.map_err(RemoteError::io("lock", &lock))?;
+        let held = File::create(&lock).map_err(RemoteError::io("lock", &lock))?;
+        loop {
+            match held.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if stop.load(Ordering::Relaxed) => {
+                    return Err(RemoteError::Stopped {
+                        url: url.to_owned(),
+                        local: Local::Nothing,
+                    });
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::Error(error)) => {
+                    return Err(RemoteError::io("lock", &lock)(error));
+                }
+            }
+        }
         // What was used last is pruned last. A disk that keeps no times has no such order.
         let _ = held.set_modified(SystemTime::now());
         Ok(Self { url: url.to_owned(), folder, name, _lock: held })
@@ -166,7 +187,11 @@ impl Copy {
 }
 
 /// The copies of what an address names, of which no server is asked whether they are current.
-pub(crate) fn offline(address: &Address, cache: &Path) -> Result<Vec<PathBuf>, RemoteError> {
+pub(crate) fn offline(
+    address: &Address,
+    cache: &Path,
+    stop: &AtomicBool,
+) -> Result<Vec<PathBuf>, RemoteError> {
     let url = address.file_url();
     let urls = match address.folder {
         true => copies_under(&url, cache),
@@ -180,7 +205,7 @@ pub(crate) fn offline(address: &Address, cache: &Path) -> Result<Vec<PathBuf>, R
         if !has_copy(url, cache) {
             return Err(lacking(url));
         }
-        Copy::of(url, cache)?.any().ok_or_else(|| lacking(url))
+        Copy::of(url, cache, stop)?.any().ok_or_else(|| lacking(url))
     };
     urls.iter().map(copy).collect()
 }
@@ -190,17 +215,37 @@ pub(crate) fn has_copy(url: &str, cache: &Path) -> bool {
     Manifest::read(&folder(url, cache)).is_some_and(|manifest| manifest.url == url)
 }
 
-/// The URLs of the copies of files that lie directly under a folder, in order.
+/// Which files a server's folder held when all of them were here: without it, nobody knows whether they are all.
+#[derive(Serialize, Deserialize)]
+struct Listing {
+    url: String,
+    files: Vec<String>,
+}
+
+fn listing(url: &str, cache: &Path) -> PathBuf {
+    let key = Key::builder(LISTINGS, 1).field("url", url).finish();
+    cache.join(LISTINGS).join(format!("{key}.json"))
+}
+
+/// Writes down the URLs of a folder's files, all of which are here.
+pub(crate) fn keep_listing(
+    url: String,
+    files: Vec<String>,
+    cache: &Path,
+) -> Result<(), RemoteError> {
+    let (path, folder) = (listing(&url, cache), cache.join(LISTINGS));
+    fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
+    let unfinished = path.with_extension(format!("{}.part", std::process::id()));
+    let text = json(&Listing { url, files }, &path)?;
+    fs::write(&unfinished, text).map_err(RemoteError::io("write", &unfinished))?;
+    fs::rename(&unfinished, &path).map_err(RemoteError::io("rename into place", &path))
+}
+
+/// The URLs of a folder's files, if all were here once.
 fn copies_under(folder: &str, cache: &Path) -> Vec<String> {
-    let folder = format!("{}/", folder.trim_end_matches('/'));
-    let Ok(entries) = fs::read_dir(cache.join(BUCKET)) else { return Vec::new() };
-    let manifests = entries.flatten().filter_map(|entry| Manifest::read(&entry.path()));
-    let is_under = |url: &String| {
-        url.strip_prefix(&folder).is_some_and(|name| !name.is_empty() && !name.contains('/'))
-    };
-    let mut urls: Vec<_> = manifests.map(|manifest| manifest.url).filter(is_under).collect();
-    urls.sort();
-    urls
+    let known = fs::read(listing(folder, cache)).ok();
+    let known = known.and_then(|text| serde_json::from_slice::<Listing>(&text).ok());
+    known.filter(|known| known.url == folder).map_or_else(Vec::new, |known| known.files)
 }
 
 /// The folder of one URL's copy.

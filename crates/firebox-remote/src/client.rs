@@ -19,7 +19,7 @@ use object_store::{
     Attribute, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
 };
 
-use crate::cache::{Copy, Version, has_copy};
+use crate::cache::{Copy, Version, has_copy, keep_listing};
 use crate::error::Local;
 use crate::url::Address;
 use crate::{RemoteConfig, RemoteError};
@@ -46,9 +46,13 @@ pub(crate) fn fetch(
         let patient = store(client(config).with_timeout_disabled())?;
         let store = store(client(config))?;
         let remote = Remote { store, patient, address, cache, config, stop, listener };
-        let mut files = Vec::new();
+        let (mut files, mut urls) = (Vec::new(), Vec::new());
         for location in remote.locations().await? {
             files.push(remote.file(&location).await?);
+            urls.push(format!("{}/{location}", address.root));
+        }
+        if address.folder {
+            keep_listing(address.file_url(), urls, cache)?;
         }
         Ok(files)
     })
@@ -142,6 +146,16 @@ struct Wanted<'a> {
     version: &'a Version,
     /// What each part is asked for with.
     condition: GetOptions,
+    /// When the server was asked of it first.
+    asked: SystemTime,
+}
+
+impl Wanted<'_> {
+    /// Whether an answer is of another content. Not all servers heed on what condition they are asked.
+    fn differs(&self, answer: &GetResult) -> bool {
+        let tag = answer.meta.e_tag.as_ref().filter(|tag| !tag.starts_with(WEAK));
+        self.version.is_strong() && tag.is_some_and(|tag| Some(tag) != self.version.tag.as_ref())
+    }
 }
 
 /// Why the rest of a part did not come.
@@ -156,6 +170,8 @@ enum Broken {
     Disk(std::io::Error),
     /// It was asked to stop.
     Stopped,
+    /// It has another content by now.
+    Changed,
 }
 
 impl Remote<'_> {
@@ -183,9 +199,10 @@ impl Remote<'_> {
 
     async fn file(&self, location: &Location) -> Result<PathBuf, RemoteError> {
         let url = format!("{}/{location}", self.address.root);
+        let asked = SystemTime::now();
         let about = self.about(location, &url).await?;
-        let version = version(&about);
-        let copy = Copy::of(&url, self.cache)?;
+        let version = version(&about, asked);
+        let copy = Copy::of(&url, self.cache, self.stop)?;
         if let Some(path) = copy.whole(&version) {
             return Ok(path);
         }
@@ -196,7 +213,7 @@ impl Remote<'_> {
             if_unmodified_since: version.is_by_time().then_some(about.last_modified),
             ..GetOptions::default()
         };
-        let wanted = Wanted { url: &url, location, version: &version, condition };
+        let wanted = Wanted { url: &url, location, version: &version, condition, asked };
         match self.download(&wanted, &copy, begun).await {
             Err(error @ RemoteError::Length { .. }) => {
                 copy.discard()?;
@@ -246,7 +263,7 @@ impl Remote<'_> {
     /// Whether the server's file is still the one that was wanted.
     async fn is_current(&self, wanted: &Wanted<'_>) -> Result<bool, RemoteError> {
         let now = self.about(wanted.location, wanted.url).await?;
-        Ok(version(&now) == *wanted.version)
+        Ok(version(&now, wanted.asked) == *wanted.version)
     }
 
     /// Appends what is missing to the part that is there, in order, as far as it comes.
@@ -268,7 +285,7 @@ impl Remote<'_> {
             self.part(wanted, range, &meter)
         });
         let mut parts = futures_util::stream::iter(parts).buffered(AT_ONCE);
-        let (mut done, mut end) = (begun, Ok(()));
+        let (mut safe, mut done, mut end) = (begun, begun, Ok(()));
         while let Some((bytes, result)) = parts.next().await {
             file.write_all(&bytes).map_err(|source| unwritten(url, &path, version, source))?;
             done += bytes.len() as u64;
@@ -279,11 +296,12 @@ impl Remote<'_> {
         }
         if let Err(Broken::Request(object_store::Error::NotSupported { .. })) = end {
             drop(parts);
+            safe = 0;
             (done, end) = (0, self.whole(wanted, &mut file, &meter).await);
         }
         if let Err(source) = file.sync_all() {
             // Nobody knows how much of it is on the disk: no more is believed than before.
-            let _ = file.set_len(begun);
+            let _ = file.set_len(safe);
             return Err(unwritten(url, &path, version, source));
         }
         end.map_err(|broken| match broken {
@@ -291,6 +309,7 @@ impl Remote<'_> {
                 RemoteError::Length { url: url.to_owned(), said: version.bytes, sent }
             }
             Broken::Disk(source) => unwritten(url, &path, version, source),
+            Broken::Changed => RemoteError::Changed { url: url.to_owned() },
             Broken::Stopped => {
                 let url = url.to_owned();
                 RemoteError::Stopped { local: self.local(&url, version, done), url }
@@ -313,9 +332,12 @@ impl Remote<'_> {
             file.set_len(0).map_err(Broken::Disk)?;
             meter.restart();
             match self.pour(wanted, file, meter).await {
-                Err(Broken::Body(_)) if tries < self.config.retries => tries += 1,
+                Err(Broken::Body(_)) if tries < self.config.retries && self.heed().is_ok() => {
+                    tries += 1;
+                }
                 Err(broken) => {
                     file.set_len(0).map_err(Broken::Disk)?;
+                    self.heed()?;
                     return Err(broken);
                 }
                 Ok(()) => return Ok(()),
@@ -335,6 +357,9 @@ impl Remote<'_> {
         let answer = tokio::time::timeout(self.config.timeout, answer).await;
         let answer = answer.map_err(|_| silence())?;
         let answer = answer.map_err(Broken::Request)?;
+        if wanted.differs(&answer) {
+            return Err(Broken::Changed);
+        }
         if answer.meta.size != wanted.version.bytes {
             return Err(Broken::Length { sent: answer.meta.size });
         }
@@ -370,6 +395,9 @@ impl Remote<'_> {
                 Err(Broken::Body(error)) => error,
                 end => return (bytes, end),
             };
+            if let Err(stopped) = self.heed() {
+                return (bytes, Err(stopped));
+            }
             if (bytes.len() - had) as u64 * SHARE >= part_bytes {
                 (had, tries, since) = (bytes.len(), 0, Instant::now());
             } else {
@@ -396,6 +424,9 @@ impl Remote<'_> {
         let options = GetOptions { range, ..wanted.condition.clone() };
         let answer = self.store.get_opts(wanted.location, options).await;
         let answer = answer.map_err(Broken::Request)?;
+        if wanted.differs(&answer) {
+            return Err(Broken::Changed);
+        }
         if answer.meta.size != wanted.version.bytes {
             return Err(Broken::Length { sent: answer.meta.size });
         }
@@ -505,10 +536,11 @@ impl Version {
     }
 }
 
-fn version(about: &ObjectMeta) -> Version {
+/// What is known of a content of which a server was `asked` then; its age is that at this time.
+fn version(about: &ObjectMeta, asked: SystemTime) -> Version {
     // Servers without a time of change are given the epoch's.
     let changed = about.last_modified.timestamp();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = asked.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let is_old = u64::try_from(changed).is_ok_and(|changed| changed.saturating_add(YOUNG) <= now);
     let weak = about.e_tag.as_ref().map_or_else(String::new, |tag| format!(" {tag}"));
     let time = || (changed != 0 && is_old).then(|| format!("{TIME}{changed}{weak}"));

@@ -82,7 +82,8 @@ pub fn fetch(
     fetch_until(&AtomicBool::new(false), url, cache, config, listener)
 }
 
-/// The same until `stop` is true: then it ends with what comes next of a file, and keeps what came.
+/// The same until `stop` is true: then it ends with what comes next of a file, or does not come in time, and keeps what
+/// came.
 ///
 /// # Errors
 ///
@@ -96,7 +97,7 @@ pub fn fetch_until(
 ) -> Result<Vec<PathBuf>, RemoteError> {
     let address = url::Address::read(url)?;
     if config.offline {
-        return cache::offline(&address, cache);
+        return cache::offline(&address, cache, stop);
     }
     #[cfg(feature = "client")]
     return client::fetch(&address, cache, config, (stop, listener));

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use firebox_core::Silent;
+use firebox_core::{Event, Silent};
 use firebox_remote::{Local, RemoteConfig, RemoteError, fetch, fetch_until};
 
 /// A web server of one file.
@@ -32,6 +32,10 @@ struct File {
     cuts: AtomicUsize,
     /// Whether a part comes 100 bytes at a time, ten times a second.
     is_slow: AtomicBool,
+    /// Whether conditions are not heeded.
+    is_heedless: AtomicBool,
+    /// The time of change of contents that are young when the server begins.
+    young: String,
     /// What is said of the length in place of the truth.
     length: AtomicUsize,
     /// Requests.
@@ -55,6 +59,8 @@ impl Server {
             changes_after: AtomicUsize::new(ALL),
             cuts: AtomicUsize::new(0),
             is_slow: AtomicBool::new(false),
+            is_heedless: AtomicBool::new(false),
+            young: nearly_a_minute_ago(),
             length: AtomicUsize::new(ALL),
             asked: AtomicUsize::new(0),
             is_silent: AtomicBool::new(false),
@@ -111,13 +117,14 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}{}\r\n\r\n",
             if length == ALL { content.len() } else { length },
             file.header.lock().unwrap(),
-            version(tag)
+            version(tag, &file.young)
         )
         .ok()?;
         return Some(());
     }
     // Weak tags never match here (RFC 9110, 13.1.1).
-    if header("if-match").is_some_and(|wanted| wanted != tag || tag.starts_with("W/")) {
+    let heeds = !file.is_heedless.load(Ordering::SeqCst);
+    if heeds && header("if-match").is_some_and(|wanted| wanted != tag || tag.starts_with("W/")) {
         write!(stream, "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n").ok()?;
         return Some(());
     }
@@ -129,7 +136,7 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         return Some(());
     }
     if first.contains("/whole.csv") {
-        let version = version(tag);
+        let version = version(tag, &file.young);
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{version}\r\n\r\n", content.len())
             .ok()?;
         // Whoever wanted a part has gone already.
@@ -144,7 +151,7 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     if until == Ok(1) {
         let mut held = file.content.lock().unwrap();
         held.0.reverse();
-        held.1 = "Wed, 21 Oct 2015 08:28:00 GMT";
+        held.1 = if tag.starts_with('"') { "\"other\"" } else { "Wed, 21 Oct 2015 08:28:00 GMT" };
     }
     if start >= content.len() {
         write!(stream, "HTTP/1.1 416 Beyond\r\nContent-Length: 0\r\n\r\n").ok()?;
@@ -157,7 +164,7 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         "HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{end}/{}\r\n{}\r\n\r\n",
         part.len(),
         content.len(),
-        version(tag)
+        version(tag, &file.young)
     )
     .ok()?;
     send(stream, part, file)
@@ -180,8 +187,10 @@ fn send(mut stream: &TcpStream, part: &[u8], file: &File) -> Option<()> {
 }
 
 /// What a server says of a content: its tag and the time of its last change, or one of the two alone.
-fn version(tag: &str) -> String {
+fn version(tag: &str, young: &str) -> String {
     match tag {
+        "young" => format!("Last-Modified: {young}"),
+        "young W/\"one\"" => format!("ETag: W/\"one\"\r\nLast-Modified: {young}"),
         "W/\"one\" only" => "ETag: W/\"one\"".to_owned(),
         _ if tag.starts_with(['"', 'W']) && !tag.starts_with("Wed") => {
             format!("ETag: {tag}\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT")
@@ -193,6 +202,18 @@ fn version(tag: &str) -> String {
 fn config() -> RemoteConfig {
     let timeout = Duration::from_millis(400);
     RemoteConfig { timeout, retries: 1, part_bytes: 1000, offline: false }
+}
+
+/// Of parts that take two and a half seconds on a slow line, a server has one and a half.
+fn slowly() -> RemoteConfig {
+    let timeout = Duration::from_millis(1500);
+    RemoteConfig { timeout, retries: 0, part_bytes: 2500, offline: false }
+}
+
+/// A moment 58 seconds ago, as servers write it: in two seconds it is old enough to tell contents apart by.
+fn nearly_a_minute_ago() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    chrono::DateTime::from_timestamp(now - 58, 0).unwrap().to_rfc2822()
 }
 
 fn content() -> Vec<u8> {
@@ -290,10 +311,8 @@ fn a_slow_line_is_slow_and_no_failure() {
         let cache = tempfile::tempdir().unwrap();
         let server = Server::start(content()[..4000].to_vec(), ALL);
         server.file.content.lock().unwrap().1 = tag;
-        // Each part takes a second, of which a server has 0.4.
         server.file.is_slow.store(true, Ordering::SeqCst);
-        let config = RemoteConfig { retries: 0, ..config() };
-        let files = fetch(&server.url("bars.csv"), cache.path(), &config, &Silent).unwrap();
+        let files = fetch(&server.url("bars.csv"), cache.path(), &slowly(), &Silent).unwrap();
         assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
     }
 }
@@ -358,26 +377,64 @@ fn who_is_stopped_keeps_what_came() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start(content(), ALL);
     server.file.is_slow.store(true, Ordering::SeqCst);
-    let (url, stop) = (server.url("bars.csv"), AtomicBool::new(false));
-    // Two and a half seconds for a part, of which the second half is not waited for.
-    let config = RemoteConfig { timeout: Duration::from_secs(20), part_bytes: 2500, ..config() };
-    let (begun, file) = (Instant::now(), Arc::clone(&server.file));
-    let error = std::thread::scope(|scope| {
-        let stop = &stop;
-        scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(1200));
+    let (url, stop, file) = (server.url("bars.csv"), AtomicBool::new(false), &server.file);
+    // Half a minute, had it been waited for.
+    let config = RemoteConfig { timeout: Duration::from_secs(60), part_bytes: 1 << 20, ..config() };
+    let begun = Instant::now();
+    let listener = |event: &Event| {
+        if matches!(event, Event::Progress { done: 1.., .. }) {
             stop.store(true, Ordering::SeqCst);
             file.is_slow.store(false, Ordering::SeqCst);
-        });
-        fetch_until(stop, &url, cache.path(), &config, &Silent).unwrap_err()
-    });
+        }
+    };
+    let error = fetch_until(&stop, &url, cache.path(), &config, &listener).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let RemoteError::Stopped { local: Local::Begin { bytes }, .. } = error else {
         panic!("{error:?}");
     };
-    assert!((500..2500).contains(&bytes) && begun.elapsed() < Duration::from_secs(2), "{bytes}");
-    let sent = server.file.sent.load(Ordering::SeqCst);
+    assert!((1..25_500).contains(&bytes), "{bytes}");
     assert_eq!(get(&url, cache.path()).unwrap(), content());
-    assert!(server.file.sent.load(Ordering::SeqCst) >= sent + 25_500 - bytes);
+}
+
+#[test]
+fn who_is_stopped_does_not_wait_for_another_process_or_a_silent_server() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let url = server.url("bars.csv");
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    let copy = fs::read_dir(cache.path().join("remote-v1")).unwrap().next().unwrap().unwrap();
+    let held = fs::File::create(copy.path().join("lock")).unwrap();
+    held.lock().unwrap();
+    let stop = AtomicBool::new(true);
+    let error = fetch_until(&stop, &url, cache.path(), &config(), &Silent).unwrap_err();
+    assert!(matches!(error, RemoteError::Stopped { .. }), "{error:?}");
+}
+
+#[test]
+fn a_content_of_another_tag_is_not_put_together_with_the_first() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    // It heeds no condition, and has another content of the same size after three parts.
+    server.file.is_heedless.store(true, Ordering::SeqCst);
+    server.file.changes_after.store(3, Ordering::SeqCst);
+    let url = server.url("bars.csv");
+    let changed = get(&url, cache.path()).unwrap_err();
+    assert!(matches!(changed, RemoteError::Changed { .. }), "{changed:?}");
+    server.file.changes_after.store(ALL, Ordering::SeqCst);
+    let now: Vec<u8> = content().into_iter().rev().collect();
+    assert_eq!(get(&url, cache.path()).unwrap(), now);
+}
+
+#[test]
+fn a_file_that_grows_old_while_it_is_fetched_is_the_same() {
+    for tag in ["young", "young W/\"one\""] {
+        let cache = tempfile::tempdir().unwrap();
+        let server = Server::start(content()[..4000].to_vec(), ALL);
+        server.file.content.lock().unwrap().1 = tag;
+        server.file.is_slow.store(true, Ordering::SeqCst);
+        let files = fetch(&server.url("bars.csv"), cache.path(), &slowly(), &Silent).unwrap();
+        assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
+    }
 }
 
 #[test]
@@ -472,12 +529,11 @@ fn a_server_that_sends_no_parts_sends_the_whole() {
         fs::remove_dir_all(cache.path().join("remote-v1")).unwrap();
         let error = get(&config()).unwrap_err();
         assert!(matches!(error, RemoteError::Failed { local: Local::Nothing, .. }), "{error:?}");
-        // However slow it is: 1.5 seconds, of which each piece may take 0.4.
-        server.file.content.lock().unwrap().0.truncate(1500);
+        // However slow it is: two and a half seconds, of which each piece may take one and a half.
+        server.file.content.lock().unwrap().0.truncate(2500);
         server.file.is_slow.store(true, Ordering::SeqCst);
-        let slow = RemoteConfig { retries: 0, ..config() };
         let now = server.file.content.lock().unwrap().0.clone();
-        assert_eq!(fs::read(&get(&slow).unwrap()[0]).unwrap(), now);
+        assert_eq!(fs::read(&get(&slowly()).unwrap()[0]).unwrap(), now);
     }
 }
 
@@ -594,6 +650,12 @@ fn s3_is_fetched_from_a_local_server() {
         assert_eq!(names, ["bars.csv", "more.csv"]);
         let offline = RemoteConfig { offline: true, ..config() };
         assert_eq!(fetch("s3://bars/deep/", cache, &offline, &Silent).unwrap(), files);
+        // One that is gone is not left out in silence, nor is a folder of which only a file was fetched.
+        fs::remove_dir_all(files[1].parent().unwrap()).unwrap();
+        let gone = fetch("s3://bars/deep/", cache, &offline, &Silent).unwrap_err();
+        assert!(gone.to_string().contains("deep/more.csv` has no whole copy"), "{gone}");
+        let never = fetch("s3://bars/", cache, &offline, &Silent).unwrap_err();
+        assert!(matches!(never, RemoteError::NoCopy { .. }), "{never:?}");
         let missing = get("s3://bars/none.csv", cache).unwrap_err();
         assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
         let missing = get("s3://nobody/none.csv", cache).unwrap_err();

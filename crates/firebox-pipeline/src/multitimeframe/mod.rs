@@ -148,10 +148,15 @@ impl Chain for Multitimeframe {
             let detail = format!("{} test windows", measured.windows);
             Ok((measured, false, detail))
         });
+        let measured = match measured {
+            Err(PipelineError::Interrupted) => {
+                return Ok(Making::Interrupted { step: trained.steps() });
+            }
+            measured => measured?,
+        };
         if run.stop.load(Ordering::SeqCst) {
             return Ok(Making::Interrupted { step: trained.steps() });
         }
-        let measured = measured?;
         work.remade += remade;
         for standing in measured.standings.iter().filter(|standing| !standing.baseline) {
             for (name, value) in scores(standing) {

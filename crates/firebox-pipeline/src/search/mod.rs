@@ -36,6 +36,7 @@ pub use shortage::{NOTE_BYTES, Shortage, note_trials};
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::feed::fetch_first;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, layers, prepared};
 use concurrent::Gate;
@@ -220,6 +221,10 @@ impl Search {
         device: &ChosenDevice,
         listener: &dyn Listener,
     ) -> Result<(), PipelineError> {
+        match fetch_first(&self.config, &self.stop, listener) {
+            Err(PipelineError::Interrupted) => return Ok(()),
+            fetched => fetched?,
+        }
         let study = self.study()?;
         let budget = self.budget();
         let gpu = device.backend != "cpu";
