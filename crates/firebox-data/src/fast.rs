@@ -375,6 +375,10 @@ mod tests {
         let short = |sink| read(&inputs, &settings, &zone, sink, &|_| ()).ok();
         let key = Key::builder("test", 1).finish();
         let in_memory = short(Sink::Memory);
+        let (cache, stop) = (folder.path().join("stopped"), AtomicBool::new(true));
+        let stopped = read(&inputs, &settings, &zone, Sink::store(&cache, key, &stop), &|_| ());
+        let is_stopped = matches!(stopped, Err(Stop::Failed(DataError::Stopped)));
+        assert!(is_stopped || in_memory.is_none(), "who is stopped stores nothing");
         assert!(
             in_memory
                 == short(Sink::store(&folder.path().join("cache"), key, &AtomicBool::new(false)))

@@ -20,8 +20,9 @@ use crate::generated::settings;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::Raw;
-use crate::time::{self, Zone};
+use crate::time::Zone;
 use crate::timeframes::derive;
+use crate::warnings::{warn, warn_of};
 use crate::{
     Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, fast, frame, market, npy,
     store, ts,
@@ -223,48 +224,6 @@ pub fn read(
     Ok((set, checks))
 }
 
-/// The end of 1970.
-const EARLIEST: i64 = 31_536_000_000_000;
-
-/// What to know of data that was read, now or by an earlier run.
-fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
-    warn_of_unit(listener, config, checks);
-    warn_of_lost(listener, checks);
-}
-
-/// Numbers of a finer unit than the declared one end up far in the future, which is refused; those of a coarser one
-/// end up in 1970, as do clocks that begin with a device.
-fn warn_of_unit(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
-    let unit = config.columns.time_unit;
-    let is_declared = unit != crate::TimeUnit::Auto;
-    let early = |[first, last]: &[i64; 2]| is_declared && *first > 0 && *last < EARLIEST;
-    let Some([first, last]) = checks.span.filter(early) else { return };
-    if let Some(likely) = time::likely_unit(time::in_units(first, unit)) {
-        let [first, last] = [first, last].map(time::format);
-        warn(
-            listener,
-            format!(
-                "all times lie in 1970, from {first} to {last}: check `data.columns.time_unit`; `time_unit = \"{likely}\"` would be likely"
-            ),
-        );
-    }
-}
-
-/// Series of which timeframes left nothing.
-fn warn_of_lost(listener: &dyn Listener, checks: &Checks) {
-    let lost = checks.timeframes.as_ref().map_or(&[][..], |made| &made.lost_series);
-    if !lost.is_empty() {
-        warn(
-            listener,
-            format!(
-                "nothing is left of {} series after the warm-up of the indicators, and they are not used: {}",
-                lost.len(),
-                crate::error::List(lost)
-            ),
-        );
-    }
-}
-
 fn read_checked(
     config: &DataConfig,
     inputs: &[Input],
@@ -367,10 +326,6 @@ pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, D
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
     together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, listener)
-}
-
-fn warn(listener: &dyn Listener, message: String) {
-    listener.on(&Event::Warning { message });
 }
 
 fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, DataError> {

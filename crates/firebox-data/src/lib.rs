@@ -76,6 +76,7 @@ mod time;
 mod timeframes;
 mod ts;
 mod turns;
+mod warnings;
 mod work;
 
 pub use arrays::{ArrayFile, array_paths};

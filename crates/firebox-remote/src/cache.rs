@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::RemoteError;
 use crate::error::Local;
 use crate::url::Address;
+use crate::version::Version;
 
 /// The bucket within the cache. The number changes with its format.
 const BUCKET: &str = "remote-v1";
@@ -26,14 +27,6 @@ const LOCK: &str = "lock";
 
 /// Time between two looks at a lock that another process has.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// What a server says of a file without sending it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Version {
-    pub(crate) bytes: u64,
-    /// The server's tag of the content, or the time of its last change.
-    pub(crate) tag: Option<String>,
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {

@@ -1,27 +1,23 @@
 //! The client: what a server has, and its bytes part by part onto the disk.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
-use firebox_core::{Event, Listener};
+use firebox_core::Listener;
 use futures_util::StreamExt;
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::http::HttpBuilder;
 use object_store::path::Path as Location;
-use object_store::{
-    Attribute, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
-};
+use object_store::{Attribute, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
-use crate::cache::{Copy, Version, has_copy, keep_listing};
+use crate::cache::{Copy, has_copy, keep_listing};
 use crate::error::Local;
+use crate::meter::Meter;
+use crate::store::{client, store};
 use crate::url::Address;
+use crate::version::{Version, WEAK, version};
 use crate::{RemoteConfig, RemoteError};
 
 /// Parts that are on their way at a time.
@@ -56,76 +52,6 @@ pub(crate) fn fetch(
         }
         Ok(files)
     })
-}
-
-fn client(config: &RemoteConfig) -> ClientOptions {
-    // A server of one's own often has no certificate; whoever names one without means it.
-    ClientOptions::new()
-        .with_timeout(config.timeout)
-        .with_connect_timeout(config.timeout)
-        .with_allow_http(true)
-}
-
-/// The store of an address, with keys from the environment.
-fn store(
-    address: &Address,
-    config: &RemoteConfig,
-    client: ClientOptions,
-) -> Result<Box<dyn ObjectStore>, RemoteError> {
-    let retry = RetryConfig {
-        max_retries: config.retries,
-        retry_timeout: config.timeout * (config.retries as u32 + 1),
-        ..RetryConfig::default()
-    };
-    let root = address.root.as_str();
-    let boxed = |store| -> Box<dyn ObjectStore> { store };
-    refuse_endpoint(address)?;
-    let made = match address.scheme {
-        "s3" => AmazonS3Builder::from_env()
-            .with_url(root)
-            .with_client_options(client)
-            .with_retry(retry)
-            .build()
-            .map(|store| boxed(Box::new(store))),
-        "gs" => GoogleCloudStorageBuilder::from_env()
-            .with_url(root)
-            .with_client_options(client)
-            .with_retry(retry)
-            .build()
-            .map(|store| boxed(Box::new(store))),
-        "http" | "https" => HttpBuilder::new()
-            .with_url(root)
-            .with_client_options(client)
-            .with_retry(retry)
-            .build()
-            .map(|store| boxed(Box::new(store))),
-        _ => MicrosoftAzureBuilder::from_env()
-            .with_url(root)
-            .with_client_options(client)
-            .with_retry(retry)
-            .build()
-            .map(|store| boxed(Box::new(store))),
-    };
-    made.map_err(|source| failed(&address.url, config, Local::Nothing, source))
-}
-
-/// The client panics on an address of a server that is none.
-fn refuse_endpoint(address: &Address) -> Result<(), RemoteError> {
-    use object_store::aws::AmazonS3ConfigKey::Endpoint;
-    let set = AmazonS3Builder::from_env().get_config_value(&Endpoint);
-    let valid = |text: &str| {
-        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_~:/[]@%".contains(&byte);
-        host.is_some_and(|host| !host.is_empty() && host.bytes().all(allowed))
-    };
-    if address.scheme != "s3" || set.is_none_or(|text| valid(&text)) {
-        return Ok(());
-    }
-    let (url, problem) = (
-        address.url.clone(),
-        "the server in AWS_ENDPOINT_URL is no address such as http://host:9000",
-    );
-    Err(RemoteError::Url { url, problem })
 }
 
 struct Remote<'a> {
@@ -471,83 +397,6 @@ fn wait(tries: usize) -> Duration {
     (Duration::from_millis(100) * (1 << tries.min(6))).min(LONGEST_WAIT)
 }
 
-/// Tells how much of a file has come: each megabyte, and at least each second in which something does.
-struct Meter<'a> {
-    listener: &'a dyn Listener,
-    total: u64,
-    done: Cell<u64>,
-    told: Cell<(u64, Instant)>,
-}
-
-impl<'a> Meter<'a> {
-    fn new(listener: &'a dyn Listener, done: u64, total: u64) -> Self {
-        let told = Cell::new((done, Instant::now()));
-        let meter = Self { listener, total, done: Cell::new(done), told };
-        meter.tell();
-        meter
-    }
-
-    fn add(&self, bytes: u64) {
-        let done = self.done.get() + bytes;
-        self.done.set(done);
-        let (told, since) = self.told.get();
-        if done - told >= 1 << 20 || done >= self.total || since.elapsed().as_secs() > 0 {
-            self.told.set((done, Instant::now()));
-            self.tell();
-        }
-    }
-
-    fn restart(&self) {
-        self.done.set(0);
-        self.told.set((0, Instant::now()));
-        self.tell();
-    }
-
-    fn tell(&self) {
-        let (stage, unit) = ("fetch".to_owned(), "bytes".to_owned());
-        let (done, total) = (self.done.get(), self.total);
-        self.listener.on(&Event::Progress { stage, done, total, unit });
-    }
-}
-
-/// Before the time of the last change, where a server has no strong tag.
-const TIME: &str = "changed ";
-
-/// Before a tag of contents that mean the same, but may differ in their bytes (RFC 9110, 8.8.1).
-const WEAK: &str = "W/";
-
-/// Age in seconds below which a time of change says nothing: that of what a server makes as it is asked is always now.
-const YOUNG: u64 = 60;
-
-impl Version {
-    /// Whether contents of this version are the same byte for byte by the server's word.
-    fn is_strong(&self) -> bool {
-        self.tag.as_ref().is_some_and(|tag| !tag.starts_with(TIME) && !tag.starts_with(WEAK))
-    }
-
-    /// Whether the time of the last change is the best that is known of the content.
-    fn is_by_time(&self) -> bool {
-        self.tag.as_ref().is_some_and(|tag| tag.starts_with(TIME))
-    }
-
-    /// Whether parts that were fetched at different times are parts of the same (RFC 9110, 8.8.2.2).
-    fn resumes(&self) -> bool {
-        self.is_strong() || self.is_by_time()
-    }
-}
-
-/// What is known of a content of which a server was `asked` then; its age is that at this time.
-fn version(about: &ObjectMeta, asked: SystemTime) -> Version {
-    // Servers without a time of change are given the epoch's.
-    let changed = about.last_modified.timestamp();
-    let now = asked.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let is_old = u64::try_from(changed).is_ok_and(|changed| changed.saturating_add(YOUNG) <= now);
-    let weak = about.e_tag.as_ref().map_or_else(String::new, |tag| format!(" {tag}"));
-    let time = || (changed != 0 && is_old).then(|| format!("{TIME}{changed}{weak}"));
-    let strong = about.e_tag.clone().filter(|tag| !tag.starts_with(WEAK));
-    Version { bytes: about.size, tag: strong.or_else(time).or_else(|| about.e_tag.clone()) }
-}
-
 /// A full disk is told with what the file takes, any other refusal as it is.
 fn unwritten(url: &str, path: &Path, version: &Version, source: std::io::Error) -> RemoteError {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
@@ -559,7 +408,7 @@ fn unwritten(url: &str, path: &Path, version: &Version, source: std::io::Error) 
     RemoteError::Full { url, path, bytes, lacking: bytes.saturating_sub(there), source }
 }
 
-fn failed(
+pub(crate) fn failed(
     url: &str,
     config: &RemoteConfig,
     local: Local,

@@ -29,7 +29,12 @@ mod cache;
 #[cfg(feature = "client")]
 mod client;
 mod error;
+#[cfg(feature = "client")]
+mod meter;
+#[cfg(feature = "client")]
+mod store;
 mod url;
+mod version;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
