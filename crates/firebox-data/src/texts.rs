@@ -215,6 +215,13 @@ impl Reading<'_> {
 
     fn texts(&self) -> Result<LabelledTexts, DataError> {
         let labels = self.labels()?;
+        let twice = |place: &usize| labels[..*place].contains(&labels[*place]);
+        if let Some(place) = (0..labels.len()).find(twice) {
+            return Err(self.problem(format!(
+                "`text.columns.labels` names `{}` twice: name each label once",
+                labels[place]
+            )));
+        }
         let texts = self.plain()?;
         let rows = texts.len();
         let mut truth = vec![false; rows * labels.len()];
@@ -324,6 +331,16 @@ mod tests {
         assert_eq!(again.texts, texts.texts);
         assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
         assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn a_label_that_is_named_twice_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, CSV).unwrap();
+        let labels = ["late", "lost", "late"].map(str::to_owned).to_vec();
+        let said = read_texts(&path, &TextColumns { labels, ..columns() }).unwrap_err().to_string();
+        assert!(said.ends_with("names `late` twice: name each label once"), "{said}");
     }
 
     #[test]

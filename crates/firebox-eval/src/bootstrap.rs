@@ -47,7 +47,14 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share.clamp(0.0, 1.0) * last as f64;
     let (low, part) = (place.floor() as usize, place.fract());
-    sorted[low] + (sorted[(low + 1).min(last)] - sorted[low]) * part
+    let (value, next) = (sorted[low], sorted[(low + 1).min(last)]);
+    // Between equal values, infinite ones among them, there is nothing to interpolate; next to an infinite one, the
+    // lower is the cautious answer.
+    match (next - value) * part {
+        step if step.is_finite() => value + step,
+        _ if next.is_nan() => f64::NAN,
+        _ => value,
+    }
 }
 
 /// How windows are drawn again.
@@ -268,6 +275,12 @@ mod tests {
             [1.0, 1.5, 2.0, 3.0, 4.0]
         );
         assert!(quantile(&[], 0.5).is_nan());
+        let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
+        assert_eq!(quantile(&[low; 3], 0.3), low);
+        assert_eq!(quantile(&[high; 3], 0.3), high);
+        assert_eq!(quantile(&[low, 1.0], 0.5), low);
+        assert_eq!([0.5, 0.7].map(|q| quantile(&[1.0, 2.0, high], q)), [2.0, 2.0]);
+        assert!(quantile(&[1.0, f64::NAN], 0.5).is_nan());
     }
 
     #[test]

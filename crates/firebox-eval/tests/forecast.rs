@@ -161,6 +161,21 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
 }
 
 #[test]
+fn a_baseline_without_an_error_is_better_than_any_model_that_has_one() {
+    // Without one at all, and in all but some windows.
+    for wrong in [0, 3] {
+        let naive: Vec<f64> = (0..600).map(|at| if at < wrong { 1e-3 } else { 0.0 }).collect();
+        let evaluation = measured(&[noise(4, 600, 0.1)], &naive, 6);
+        let said = forecast_verdict(&evaluation);
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        assert!(said.sentence.contains("the last value is better"), "{}", said.sentence);
+    }
+    let both = forecast_verdict(&measured(&[vec![0.0; 600]], &[0.0; 600], 6));
+    assert_eq!(both.outcome, Outcome::DoesNotBeat);
+    assert!(both.sentence.contains("the last value is as good"), "{}", both.sentence);
+}
+
+#[test]
 fn seeds_widen_the_interval_too() {
     let naive = noise(5, 400, 1.0);
     let runs: Vec<Vec<f64>> =

@@ -67,6 +67,7 @@ pub fn evaluate_forecasts(
         Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
     };
     let places = || (0..outputs).map(Some).chain([None]);
+    let one_target = data.outputs.windows(2).all(|pair| pair[0].target == pair[1].target);
     let mut evaluation = ForecastEvaluation {
         outputs: data.outputs.to_vec(),
         windows,
@@ -90,8 +91,8 @@ pub fn evaluate_forecasts(
             });
             if place > 0 {
                 // Over targets of different units only the scaled error has a mean.
-                let by = if output.is_none() { MASE } else { MAE };
-                let gain = estimate(&|all| 1.0 - all[0].of(output, by) / all[place].of(output, by));
+                let by = if output.is_none() && !one_target { MASE } else { MAE };
+                let gain = estimate(&|all| gain(all[0].of(output, by), all[place].of(output, by)));
                 evaluation.gains.push(ForecastGain { baseline: *forecaster, output, gain });
             }
         }
@@ -122,6 +123,12 @@ pub fn mean_r2(truth: &[f64], forecasts: &[f64], outputs: usize) -> f64 {
     };
     let scores: Vec<f64> = (0..outputs).filter_map(score).collect();
     scores.iter().sum::<f64>() / scores.len() as f64
+}
+
+/// The share by which a model errs less than a baseline. Both without an error are as good; against such a baseline
+/// any error is infinitely worse.
+fn gain(model: f64, baseline: f64) -> f64 {
+    if model == 0.0 && baseline == 0.0 { 0.0 } else { 1.0 - model / baseline }
 }
 
 /// `[output][metric]`

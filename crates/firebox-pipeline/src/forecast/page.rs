@@ -53,6 +53,11 @@ fn with_interval(estimate: &Estimate) -> String {
     }
 }
 
+/// A share in per cent.
+fn share(value: f64) -> String {
+    if value.is_finite() { format!("{:.1} %", 100.0 * value) } else { "–".to_owned() }
+}
+
 /// Whether all outputs are of one channel, so that their errors have a mean.
 fn one_target(evaluation: &ForecastEvaluation) -> bool {
     evaluation.outputs.windows(2).all(|pair| pair[0].target == pair[1].target)
@@ -71,13 +76,17 @@ fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
         tone: Tone::Neutral,
     }];
     let least = evaluation.gains.iter().filter(|gain| gain.output.is_none());
+    let least = least.filter(|gain| !gain.gain.value.is_nan());
     if let Some(least) = least.min_by(|a, b| a.gain.value.total_cmp(&b.gain.value)) {
         let Estimate { value, low, high } = least.gain;
         cards.push(Card {
             title: format!("less error than the {}", least.baseline.name()),
-            value: format!("{:.1} %", 100.0 * value),
+            value: share(value),
             notes: vec![
-                format!("{:.1} to {:.1} %", 100.0 * low, 100.0 * high),
+                match value.is_finite() {
+                    true => format!("{} to {}", share(low), share(high)),
+                    false => "it has no error".to_owned(),
+                },
                 "the best baseline".to_owned(),
             ],
             tone,

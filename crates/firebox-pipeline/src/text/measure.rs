@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::Stream;
+use firebox_core::{Event, Stream};
 use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig};
@@ -213,6 +213,12 @@ fn baselines(
     let own =
         |rows: &[usize]| rows.iter().map(|row| texts.texts[*row].as_str()).collect::<Vec<_>>();
     let weights = WordWeights::fit(own(&parts.train).into_iter(), TERMS);
+    if weights.width() == 0 {
+        let message =
+            "no training text has a word of letters or digits: there is no baseline by words";
+        run.listener.on(&Event::Warning { message: message.to_owned() });
+        return Ok(found);
+    }
     let rows = |part: &[usize]| weights.rows(own(part).into_iter());
     let (train, held, test) = (rows(&parts.train), rows(&parts.validation), rows(&parts.test));
     let (mut by_words, mut chosen) =
