@@ -133,6 +133,14 @@ pub(crate) fn data_type(storage: Storage) -> DataType {
     }
 }
 
+/// Bytes of a value.
+pub(crate) fn bytes(storage: Storage) -> usize {
+    match storage {
+        Storage::F32 => 4,
+        Storage::F16 | Storage::Bf16 => 2,
+    }
+}
+
 /// The name of a storage type, as configuration files write it.
 pub(crate) fn name(storage: Storage) -> &'static str {
     match storage {

@@ -17,7 +17,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use crate::augment::Augmenter;
-use crate::element::{Element, name};
+use crate::element::{self, Element, name};
 use crate::error::CacheError;
 use crate::files::FileRecord;
 use crate::manifest::Inputs;
@@ -77,7 +77,7 @@ impl<'a> Plan<'a> {
             return Err(CacheError::TooMany { windows, versions, values });
         }
         let versions = versions as usize;
-        let size = if augmentation.storage == Storage::F32 { 4 } else { 2 };
+        let size = element::bytes(augmentation.storage);
         Ok(Self {
             windows,
             normaliser,

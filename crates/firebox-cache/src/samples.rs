@@ -17,7 +17,7 @@ use half::f16;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::element::{Element, Values, name};
+use crate::element::{self, Element, Values, name};
 use crate::error::{CacheError, Damage};
 use crate::files::{FileRecord, check_file, flush_folder, write_flushed};
 use crate::lock;
@@ -128,7 +128,7 @@ impl Samples {
         })?;
         refuse_other(folder, spec.key)?;
         let layout = Layout { shape: spec.shape, storage: spec.storage };
-        let size = if spec.storage == Storage::F32 { 4 } else { 2 };
+        let size = element::bytes(spec.storage);
         let per_shard = (spec.shard_bytes / (layout.width() * size).max(1)).max(1);
         let count = spec.samples.len();
         let shards: Vec<Range<usize>> = (0..count)
@@ -379,7 +379,7 @@ fn write_shard<E: From<CacheError>>(
         // A full disk is not made fuller by what is of no use.
         let _ = fs::remove_file(&part);
     }
-    let size = if spec.storage == Storage::F32 { 4 } else { 2 };
+    let size = element::bytes(spec.storage);
     let all = (spec.samples.len() * layout.width() * size) as u64;
     let file = FileRecord { name, ..written.map_err(|error| error.of_all(all))? };
     fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;

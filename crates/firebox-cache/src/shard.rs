@@ -56,7 +56,7 @@ impl Layout {
 
     /// Bytes of a record on the disk, without the few kilobytes of each shard's own.
     pub(crate) fn record_bytes(&self) -> usize {
-        let size = if self.storage == Storage::F32 { 4 } else { 2 };
+        let size = element::bytes(self.storage);
         // Length, label, window and version stand beside the values.
         self.width() * size + 4 * size_of::<u32>()
     }
@@ -207,7 +207,7 @@ impl Shard {
 
     /// The bytes of records that lie one behind the other.
     pub(crate) fn stored(&self, row: usize, rows: usize) -> &[u8] {
-        let size = if self.storage == Storage::F32 { 4 } else { 2 };
+        let size = element::bytes(self.storage);
         &self.values[row * self.width * size..(row + rows) * self.width * size]
     }
 

@@ -200,8 +200,8 @@ fn number(text: &str, csv: &Csv) -> Option<f64> {
     }
 }
 
-/// The rows of lines that are not blank, and whichever hold a value. In a file of one column a blank line is a missing value, unless nothing
-/// follows it.
+/// The rows of lines that are not blank, and whichever hold a value. In a file of one column a blank line is a missing
+/// value, unless nothing follows it.
 fn without_blank_lines(
     path: &Path,
     frame: DataFrame,
@@ -284,10 +284,11 @@ fn diagnose(
         for (field, column) in &numbers {
             let Some(value) = fields.get(*field) else { continue };
             let trimmed = value.trim();
-            let missing = [value, trimmed]
-                .iter()
-                .any(|text| csv.missing.iter().any(|missing| missing == text));
-            if missing || trimmed.is_empty() || number(trimmed, csv).is_some() {
+            let missing = |text: &String| text == value || text == trimmed;
+            if csv.missing.iter().any(missing)
+                || trimmed.is_empty()
+                || number(trimmed, csv).is_some()
+            {
                 continue;
             }
             return not_a_number(path, index - blank, column, value, (csv, mapping));

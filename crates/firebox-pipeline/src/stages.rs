@@ -508,8 +508,7 @@ impl Run<'_> {
             }
             let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
             self.check_labels(&ingested, &parts)?;
-            let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
-            self.warn_of_unused(&all, config.labels.horizon());
+            self.warn_of_unused([&parts], config.labels.horizon());
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
@@ -524,13 +523,21 @@ impl Run<'_> {
         })
     }
 
-    /// Warns of series that no part has a window of: they would be gone without a word. `horizon` is the number of
+    /// Warns of series that no part of a split has a window of: they would be gone without a word. `horizon` is the number of
     /// steps after a window that its label or targets look at.
-    pub(crate) fn warn_of_unused(&self, parts: &[&firebox_core::Windows], horizon: usize) {
+    pub(crate) fn warn_of_unused<'a>(
+        &self,
+        splits: impl IntoIterator<Item = &'a Split>,
+        horizon: usize,
+    ) {
         const NAMED: usize = 5;
-        let Some(series) = parts.first().map(|part| part.set().series()) else { return };
+        let parts = splits.into_iter().flat_map(|split| -> [&firebox_core::Windows; 3] {
+            [&split.train, &split.validation, &split.test]
+        });
+        let mut parts = parts.peekable();
+        let Some(series) = parts.peek().map(|part| part.set().series()) else { return };
         let mut used = vec![false; series.len()];
-        for window in parts.iter().flat_map(|part| part.windows()) {
+        for window in parts.flat_map(|part| part.windows()) {
             used[window.series as usize] = true;
         }
         let unused = series.iter().zip(&used).filter(|(_, used)| !**used);

@@ -38,10 +38,8 @@ pub(crate) fn fetch(
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
     threads.block_on(async {
-        let store = |client| store(address, config, client);
-        let patient = store(client(config).with_timeout_disabled())?;
-        let store = store(client(config))?;
-        let remote = Remote { store, patient, address, cache, config, stop, listener };
+        let store = store(address, config, client(config))?;
+        let remote = Remote { store, address, cache, config, stop, listener };
         let (mut files, mut urls) = (Vec::new(), Vec::new());
         for location in remote.locations().await? {
             files.push(remote.file(&location).await?);
@@ -56,8 +54,6 @@ pub(crate) fn fetch(
 
 struct Remote<'a> {
     store: Box<dyn ObjectStore>,
-    /// The same for answers that may take however long, as long as something comes.
-    patient: Box<dyn ObjectStore>,
     address: &'a Address,
     cache: &'a Path,
     config: &'a RemoteConfig,
@@ -77,10 +73,17 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Whether an answer is of another content. Not all servers heed on what condition they are asked.
-    fn differs(&self, answer: &GetResult) -> bool {
+    /// Refuses an answer of another content or length. Not all servers heed on what condition they are asked.
+    fn check(&self, answer: &GetResult) -> Result<(), Broken> {
         let tag = answer.meta.e_tag.as_ref().filter(|tag| !tag.starts_with(WEAK));
-        self.version.is_strong() && tag.is_some_and(|tag| Some(tag) != self.version.tag.as_ref())
+        if self.version.is_strong() && tag.is_some_and(|tag| Some(tag) != self.version.tag.as_ref())
+        {
+            return Err(Broken::Changed);
+        }
+        match answer.meta.size {
+            bytes if bytes == self.version.bytes => Ok(()),
+            sent => Err(Broken::Length { sent }),
+        }
     }
 }
 
@@ -222,8 +225,11 @@ impl Remote<'_> {
         }
         if let Err(Broken::Request(object_store::Error::NotSupported { .. })) = end {
             drop(parts);
+            // An answer may take however long, as long as something comes.
+            let patient = client(self.config).with_timeout_disabled();
+            let patient = store(self.address, self.config, patient)?;
             safe = 0;
-            (done, end) = (0, self.whole(wanted, &mut file, &meter).await);
+            (done, end) = (0, self.whole(wanted, patient.as_ref(), &mut file, &meter).await);
         }
         if let Err(source) = file.sync_all() {
             // Nobody knows how much of it is on the disk: no more is believed than before.
@@ -250,6 +256,7 @@ impl Remote<'_> {
     async fn whole(
         &self,
         wanted: &Wanted<'_>,
+        store: &dyn ObjectStore,
         file: &mut File,
         meter: &Meter<'_>,
     ) -> Result<(), Broken> {
@@ -257,7 +264,7 @@ impl Remote<'_> {
         loop {
             file.set_len(0).map_err(Broken::Disk)?;
             meter.restart();
-            match self.pour(wanted, file, meter).await {
+            match self.pour(wanted, store, file, meter).await {
                 Err(Broken::Body(_)) if tries < self.config.retries && self.heed().is_ok() => {
                     tries += 1;
                 }
@@ -276,19 +283,15 @@ impl Remote<'_> {
     async fn pour(
         &self,
         wanted: &Wanted<'_>,
+        store: &dyn ObjectStore,
         file: &mut File,
         meter: &Meter<'_>,
     ) -> Result<(), Broken> {
-        let answer = self.patient.get_opts(wanted.location, wanted.condition.clone());
+        let answer = store.get_opts(wanted.location, wanted.condition.clone());
         let answer = tokio::time::timeout(self.config.timeout, answer).await;
         let answer = answer.map_err(|_| silence())?;
         let answer = answer.map_err(Broken::Request)?;
-        if wanted.differs(&answer) {
-            return Err(Broken::Changed);
-        }
-        if answer.meta.size != wanted.version.bytes {
-            return Err(Broken::Length { sent: answer.meta.size });
-        }
+        wanted.check(&answer)?;
         let (mut body, mut sent) = (answer.into_stream(), 0);
         loop {
             let chunk = tokio::time::timeout(self.config.timeout, body.next()).await;
@@ -350,12 +353,7 @@ impl Remote<'_> {
         let options = GetOptions { range, ..wanted.condition.clone() };
         let answer = self.store.get_opts(wanted.location, options).await;
         let answer = answer.map_err(Broken::Request)?;
-        if wanted.differs(&answer) {
-            return Err(Broken::Changed);
-        }
-        if answer.meta.size != wanted.version.bytes {
-            return Err(Broken::Length { sent: answer.meta.size });
-        }
+        wanted.check(&answer)?;
         let mut body = answer.into_stream();
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(Broken::Body)?;

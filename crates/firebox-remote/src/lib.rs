@@ -7,9 +7,10 @@
 //! regions come from the variables that the services' own tools read, such as
 //! `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` or `GOOGLE_APPLICATION_CREDENTIALS`.
 //!
-//! Files come in parts of 8 MiB, four at a time, or whole where a server sends no parts. What has not come within 30 seconds is asked for again from where it
-//! stopped, and an error is a part that failed five times with little or nothing to show for it, unless
-//! [`RemoteConfig`] says otherwise. Without a line, [`RemoteConfig::offline`] goes on with the copies that there are.
+//! Files come in parts of 8 MiB, four at a time, or whole where a server sends no parts. What has not
+//! come within 30 seconds is asked for again from where it stopped, and an error is a part that failed
+//! five times with little or nothing to show for it, unless [`RemoteConfig`] says otherwise. Without a
+//! line, [`RemoteConfig::offline`] goes on with the copies that there are.
 //!
 //! What the files hold is not looked at here. S3 is tested against a local server; Google Cloud and
 //! Azure have never been tried. Without the feature `client`, which is off unless it is asked for, there

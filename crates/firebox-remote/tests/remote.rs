@@ -305,15 +305,20 @@ fn a_part_that_is_cut_off_goes_on_where_it_stopped() {
     }
 }
 
+/// A file of this tag is fetched whole on a line on which no part comes in time.
+fn comes_slowly(tag: &'static str) {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content()[..4000].to_vec(), ALL);
+    server.file.content.lock().unwrap().1 = tag;
+    server.file.is_slow.store(true, Ordering::SeqCst);
+    let files = fetch(&server.url("bars.csv"), cache.path(), &slowly(), &Silent).unwrap();
+    assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
+}
+
 #[test]
 fn a_slow_line_is_slow_and_no_failure() {
     for tag in TAGS {
-        let cache = tempfile::tempdir().unwrap();
-        let server = Server::start(content()[..4000].to_vec(), ALL);
-        server.file.content.lock().unwrap().1 = tag;
-        server.file.is_slow.store(true, Ordering::SeqCst);
-        let files = fetch(&server.url("bars.csv"), cache.path(), &slowly(), &Silent).unwrap();
-        assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
+        comes_slowly(tag);
     }
 }
 
@@ -428,12 +433,7 @@ fn a_content_of_another_tag_is_not_put_together_with_the_first() {
 #[test]
 fn a_file_that_grows_old_while_it_is_fetched_is_the_same() {
     for tag in ["young", "young W/\"one\""] {
-        let cache = tempfile::tempdir().unwrap();
-        let server = Server::start(content()[..4000].to_vec(), ALL);
-        server.file.content.lock().unwrap().1 = tag;
-        server.file.is_slow.store(true, Ordering::SeqCst);
-        let files = fetch(&server.url("bars.csv"), cache.path(), &slowly(), &Silent).unwrap();
-        assert_eq!(fs::read(&files[0]).unwrap(), content()[..4000], "{tag}");
+        comes_slowly(tag);
     }
 }
 

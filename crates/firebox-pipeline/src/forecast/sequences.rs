@@ -102,8 +102,7 @@ fn sequences(
     })?);
     let ahead = Labels::Ahead { steps: rule.reach() };
     let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)?;
-    let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
-    run.warn_of_unused(&all, ahead.horizon());
+    run.warn_of_unused([&parts], ahead.horizon());
     let normaliser = Normaliser::fit(run.config.window.normalise, &parts.train)?;
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
     let of = |windows: &[Window]| Arc::new(samples(&scaler, &ingested.set, windows));

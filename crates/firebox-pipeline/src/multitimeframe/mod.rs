@@ -279,13 +279,7 @@ impl Run<'_> {
             for (fold, number) in folds.iter().zip(1..) {
                 self.check_classes(fold, number)?;
             }
-            let mut all: Vec<&firebox_core::Windows> = vec![];
-            for Fold { split, .. } in &folds {
-                all.push(&split.train);
-                all.push(&split.validation);
-                all.push(&split.test);
-            }
-            self.warn_of_unused(&all, config.labels.horizon());
+            self.warn_of_unused(folds.iter().map(|fold| &fold.split), config.labels.horizon());
             let tested: usize = folds.iter().map(|fold| fold.split.test.len()).sum();
             let train = |fold: Option<&Fold>| fold.map_or(0, |fold| fold.split.train.len());
             let detail = format!(
