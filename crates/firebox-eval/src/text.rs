@@ -1,5 +1,55 @@
 //! Numbers as a reader of a report sees them.
 
+use crate::Estimate;
+
+/// Decimals that the numbers of one column share, so that they can be compared by eye: three significant
+/// digits of the smallest one, and no more than six of the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decimals(Option<usize>);
+
+impl Decimals {
+    /// For these numbers; zeros and what is not finite do not count.
+    pub fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
+        let sizes =
+            numbers.into_iter().map(f64::abs).filter(|size| size.is_finite() && *size > 0.0);
+        let ends = sizes.fold(None, |ends: Option<(f64, f64)>, size| match ends {
+            Some((low, high)) => Some((low.min(size), high.max(size))),
+            None => Some((size, size)),
+        });
+        let Some((low, high)) = ends else { return Self(Some(3)) };
+        let magnitude = |size: f64| size.log10().floor() as i32;
+        let (low, high) = (magnitude(low), magnitude(high));
+        if !(-5..9).contains(&high) {
+            return Self(None);
+        }
+        Self(Some((2 - low).min(5 - high).max(0) as usize))
+    }
+
+    /// A number; `–` for none. One that would read as zero, and is not, has its own digits.
+    pub fn show(self, value: f64) -> String {
+        match self.0 {
+            _ if !value.is_finite() => "–".to_owned(),
+            Some(_) if value.abs() >= 1e9 => significant(value),
+            Some(0) if value.abs() >= 0.5 => grouped(value),
+            Some(decimals)
+                if value == 0.0 || value.abs() >= 0.5 * 0.1_f64.powi(decimals as i32) =>
+            {
+                number(value, decimals)
+            }
+            _ => significant(value),
+        }
+    }
+
+    /// An estimate with its interval; `–` for none.
+    pub fn interval(self, estimate: &Estimate) -> String {
+        let Estimate { value, low, high } = *estimate;
+        match value.is_finite() {
+            true => format!("{} ({} to {})", self.show(value), self.show(low), self.show(high)),
+            false => "–".to_owned(),
+        }
+    }
+}
+
 /// `84.2 %`.
 pub(crate) fn percent(share: f64) -> String {
     if !share.is_finite() {
@@ -144,6 +194,25 @@ mod tests {
         let expected =
             ["0", "0.412", "12.3", "0.000123", "3.14e-7", "1,234", "−98,765", "2.50e11", "1000"];
         assert_eq!(all.map(significant), expected);
+    }
+
+    #[test]
+    fn columns_share_their_decimals() {
+        let all = |numbers: &[f64]| -> Vec<String> {
+            let decimals = Decimals::of(numbers.iter().copied());
+            numbers.iter().map(|value| decimals.show(*value)).collect()
+        };
+        assert_eq!(all(&[0.912, 1.0213, -0.3]), ["0.912", "1.021", "−0.300"]);
+        assert_eq!(all(&[2.13e-4, 1.5e-3, 0.0]), ["0.000213", "0.001500", "0.000000"]);
+        assert_eq!(all(&[1234.5, 20.0]), ["1234.5", "20.0"]);
+        assert_eq!(all(&[1_234_567.0, 20.0]), ["1,234,567", "20"]);
+        // Six digits of the largest leave nothing of the smallest, which must not read as zero.
+        assert_eq!(all(&[123_456.7, 2e-4]), ["123,457", "0.000200"]);
+        assert_eq!(all(&[3e30, -2e12]), ["3.00e30", "−2.00e12"]);
+        assert_eq!(all(&[3e-9, f64::NAN, f64::INFINITY]), ["3.00e-9", "–", "–"]);
+        assert_eq!(Decimals::of([]).show(0.0), "0.000");
+        let estimate = Estimate { value: 2e-4, low: 1e-4, high: 3.5e-4 };
+        assert_eq!(Decimals::of([2e-4]).interval(&estimate), "0.000200 (0.000100 to 0.000350)");
     }
 
     #[test]

@@ -175,6 +175,65 @@ fn a_baseline_without_an_error_is_better_than_any_model_that_has_one() {
     assert!(both.sentence.contains("the last value is as good"), "{}", both.sentence);
 }
 
+/// Two targets one step ahead, the second without a scale, where the model errs `second` times what the
+/// last value does.
+fn second_without_a_scale(second: f64, scale: f64) -> ForecastEvaluation {
+    let windows = 600;
+    let errors = noise(3, 2 * windows, 1.0);
+    let truth: Vec<f64> = (0..2 * windows).map(|at| (at as f64 / 7.0).sin()).collect();
+    let own =
+        |at: usize, error: f64| if at.is_multiple_of(2) { 0.5 * error } else { second * error };
+    let forecast = |of: &dyn Fn(usize, f64) -> f64| -> Vec<f64> {
+        let each = truth.iter().zip(&errors).enumerate();
+        each.map(|(at, (truth, error))| truth + of(at, *error)).collect()
+    };
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs: vec![forecast(&own)] },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![forecast(&|_, error| error)] },
+    ];
+    let outputs =
+        ["load", "still"].map(|target| ForecastOutput { target: target.to_owned(), horizon: 1 });
+    let scales = [scale, f64::NAN].repeat(windows);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+    evaluate_forecasts(&data, &forecasts, &resampling(6)).unwrap()
+}
+
+#[test]
+fn an_output_without_a_scale_is_not_left_out_of_the_verdict() {
+    let both = second_without_a_scale(0.5, 2.0);
+    assert_eq!(both.unscaled(), [1]);
+    let said = forecast_verdict(&both);
+    assert_eq!(said.outcome, Outcome::Beats);
+    insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has none: the training values never differ from those a season before).");
+    let open = forecast_verdict(&second_without_a_scale(1.0, 2.0));
+    assert_eq!(open.outcome, Outcome::DoesNotBeat);
+    insta::assert_snapshot!(open.sentence, @"The model does not beat every baseline: the last value is as good at `still` +1; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has none: the training values never differ from those a season before).");
+    // Where none has one, each counts by itself.
+    let none = forecast_verdict(&second_without_a_scale(0.6, f64::NAN));
+    assert_eq!(none.outcome, Outcome::Beats);
+    insta::assert_snapshot!(none.sentence, @"The model beats the last value at every target and horizon: it errs 40.0 % less than the best baseline where it gains least; no target has a scaled error: their training values never differ from those a season before.");
+    let worse = forecast_verdict(&second_without_a_scale(2.0, f64::NAN));
+    assert_eq!(worse.outcome, Outcome::DoesNotBeat);
+}
+
+#[test]
+fn a_constant_truth_has_no_share_of_variance() {
+    // The mean of many times 0.1 is not 0.1.
+    let windows = 300;
+    let truth: Vec<f64> =
+        (0..2 * windows).map(|at| if at % 2 == 0 { (at as f64).sin() } else { 0.1 }).collect();
+    let run: Vec<f64> = truth.iter().zip(noise(9, 600, 0.1)).map(|(a, b)| a + b).collect();
+    let forecasts = [Forecasts { forecaster: Forecaster::Model, runs: vec![run.clone()] }];
+    let outputs =
+        ["wave", "still"].map(|target| ForecastOutput { target: target.to_owned(), horizon: 1 });
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &vec![1.0; 600] };
+    let found = evaluate_forecasts(&data, &forecasts, &resampling(6)).unwrap();
+    let r2 = |output| found.score(Forecaster::Model, output).unwrap().r2;
+    assert!(r2(Some(1)).value.is_nan(), "{:?}", r2(Some(1)));
+    assert!(r2(Some(0)).value > 0.9 && r2(Some(0)) == r2(None), "{:?}", r2(None));
+    assert!((mean_r2(&truth, &run, 2) - r2(None).value).abs() < 1e-9);
+}
+
 #[test]
 fn seeds_widen_the_interval_too() {
     let naive = noise(5, 400, 1.0);

@@ -74,11 +74,13 @@ pub struct ForecastScore {
     pub mae: Estimate,
     /// Root of the mean squared error, in the target's units.
     pub rmse: Estimate,
-    /// Share of the variance of the test values that is explained: 1 is perfect, 0 their mean.
+    /// Share of the variance of the test values that is explained: 1 is perfect, 0 their mean. NaN where
+    /// they are constant; the mean over all outputs is of those that have one.
     pub r2: Estimate,
     /// Mean absolute scaled error: the absolute error in units of what the seasonal naive forecast
     /// errs by on the training steps. Source: Hyndman and Koehler, "Another look at measures of
-    /// forecast accuracy", 2006.
+    /// forecast accuracy", 2006. NaN where there is no such error; the mean over all outputs is of those
+    /// that have one.
     pub mase: Estimate,
     /// Mean absolute error of each run; their spread is that of the seeds.
     pub runs: Vec<f64>,
@@ -89,7 +91,8 @@ pub struct ForecastScore {
 pub struct ForecastGain {
     /// The baseline.
     pub baseline: Forecaster,
-    /// Place among [`ForecastEvaluation::outputs`]; none: over all of them, by MASE.
+    /// Place among [`ForecastEvaluation::outputs`]; none: over all of them, of several targets by MASE
+    /// and over those that have one.
     pub output: Option<usize>,
     /// `1 − error of the model / error of the baseline`, of the mean absolute errors on the same
     /// windows: above 0 the model is better.
@@ -124,6 +127,21 @@ impl ForecastEvaluation {
     /// The gain over a baseline at an output, or over all of them.
     pub fn gain(&self, baseline: Forecaster, output: Option<usize>) -> Option<&ForecastGain> {
         self.gains.iter().find(|gain| gain.baseline == baseline && gain.output == output)
+    }
+
+    /// Places of the outputs without a scale, which the mean of MASE leaves out: the training values of
+    /// their targets never differ from those a season before.
+    pub fn unscaled(&self) -> Vec<usize> {
+        let without = |place: &usize| {
+            let score = self.score(Forecaster::Model, Some(*place));
+            score.is_some_and(|score| score.mase.value.is_nan())
+        };
+        (0..self.outputs.len()).filter(without).collect()
+    }
+
+    /// Whether all outputs are of one target, so that their errors have a mean in its units.
+    pub fn one_target(&self) -> bool {
+        self.outputs.windows(2).all(|pair| pair[0].target == pair[1].target)
     }
 
     /// Everything that the model is measured beside.

@@ -11,6 +11,8 @@ const VALUES: usize = 2;
 const METRICS: usize = 4;
 const MAE: usize = 0;
 const MASE: usize = 3;
+/// Share of all squares that rounding leaves of the spread of equal values.
+const ROUNDING: f64 = 1e-12;
 
 /// What is forecast in the test windows.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +118,10 @@ pub fn mean_r2(truth: &[f64], forecasts: &[f64], outputs: usize) -> f64 {
     };
     let score = |output: usize| {
         let (truth, forecasts) = (of(truth, output), of(forecasts, output));
+        // The mean of equal values need not be their value.
+        if truth.iter().all(|value| *value == truth[0]) {
+            return None;
+        }
         let mean = truth.iter().sum::<f64>() / truth.len() as f64;
         let spread: f64 = truth.iter().map(|value| (value - mean).powi(2)).sum();
         let errors = truth.iter().zip(&forecasts).map(|(own, forecast)| (own - forecast).powi(2));
@@ -166,6 +172,13 @@ impl Sums {
         for (at, value) in data.truth.iter().enumerate() {
             means[at % outputs] += value / windows as f64;
         }
+        // The mean of equal values need not be their value.
+        for (output, mean) in means.iter_mut().enumerate() {
+            let first = data.truth[output];
+            if data.truth.iter().skip(output).step_by(outputs).all(|value| *value == first) {
+                *mean = first;
+            }
+        }
         let truth = |at: usize| {
             let value = data.truth[at] - means[at % outputs];
             [value, value * value]
@@ -199,14 +212,22 @@ impl Sums {
     fn metrics_of(&self, place: usize, runs: &[usize], blocks: &[(usize, usize)]) -> Metrics {
         let windows: usize = blocks.iter().map(|(_, length)| length).sum();
         let truth = over::<VALUES>(&self.truth, self.outputs, blocks);
+        let all: Vec<f64> = self.truth[self.truth.len() - VALUES * self.outputs..]
+            .chunks_exact(VALUES)
+            .map(|sums| sums[1])
+            .collect();
         let mut metrics = vec![[0.0; METRICS]; self.outputs];
         for run in runs {
             let errors = over::<ERRORS>(&self.errors[place][*run], self.outputs, blocks);
             for (output, metrics) in metrics.iter_mut().enumerate() {
                 let ([absolute, squared, scaled], [sum, squares]) = (errors[output], truth[output]);
                 let count = windows as f64;
-                let spread = squares - sum * sum / count;
-                let all = [
+                let spread = match squares - sum * sum / count {
+                    // Differences of sums leave this of nothing: the truth of these windows is constant.
+                    spread if spread <= ROUNDING * all[output] => f64::NAN,
+                    spread => spread,
+                };
+                let own = [
                     absolute / count,
                     (squared / count).sqrt(),
                     1.0 - squared / spread,
@@ -214,7 +235,7 @@ impl Sums {
                 ];
                 metrics
                     .iter_mut()
-                    .zip(all)
+                    .zip(own)
                     .for_each(|(sum, value)| *sum += value / runs.len() as f64);
             }
         }

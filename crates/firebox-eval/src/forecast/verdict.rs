@@ -21,25 +21,36 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
     let baselines: Vec<String> =
         evaluation.baselines().iter().map(|one| format!("the {}", one.name())).collect();
     let (worse, open) = (worse(evaluation), unclear(evaluation));
-    let mut overall = evaluation.gains.iter().filter(|gain| gain.output.is_none());
-    let wins = overall.all(|gain| gain.gain.is_above_zero());
+    // What the mean over all outputs leaves out has to be won by itself.
+    let left_out = if evaluation.one_target() { vec![] } else { evaluation.unscaled() };
+    let all_left_out = left_out.len() == evaluation.outputs.len();
+    let mut counting = evaluation.gains.iter().filter(|gain| match gain.output {
+        Some(place) => left_out.contains(&place),
+        None => !all_left_out,
+    });
+    let wins = counting.all(|gain| gain.gain.is_above_zero());
     let several = evaluation.outputs.len() > 1;
+    let (every, together) = match evaluation.one_target() {
+        true => (" at every horizon", " over all horizons together"),
+        false => (" at every target and horizon", " over all targets and horizons together"),
+    };
     if wins && worse.is_empty() {
         let (everywhere, but) = match (several, open.as_slice()) {
             (false, _) => ("", String::new()),
-            (true, []) => (" at every horizon", String::new()),
-            (true, open) => (" over all horizons together", format!(" (but {})", open.join("; "))),
+            (true, []) => (every, String::new()),
+            (true, open) => (together, format!(" (but {})", open.join("; "))),
         };
         let sentence = format!(
-            "The model beats {}{everywhere}{but}: it errs {} less than the best baseline; {reach}.",
+            "The model beats {}{everywhere}{but}: it errs {} less than the best baseline{}; {reach}.",
             list(&baselines),
-            percent(least(evaluation).max(0.0))
+            percent(least(evaluation, all_left_out).max(0.0)),
+            if all_left_out { " where it gains least" } else { "" }
         );
         return Verdict { outcome: Outcome::Beats, sentence };
     }
     let mut losses = [worse, open].concat();
     if losses.is_empty() {
-        losses.push("over all horizons together its gain is not above zero".to_owned());
+        losses.push(format!("{} its gain is not above zero", together.trim_start()));
     }
     let losses = losses.join("; ");
     let sentence = format!("The model does not beat every baseline: {losses}; {reach}.");
@@ -48,13 +59,12 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
 
 /// What its error is.
 fn reach(evaluation: &ForecastEvaluation) -> String {
-    let one_target = evaluation.outputs.windows(2).all(|pair| pair[0].target == pair[1].target);
     let first = evaluation.outputs.first();
     let score = evaluation.score(Forecaster::Model, None);
     let (Some(first), Some(score)) = (first, score) else {
         return "nothing was forecast".to_owned();
     };
-    if one_target {
+    if evaluation.one_target() {
         let of = match evaluation.outputs.len() {
             1 => format!("{} ahead", count(first.horizon, "step")),
             horizons => format!("over {horizons} horizons"),
@@ -65,17 +75,33 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
             significant(score.mae.value)
         )
     } else {
-        let outputs = evaluation.outputs.len();
-        format!(
-            "its mean absolute scaled error over {outputs} targets and horizons is {}",
-            significant(score.mase.value)
-        )
+        let (outputs, without) = (evaluation.outputs.len(), evaluation.unscaled());
+        let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();
+        let scaled = significant(score.mase.value);
+        match outputs - without.len() {
+            0 => "no target has a scaled error: their training values never differ from those a season before"
+                .to_owned(),
+            scale if scale == outputs => format!(
+                "its mean absolute scaled error over {outputs} targets and horizons is {scaled}"
+            ),
+            scale => format!(
+                "its mean absolute scaled error over {scale} of {outputs} targets and horizons is {scaled} ({} {} none: the training values never differ from those a season before)",
+                list(&names),
+                if names.len() == 1 { "has" } else { "have" }
+            ),
+        }
     }
 }
 
-/// The least gain over all baselines, of all outputs together.
-fn least(evaluation: &ForecastEvaluation) -> f64 {
-    let all = evaluation.gains.iter().filter(|gain| gain.output.is_none());
+/// An output, as a reader finds it in the tables.
+fn name(evaluation: &ForecastEvaluation, place: usize) -> String {
+    let output = &evaluation.outputs[place];
+    format!("`{}` +{}", output.target, output.horizon)
+}
+
+/// The least gain over all baselines, of all outputs together or of `each`.
+fn least(evaluation: &ForecastEvaluation, each: bool) -> f64 {
+    let all = evaluation.gains.iter().filter(|gain| gain.output.is_some() == each);
     all.map(|gain| gain.gain.value).fold(f64::INFINITY, f64::min)
 }
 
@@ -91,11 +117,7 @@ fn said(
             evaluation.gain(baseline, Some(*place)).is_some_and(|gain| so(&gain.gain))
         };
         let places: Vec<usize> = (0..evaluation.outputs.len()).filter(holds).collect();
-        let name = |place: &usize| {
-            let output = &evaluation.outputs[*place];
-            format!("`{}` +{}", output.target, output.horizon)
-        };
-        let names: Vec<String> = places.iter().map(name).collect();
+        let names: Vec<String> = places.iter().map(|place| name(evaluation, *place)).collect();
         let of = match names.len() {
             0 => continue,
             1 if evaluation.outputs.len() == 1 => String::new(),

@@ -7,6 +7,7 @@ use firebox_core::{Channel, Listener, SeriesSet};
 use firebox_data::{Checks, Columns, ConstantPolicy, Csv, DataConfig, Format, Interval, Paths};
 use firebox_export::ModelCard;
 
+use super::named_once;
 use crate::error::PipelineError;
 use crate::{PipelineConfig, layers};
 
@@ -45,6 +46,7 @@ impl NewData {
             config.format = Format::Auto;
         }
         let files = firebox_data::files(&config)?;
+        named_once(&files)?;
         let format = match config.format {
             Format::Auto => files.first().and_then(|file| Format::of(file)).unwrap_or_default(),
             declared => declared,

@@ -6,6 +6,7 @@
 
 mod data;
 mod run;
+mod strange;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -95,6 +96,17 @@ pub struct Applied {
     pub what: String,
     /// Wall-clock time from the first file on.
     pub seconds: f64,
+}
+
+/// Refuses a file that is named twice, also by way of its folder or a link.
+fn named_once(files: &[PathBuf]) -> Result<(), PipelineError> {
+    let mut seen = std::collections::HashSet::new();
+    let again = files.iter().find(|file| file.canonicalize().is_ok_and(|file| !seen.insert(file)));
+    let Some(again) = again else { return Ok(()) };
+    Err(PipelineError::Setting(format!(
+        "{} is named twice, and its rows would be written twice\n  name each file once, or its folder alone",
+        again.display()
+    )))
 }
 
 /// The model's own rule with what the user put in its place.

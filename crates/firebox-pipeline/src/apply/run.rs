@@ -18,6 +18,7 @@ use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
 use super::data::{Loaded, NewData};
+use super::strange::Strange;
 use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -274,6 +275,8 @@ impl Work<'_> {
             width: self.heads.width,
             seconds: 0.0,
         };
+        let normaliser = self.saved.card.normaliser.clone();
+        let mut strange = Strange::new(&normaliser);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {
@@ -284,6 +287,7 @@ impl Work<'_> {
                 loaded.set.series().iter().map(|one| one.name.clone()).collect();
             let names = distinct(names, &mut taken);
             let shown = shown(&loaded.set, &self.saved.card)?;
+            strange.look(&shown, &names);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
@@ -304,6 +308,7 @@ impl Work<'_> {
             let needed = self.rule.length;
             return Err(no_window(SplitError::TooLong { needed, longest, series }));
         }
+        strange.warn(applied.windows, self.listener);
         Ok(Some(applied))
     }
 

@@ -236,6 +236,16 @@ fn vectors_are_those_of_each_window_in_files_of_any_order_of_columns() {
 }
 
 #[test]
+fn a_file_is_read_once() {
+    let project = Project::new(&encoder());
+    std::fs::create_dir(project.at("in")).unwrap();
+    bars(&project.at("in/a.csv"), 1, 60, 1, &ORDER);
+    let request = project.request(&["in", "in/a.csv"], Wanted::Embedding { wide: true });
+    let message = refused(&request);
+    assert!(message.contains("a.csv is named twice"), "{message}");
+}
+
+#[test]
 fn classes_are_those_of_the_highest_probability() {
     let saved = classifier();
     let project = Project::new(&saved);

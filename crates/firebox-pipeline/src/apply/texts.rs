@@ -15,7 +15,7 @@ use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise};
 use rayon::prelude::*;
 
 use super::run::Columns;
-use super::{Applied, ApplyRequest, Wanted};
+use super::{Applied, ApplyRequest, Wanted, named_once};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 
@@ -47,6 +47,7 @@ pub(super) fn apply(
     let column = column(&input, &request.settings)?;
     let tokenizer = Tokenizer::from_text(source)?;
     let files = files(&request.inputs)?;
+    named_once(&files)?;
     let output = request.target(&files)?;
     let model = request.build(&saved, device)?;
     let started = Instant::now();

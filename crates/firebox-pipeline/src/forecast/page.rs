@@ -1,8 +1,8 @@
 //! The report of a forecaster: errors by horizon beside the baselines, and forecasts beside the truth.
 
 use firebox_eval::{
-    Card, Chart, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval, Line,
-    Outcome, Part, Report, Table, Tone, forecast_verdict,
+    Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval,
+    Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
 };
 
 use super::measure::Measured;
@@ -36,45 +36,50 @@ pub(super) fn report(name: &str, sequences: &Sequences, measured: &Measured) -> 
     report
 }
 
-fn number(value: f64) -> String {
-    match value.is_finite() {
-        true if value.abs() >= 1000.0 => format!("{value:.0}"),
-        true if value.abs() >= 100.0 => format!("{value:.1}"),
-        true => format!("{value:.3}"),
-        false => "–".to_owned(),
+/// Decimals of R², whose size is that of 1.
+fn of_r2() -> Decimals {
+    Decimals::of([0.1])
+}
+
+/// A number with its interval in words below it, as a card shows it.
+fn card(title: String, estimate: &Estimate, decimals: Decimals) -> Card {
+    Card {
+        title,
+        value: decimals.show(estimate.value),
+        notes: vec![format!("{} to {}", decimals.show(estimate.low), decimals.show(estimate.high))],
+        tone: Tone::Neutral,
     }
 }
 
-fn with_interval(estimate: &Estimate) -> String {
-    let Estimate { value, low, high } = estimate;
-    match value.is_finite() {
-        true => format!("{} ({} to {})", number(*value), number(*low), number(*high)),
-        false => "–".to_owned(),
-    }
-}
-
-/// A share in per cent.
+/// A share in per cent, with a true minus sign.
 fn share(value: f64) -> String {
-    if value.is_finite() { format!("{:.1} %", 100.0 * value) } else { "–".to_owned() }
+    let text = format!("{:.1} %", 100.0 * value);
+    match text.as_str() {
+        _ if !value.is_finite() => "–".to_owned(),
+        "-0.0 %" => "0.0 %".to_owned(),
+        text => text.replace('-', "\u{2212}"),
+    }
 }
 
-/// Whether all outputs are of one channel, so that their errors have a mean.
-fn one_target(evaluation: &ForecastEvaluation) -> bool {
-    evaluation.outputs.windows(2).all(|pair| pair[0].target == pair[1].target)
+/// `all outputs`, or how many of them.
+fn of_outputs(counted: usize, evaluation: &ForecastEvaluation) -> String {
+    match evaluation.outputs.len() {
+        all if all == counted => "all outputs".to_owned(),
+        all => format!("{counted} of {all} outputs"),
+    }
 }
 
 fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
     let Some(all) = evaluation.score(Forecaster::Model, None) else { return vec![] };
-    let (title, estimate) = match one_target(evaluation) {
-        true => ("mean absolute error, all horizons", all.mae),
-        false => ("mean absolute scaled error, all outputs", all.mase),
+    let outputs = evaluation.outputs.len();
+    let (title, estimate) = match evaluation.one_target() {
+        true => ("mean absolute error, all horizons".to_owned(), all.mae),
+        false => {
+            let of = of_outputs(outputs - evaluation.unscaled().len(), evaluation);
+            (format!("mean absolute scaled error, {of}"), all.mase)
+        }
     };
-    let mut cards = vec![Card {
-        title: title.to_owned(),
-        value: number(estimate.value),
-        notes: vec![format!("{} to {}", number(estimate.low), number(estimate.high))],
-        tone: Tone::Neutral,
-    }];
+    let mut cards = vec![card(title, &estimate, Decimals::of([estimate.value]))];
     let least = evaluation.gains.iter().filter(|gain| gain.output.is_none());
     let least = least.filter(|gain| !gain.gain.value.is_nan());
     if let Some(least) = least.min_by(|a, b| a.gain.value.total_cmp(&b.gain.value)) {
@@ -92,12 +97,12 @@ fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
             tone,
         });
     }
-    cards.push(Card {
-        title: "R², mean over outputs".to_owned(),
-        value: number(all.r2.value),
-        notes: vec![format!("{} to {}", number(all.r2.low), number(all.r2.high))],
-        tone: Tone::Neutral,
-    });
+    let scores = evaluation.scores.iter();
+    let varied = scores
+        .filter(|score| score.forecaster == Forecaster::Model)
+        .filter(|score| score.output.is_some() && score.r2.value.is_finite());
+    let of = of_outputs(varied.count(), evaluation);
+    cards.push(card(format!("R², mean over {of}"), &all.r2, of_r2()));
     cards
 }
 
@@ -182,32 +187,43 @@ fn by_horizon(evaluation: &ForecastEvaluation, target: &str, places: &[usize]) -
 }
 
 fn score_table(evaluation: &ForecastEvaluation) -> Table {
-    let one = one_target(evaluation);
+    let one = evaluation.one_target();
+    // Numbers in the units of a target are as exact as its smallest error asks for.
+    let of_target = |target: &str| {
+        let own = evaluation.scores.iter().filter(|score| match score.output {
+            Some(place) => evaluation.outputs[place].target == target,
+            None => one,
+        });
+        Decimals::of(own.flat_map(|score| [score.mae.value, score.rmse.value]))
+    };
+    let of_mase = Decimals::of(evaluation.scores.iter().map(|score| score.mase.value));
     let row = |score: &ForecastScore| {
         let (output, own_units) = match score.output.map(|place| &evaluation.outputs[place]) {
             Some(output) => (format!("{} +{}", output.target, output.horizon), true),
             None => ("all".to_owned(), one),
         };
-        let error = |estimate| if own_units { with_interval(estimate) } else { "–".to_owned() };
+        let target = &evaluation.outputs[score.output.unwrap_or(0)].target;
+        let own = of_target(target);
+        let error = |estimate| if own_units { own.interval(estimate) } else { "–".to_owned() };
         let seeds: Vec<String> = match score.runs.len() {
             1 => vec![],
             _ if !own_units => vec![],
-            _ => score.runs.iter().map(|run| number(*run)).collect(),
+            _ => score.runs.iter().map(|run| own.show(*run)).collect(),
         };
         vec![
             output,
             score.forecaster.name(),
             error(&score.mae),
             error(&score.rmse),
-            with_interval(&score.r2),
-            with_interval(&score.mase),
+            of_r2().interval(&score.r2),
+            of_mase.interval(&score.mase),
             seeds.join(", "),
         ]
     };
     let places = (0..evaluation.outputs.len()).map(Some).chain([None]);
     let scores = places
         .flat_map(|place| evaluation.scores.iter().filter(move |score| score.output == place));
-    let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values; MASE is the absolute error in units of the seasonal naive forecast's on the training steps.".to_owned();
+    let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values, and – where they are constant; MASE is the absolute error in units of the seasonal naive forecast's on the training steps, and – where that is 0. Means over all outputs are of those that have the number.".to_owned();
     let columns = ["output", "forecaster", "MAE", "RMSE", "R²", "MASE", "MAE of each seed"];
     let mut rows: Vec<Vec<String>> = scores.map(row).collect();
     let several = rows.iter().any(|row| row.last().is_some_and(|seeds| !seeds.is_empty()));

@@ -1,0 +1,170 @@
+//! What a model was not trained on: channels of new data that lie far from those of the training, or that
+//! stand still. Only warnings, since what is far away may be what one looks for.
+
+use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window};
+
+/// Scales from the centre beyond which hardly any value of the training lies.
+const FAR: f64 = 10.0;
+
+/// What was seen of one channel.
+#[derive(Clone, Default)]
+struct Seen {
+    steps: u64,
+    far: u64,
+    /// The farthest value: how many scales from the centre, the value, its series and step.
+    farthest: (f64, f64, String, usize),
+    /// The least and the greatest value.
+    ends: Option<(f64, f64)>,
+}
+
+/// What was seen of all new data.
+pub(super) struct Strange<'a> {
+    normaliser: &'a Normaliser,
+    seen: Vec<Seen>,
+}
+
+impl<'a> Strange<'a> {
+    pub(super) fn new(normaliser: &'a Normaliser) -> Self {
+        Self { normaliser, seen: vec![Seen::default(); normaliser.channels().len()] }
+    }
+
+    /// Share of the training values that may lie beyond [`FAR`] scales of the centre. At most a hundredth
+    /// of any values lies beyond ten standard deviations of their mean (Chebyshev's inequality), and at
+    /// most half of them beyond their quartiles. `None` where the scale is each window's own, or none.
+    fn share(&self) -> Option<f64> {
+        match self.normaliser.kind() {
+            Normalisation::Standard => Some(1.0 / (FAR * FAR)),
+            Normalisation::Robust => Some(0.5),
+            Normalisation::None | Normalisation::WindowStandard | Normalisation::WindowRelative => {
+                None
+            }
+        }
+    }
+
+    /// Looks at the steps of a set that has the normaliser's channels.
+    pub(super) fn look(&mut self, set: &SeriesSet, names: &[String]) {
+        let channels = self.seen.len();
+        let learnt = self.share().is_some();
+        for (at, series) in set.series().iter().enumerate() {
+            for (channel, seen) in self.seen.iter_mut().enumerate() {
+                // A learnt scale is that of any window.
+                let window = Window { series: at as u32, start: 0, length: 0, label: None };
+                let [center, scale] = match learnt {
+                    true => self.normaliser.center_and_scale(set, &window, channel),
+                    false => [0.0, f64::INFINITY],
+                };
+                for step in series.segments.iter().cloned().flatten() {
+                    let value = series.values.at(step * channels + channel);
+                    if !value.is_finite() {
+                        continue;
+                    }
+                    seen.steps += 1;
+                    let (low, high) = seen.ends.unwrap_or((value, value));
+                    seen.ends = Some((low.min(value), high.max(value)));
+                    let away = (value - center).abs() / scale;
+                    seen.far += u64::from(away > FAR);
+                    if away > seen.farthest.0.max(FAR) {
+                        seen.farthest = (away, value, names[at].clone(), step);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says what was strange, a warning for each channel.
+    pub(super) fn warn(&self, windows: u64, listener: &dyn Listener) {
+        for (channel, seen) in self.normaliser.channels().iter().zip(&self.seen) {
+            if let Some(message) = self.far(seen, &channel.name) {
+                listener.on(&Event::Warning { message });
+            }
+            // A single window may well stand still.
+            if let Some((low, high)) = seen.ends
+                && low == high
+                && windows > 1
+            {
+                let message = format!(
+                    "channel `{}` is {low} at all {} steps of the new data: the model learnt from one that changes",
+                    channel.name, seen.steps
+                );
+                listener.on(&Event::Warning { message });
+            }
+        }
+    }
+
+    fn far(&self, seen: &Seen, channel: &str) -> Option<String> {
+        let likely = self.share()? * seen.steps as f64;
+        // Three standard deviations of a rare count, and one for a single outlier.
+        if seen.far as f64 <= likely + 3.0 * likely.sqrt() + 1.0 {
+            return None;
+        }
+        let (away, value, series, step) = &seen.farthest;
+        Some(format!(
+            "channel `{channel}` is not what the model was trained on: {} of {} values lie more than {FAR} scales of the training data from its centre, such as {value} ({away:.0} scales; series {series}, step {step}): what the model says of them is a guess\n  \
+             check the units and the order of the channels, or train on data like this",
+            seen.far, seen.steps
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use firebox_core::{Channel, Role, Series};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<String>>);
+
+    impl Listener for Heard {
+        fn on(&self, event: &Event) {
+            if let Event::Warning { message } = event {
+                self.0.lock().unwrap().push(message.clone());
+            }
+        }
+    }
+
+    /// What is said of a channel around 5 with a scale of 2, and a second one as it was.
+    fn said(kind: &str, values: &[f64]) -> Vec<String> {
+        let channels = ["load", "other"].map(|name| Channel::new(name, Role::Other)).to_vec();
+        let map = serde_json::json!({ "center": 5.0, "scale": 2.0 });
+        let normaliser: Normaliser = serde_json::from_value(serde_json::json!({
+            "kind": kind, "channels": channels, "fitted": [map, map]
+        }))
+        .unwrap();
+        let both = values.iter().enumerate().flat_map(|(at, value)| [*value, (at % 7) as f64]);
+        let series = Series::regular("a", 0, 1, both.collect(), 2);
+        let set = SeriesSet::new(channels, vec![], vec![series]).unwrap();
+        let mut strange = Strange::new(&normaliser);
+        strange.look(&set, &["a".to_owned()]);
+        let heard = Heard::default();
+        strange.warn(2, &heard);
+        heard.0.into_inner().unwrap()
+    }
+
+    #[test]
+    fn values_far_from_the_training_are_named() {
+        let usual: Vec<f64> = (0..300).map(|at| 5.0 + f64::from(at % 11) - 5.0).collect();
+        assert_eq!(said("standard", &usual), [""; 0]);
+        let mut few = usual.clone();
+        few[7] = 1e6;
+        assert_eq!(said("standard", &few), [""; 0], "one outlier of 300");
+        let thousandfold: Vec<f64> = usual.iter().map(|value| 1000.0 * value).collect();
+        let found = said("standard", &thousandfold);
+        assert_eq!(found.len(), 1);
+        for part in ["`load`", "272 of 300", "such as 10000 (4998 scales; series a, step 10)"] {
+            assert!(found[0].contains(part), "{}", found[0]);
+        }
+        assert_eq!(said("robust", &thousandfold).len(), 1);
+        // A scale of the window's own sees no difference.
+        assert_eq!(said("window-standard", &thousandfold), [""; 0]);
+    }
+
+    #[test]
+    fn a_channel_that_stands_still_is_named() {
+        let found = said("window-standard", &[4.5; 60]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("channel `load` is 4.5 at all 60 steps"), "{}", found[0]);
+    }
+}
