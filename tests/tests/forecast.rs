@@ -268,7 +268,10 @@ fn what_cannot_be_forecast_is_refused_with_the_way_out() {
     refused(&["labels=last"], "does not use `labels`");
     refused(&["augment.versions=2"], "does not use [augment]");
     refused(&["pipeline=pretrain"], "[forecast] is there");
-    refused(&["forecast.horizons=[4000]"], "no window fits: it needs 4012 consecutive steps");
+    refused(
+        &["forecast.horizons=[4000]"],
+        "a window takes 12 steps (`window.length`), and the 4000 after it up to the last of `forecast.horizons`",
+    );
     let without =
         PIPELINE.replace("[model.stacked-lstm]\nhidden_1 = 8\nhidden_2 = 4\ndense = 6\n", "");
     std::fs::write(folder.join("p.toml"), without).unwrap();

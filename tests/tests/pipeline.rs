@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firebox_tests::{command, firebox};
+use firebox_tests::{command, firebox, program};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -133,22 +133,42 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
         "{sigma}"
     );
 
-    // Another evaluation: the training stays.
+    // Another evaluation: the training stays, and the report that is replaced is named before.
     let seeds = run(folder, &["--set", "evaluate.seeds=3"]);
     assert!(
         line(&seeds, "augment") && line(&seeds, "train") && !line(&seeds, "evaluate"),
         "{seeds}"
     );
+    let replaced = "is replaced: `evaluate.seeds` was 2 and is 3; to keep it, copy report.html";
+    let log = std::fs::read_to_string(first.join("events.jsonl")).unwrap();
+    assert!(seeds.contains(replaced) && log.contains(replaced), "{seeds}");
+    let evaluated = seeds.lines().position(|line| line.starts_with("evaluate "));
+    assert!(seeds.lines().position(|line| line.contains(replaced)) < evaluated, "{seeds}");
 
     // A result that is no longer whole is made again.
     std::fs::write(first.join("scores.json"), "{}").unwrap();
     let mended = run(folder, &["--set", "evaluate.seeds=3"]);
     assert!(!mended.contains("nothing to do") && line(&mended, "train"), "{mended}");
+    assert!(!mended.contains("is replaced"), "{mended}");
 
     let plan = firebox(folder, &["plan", "small.toml", "--set", "train.epochs=5"]);
     let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
     let states: Vec<_> = plan.lines().filter(|line| line.ends_with("done")).collect();
     assert_eq!(states.len(), 2, "{plan}");
+}
+
+#[test]
+fn a_model_that_no_memory_holds_is_refused_before_it_is_made() {
+    let project = project();
+    for command in ["plan", "run"] {
+        let wide = "model.bilstm-mae.hidden=1000000000";
+        let output = firebox(project.path(), &[command, "small.toml", "--set", wide]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        let setting = "the largest of its settings is `model.bilstm-mae.hidden` = 1000000000";
+        assert!(errors.contains("e19 parameters") && errors.contains(setting), "{errors}");
+    }
+    assert!(!project.path().join("runs").exists());
 }
 
 /// A file of labelled samples without times.
@@ -298,6 +318,8 @@ fn wait_for_step(folder: &Path, step: u64) {
 #[test]
 fn a_killed_run_ends_like_an_undisturbed_one() {
     let undisturbed = project();
+    // Made before it is timed.
+    program();
     let start = std::time::Instant::now();
     run(undisturbed.path(), &[]);
     let whole = start.elapsed();

@@ -123,6 +123,10 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     assert_eq!(other.status.code(), Some(2));
     let text = errors(&other);
     assert!(text.contains("`train.epochs` = 2") && text.contains("`train.epochs` = 3"), "{text}");
+    let other = firebox(folder, &["search", "--join", "p.toml"]);
+    assert_eq!(other.status.code(), Some(2));
+    let text = errors(&other);
+    assert!(text.contains("p.toml is a file, and neither the folder of a study nor"), "{text}");
     let other = firebox(folder, &["search", "--join", journal, "--set", "train.epochs=3"]);
     assert_eq!(other.status.code(), Some(2));
     let text = errors(&other);
@@ -156,6 +160,13 @@ fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
     check(&kind, &["`train.epochs` = 1.0", "whole number"]);
     let choice = space(r#""run.precision" = { choices = ["f32", "f12"] }"#);
     check(&choice, &["`run.precision` = \"f12\""]);
+    let table = space(r#""train.schedule" = { choices = ["cosine", "constant"] }"#);
+    check(
+        &table,
+        &["cannot have `train.schedule` = \"cosine\"", "`cosine` has settings of its own"],
+    );
+    let list = space(r#""train.schedule" = ["cosine", "constant"]"#);
+    check(&list, &["p.toml:", "expected a table with `low` and `high`, or with `choices`"]);
     check(
         &space(r#""run.directory" = { choices = ["a"] }"#),
         &["it says where and how a run is kept"],
@@ -233,6 +244,98 @@ sampler = "grid"
         .collect();
     assert_eq!(reasons.len(), 1);
     assert!(reasons[0].contains("has the loss") || reasons[0].contains("NaN"), "{reasons:?}");
+}
+
+/// The R² of a target that never changes is no number, whatever was trained: its trials fail, their
+/// checkpoints go, and the study goes on, also with values that it had before.
+#[test]
+fn a_trial_whose_score_is_no_number_fails_and_the_study_goes_on() {
+    let still = r#"
+pipeline = "forecast"
+[data]
+path = "small.demand.toml"
+[data.checks]
+constant = "keep"
+[window]
+length = 6
+stride = 8
+[split.time]
+validation = 0.2
+test = 0.2
+[forecast]
+targets = ["homes"]
+horizons = [1]
+[loader]
+batch_size = 32
+[model.stacked-lstm]
+hidden_1 = 4
+hidden_2 = 2
+dense = 2
+[train]
+epochs = 1
+[search]
+trials = 2
+sampler = "random"
+objective = "validation-r2"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-3] }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("small.demand.toml"), "stations = 1\nhours = 600\n").unwrap();
+    std::fs::write(folder.join("p.toml"), still).unwrap();
+    let join = ["search", "--join", "runs/p.search", "--set", "search.trials=3"];
+    for (command, failed) in [(&["search", "p.toml"][..], 2), (&join, 3)] {
+        let output = firebox(folder, command);
+        let text = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}{}", said(&output));
+        assert!(text.contains("no trial ended with a value"), "{text}");
+        let counts = format!("0 complete, 0 given up early, {failed} failed");
+        assert!(said(&output).contains(&counts), "{}", said(&output));
+        let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+        let reason = "the score validation-r2 is not a number: it needs a target";
+        assert_eq!(summary.matches(reason).count(), failed, "{summary}");
+        let mut runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+        assert!(!runs.any(|run| run.path().join("checkpoints").is_dir()), "one has its checkpoint");
+    }
+}
+
+/// What is to be measured may be gone: the best trial is then trained again, and is what it was.
+#[test]
+fn a_best_trial_without_its_checkpoint_is_trained_again() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let one = ["search", "p.toml", "--set", "search.trials=1"];
+    assert_done(&firebox(folder, &one));
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let run = runs.map(|run| run.path()).find(|run| run.join("training.json").is_file()).unwrap();
+    let best = || {
+        let text = std::fs::read(run.join("training.json")).unwrap();
+        serde_json::from_slice::<Value>(&text).unwrap()["best"].clone()
+    };
+    let expected = best();
+    // What was measured is there, so nothing needs the checkpoint.
+    std::fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    let output = firebox(folder, &one);
+    assert_done(&output);
+    assert!(!errors(&output).contains("trained again"), "{}", errors(&output));
+    std::fs::remove_file(run.join("manifest.json")).unwrap();
+    let output = firebox(folder, &one);
+    assert_done(&output);
+    let text = errors(&output);
+    assert!(text.contains("the checkpoint of trial 0, the best,"), "{text}");
+    assert!(text.contains("it is trained again"), "{text}");
+    assert_eq!(best(), expected);
+    assert!(run.join("checkpoints").is_dir() && run.join("manifest.json").is_file());
+}
+
+#[test]
+fn a_search_without_a_file_is_told_of_both_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = firebox(folder.path(), &["search"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = errors(&output);
+    assert!(text.contains("firebox search FILE") && text.contains("--join STUDY"), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use firebox_core::{Channel, SeriesSet};
 use rayon::prelude::*;
 
 use crate::checks::duration;
+use crate::error::count;
 use crate::raw::{Raw, RawSeries};
 use crate::work::Work;
 use crate::{
@@ -212,7 +213,8 @@ pub(crate) fn findings(
     };
     let missing: u64 = works.iter().map(|work| work.counts.gap_steps).sum();
     let longest = works.iter().map(|work| work.counts.longest_gap).max().unwrap_or(0);
-    let more = format!("{missing} steps missing, the longest gap {}; ", duration(longest));
+    let missing = count(missing, "step");
+    let more = format!("{missing} missing, the longest gap {}; ", duration(longest));
     found.push(sum(Defect::Gaps, None, policy, &|work| work.counts.gaps, &more));
     let mut found: Vec<_> = found.into_iter().flatten().collect();
     found.extend(constant.iter().map(|channel| {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use polars::prelude::*;
 
 use crate::config::role_of;
+use crate::error::count;
 use crate::frame::scan_path;
 use crate::mapping::Mapping;
 use crate::{Csv, DataError, Format};
@@ -63,19 +64,23 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
     if let Some(column) = names.iter().find(|name| !seen.insert(name.as_str())) {
         return Err(DataError::DuplicateHeader { path: path.to_owned(), column: column.clone() });
     }
-    if names.len() == 1 {
-        let other = [';', '\t', ',', '|'].into_iter().find(|other| names[0].contains(*other));
-        if let Some(other) = other.filter(|other| !line.starts_with('"') || *other != ',') {
-            let problem = format!(
-                "the header is one column, `{line}`: set `data.csv.separator` to {other:?} if that is what separates them"
-            );
-            return Err(DataError::line(path, 1, problem));
-        }
+    if let Some(other) = other_separator(&line, &names) {
+        let problem = format!(
+            "the header is one column, `{line}`: set `data.csv.separator` to {other:?} if that is what separates them"
+        );
+        return Err(DataError::line(path, 1, problem));
     }
     Ok(names)
 }
 
-fn first_line(path: &Path) -> Result<String, DataError> {
+/// What else may separate the columns of a header in which the separator does not stand.
+pub(crate) fn other_separator(line: &str, names: &[String]) -> Option<char> {
+    let [only] = names else { return None };
+    let other = [';', '\t', ',', '|'].into_iter().find(|other| only.contains(*other));
+    other.filter(|other| !line.starts_with('"') || *other != ',')
+}
+
+pub(crate) fn first_line(path: &Path) -> Result<String, DataError> {
     use std::io::{BufRead, BufReader};
     let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
     let mut line = Vec::new();
@@ -87,7 +92,7 @@ fn first_line(path: &Path) -> Result<String, DataError> {
 }
 
 /// The fields of one line; a separator within double quotes does not separate.
-fn fields(line: &str, separator: u8) -> Vec<String> {
+pub(crate) fn fields(line: &str, separator: u8) -> Vec<String> {
     let mut fields = Vec::new();
     let mut field = String::new();
     let mut quoted = false;
@@ -277,8 +282,11 @@ fn diagnose(
         }
         let fields = fields(line.trim_end_matches('\r'), separator);
         if fields.len() > names.len() {
-            let problem =
-                format!("{} fields, but the header names {} columns", fields.len(), names.len());
+            let problem = format!(
+                "{}, but the header names {}",
+                count(fields.len() as u64, "field"),
+                count(names.len() as u64, "column")
+            );
             return DataError::line(path, index + 1, problem);
         }
         for (field, column) in &numbers {

@@ -292,7 +292,10 @@ pub enum DataError {
         path: PathBuf,
     },
     /// Series that are all too short.
-    #[error("{} has {steps} row of data: a series needs at least 2", path.display())]
+    #[error(
+        "{} has {} of data: a series needs at least 2",
+        path.display(), count(*steps as u64, "row")
+    )]
     TooShort {
         /// A file.
         path: PathBuf,
@@ -313,8 +316,8 @@ pub enum DataError {
     },
     /// Another number of names than of channels, for files that do not name them.
     #[error(
-        "`data.columns.channels` has {names} names, but {} has {channels} channels: name all of them, in order",
-        path.display()
+        "`data.columns.channels` has {}, but {} has {}: name all of them, in order",
+        count(*names as u64, "name"), path.display(), count(*channels as u64, "channel")
     )]
     ChannelNames {
         /// The file.
@@ -346,7 +349,8 @@ pub enum DataError {
     },
     /// A series of which the checks leave nothing.
     #[error(
-        "nothing is left of series `{series}` ({rows} rows) after its defects are dropped: {hint}"
+        "nothing is left of series `{series}` ({}) after its defects are dropped: {hint}",
+        count(*rows as u64, "row")
     )]
     NothingLeft {
         /// The series.
@@ -431,7 +435,8 @@ pub enum DataError {
     },
     /// Nothing left after the warm-up of the indicators.
     #[error(
-        "no bar is left: {bars} bars in {runs} runs without a gap, and in none of them has every indicator bars enough to look back on (the longest timeframe is {longest})\n  give longer runs (fill short gaps with `data.checks.gaps = \"fill\"`), or set shorter `data.timeframes.higher_periods`, such as {{ average = 6, strength = 6 }}"
+        "no bar is left: {} in {} without a gap, and in none of them has every indicator bars enough to look back on (the longest timeframe is {longest})\n  give longer runs (fill short gaps with `data.checks.gaps = \"fill\"`), or set shorter `data.timeframes.higher_periods`, such as {{ average = 6, strength = 6 }}",
+        count(*bars, "bar"), count(*runs, "run")
     )]
     TimeframeWarmup {
         /// Base bars.
@@ -507,6 +512,11 @@ impl fmt::Display for Room<'_> {
             _ => "",
         })
     }
+}
+
+/// A number with its noun.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// The most similar of some names, if it is similar enough to be what was meant.

@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
 
 use firebox_cache::Samples;
 use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
+use crate::content::{Seen, hash};
 use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop};
@@ -47,7 +46,17 @@ pub struct Ingested {
 ///
 /// When a file is missing, cannot be read, or is of the wrong kind.
 pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
-    key(config, &inputs(config)?, &AtomicBool::new(false))
+    fingerprint_until(&AtomicBool::new(false), config)
+}
+
+/// The same until `stop` is true. Files that nobody wrote in the meantime are not read again for it within a
+/// process.
+///
+/// # Errors
+///
+/// As [`fingerprint`], and [`DataError::Stopped`].
+pub fn fingerprint_until(stop: &AtomicBool, config: &DataConfig) -> Result<Key, DataError> {
+    key(config, &inputs(config)?, stop)
 }
 
 /// What [`ingest`] found in the data that is stored under a key, if it is there in its full size.
@@ -107,7 +116,11 @@ pub fn ingest_until(
     listener: &dyn Listener,
 ) -> Result<Ingested, DataError> {
     let inputs = inputs(config)?;
-    let seen = Seen::now(config, &inputs);
+    // Shards of converted samples have checksums of their own.
+    let plain = inputs.iter().filter(|input| input.format != Format::Samples);
+    let read = plain
+        .flat_map(|input| std::iter::once(input.path.clone()).chain(label_file(config, input)));
+    let seen = Seen::now(read);
     let key = key(config, &inputs, stop)?;
     // What timeframes are made of is not what is stored.
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
@@ -170,35 +183,6 @@ fn read_and_store(
     let (set, checks) = long_way(config, inputs, stop, listener)?;
     store::save(cache, key, &set, &checks)?;
     Ok((set, checks))
-}
-
-/// What the system says of files before they are read, to find out that one was changed meanwhile. Content is read
-/// twice: for the key, and for its values.
-struct Seen(Vec<(PathBuf, Option<Stamp>)>);
-
-/// Length, and the time of the last change where the system has it.
-type Stamp = (u64, Option<SystemTime>);
-
-impl Seen {
-    fn now(config: &DataConfig, inputs: &[Input]) -> Self {
-        // Shards of converted samples have checksums of their own.
-        let plain = inputs.iter().filter(|input| input.format != Format::Samples);
-        let files = plain
-            .flat_map(|input| std::iter::once(input.path.clone()).chain(label_file(config, input)));
-        Self(files.map(|path| (path.clone(), Self::of(&path))).collect())
-    }
-
-    fn of(path: &Path) -> Option<Stamp> {
-        let found = fs::metadata(path).ok()?;
-        Some((found.len(), found.modified().ok()))
-    }
-
-    fn check(&self) -> Result<(), DataError> {
-        match self.0.iter().find(|(path, before)| Self::of(path) != *before) {
-            Some((path, _)) => Err(DataError::Changed { path: path.clone() }),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The files that `config` names, in order: those of folders by their names.
@@ -386,19 +370,6 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
         known.push(input);
     }
     Ok(())
-}
-
-fn hash(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataError> {
-    let mut file = fs::File::open(path).map_err(DataError::io("open", path))?;
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 4 << 20];
-    loop {
-        DataError::heed(stop)?;
-        match file.read(&mut buffer).map_err(DataError::io("read", path))? {
-            0 => return Ok(hasher.finalize()),
-            read => drop(hasher.update_rayon(&buffer[..read])),
-        }
-    }
 }
 
 /// The file with the labels of an array.

@@ -46,6 +46,7 @@ mod checks;
 mod clean;
 mod clips;
 mod config;
+mod content;
 mod converted;
 mod csv;
 mod demand;
@@ -89,11 +90,12 @@ pub use config::{
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{
-    Ingested, files, fingerprint, ingest, ingest_until, read, stored_at, stored_checks,
+    Ingested, files, fingerprint, fingerprint_until, ingest, ingest_until, read, stored_at,
+    stored_checks,
 };
 pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Original, Place, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
 pub use table::{TableColumn, TableWriter};
-pub use texts::{TextColumns, read_plain_texts, read_texts};
+pub use texts::{TextColumns, check_encoding, read_plain_texts, read_texts};
 pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};

@@ -310,8 +310,11 @@ pub(crate) fn read(
                 Some(samples) => format!("{samples}, one for each sample"),
                 None => format!("1 or {steps}, one for the series or one for each step"),
             };
-            let problem =
-                format!("it has {} labels: {} needs {wanted}", codes.len(), path.display());
+            let problem = format!(
+                "it has {}: {} needs {wanted}",
+                crate::error::count(codes.len() as u64, "label"),
+                path.display()
+            );
             return Err(malformed(file, problem));
         }
     }

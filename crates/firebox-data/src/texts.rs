@@ -1,5 +1,6 @@
 //! Tables of texts with a column for each label: CSV, Parquet, Arrow, and JSON with a row a line.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use firebox_core::LabelledTexts;
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::nearest;
 use crate::frame::scan_path;
-use crate::{DataError, Format};
+use crate::{DataError, Format, csv};
 
 /// Which columns of a table of texts mean what: `[text.columns]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +51,7 @@ pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, D
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
-    let table = read_table(path)?;
+    let table = read_table(path, &columns.text)?;
     Reading { path, columns, table }.texts()
 }
 
@@ -62,16 +63,62 @@ pub fn read_plain_texts(path: &Path, column: &str) -> Result<Vec<String>, DataEr
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
-    let table = read_table(path)?;
+    let table = read_table(path, column)?;
     let columns = TextColumns { text: column.to_owned(), ..TextColumns::default() };
     Reading { path, columns: &columns, table }.plain()
 }
 
-fn read_table(path: &Path) -> Result<Table, DataError> {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    let frame = match extension.to_lowercase().as_str() {
-        "csv" | "tsv" => {
-            let separator = if extension.eq_ignore_ascii_case("tsv") { b'\t' } else { b',' };
+/// Refuses a table of texts whose bytes are not UTF-8, with the first place where they are not. Formats that are no
+/// text are not looked at.
+///
+/// # Errors
+/// If the file cannot be read, or is not UTF-8.
+pub fn check_encoding(path: &Path) -> Result<(), DataError> {
+    if !["csv", "tsv", "jsonl", "ndjson"].contains(&extension(path).as_str()) {
+        return Ok(());
+    }
+    let file = std::fs::File::open(path).map_err(DataError::io("open", path))?;
+    let (mut file, mut line) = (BufReader::with_capacity(1 << 20, file), Vec::new());
+    for number in 1.. {
+        line.clear();
+        if file.read_until(b'\n', &mut line).map_err(DataError::io("read", path))? == 0 {
+            break;
+        }
+        let Err(error) = std::str::from_utf8(&line) else { continue };
+        let (good, bad) = line.split_at(error.valid_up_to());
+        let character = String::from_utf8_lossy(good).chars().count() + 1;
+        let byte = bad.first().copied().unwrap_or_default();
+        let problem = format!(
+            "character {character} is not UTF-8 (byte 0x{byte:02X}): save the file as UTF-8"
+        );
+        return Err(DataError::line(path, number, problem));
+    }
+    Ok(())
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_lowercase()
+}
+
+/// Refuses a table that would be read as one column, which is not that of the texts.
+fn check_separator(path: &Path, separator: u8, text: &str) -> Result<(), DataError> {
+    let line = csv::first_line(path)?;
+    let names = csv::fields(&line, separator);
+    let other = csv::other_separator(&line, &names).filter(|_| names[0] != text);
+    let Some(other) = other else { return Ok(()) };
+    let problem = format!(
+        "the header is one column, `{line}`: commas separate the columns of a .csv file and tabs those of a .tsv \
+         file; write the table so if {other:?} is what separates them"
+    );
+    Err(DataError::line(path, 1, problem))
+}
+
+/// `text` is the name of the column of texts.
+fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
+    let frame = match extension(path).as_str() {
+        extension @ ("csv" | "tsv") => {
+            let separator = if extension == "tsv" { b'\t' } else { b',' };
+            check_separator(path, separator, text)?;
             let options = CsvReadOptions::default()
                 .with_has_header(true)
                 .with_infer_schema_length(Some(0))
@@ -97,13 +144,16 @@ fn read_table(path: &Path) -> Result<Table, DataError> {
     };
     let malformed = |error: PolarsError| {
         let format = Format::of(path).unwrap_or(Format::Csv);
-        let utf8 = match format == Format::Csv && error.to_string().contains("utf") {
-            true => ": save the file as UTF-8",
-            false => "",
-        };
-        DataError::malformed(path, format, format!("{error}{utf8}"))
+        DataError::malformed(path, format, error.to_string())
     };
-    let frame = frame.map_err(malformed)?;
+    let frame = match frame {
+        Ok(frame) => frame,
+        Err(error) => {
+            // Polars names no place.
+            check_encoding(path)?;
+            return Err(malformed(error));
+        }
+    };
     // A second column of a name is renamed by the reader, and would be another label.
     let names = || frame.get_column_names().into_iter().map(|name| name.as_str());
     let twice = names().find_map(|name| {
@@ -127,7 +177,13 @@ fn read_table(path: &Path) -> Result<Table, DataError> {
 
 fn json_lines(path: &Path) -> Result<Table, DataError> {
     use serde_json::{Map, Value};
-    let text = std::fs::read_to_string(path).map_err(DataError::io("read", path))?;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            check_encoding(path)?;
+            return Err(DataError::io("read", path)(error));
+        }
+    };
     let mut table = Table { names: vec![], columns: vec![] };
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     for (row, (number, line)) in lines.enumerate() {
@@ -370,5 +426,56 @@ mod tests {
         check("text,late", "txet,late", "no column `text`; did you mean `txet`?");
         let message = read("a.doc", CSV).unwrap_err();
         assert!(message.contains("texts are read from .csv"), "{message}");
+    }
+
+    #[test]
+    fn another_separator_than_the_name_says_is_named() {
+        let check = |name: &str, separator: &str, expected: &str| {
+            let table = "text,late,lost\nfine,0,1\n".replace(',', separator);
+            let message = read(name, &table).unwrap_err();
+            let header = format!("{name}, line 1: the header is one column, `text{separator}late");
+            assert!(message.contains(&header) && message.ends_with(expected), "{message}");
+        };
+        check("a.csv", ";", "write the table so if ';' is what separates them");
+        check("a.csv", "\t", "write the table so if '\\t' is what separates them");
+        check("a.tsv", ",", "write the table so if ',' is what separates them");
+        // A column that is named so is one.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, "text;body\nfine\n").unwrap();
+        assert_eq!(read_plain_texts(&path, "text;body").unwrap(), ["fine"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_utf8_are_told_with_their_place() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes, expected) in [
+            (
+                "a.csv",
+                &b"text,late\nfine,0\n\xc3\xbcber sp\xe4t,1\n"[..],
+                "a.csv, line 3: character 8",
+            ),
+            (
+                "a.jsonl",
+                &b"{\"text\":\"sp\xe4t\",\"late\":1}\n"[..],
+                "a.jsonl, line 1: character 12",
+            ),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let columns = TextColumns::default();
+            let said =
+                [check_encoding(&path).unwrap_err(), read_texts(&path, &columns).unwrap_err()];
+            for said in said.map(|error| error.to_string()) {
+                assert!(said.contains(expected), "{said}");
+                assert!(
+                    said.ends_with("is not UTF-8 (byte 0xE4): save the file as UTF-8"),
+                    "{said}"
+                );
+            }
+        }
+        let path = folder.path().join("a.parquet");
+        std::fs::write(&path, b"\xff").unwrap();
+        check_encoding(&path).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use firebox_core::{Channel, Origin, Role};
 use rayon::prelude::*;
 
-use crate::error::nearest;
+use crate::error::{count, nearest};
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::{ChannelColumn, DataError};
 
@@ -57,8 +57,8 @@ pub(crate) fn read(
     let channels = first.columns.len();
     if let Some(other) = samples.iter().find(|sample| sample.columns.len() != channels) {
         let problem = format!(
-            "{} channels, but the sample of line {} has {channels}",
-            other.columns.len(),
+            "{}, but the sample of line {} has {channels}",
+            count(other.columns.len() as u64, "channel"),
             first.line
         );
         return Err(DataError::line(path, other.line, problem));
@@ -222,8 +222,8 @@ fn sample(path: &Path, line: &[u8], number: usize, header: &Header) -> Result<Sa
         }
     };
     if let Some(dimensions) = header.dimensions.filter(|dimensions| *dimensions != parts.len()) {
-        let found = parts.len();
-        return Err(fail(format!("{found} channels, but the header says {dimensions}")));
+        let found = count(parts.len() as u64, "channel");
+        return Err(fail(format!("{found}, but the header says {dimensions}")));
     }
     let columns: Vec<Vec<f64>> = parts
         .iter()
@@ -233,14 +233,15 @@ fn sample(path: &Path, line: &[u8], number: usize, header: &Header) -> Result<Sa
     let steps = columns[0].len();
     if let Some(channel) = columns.iter().position(|column| column.len() != steps) {
         return Err(fail(format!(
-            "channel {channel} has {} values, but channel 0 has {steps}: the channels of a sample have one length",
-            columns[channel].len()
+            "channel {channel} has {}, but channel 0 has {steps}: the channels of a sample have one length",
+            count(columns[channel].len() as u64, "value")
         )));
     }
     let wanted = header.series_length.filter(|_| header.equal_length);
     if let Some(wanted) = wanted.filter(|wanted| *wanted != steps) {
         return Err(fail(format!(
-            "{steps} steps, but the header says that all samples have {wanted}"
+            "{}, but the header says that all samples have {wanted}",
+            count(steps as u64, "step")
         )));
     }
     Ok(Sample { line: number, columns, class })
@@ -336,14 +337,14 @@ mod tests {
         insta::assert_snapshot!(problem("@targetLabel true\n@data\n1:0.5"), @"x.ts, line 1: `@targetLabel true`: regression targets are not read; only classes are");
         insta::assert_snapshot!(problem("@data\n\n"), @"x.ts has no row of data");
         insta::assert_snapshot!(rows("1,2:3,4:c"), @"x.ts, line 8: the class `c` is not one of those in the header (a b)");
-        insta::assert_snapshot!(rows("1,2:3,4:a\n1,2:a"), @"x.ts, line 9: 1 channels, but the header says 2");
-        insta::assert_snapshot!(rows("1,2:3:a"), @"x.ts, line 8: channel 1 has 1 values, but channel 0 has 2: the channels of a sample have one length");
+        insta::assert_snapshot!(rows("1,2:3,4:a\n1,2:a"), @"x.ts, line 9: 1 channel, but the header says 2");
+        insta::assert_snapshot!(rows("1,2:3:a"), @"x.ts, line 8: channel 1 has 1 value, but channel 0 has 2: the channels of a sample have one length");
         insta::assert_snapshot!(rows("1,2:3,4x:a"), @"x.ts, line 8: channel 1, step 1: `4x` is not a number; missing values are written `?`");
         insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1, step 0: `` is not a number; missing values are written `?`");
         insta::assert_snapshot!(rows("1,2"), @"x.ts, line 8: one part only: a sample is its channels and, after a `:`, its class");
         insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`: correct the value, or write `@missing true`");
         insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3");
-        insta::assert_snapshot!(problem("@data\n1:2\n3"), @"x.ts, line 3: 1 channels, but the sample of line 2 has 2");
+        insta::assert_snapshot!(problem("@data\n1:2\n3"), @"x.ts, line 3: 1 channel, but the sample of line 2 has 2");
         insta::assert_snapshot!(problem("@data\n(0,1),(1,2)"), @"x.ts, line 2: channel 0: `(0` has a time stamp; only plain values are read");
     }
 

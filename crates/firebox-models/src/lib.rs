@@ -62,6 +62,7 @@ mod parameters;
 mod patch_transformer;
 mod pretrain;
 mod recurrent;
+mod size;
 mod stacked_lstm;
 mod text;
 mod transformer;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Classes and outputs of heads that are not used.
-const UNUSED: usize = 1;
+pub(crate) const UNUSED: usize = 1;
 
 /// Which encoder, with its settings: `[model.masked.encoder.NAME]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

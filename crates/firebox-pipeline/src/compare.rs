@@ -1,6 +1,6 @@
 //! `firebox compare`: what several run folders tell, side by side on one page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use firebox_core::Event;
@@ -117,13 +117,35 @@ fn read_trainings(run: &Path, out: &mut BTreeMap<String, Curves>) -> usize {
 fn settings(folder: &Path) -> Result<BTreeMap<String, String>, PipelineError> {
     let path = folder.join(PIPELINE);
     let text = std::fs::read_to_string(&path).map_err(at(&path))?;
-    let table = text.parse::<toml::Table>().map_err(|error| {
+    let mut settings = flat(&text).map_err(|error| {
         PipelineError::Setting(format!("{} cannot be read: {error}", path.display()))
     })?;
-    let mut settings = BTreeMap::new();
-    flatten("", &toml::Value::Table(table), &mut settings);
     settings.retain(|name, _| !ELSEWHERE.iter().any(|other| name.starts_with(other)));
     Ok(settings)
+}
+
+fn flat(text: &str) -> Result<BTreeMap<String, String>, toml::de::Error> {
+    let mut settings = BTreeMap::new();
+    flatten("", &toml::Value::Table(text.parse()?), &mut settings);
+    Ok(settings)
+}
+
+/// The keys of these tables that have other values in one text of settings than in the other, each with both. There are
+/// none if a text cannot be read.
+pub(crate) fn changed(before: &str, now: &str, tables: &[&str]) -> Vec<String> {
+    let (Ok(before), Ok(now)) = (flat(before), flat(now)) else { return vec![] };
+    let within = |key: &str| {
+        let mut heads = tables.iter().filter_map(|table| key.strip_prefix(table));
+        heads.any(|rest| rest.starts_with('.'))
+    };
+    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let changed = keys.into_iter().filter(|key| within(key) && before.get(*key) != now.get(*key));
+    let value = |settings: &BTreeMap<String, String>, key: &String| {
+        settings.get(key).map_or("not set", String::as_str).to_owned()
+    };
+    changed
+        .map(|key| format!("`{key}` was {} and is {}", value(&before, key), value(&now, key)))
+        .collect()
 }
 
 fn flatten(name: &str, value: &toml::Value, out: &mut BTreeMap<String, String>) {
@@ -175,11 +197,26 @@ mod tests {
     }
 
     #[test]
+    fn what_changed_is_named_with_both_values_and_other_tables_are_left_out() {
+        let before =
+            "[evaluate]\nseeds = 5\nlist = [1]\nsame = 1\n[evaluates]\na = 1\n[run]\na = 1";
+        let now = "[evaluate]\nseeds = 6\nlist = [2]\nsame = 1\n[evaluates]\na = 2\n[run]\na = 2\n\
+                   [forecast]\nseason = 12";
+        let said = changed(before, now, &["evaluate", "forecast"]);
+        let expected = [
+            "`evaluate.list` was [1] and is [2]",
+            "`evaluate.seeds` was 5 and is 6",
+            "`forecast.season` was not set and is 12",
+        ];
+        assert_eq!(said, expected);
+        assert!(changed("no settings", now, &["evaluate"]).is_empty());
+    }
+
+    #[test]
     fn settings_are_flat_and_large_ones_are_short() {
         let text = "[a]\nb = 1e38\nc = 0.5\nd = 3\ne = \"x\"\nf = -2.5e10";
-        let mut out = BTreeMap::new();
-        flatten("", &toml::Value::Table(text.parse().unwrap()), &mut out);
-        let out: Vec<String> = out.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let out: Vec<String> =
+            flat(text).unwrap().iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(out, ["a.b=1e38", "a.c=0.5", "a.d=3", "a.e=x", "a.f=-2.5e10"]);
     }
 }

@@ -377,12 +377,17 @@ impl Default for LoaderTable {
     }
 }
 
+/// Samples of a batch, at most: no set has more.
+pub(crate) const LARGEST_BATCH: usize = u32::MAX as usize;
+
 /// `loader.batch_size`: a number, or `auto`, which is 0.
 mod batch_size {
     use std::fmt;
 
     use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serializer};
+
+    use super::LARGEST_BATCH;
 
     pub(super) fn serialize<S: Serializer>(size: &usize, to: S) -> Result<S::Ok, S::Error> {
         match size {
@@ -401,16 +406,21 @@ mod batch_size {
             }
 
             fn visit_u64<E: Error>(self, size: u64) -> Result<usize, E> {
-                match usize::try_from(size) {
-                    Ok(size) if size > 0 => Ok(size),
-                    _ => Err(E::custom(format!(
-                        "a batch of {size} windows; it has at least one, or is \"auto\""
-                    ))),
-                }
+                let bound = match usize::try_from(size) {
+                    Ok(size) if (1..=LARGEST_BATCH).contains(&size) => return Ok(size),
+                    Ok(0) => "at least one".to_owned(),
+                    _ => format!("at most {LARGEST_BATCH}"),
+                };
+                Err(E::custom(format!("a batch of {size} windows; it has {bound}, or is \"auto\"")))
             }
 
             fn visit_i64<E: Error>(self, size: i64) -> Result<usize, E> {
-                self.visit_u64(u64::try_from(size).unwrap_or(0))
+                match u64::try_from(size) {
+                    Ok(size) => self.visit_u64(size),
+                    Err(_) => Err(E::custom(format!(
+                        "a batch of {size} windows; it has at least one, or is \"auto\""
+                    ))),
+                }
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {

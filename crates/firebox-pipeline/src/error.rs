@@ -96,7 +96,7 @@ pub enum PipelineError {
     },
     /// Another process works in the same run folder.
     #[error(
-        "another process is working in {0}\n  wait for it, or stop it, or change a setting so that the run has a folder of its own"
+        "another process is working in {0}\n  wait for it, or stop it; a run has a folder of its own with another setting of data, model or training (not of [evaluate]), or with another `run.directory`"
     )]
     InUse(PathBuf),
     /// A stage was asked to stop; what was complete before it is kept.

@@ -1,11 +1,13 @@
 //! `firebox export`: the trained model of a run as files for other programs.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use firebox_export::{CARD, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_whole};
 
 use crate::apply::replaceable;
 use crate::error::{PipelineError, at};
+use crate::folder::temporary;
 use crate::kept::read_model;
 
 /// What a model is exported as.
@@ -99,14 +101,33 @@ fn file(
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let card = replaceable(&output.with_file_name(format!("{name}.md")), force, &[])?;
     let text = model.card.markdown(&how(&name, model));
-    // The card first: whoever sees the file finds its card.
+    let mut files: Vec<(PathBuf, &[u8])> = vec![];
     if let Some(tokenizer) = &model.tokenizer {
         let beside = output.with_file_name(tokenizer_of(&name));
-        write_whole(&replaceable(&beside, force, &[])?, tokenizer.as_bytes())?;
+        files.push((replaceable(&beside, force, &[])?, tokenizer.as_bytes()));
     }
-    write_whole(&card, text.as_bytes())?;
-    write_whole(&output, &content)?;
+    // The card before the file: whoever sees that finds its card.
+    files.push((card.clone(), text.as_bytes()));
+    files.push((output.clone(), content.as_slice()));
+    write_together(&files)?;
     Ok(Exported { output, card, usage })
+}
+
+/// Writes files in this order, and none of them if one cannot be written whole: what is there would be in the way of
+/// the next try.
+fn write_together(files: &[(PathBuf, &[u8])]) -> Result<(), PipelineError> {
+    let mut written = vec![];
+    for (path, content) in files {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
+        file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
+        written.push((file, path));
+    }
+    for (file, path) in written {
+        file.persist(path).map_err(|error| at(path)(error.error))?;
+    }
+    Ok(())
 }
 
 /// Name of the tokenizer beside a file.
@@ -246,4 +267,32 @@ fn open_to_all(folder: &Path) -> Result<(), PipelineError> {
 #[cfg(not(unix))]
 fn open_to_all(_: &Path) -> Result<(), PipelineError> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_written_together_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| folder.path().join(name);
+        let names = || {
+            let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let (card, model) = (b"card".as_slice(), b"model".as_slice());
+        // A disk that takes the one file and not the other, such as a full one.
+        let files = [(of("a.onnx.md"), card), (of("no folder").join("a.onnx"), model)];
+        let error = write_together(&files).unwrap_err().to_string();
+        assert!(error.contains("a.onnx") && !error.contains(".md"), "{error}");
+        assert!(names().is_empty(), "{:?}", names());
+        std::fs::write(of("a.onnx"), "earlier").unwrap();
+        write_together(&[(of("a.onnx.md"), card), (of("a.onnx"), model)]).unwrap();
+        assert_eq!(names(), ["a.onnx", "a.onnx.md"]);
+        assert_eq!(std::fs::read(of("a.onnx")).unwrap(), model);
+    }
 }

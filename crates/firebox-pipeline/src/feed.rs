@@ -277,16 +277,21 @@ fn known() -> MutexGuard<'static, Vec<Found>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fetches what a run needs before anything asks for its content, with word of how far it is. Servers are asked anew,
-/// whatever they said to another run.
+/// Fetches what a run needs before anything asks for its content, with word of how far it is, and hashes it, which
+/// takes its time where there is much and is remembered. Servers are asked anew, whatever they said to another run.
 pub(crate) fn fetch_first(
     config: &PipelineConfig,
     stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<(), PipelineError> {
     known().clear();
-    let fetched = local(config, stop, listener).map(drop);
-    fetched.map_err(|error| PipelineError::from(error).or_interrupted())
+    let fetched = local(config, stop, listener);
+    let data = fetched.map_err(|error| PipelineError::from(error).or_interrupted())?;
+    // What is wrong with files is told by what needs them.
+    match firebox_data::fingerprint_until(stop, &data) {
+        Err(firebox_data::DataError::Stopped) => Err(PipelineError::Interrupted),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// The copies of what a URL names, as they are or were within the last minute.

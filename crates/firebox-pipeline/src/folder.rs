@@ -216,10 +216,18 @@ pub(crate) fn steps_whole(path: &Path) -> Option<u64> {
     whole.map(|checkpoint| checkpoint.manifest().step)
 }
 
+fn manifest(path: &Path) -> Option<Manifest> {
+    serde_json::from_slice(&std::fs::read(path.join(MANIFEST)).ok()?).ok()
+}
+
+/// Whether the run in `path` is finished under another key than this.
+pub(crate) fn is_otherwise_finished(path: &Path, key: Key) -> bool {
+    manifest(path).is_some_and(|manifest| manifest.key != key)
+}
+
 /// What the run in `path` concluded, if it is finished under `key` and every result is whole.
 pub(crate) fn conclusion(path: &Path, key: Key) -> Option<Conclusion> {
-    let text = std::fs::read(path.join(MANIFEST)).ok()?;
-    let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+    let manifest = manifest(path)?;
     let whole = |(name, expected): &(String, String)| {
         checksum(&path.join(name)).is_ok_and(|found| found == *expected)
     };

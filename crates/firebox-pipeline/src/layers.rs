@@ -3,14 +3,17 @@
 //! A later layer replaces single keys of an earlier one. Each layer is as strict as the file: an
 //! unknown key or a wrong type is an error that names the layer, the place and the nearest key.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::Serialized;
 use figment::value::{Dict, Value};
 use toml::Table;
+use toml::de::{DeTable, DeValue};
 
 use crate::PipelineConfig;
+use crate::keys::json;
 
 /// A pipeline that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +96,7 @@ pub(crate) fn parse(
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
     // The file alone is read strictly first: only this knows lines and columns.
-    toml::from_str::<PipelineConfig>(text).map_err(|error| in_file(file, text, &error))?;
+    toml::from_str::<PipelineConfig>(text).map_err(|error| in_pipeline(file, text, &error))?;
     let mut table: Table = toml::from_str(text).map_err(|error| in_file(file, text, &error))?;
     let folder = file.parent().unwrap_or(Path::new(""));
     anchor_paths(&mut table, folder);
@@ -151,11 +154,11 @@ pub(crate) fn parse(
                     incomplete = Some(missing_beside(layer, &table, name));
                 }
                 figment::error::Kind::MissingField(_) => {}
-                _ => return Err(in_layer(&layer, &path, &error)),
+                _ => return Err(in_layer(&layer, &path, &error, &figment)),
             },
         }
     }
-    let of_file = |error| in_layer(&file.display().to_string(), "", &error);
+    let of_file = |error| in_layer(&file.display().to_string(), "", &error, &figment);
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
 }
 
@@ -253,8 +256,13 @@ fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
         TOP.iter().map(|top| format!("FIREBOX_{}", top.to_uppercase())).collect();
     let known: Vec<&str> = variables.iter().map(String::as_str).chain(own).collect();
     // Most often, one underscore stands for two.
-    let table = TOP.iter().find_map(|top| Some((*top, path.strip_prefix(top)?.strip_prefix('_')?)));
-    let meant = match table {
+    let single =
+        TOP.iter().find_map(|top| Some((*top, path.strip_prefix(top)?.strip_prefix('_')?)));
+    let misspelt = || {
+        let (table, key) = path.split_once('.')?;
+        Some((nearest(table, &TOP)?, key))
+    };
+    let meant = match single.or_else(misspelt) {
         Some((table, key)) => {
             Some(format!("FIREBOX_{table}{NESTING}{}", key.replace('.', NESTING)).to_uppercase())
         }
@@ -379,11 +387,44 @@ fn anchor(value: &mut toml::Value, folder: &Path) {
     }
 }
 
+/// [`in_file`] for a pipeline, whose choices are known.
+fn in_pipeline(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let mut said = in_file(path, text, error);
+    let is_choice = |message: &str| {
+        message.starts_with("invalid type: unit variant") || message == "wanted string or table"
+    };
+    let place = error.span().filter(|_| is_choice(error.message())).and_then(|span| {
+        let keys = keys_to(DeTable::parse(text).ok()?.get_ref(), &span)?;
+        of_choice(&keys, text.get(span)?)
+    });
+    if let (Some((what, way)), ConfigError::File { message, hint, .. }) = (place, &mut said) {
+        (*message, *hint) = (what, way);
+    }
+    said
+}
+
+/// The keys that lead to what stands at a place of a file.
+fn keys_to(table: &DeTable<'_>, place: &Range<usize>) -> Option<Vec<String>> {
+    table.iter().find_map(|(key, value)| {
+        let mut keys = vec![key.get_ref().to_string()];
+        if value.span() != *place {
+            let DeValue::Table(inner) = value.get_ref() else { return None };
+            keys.extend(keys_to(inner, place)?);
+        }
+        Some(keys)
+    })
+}
+
 pub(crate) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let offset = error.span().map_or(0, |span| span.start).min(text.len());
-    let before = &text[..floor_char_boundary(text, offset)];
+    let span = error.span().unwrap_or_default();
+    let before = &text[..floor_char_boundary(text, span.start.min(text.len()))];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let (message, hint) = explain(error.message());
+    // TOML's whole numbers end at 2^63.
+    let number = text.get(span).and_then(|found| {
+        let limit = beyond(found, i64::MAX as u64)?;
+        Some((format!("{found} is {limit}"), String::new()))
+    });
+    let (message, hint) = number.unwrap_or_else(|| explain(error.message()));
     ConfigError::File {
         path: path.to_path_buf(),
         line: before.matches('\n').count() + 1,
@@ -400,8 +441,24 @@ fn floor_char_boundary(text: &str, mut offset: usize) -> usize {
     offset
 }
 
-fn in_layer(layer: &str, path: &str, error: &figment::Error) -> ConfigError {
-    use figment::error::Kind;
+/// `figment` holds the layer and those before it.
+fn in_layer(layer: &str, path: &str, error: &figment::Error, figment: &Figment) -> ConfigError {
+    use figment::error::{Actual, Kind};
+    let place = error.path.join(".");
+    let choice = || of_choice(&error.path, &json(&figment.find_value(&place).ok()?));
+    let said = match &error.kind {
+        Kind::InvalidType(Actual::Str(text), _) => beyond(text, u64::MAX)
+            .map(|limit| (format!("`{place}` is {text}, {limit}"), String::new())),
+        Kind::InvalidType(Actual::UnitVariant, _) => choice(),
+        Kind::InvalidType(_, wanted) if wanted.starts_with("enum ") => choice(),
+        Kind::InvalidType(Actual::Map, wanted) if wanted == "unit" => {
+            error.path.split_last().map(|(name, keys)| no_keys(name, &keys.join(".")))
+        }
+        _ => None,
+    };
+    if let Some((message, hint)) = said {
+        return ConfigError::Layer { layer: layer.to_owned(), message, hint };
+    }
     let (mut message, mut hint) = match &error.kind {
         Kind::UnknownField(name, allowed) => unknown("key", name, allowed),
         Kind::UnknownVariant(name, allowed) => unknown("choice", name, allowed),
@@ -411,12 +468,86 @@ fn in_layer(layer: &str, path: &str, error: &figment::Error) -> ConfigError {
     if matches!(error.kind, Kind::UnknownField(..)) && path.contains('.') {
         message = format!("{message} in `{path}`");
     } else if !error.path.is_empty() {
-        message = format!("{message} for `{}`", error.path.join("."));
+        message = format!("{message} for `{place}`");
     }
     if hint.is_empty() && message.starts_with("invalid type") {
         hint = "\n  values are written as in the file: 5, 0.1, true, text, [1, 2]".to_owned();
     }
     ConfigError::Layer { layer: layer.to_owned(), message, hint }
+}
+
+/// What is wrong where a choice is named without the table or the value that belongs to it, or where something else
+/// stands; none where no choice belongs. `found` is what stands there, as it is written.
+fn of_choice(keys: &[String], found: &str) -> Option<(String, String)> {
+    use figment::error::{Actual, Kind};
+    // What the schema says of a table there that has this one key, without anything in it.
+    let said = |name: &str| {
+        let inner = Value::from(Dict::from([(name.to_owned(), Value::from(Dict::new()))]));
+        let table = keys
+            .iter()
+            .rev()
+            .fold(inner, |value, key| Value::from(Dict::from([(key.clone(), value)])));
+        let read = Figment::from(Serialized::globals(table)).extract::<PipelineConfig>();
+        read.err().map(|error| error.kind)
+    };
+    let Some(Kind::UnknownVariant(_, allowed)) = said("") else { return None };
+    let place = keys.join(".");
+    let name = found.trim_matches(['"', '\'']);
+    if !allowed.contains(&name) {
+        return Some((
+            format!("`{place}` is {found}, and takes one of its choices"),
+            allowed_here(allowed),
+        ));
+    }
+    let (takes, way) = match said(name) {
+        Some(Kind::InvalidType(Actual::Map, wanted)) => {
+            let wanted = plain(&format!("expected {wanted}")).replacen("expected ", "", 1);
+            let way = format!("`{name} = VALUE` in [{place}], or --set {place}.{name}=VALUE");
+            (wanted, way)
+        }
+        Some(Kind::MissingField(key)) => {
+            let table = format!("{place}.{name}");
+            let way = format!("[{table}] with `{key}` in it, or --set {table}.{key}=VALUE");
+            ("a table".to_owned(), way)
+        }
+        _ => {
+            let table = format!("{place}.{name}");
+            let way = format!("[{table}] with its keys, or --set {table}={{}} for their defaults");
+            ("a table".to_owned(), way)
+        }
+    };
+    Some((
+        format!("the choice `{name}` for `{place}` takes {takes}, and its name stands there alone"),
+        format!("\n  write {way}{}", allowed_here(allowed)),
+    ))
+}
+
+fn no_keys(name: &str, place: &str) -> (String, String) {
+    let message = format!("the choice `{name}` for `{place}` has no keys");
+    (message, format!("\n  write its name alone, as in --set {place}={name}"))
+}
+
+/// What is wrong with a number that cannot be read, as it ends the sentence that names it; none with any other text.
+/// `most` is the largest whole number.
+fn beyond(text: &str, most: u64) -> Option<String> {
+    let number = text.trim().replace('_', "");
+    let digits = number.trim_start_matches(['+', '-']);
+    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    match (whole, number.starts_with('-')) {
+        (true, true) if number.parse::<i64>().is_err() => {
+            Some(format!("too small: whole numbers are at least {}", i64::MIN))
+        }
+        (true, false) if !digits.parse::<u64>().is_ok_and(|number| number <= most) => {
+            Some(format!("too large: whole numbers are at most {most}"))
+        }
+        (false, _) if number.parse::<f64>().is_ok_and(f64::is_infinite) => {
+            Some(format!("out of range: numbers lie from {:e} to {:e}", f64::MIN, f64::MAX))
+        }
+        _ => None,
+    }
 }
 
 /// Serde's message in our words, with the nearest allowed name.
@@ -433,6 +564,10 @@ fn explain(message: &str) -> (String, String) {
     if let Some((found, allowed)) = other.and_then(|rest| rest.split_once(", available keys: ")) {
         let allowed: Vec<&str> = allowed.split(", ").collect();
         return unknown("key", found.split(", ").next().unwrap_or(found), &allowed);
+    }
+    if message == "expected empty table" {
+        let way = "\n  write its name alone, as in labels = \"last\"";
+        return ("this choice has no keys".to_owned(), way.to_owned());
     }
     let kinds = [("unknown field", "key"), ("unknown variant", "choice")];
     let found =
@@ -451,23 +586,28 @@ fn explain(message: &str) -> (String, String) {
 fn unknown(kind: &str, name: &str, allowed: &[&str]) -> (String, String) {
     let nearest = nearest(name, allowed);
     let suggestion = nearest.map_or(String::new(), |name| format!("\n  did you mean `{name}`?"));
-    let mut sorted = allowed.to_vec();
+    (format!("unknown {kind} `{name}`"), suggestion + &allowed_here(allowed))
+}
+
+fn allowed_here(names: &[&str]) -> String {
+    let mut sorted = names.to_vec();
     sorted.sort_unstable();
     let list = if sorted.is_empty() { "none".to_owned() } else { sorted.join(", ") };
-    (format!("unknown {kind} `{name}`"), format!("{suggestion}\n  allowed here: {list}"))
+    format!("\n  allowed here: {list}")
 }
 
 /// A message without the names of Rust's types.
 fn plain(message: &str) -> String {
     let types = [
         ("expected u64", "expected a whole number of at least 0"),
-        ("expected u32", "expected a whole number of at least 0"),
+        ("expected u32", "expected a whole number from 0 to 4294967295"),
         ("expected usize", "expected a whole number of at least 0"),
         ("expected i64", "expected a whole number"),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),
         ("expected a sequence", "expected a list"),
         ("invalid value signed int", "invalid value"),
+        ("invalid value unsigned int", "invalid value"),
         ("invalid value: integer", "invalid value:"),
     ];
     let text =
@@ -699,6 +839,19 @@ mod tests {
             message("", &[("FIREBOX_TRAIN", "3")], &[]),
             message("", &[("FIREBOX_TRAIN_EPOCHS", "7")], &[]),
             message("", &[("FIREBOX_LABLES", "none")], &[]),
+            message("", &[("FIREBOX_TRAN__EPOCHS", "3")], &[]),
+            message("[train]\nschedule = \"cosine\"\n", &[], &[]),
+            message("model = 3\n", &[], &[]),
+            message("[labels.last]\nshare = 1\n", &[], &[]),
+            message("[run]\nseed = 18446744073709551616\n", &[], &[]),
+            message("", &[], &["train.schedule=cosine"]),
+            message("", &[], &["train.loss_scale=static"]),
+            message("", &[], &["labels=forward"]),
+            message("", &[], &["split=true"]),
+            message("", &[], &["labels.last.share=1"]),
+            message("", &[], &["run.seed=18446744073709551616"]),
+            message("", &[], &["window.length=-9223372036854775809"]),
+            message("", &[], &["train.optimizer.adamw.learning_rate=1e400"]),
         ];
         insta::assert_snapshot!("layer_errors", messages.join("\n\n"));
     }

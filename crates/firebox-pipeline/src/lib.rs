@@ -40,7 +40,7 @@
 //!         description: describe_cpu(),
 //!         reason: "asked for".to_owned(),
 //!     };
-//!     println!("{}", prepared.plan(&device)?);
+//!     println!("{}", prepared.plan(&device, &Silent)?);
 //!     let finished = prepared.run(&device, &Arc::new(AtomicBool::new(false)), &Silent)?;
 //!     println!("{}\n{}", finished.verdict, finished.report.display());
 //!     Ok(())

@@ -106,7 +106,11 @@ fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
                 .to_owned();
         }
     };
-    format!("{}: {why}", written(&rule))
+    let (SplitRule::Time { test, .. } | SplitRule::Series { test, .. }) = rule else {
+        return format!("{}: {why}", written(&rule));
+    };
+    let untested = if test == 0.0 { "; there is no test part to measure on" } else { "" };
+    format!("{}: {why}{untested}", written(&rule))
 }
 
 impl fmt::Display for Plan {
@@ -123,5 +127,19 @@ impl fmt::Display for Plan {
         }
         writeln!(f, "split     {}", self.split)?;
         write!(f, "run       {}", self.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_without_a_test_part_says_so() {
+        let said = |rule| split(&PipelineConfig { split: Some(rule), ..Default::default() }, None);
+        let expected = "there is no test part to measure on";
+        assert!(said(SplitRule::time(0.1, 0.0)).ends_with(expected));
+        assert!(!said(SplitRule::time(0.1, 0.2)).contains(expected));
+        assert!(!said(SplitRule::Given { validation: 0.1, seed: 1 }).contains(expected));
     }
 }

@@ -146,14 +146,27 @@ impl Prepared {
         &self.name
     }
 
-    /// The stages, their keys, and which of their results are there.
+    /// The URLs that it reads, whose copies are fetched first.
+    pub fn urls(&self) -> impl Iterator<Item = &Path> {
+        let test = self.config.data.test.iter().flat_map(|test| &test.0);
+        let all = self.config.data.path.0.iter().chain(test).map(PathBuf::as_path);
+        all.filter(|path| is_remote(path))
+    }
+
+    /// The stages, their keys, and which of their results are there. The keys depend on what files hold, so those on
+    /// servers are fetched, with word of how far that is.
     ///
     /// # Errors
     ///
     /// When the files to read are not there, or `train.groups` or `train.layer_decay` names what the
     /// model does not have.
-    pub fn plan(&self, device: &ChosenDevice) -> Result<Plan, PipelineError> {
+    pub fn plan(
+        &self,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Plan, PipelineError> {
         self.check_model(device)?;
+        fetch_first(&self.config, &AtomicBool::new(false), listener)?;
         let settled = self.settled(device)?;
         let keys = settled.keys(device)?;
         Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
@@ -195,8 +208,9 @@ impl Prepared {
         multiplying(settled.config.run.matmul, run)
     }
 
-    /// Checks names of parameters before any data is read, which takes longer.
+    /// Checks the size of the model and names of its parameters before any data is read, which takes longer.
     fn check_model(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
+        stages::check_size(&self.config, device)?;
         self.config.pipeline.chain().check_model(&self.config, device)
     }
 
@@ -555,7 +569,8 @@ mod tests {
         let mut config = PipelineConfig::default();
         config.data.path = firebox_data::Paths(vec![PathBuf::from("no/such/file.csv")]);
         let plan = |config: &PipelineConfig| {
-            Prepared::of("test", config.clone()).plan(&device).unwrap_err().to_string()
+            let prepared = Prepared::of("test", config.clone());
+            prepared.plan(&device, &firebox_core::Silent).unwrap_err().to_string()
         };
         assert!(!plan(&config).contains("train."), "{}", plan(&config));
         let group = |name: &str| firebox_train::ParameterGroup {
@@ -571,6 +586,16 @@ mod tests {
         config.train.layer_decay = Some(firebox_train::LayerDecay { factor: 0.5, layers });
         let said = plan(&config);
         assert!(said.contains("`train.layer_decay.layers` names `gru.*`"), "{said}");
+    }
+
+    #[test]
+    fn the_urls_that_are_fetched_are_named_and_files_are_not() {
+        let mut config = PipelineConfig::default();
+        let [url, other] = ["s3://bucket/bars.parquet", "https://host/test.csv"].map(PathBuf::from);
+        config.data.path = firebox_data::Paths(vec![url.clone(), PathBuf::from("bars.csv")]);
+        config.data.test = Some(firebox_data::Paths(vec![other.clone()]));
+        let prepared = Prepared::of("test", config);
+        assert_eq!(prepared.urls().collect::<Vec<_>>(), [url.as_path(), other.as_path()]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! What was measured is kept in the cache, and the settings beside a run hold the values: a resume
 //! measures nothing.
 
+use std::ffi::OsStr;
+
 use firebox_core::{MatmulPrecision, Precision};
 use firebox_eval::Reason;
 use firebox_export::ModelCard;
@@ -14,7 +16,7 @@ use firebox_train::LossScale;
 use crate::PipelineConfig;
 use crate::batch_size;
 use crate::bench::Probe;
-use crate::config::Autotune;
+use crate::config::{Autotune, LARGEST_BATCH};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
@@ -23,6 +25,8 @@ use crate::pretrain::probe_shape;
 
 /// Steps of the model that one measurement takes in one type.
 const STEPS: u64 = 4;
+/// What says how many threads compute.
+const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// The settings with every value settled, and a reason for each that was.
 pub(crate) fn settle(
@@ -32,6 +36,8 @@ pub(crate) fn settle(
     let mut config = config.clone();
     let reason =
         |key: &str, value: String, reason: String| Reason { key: key.to_owned(), value, reason };
+    check_threads(std::env::var_os(THREADS).as_deref())?;
+    check_batches(&config)?;
     refuse_capture(&config)?;
     check_recompute(&config, device)?;
     let mut reasons = vec![];
@@ -172,6 +178,37 @@ pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
     // Data that cannot be read is said by whoever reads it.
     let shape = probe_shape(config).unwrap_or([config.window.length, 0]);
     format!("{} {shape:?} {batch}", json(&tables))
+}
+
+/// Rayon takes what is no number as if nothing stood there.
+fn check_threads(found: Option<&OsStr>) -> Result<(), PipelineError> {
+    let Some(found) = found.map(|found| found.to_string_lossy()) else { return Ok(()) };
+    if found.is_empty() || found.parse::<usize>().is_ok() {
+        return Ok(());
+    }
+    Err(PipelineError::Setting(format!(
+        "the environment variable {THREADS} is `{found}`, which is no number of threads\n  \
+         set it to a whole number, such as 4, or unset it: one for each hardware thread, as 0 means"
+    )))
+}
+
+/// More samples than a set can have are a slip of the finger. `loader.batch_size` is read so.
+fn check_batches(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let finetune = config.finetune.iter().map(|table| ("finetune.batch_size", table.batch_size));
+    let several = config.multitimeframe.iter().flat_map(|table| {
+        [
+            ("multitimeframe.lstm.batch_size", table.lstm.batch_size),
+            ("multitimeframe.transformer.batch_size", table.transformer.batch_size),
+            ("multitimeframe.mlp.batch_size", table.mlp.batch_size),
+        ]
+    });
+    let all = [("evaluate.batch_size", config.evaluate.batch_size)].into_iter();
+    match all.chain(finetune).chain(several).find(|(_, size)| *size > LARGEST_BATCH) {
+        Some((key, size)) => Err(PipelineError::Setting(format!(
+            "`{key}` is {size}; it must be at most {LARGEST_BATCH}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Layers are computed again where that is built.
@@ -415,6 +452,30 @@ mod tests {
     }
 
     #[test]
+    fn batches_larger_than_any_set_are_refused_by_their_key() {
+        for (text, key) in [
+            ("[evaluate]\nbatch_size = 4294967296", "evaluate.batch_size"),
+            ("[finetune]\nbatch_size = 4294967296", "finetune.batch_size"),
+            ("[multitimeframe.mlp]\nbatch_size = 4294967296", "multitimeframe.mlp.batch_size"),
+        ] {
+            let config: PipelineConfig = toml::from_str(text).unwrap();
+            let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
+            assert_eq!(said, format!("`{key}` is 4294967296; it must be at most 4294967295"));
+        }
+    }
+
+    #[test]
+    fn threads_that_are_no_number_are_refused() {
+        for found in [None, Some(""), Some("0"), Some("16")] {
+            check_threads(found.map(OsStr::new)).unwrap();
+        }
+        for found in ["abc", "-1", "2 ", "1.5"] {
+            let said = check_threads(Some(OsStr::new(found))).unwrap_err().to_string();
+            assert!(said.contains(&format!("RAYON_NUM_THREADS is `{found}`")), "{said}");
+        }
+    }
+
+    #[test]
     fn a_trained_model_multiplies_as_its_training_did() {
         for matmul in [None, Some(MatmulPrecision::High), Some(MatmulPrecision::Highest)] {
             let mut config = PipelineConfig::default();
@@ -437,6 +498,8 @@ mod tests {
         assert_eq!(read(&text).unwrap().run, config.run);
         for (bad, expected) in [
             ("[loader]\nbatch_size = 0", "it has at least one, or is \"auto\""),
+            ("[loader]\nbatch_size = -4", "a batch of -4 windows; it has at least one"),
+            ("[loader]\nbatch_size = 4294967296", "it has at most 4294967295, or is \"auto\""),
             ("[loader]\nbatch_size = \"all\"", "`all` is no size of a batch"),
             ("[run]\nprecision = \"half\"", "use auto, f32"),
             ("[run]\nmatmul = \"low\"", "highest"),

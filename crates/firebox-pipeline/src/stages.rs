@@ -1,5 +1,7 @@
 //! The stages of a pipeline, one after the other: each takes what the one before made.
 
+mod size;
+
 use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,14 @@ use firebox_monitor::{Picture, TrackedRun, Trackers, obeying, sampled_with};
 use firebox_train::{LossScale, TrainConfig};
 
 use crate::chain::{Made, Making, Work};
+use crate::compare::changed;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, local, upload_ahead};
-use crate::folder::{Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, steps_whole};
+use crate::folder::{
+    Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, is_otherwise_finished,
+    steps_whole,
+};
 use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
@@ -30,6 +36,11 @@ use crate::profile::Profiling;
 use crate::score::WantedScores;
 use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, page};
+
+pub(crate) use size::check_size;
+
+/// Tables of which some settings decide a report and not the training that a run is named after.
+const MEASURED: [&str; 2] = ["evaluate", "forecast"];
 
 /// What a pipeline left.
 #[derive(Clone, Debug)]
@@ -147,10 +158,14 @@ pub(crate) fn run(
         }
         return Ok(already_done(&said, prepared, keys, path, listener));
     }
+    let replaced = replaced(prepared, keys, path)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
+    if let Some(message) = replaced {
+        all.on(&Event::Warning { message });
+    }
     let requests = Requests::new();
     let shared = Shared::default();
     let run = Run {
@@ -246,13 +261,37 @@ pub(crate) fn failed(error: &PipelineError) -> String {
     outcome.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Takes the folder of a run, and writes down what it is begun as.
+/// What is to be said of a finished report that is about to be replaced. A run is named after its training, so
+/// that another evaluation of it reuses that, and ends in the same folder.
+fn replaced(
+    prepared: &Prepared,
+    keys: &Keys,
+    path: &Path,
+) -> Result<Option<String>, PipelineError> {
+    if !is_otherwise_finished(path, keys.evaluation) {
+        return Ok(None);
+    }
+    // Without it, nothing is known of the settings that it was made with.
+    let before = std::fs::read_to_string(path.join(PIPELINE)).unwrap_or_default();
+    let changed = changed(&before, &prepared.toml()?, &MEASURED);
+    let why = match changed.is_empty() {
+        true => "it was made by other settings, or by another version of Firebox".to_owned(),
+        false => changed.join(", "),
+    };
+    Ok(Some(format!(
+        "the finished report in {} is replaced: {why}; to keep it, copy report.html, summary.md and scores.json before this run ends",
+        path.display()
+    )))
+}
+
+/// Takes the folder of a run, and writes down what it is begun as. A model that there is no memory for is refused before.
 pub(crate) fn begin(
     prepared: &Prepared,
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
+    check_size(prepared.config(), device)?;
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
     folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
@@ -508,6 +547,14 @@ impl Run<'_> {
             }
             let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
             self.check_labels(&ingested, &parts)?;
+            if parts.test.is_empty() {
+                self.listener.on(&Event::Warning {
+                    message: format!(
+                        "the test part has no window (`split.{}.test` is 0): nothing is measured on one",
+                        rule.name()
+                    ),
+                });
+            }
             self.warn_of_unused([&parts], config.labels.horizon());
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
             let detail = format!(
@@ -653,5 +700,43 @@ impl Run<'_> {
     pub(crate) fn loader(&self) -> LoaderConfig {
         let loader = self.config.loader.resolve(self.config.run.seed);
         LoaderConfig { upload_ahead: upload_ahead(self.device, loader.upload_ahead), ..loader }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_report_is_not_replaced_without_a_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        let said = |config: &PipelineConfig| {
+            let keys = Keys::new(config, Key::builder("series", 1).finish(), "cpu");
+            replaced(&Prepared::of("test", config.clone()), &keys, &path).unwrap()
+        };
+        let mut config = PipelineConfig::default();
+        config.data.path = firebox_data::Paths(vec!["bars.csv".into()]);
+        config.evaluate.seeds = 5;
+        assert_eq!(said(&config), None, "there is no report");
+        let run = RunFolder::open(&path).unwrap();
+        let resolved = Prepared::of("test", config.clone()).resolved(&[]).unwrap();
+        run.write(PIPELINE, resolved.as_bytes()).unwrap();
+        for name in ["scores.json", "summary.md", "report.html"] {
+            run.write(name, b"text").unwrap();
+        }
+        let keys = Keys::new(&config, Key::builder("series", 1).finish(), "cpu");
+        let end = Conclusion { trained: String::new(), verdict: String::new() };
+        run.finish(keys.evaluation, &end).unwrap();
+        config.monitor.period = 9.0;
+        assert_eq!(said(&config), None, "it is the report of these settings");
+        config.evaluate.seeds = 6;
+        let text = said(&config).unwrap();
+        assert!(text.contains("run is replaced: `evaluate.seeds` was 5 and is 6; to"), "{text}");
+        run.write(PIPELINE, b"no settings").unwrap();
+        let text = said(&config).unwrap();
+        assert!(text.contains("is replaced: it was made by other settings, or"), "{text}");
+        run.unfinish().unwrap();
+        assert_eq!(said(&config), None, "it is finished no more");
     }
 }

@@ -7,8 +7,8 @@ use crate::trial::{Trial, TrialState};
 /// What the pruned trials saved and what all trials took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Savings {
-    /// Seconds that pruned trials would have taken beyond their end: each at its own pace, up to the
-    /// number of reports that complete trials made in the middle.
+    /// Seconds that pruned trials would have taken beyond their end, if each had taken as long as the
+    /// median of the complete trials: what a trial does before its first step is not counted as saved.
     pub seconds: f64,
     /// Seconds that all ended trials took together.
     pub spent: f64,
@@ -17,33 +17,36 @@ pub struct Savings {
 }
 
 /// What giving up trials early saved. `None` without a pruned trial, or without a complete one that
-/// reported something and so tells how long a whole trial is.
+/// tells how long a whole trial is; one that has the result of another does not.
 pub fn savings(trials: &[Trial]) -> Option<Savings> {
     let of = |state| trials.iter().filter(move |trial: &&Trial| trial.state == state);
-    let mut reports: Vec<usize> = of(TrialState::Complete)
-        .map(|trial| trial.intermediate.len())
-        .filter(|count| *count > 0)
-        .collect();
-    reports.sort_unstable();
-    let whole = *reports.get(reports.len() / 2)? as f64;
+    let own = of(TrialState::Complete).filter(|trial| trial.repeats().is_none());
+    let whole = median(own.filter_map(seconds).collect())?;
     let pruned = of(TrialState::Pruned).count();
     if pruned == 0 {
         return None;
     }
-    let rest = |trial: &Trial| {
-        let own = trial.intermediate.len() as f64;
-        seconds(trial) * if own > 0.0 { (whole / own - 1.0).max(0.0) } else { 0.0 }
-    };
+    let ended = trials.iter().filter(|trial| trial.state.is_finished());
+    let rest = |trial: &Trial| seconds(trial).map_or(0.0, |own| (whole - own).max(0.0));
     Some(Savings {
         seconds: of(TrialState::Pruned).map(rest).sum(),
-        spent: trials.iter().filter(|trial| trial.state.is_finished()).map(seconds).sum(),
+        spent: ended.filter_map(seconds).sum(),
         share: pruned as f64 / (pruned + of(TrialState::Complete).count()) as f64,
     })
 }
 
-fn seconds(trial: &Trial) -> f64 {
-    let both = trial.started.zip(trial.ended);
-    both.map_or(0.0, |(started, ended)| ended - started).max(0.0)
+/// The time from a trial's start to its end, if both are known.
+fn seconds(trial: &Trial) -> Option<f64> {
+    let (started, ended) = trial.started.zip(trial.ended)?;
+    Some((ended - started).max(0.0))
+}
+
+/// The middle value, or the mean of the two in the middle; `None` of no values.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let above = *values.get(values.len() / 2)?;
+    let below = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(below, above))
 }
 
 /// The complete trial with the best value of the first objective that violates no constraint; the
@@ -149,20 +152,33 @@ mod tests {
     }
 
     #[test]
-    fn savings_follow_the_pace_of_each_pruned_trial() {
+    fn savings_are_what_complete_trials_take_less_what_pruned_ones_took() {
         let mut trials = vec![
             ended(0, TrialState::Complete, 10, 50.0),
             ended(1, TrialState::Complete, 10, 30.0),
-            ended(2, TrialState::Pruned, 2, 4.0),
-            ended(3, TrialState::Pruned, 20, 40.0),
+            // One report in ten, after 10 seconds of set-up: it saves 29 seconds, and not 99.
+            ended(2, TrialState::Pruned, 1, 11.0),
+            // Slower than complete ones: it saves nothing, and takes nothing of what others save.
+            ended(3, TrialState::Pruned, 2, 55.0),
             ended(4, TrialState::Fail, 1, 6.0),
             trial(5, TrialState::Running),
         ];
-        let expected = Savings { seconds: 16.0, spent: 130.0, share: 0.5 };
+        let expected = Savings { seconds: 29.0, spent: 152.0, share: 0.5 };
         assert_eq!(savings(&trials), Some(expected));
-        trials.drain(..2);
+        // What has the result of another took no time of its own.
+        let mut repeated = ended(6, TrialState::Complete, 10, 0.5);
+        repeated.system_attributes.insert(crate::trial::REPEATS.to_owned(), 0.into());
+        trials.push(repeated);
+        let seconds = |trials: &[Trial]| savings(trials).map(|savings| savings.seconds);
+        assert_eq!(seconds(&trials), Some(29.0));
+        trials.push(ended(7, TrialState::Complete, 0, 90.0));
+        assert_eq!(seconds(&trials), Some(39.0));
+        trials.retain(|trial| trial.state != TrialState::Complete);
         assert_eq!(savings(&trials), None);
         assert_eq!(savings(&[ended(0, TrialState::Complete, 3, 1.0)]), None);
+        // Where nobody wrote down when the complete trial ran, there is nothing to compare with.
+        let timeless = Trial { started: None, ..ended(0, TrialState::Complete, 3, 1.0) };
+        assert_eq!(savings(&[timeless, ended(1, TrialState::Pruned, 1, 1.0)]), None);
     }
 
     #[test]

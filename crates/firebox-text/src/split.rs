@@ -51,8 +51,8 @@ pub fn split_texts(
         parts.left_out = given - free;
     }
     Stream::new(rule.seed, "text-split").draws().shuffle(&mut free);
-    let count: usize = free.iter().map(|members| members.len()).sum();
-    let wanted = |share: f64| (share * count as f64).round() as usize;
+    let all: usize = free.iter().map(|members| members.len()).sum();
+    let wanted = |share: f64| (share * all as f64).round() as usize;
     let wanted = [if test_given { 0 } else { wanted(rule.test) }, wanted(rule.validation)];
     for members in free {
         let part = match (parts.test.len() < wanted[0], parts.validation.len() < wanted[1]) {
@@ -77,14 +77,21 @@ pub fn split_texts(
     ] {
         if needed && part.is_empty() {
             return Err(TextError::Texts(format!(
-                "no text is left for the {name} part: there are {} texts in {} groups that must stay \
-                 together; give more texts, or other shares in [text.split]",
-                texts.len(),
-                members_count(&family)
+                "no text is left for the {name} part: equal texts, and those of one group, stay in one part, and \
+                 there are {}, {} distinct but for case and space, in {} to divide; give more distinct texts, or \
+                 other shares in [text.split]",
+                count(texts.len(), "text"),
+                texts.len() - duplicates,
+                count(members_count(&family), "set")
             )));
         }
     }
     Ok(parts)
+}
+
+/// A number with its noun.
+fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 fn members_count(family: &[usize]) -> usize {
@@ -185,5 +192,13 @@ mod tests {
         assert_eq!((parts.train.len(), parts.validation.len()), (1, 1));
         let error = split_texts(&texts(&list[4..]), 2, &rule).unwrap_err().to_string();
         assert!(error.contains("no text is left for the"), "{error}");
+    }
+
+    #[test]
+    fn texts_that_are_nearly_all_equal_are_counted_once() {
+        let list = [("The text", None), ("the  text", None), ("THE TEXT", None)];
+        let error = split_texts(&texts(&list), 3, &TextSplit::default()).unwrap_err().to_string();
+        let expected = "there are 3 texts, 1 distinct but for case and space, in 1 set to divide";
+        assert!(error.contains(expected) && error.contains("stay in one part"), "{error}");
     }
 }

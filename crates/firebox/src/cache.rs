@@ -63,9 +63,13 @@ fn list(store: &Store) -> anyhow::Result<ExitCode> {
         let (path, bytes) = (leftover.path.display(), size(leftover.bytes));
         say(format_args!("{path:<49} {bytes:>9}  {state}{url}"))?;
     }
-    let count = listing.stored.len();
-    say(format_args!("{count} results, {} in {}", size(listing.bytes()), store.root().display()))?;
+    let (count, bytes) = (results(listing.stored.len()), size(listing.bytes()));
+    say(format_args!("{count}, {bytes} in {}", store.root().display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn results(number: usize) -> String {
+    if number == 1 { "1 result".to_owned() } else { format!("{number} results") }
 }
 
 fn row(stored: &Stored) -> String {
@@ -99,7 +103,7 @@ fn verify(store: &Store) -> anyhow::Result<ExitCode> {
         }
         damaged += usize::from(!result.damaged.is_empty());
     }
-    say(format_args!("{} results, {damaged} damaged", verified.len()))?;
+    say(format_args!("{}, {damaged} damaged", results(verified.len())))?;
     Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

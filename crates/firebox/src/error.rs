@@ -46,13 +46,25 @@ fn causes(error: &anyhow::Error) -> Vec<String> {
     let mut before = error.to_string();
     let mut causes = Vec::new();
     for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
-        if !before.contains(&cause) {
-            causes.push(cause.clone());
+        let text = cause.to_string();
+        if !before.contains(&text) {
+            // Who knows what was to be written has told one on a line of its own, or after a semicolon.
+            let untold = way_out(cause).filter(|_| !before.contains(['\n', ';']));
+            causes.push(format!("{text}{}", untold.unwrap_or_default()));
         }
-        before = cause;
+        before = text;
     }
     causes
+}
+
+/// What helps where a disk takes nothing, whatever was to be written.
+fn way_out(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match cause.downcast_ref::<std::io::Error>()?.kind() {
+        StorageFull | QuotaExceeded => Some("\n  free some space, or name a place on another disk"),
+        ReadOnlyFilesystem => Some("\n  name a place that can be written to"),
+        _ => None,
+    }
 }
 
 /// 2 for what the user can mend in flags, pipeline file or data; 1 for what failed while running.
@@ -67,7 +79,30 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
+
+    #[test]
+    fn a_disk_that_takes_nothing_has_a_way_out_unless_a_better_one_was_told() {
+        let said = |kind: ErrorKind| {
+            let path = "runs/a/pipeline.toml".into();
+            text(&PipelineError::Io { path, source: kind.into() }.into())
+        };
+        let full = "\n  free some space, or name a place on another disk";
+        assert!(said(ErrorKind::StorageFull).ends_with(full), "{}", said(ErrorKind::StorageFull));
+        assert!(said(ErrorKind::QuotaExceeded).ends_with(full));
+        let locked = said(ErrorKind::ReadOnlyFilesystem);
+        assert!(locked.ends_with("\n  name a place that can be written to"), "{locked}");
+        assert_eq!(said(ErrorKind::NotFound).lines().count(), 2);
+        let full = || anyhow::Error::new(std::io::Error::from(ErrorKind::StorageFull));
+        for told in ["no room for 9 bytes\n  set `run.cache`", "cannot save; use another folder"] {
+            let said = text(&full().context(told));
+            assert!(!said.contains("free some space"), "{said}");
+        }
+        let object = json(&full().context("cannot write"));
+        assert_eq!(object["hint"], "free some space, or name a place on another disk");
+    }
 
     #[test]
     fn an_error_is_one_json_object_with_its_causes_and_the_way_out() {

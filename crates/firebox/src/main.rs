@@ -335,7 +335,13 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     #[cfg(unix)]
     memory::heed_group();
     let device = device::choose(&prepared.config().run.device)?;
-    say(prepared.plan(&device)?)?;
+    for url in prepared.urls() {
+        write_line(&format!("fetching {}, unless its copy is there and current", url.display()));
+    }
+    let terminal = Terminal::new(LogFormat::Text);
+    let plan = prepared.plan(&device, &terminal);
+    terminal.close();
+    say(plan?)?;
     Ok(ExitCode::SUCCESS)
 }
 

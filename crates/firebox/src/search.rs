@@ -34,12 +34,12 @@ pub(crate) enum Fruitless {
 
 #[derive(Args)]
 pub(crate) struct SearchFlags {
-    /// The pipeline file, with a table `[search]`.
-    #[arg(required_unless_present = "join", conflicts_with = "join", value_name = "FILE")]
+    /// The pipeline file, with a table `[search]`; none with --join.
+    #[arg(conflicts_with = "join", value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
     layers: Layers,
-    /// Take part in a search that was begun: its journal, or redis://HOST:PORT/DATABASE.
+    /// Take part in a search that was begun: its folder, its journal, or redis://HOST:PORT/DATABASE.
     #[arg(long, value_name = "STUDY")]
     join: Option<String>,
     /// The name of the study to join, where a journal has several.
@@ -68,7 +68,11 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
             SearchSource::Join { storage: storage.clone(), study: flags.study.clone() }
         }
         (None, Some(file)) => SearchSource::File(file.clone()),
-        (None, None) => anyhow::bail!("name a pipeline file, or a search with --join"),
+        (None, None) => anyhow::bail!(
+            "there is nothing to search: no FILE is named, and no study with --join\n  \
+             begin or go on with a search: firebox search FILE\n  \
+             take part in one that was begun, without a file: firebox search --join STUDY"
+        ),
     };
     let stop = stop_on_signal(flags.log, STOPPING)?;
     let mut search = Search::open(&source, environment()?, &flags.layers.settings(), &stop)?;

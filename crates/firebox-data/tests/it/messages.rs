@@ -226,7 +226,7 @@ fn arrays() {
     let good = npy(&[2, 2], &[1., 2., 3., 5.]);
     assert_snapshot!(message("a.npy", &good[..good.len() - 3], ""), @"a.npy is not a valid npy file: it is cut off: 29 of 32 bytes of values");
     assert_snapshot!(message("a.npy", npy(&[1, 1, 1, 2], &[1., 2.]), ""), @"a.npy is not a valid npy file: its shape [1, 1, 1, 2] has 4 axes: arrays are [time], [time, channel] or [sample, time, channel]");
-    assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"`data.columns.channels` has 1 names, but a.npy has 2 channels: name all of them, in order");
+    assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"`data.columns.channels` has 1 name, but a.npy has 2 channels: name all of them, in order");
     assert_snapshot!(message("a.npy", &good, "columns = { time = 't' }"), @"`data.columns.time` does not apply to npy files: the steps of these files have no column of times");
     assert_snapshot!(message("a.npy", &good, "interval = '1min'"), @"`data.interval` does not apply to npy files: its steps have no times");
     assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @"cannot open a.y.npy: No such file or directory (os error 2)");
@@ -244,7 +244,7 @@ fn arrays() {
 #[test]
 fn archives_and_markets() {
     assert_snapshot!(message("a.ts", "@data\n1,2,x\n", ""), @"a.ts, line 2: channel 0, step 2: `x` is not a number; missing values are written `?`");
-    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "columns = { channels = ['x', 'y'] }"), @"`data.columns.channels` has 2 names, but a.ts has 1 channels: name all of them, in order");
+    assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "columns = { channels = ['x', 'y'] }"), @"`data.columns.channels` has 2 names, but a.ts has 1 channel: name all of them, in order");
     assert_snapshot!(message("a.ts", "@data\n1,2,3\n", "csv = { separator = ';' }"), @"`data.csv` does not apply to ts files: remove it");
     assert_snapshot!(message("a.market.toml", "bars = 10\n[regimes.a]\nmomentun = 1\n", ""), @"a.market.toml, line 3: unknown field `momentun`, expected one of `duration`, `shortest`, `volatility`, `momentum`, `memory`, `reversion`, `drift`, `upwards`");
     assert_snapshot!(message("a.market.toml", "[regimes.a]\n", "columns = { label = 'x' }"), @"`data.columns.label` does not apply to market files: the classes are in the file itself");

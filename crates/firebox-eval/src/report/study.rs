@@ -104,7 +104,7 @@ pub struct StudyTrial {
     pub reason: Option<String>,
 }
 
-/// What giving up trials early saved, by the pace of the pruned trials themselves.
+/// What giving up trials early saved: the median time of complete trials, less the pruned trials' own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// Seconds of trials that were not spent.

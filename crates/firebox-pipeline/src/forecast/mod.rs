@@ -151,6 +151,13 @@ impl Chain for Forecast {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let config = table(run.config)?;
         let sequences = begin(run, work, config)?;
+        if sequences.test().is_empty() {
+            return Err(PipelineError::Setting(format!(
+                "the test part has no window, so no forecast could be measured after training\n  \
+                 give it a share, as with --set split.{}.test=0.2",
+                sequences.windows.rule.name()
+            )));
+        }
         let first = run.train_forecaster(&sequences, work, None)?;
         if first.summary.outcome == Outcome::Interrupted {
             return Ok(Making::Interrupted { step: first.summary.steps });

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use firebox_core::{
-    ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet, Split,
+    ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet, Split, SplitError,
     TrainWindows, Window, split,
 };
-use firebox_data::Ingested;
+use firebox_data::{Action, Checks, Defect, Ingested};
 use firebox_loader::NormalisedWindows;
 use firebox_train::ForecastSamples;
 
@@ -96,12 +96,15 @@ fn sequences(
 ) -> Result<Sequences, PipelineError> {
     let (split_rule, chosen) = rule_for(run.config, &ingested)?;
     let clock = ingested.checks.span.is_some();
+    refuse_dropped(config, &ingested.checks)?;
     let (rule, inputs) = channels(config, &ingested.set, clock)?;
     let set = Arc::new(ingested.set.select(&inputs).map_err(|error| {
         PipelineError::Setting(format!("`forecast.inputs` cannot be taken: {error}"))
     })?);
     let ahead = Labels::Ahead { steps: rule.reach() };
-    let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)?;
+    let (length, reach) = (run.config.window.length, rule.reach());
+    let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)
+        .map_err(|error| with_horizons(error, length, reach))?;
     run.warn_of_unused([&parts], ahead.horizon());
     let normaliser = Normaliser::fit(run.config.window.normalise, &parts.train)?;
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
@@ -116,6 +119,46 @@ fn sequences(
     let season = config.season.map(|season| (season, "as written")).or_else(usual);
     let windows = Windows { ingested, parts, normaliser, rule: split_rule, chosen, hold };
     Ok(Sequences { windows, scaler, samples, season })
+}
+
+/// A split that cannot be made, with what the horizons have to do with it.
+fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineError {
+    let takes = format!(
+        "a window takes {length} steps (`window.length`), and the {reach} after it up to the last of `forecast.horizons`"
+    );
+    match error {
+        SplitError::TooLong { longest, series, .. } => PipelineError::Setting(format!(
+            "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
+             choose shorter horizons or windows, fill gaps (`data.checks.gaps`), or give longer series"
+        )),
+        SplitError::Empty { part, windows, left_out, hint } => PipelineError::Setting(format!(
+            "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap; {takes}\n  \
+             choose shorter horizons, or {hint}"
+        )),
+        other => other.into(),
+    }
+}
+
+/// Refuses channels that are named and were dropped as constant: they would seem never to have been there.
+fn refuse_dropped(config: &ForecastConfig, checks: &Checks) -> Result<(), PipelineError> {
+    let dropped = |name: &&String| {
+        checks.findings.iter().any(|finding| {
+            finding.defect == Defect::Constant
+                && finding.action == Action::Dropped
+                && finding.channel.as_ref() == Some(*name)
+        })
+    };
+    let inputs = config.inputs.as_ref().map(|inputs| ("inputs", inputs));
+    let lists = [("targets", &config.targets), ("statics", &config.statics)];
+    for (key, names) in lists.into_iter().chain(inputs) {
+        if let Some(name) = names.iter().find(dropped) {
+            return Err(PipelineError::Setting(format!(
+                "`forecast.{key}` names `{name}`, which is constant and was dropped by data.checks.constant = \"drop\"\n  \
+                 name another channel, or set data.checks.constant = \"keep\""
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// What is forecast by the channels of the data, and the channels that a window shows. `clock` says whether
@@ -184,4 +227,42 @@ fn samples(scaler: &ForecastScaler, set: &SeriesSet, windows: &[Window]) -> Fore
         scaler.targets(set, window, &mut samples.targets[place * outputs..(place + 1) * outputs]);
     }
     samples
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_data::Finding;
+
+    use super::*;
+
+    #[test]
+    fn windows_that_do_not_fit_name_the_horizons() {
+        let error = SplitError::TooLong { needed: 124, longest: 90, series: "a".to_owned() };
+        let said = with_horizons(error, 24, 100).to_string();
+        for expected in ["24 steps (`window.length`)", "100 after it", "`forecast.horizons`", "90"]
+        {
+            assert!(said.contains(expected), "{said}");
+        }
+        let empty = SplitError::Empty { part: "test", windows: 9, left_out: 7, hint: "give more" };
+        let said = with_horizons(empty, 24, 100).to_string();
+        assert!(said.contains("`forecast.horizons`") && said.ends_with("or give more"), "{said}");
+    }
+
+    #[test]
+    fn a_target_that_was_dropped_as_constant_is_told_so() {
+        let config =
+            ForecastConfig { targets: vec!["demand".to_owned()], ..ForecastConfig::default() };
+        let finding = |action| Finding {
+            defect: Defect::Constant,
+            channel: Some("demand".to_owned()),
+            count: 1,
+            series: 1,
+            action,
+            detail: String::new(),
+        };
+        let checks = |action| Checks { findings: vec![finding(action)], ..Checks::default() };
+        let said = refuse_dropped(&config, &checks(Action::Dropped)).unwrap_err().to_string();
+        assert!(said.contains("names `demand`, which is constant and was dropped"), "{said}");
+        refuse_dropped(&config, &checks(Action::Kept)).unwrap();
+    }
 }

@@ -6,9 +6,12 @@ use firebox_core::{Event, Listener};
 use firebox_search::{Direction, Limit, Study, Trial, TrialState, pareto_front, superseded};
 
 use super::text::{reason, value_text};
-use super::{Search, SearchConfig, page, trial};
+use super::{Search, SearchConfig, page, training, trial};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
+use crate::feed::fetch_first;
+use crate::folder::{RunFolder, conclusion};
+use crate::kept::is_kept;
 use crate::{Finished, Prepared};
 
 /// What a search found.
@@ -50,7 +53,7 @@ impl Search {
         listener: &dyn Listener,
     ) -> Result<Searched, PipelineError> {
         let study = self.study()?;
-        let trials = study.trials()?;
+        let trials = self.trials(&study)?;
         let folder = self.folder();
         std::fs::create_dir_all(&folder).map_err(at(&folder))?;
         // What was tried again is told of by the last try.
@@ -94,7 +97,7 @@ impl Search {
         // Before the evaluation, which takes its time and may fail.
         let page = page::write(&folder, &about)?;
         let finished = match best.first() {
-            Some(best) => self.measure(&best.prepared, device, listener)?,
+            Some(best) => self.measure(best, device, listener)?,
             None => None,
         };
         Ok(Searched {
@@ -143,13 +146,17 @@ impl Search {
     /// Evaluates the best trial, or waits for a worker that does.
     fn measure(
         &self,
-        prepared: &Prepared,
+        best: &Best,
         device: &ChosenDevice,
         listener: &dyn Listener,
     ) -> Result<Option<Finished>, PipelineError> {
         let mut waits = false;
+        let run = || {
+            self.renew(best, device, listener)?;
+            best.prepared.run(device, &self.stop, listener)
+        };
         while !self.is_stopped() {
-            match prepared.run(device, &self.stop, listener) {
+            match run() {
                 Err(PipelineError::InUse(folder)) => {
                     if !std::mem::replace(&mut waits, true) {
                         let message = format!(
@@ -164,6 +171,39 @@ impl Search {
             }
         }
         Ok(None)
+    }
+
+    /// Lets the best trial be trained again if what is to be measured is gone: its checkpoint, and what was
+    /// measured of it before.
+    fn renew(
+        &self,
+        best: &Best,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<(), PipelineError> {
+        // A look at its folder is enough for nearly every trial.
+        let run = trial::run_of(&best.trial).map(|run| self.config.run.directory.join(run));
+        if run.is_none_or(|run| training::forgotten(&run).is_none()) {
+            return Ok(());
+        }
+        fetch_first(best.prepared.config(), &self.stop, listener)?;
+        let (keys, run) = best.prepared.settled(device)?.place(device)?;
+        let is_gone = || training::forgotten(&run).is_some_and(|own| own.key == keys.training);
+        let is_measured = conclusion(&run, keys.evaluation).is_some() && is_kept(&run);
+        if is_measured || !is_gone() {
+            return Ok(());
+        }
+        let _held = RunFolder::open(&run)?;
+        // Another worker may have had it in hand until now.
+        if is_gone() {
+            let (number, folder) = (best.trial.number, run.display());
+            let message = format!(
+                "the checkpoint of trial {number}, the best, is not in {folder} any more; it is trained again"
+            );
+            listener.on(&Event::Warning { message });
+            training::begin_again(&run)?;
+        }
+        Ok(())
     }
 
     /// The best trials that are pipelines, the best in the first objective first: one, or with several

@@ -1,12 +1,14 @@
 //! `[search]`: which keys of the pipeline are searched, how, and for how long.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use firebox_search::{
     Choice, EarlyStop, HyperbandPruner, MedianPruner, PercentilePruner, Schedule,
     SuccessiveHalvingPruner, ThresholdPruner, TpeConfig,
 };
-use serde::de::{Deserializer, MapAccess};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::concurrent::Concurrent;
@@ -65,6 +67,7 @@ pub struct SearchConfig {
     pub pruner: Option<PrunerConfig>,
     /// Keys of this file, such as `"train.optimizer.adamw.learning_rate"`, with the values that they
     /// may take. Paths among them are taken from the file's folder, as those of the keys themselves.
+    #[serde(deserialize_with = "entries")]
     pub space: BTreeMap<String, SpaceEntry>,
 }
 
@@ -115,11 +118,7 @@ impl SearchConfig {
 
 /// The values of a key. Whole numbers as ends make a range of whole numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    default,
-    expecting = "a table with `low` and `high`, or with `choices`, such as { low = 1, high = 8 }"
-)]
+#[serde(deny_unknown_fields, default)]
 pub struct SpaceEntry {
     /// Least value.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,6 +138,38 @@ pub struct SpaceEntry {
     /// the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<BTreeMap<String, Choice>>,
+}
+
+/// Reads the entries of a space.
+fn entries<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, SpaceEntry>, D::Error> {
+    let entries = BTreeMap::<String, Table>::deserialize(from)?;
+    Ok(entries.into_iter().map(|(key, Table(entry))| (key, entry)).collect())
+}
+
+/// An entry that is written as a table: of a list, serde would take the first value for `low`.
+struct Table(SpaceEntry);
+
+impl<'de> Deserialize<'de> for Table {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(TableOnly)
+    }
+}
+
+struct TableOnly;
+
+impl<'de> Visitor<'de> for TableOnly {
+    type Value = Table;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(
+            "a table with `low` and `high`, or with `choices`, such as { low = 1, high = 8 } or \
+             { choices = [16, 32] }",
+        )
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Table, A::Error> {
+        SpaceEntry::deserialize(MapAccessDeserializer::new(map)).map(Table)
+    }
 }
 
 /// A number as it was written.

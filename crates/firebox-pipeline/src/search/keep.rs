@@ -17,7 +17,7 @@ impl Search {
         now: &Trial,
         ran: &Result<Ran, PipelineError>,
     ) -> Result<(), PipelineError> {
-        let mut trials = study.trials()?;
+        let mut trials = self.trials(study)?;
         let mut done = vec![];
         if let Some(own) = trials.iter_mut().find(|trial| trial.number == now.number) {
             match ran {

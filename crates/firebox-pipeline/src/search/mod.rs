@@ -327,6 +327,19 @@ impl Search {
         Ok(config)
     }
 
+    /// All trials, of which one with a value that is no number has failed, whoever ended it.
+    fn trials(&self, study: &Study) -> Result<Vec<Trial>, PipelineError> {
+        let mut trials = study.trials()?;
+        trials.iter_mut().for_each(|trial| self.search.objectives.fail_without_number(trial));
+        Ok(trials)
+    }
+
+    /// Refuses a trial with a value that is no number, by which none can be compared.
+    fn compared(&self, ran: Ran) -> Result<Ran, PipelineError> {
+        let refused = self.search.objectives.refused(&self.values(&ran));
+        refused.map_or(Ok(ran), |reason| Err(PipelineError::Setting(reason)))
+    }
+
     /// The value of each objective.
     fn values(&self, ran: &Ran) -> Vec<f64> {
         let Ran::Complete { loss, parameters, scores } = ran else { return vec![] };
@@ -369,7 +382,7 @@ impl Search {
             let objectives = &self.search.objectives;
             let (stop, shared) = (&self.stop, &self.shared);
             let worker = trial::Worker { study, device, stop, shared, listener };
-            trial::run(&self.name, config, objectives, &worker, trial)
+            self.compared(trial::run(&self.name, config, objectives, &worker, trial)?)
         });
         // What the kernels keep from step to step has the sizes of this trial's model; others that run take
         // theirs anew, once.

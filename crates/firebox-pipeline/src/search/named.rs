@@ -176,6 +176,18 @@ mod tests {
                 &["a.toml:3:16", "expected a whole number of at least 0"],
             ),
             (said("space.\"train.epochs\" = 5"), &["`low` and `high`", "`choices`"]),
+            (
+                said("space.\"train.epochs\" = [1, 5]"),
+                &["a.toml:2:24", "or { choices = [16, 32] }"],
+            ),
+            (
+                set("search.space.\"train.epochs\"=[1, 5]"),
+                &["`low` and `high`", "for `search.space.train.epochs`"],
+            ),
+            (
+                said("space.\"train.epochs\" = { lowest = 5 }"),
+                &["a.toml:2:26", "unknown key `lowest`", "did you mean `low`?"],
+            ),
             (said("space.\"train.epochs\" = { choices = 5 }"), &["a list"]),
             (said("early_stop = 3"), &["patience"]),
             (said("concurrent = \"many\""), &["a number from 1 to 64, or \"auto\""]),

@@ -2,9 +2,10 @@
 //! nothing is chosen by test data, so scores of the test part are none of them.
 
 use firebox_core::Labels;
-use firebox_search::Direction;
+use firebox_search::{Direction, Trial, TrialState};
 use serde::{Deserialize, Serialize};
 
+use super::page::REASON;
 use crate::error::PipelineError;
 use crate::score::{Score, WantedScores};
 use crate::{Kind, PipelineConfig};
@@ -77,6 +78,33 @@ impl Objective {
         }
     }
 
+    /// Why no trial can be compared by this value of it, and the way out; `None` if it is a number.
+    fn refused(self, value: f64) -> Option<String> {
+        if value.is_finite() {
+            return None;
+        }
+        let (what, why, way_out) = match self {
+            Self::ValidationLoss | Self::Parameters => (
+                "objective",
+                "what was trained left the range of its numbers",
+                "lower the optimizer's `learning_rate` or `train.clip`",
+            ),
+            Self::ValidationAccuracy | Self::ValidationF1 => (
+                "score",
+                "there is nothing in the validation part by which it can be computed",
+                "choose another split or other labels, or search by \"validation-loss\"",
+            ),
+            Self::ValidationR2 => (
+                "score",
+                "it needs a target that is not the same in all validation windows, and forecasts that \
+                 are numbers",
+                "choose other targets or another split, or search by \"validation-loss\"",
+            ),
+        };
+        let is = if value.is_nan() { "not a number" } else { "infinite" };
+        Some(format!("the {what} {} is {is}: {why}; {way_out}", self.key()))
+    }
+
     /// Those that trials of this kind of pipeline have.
     fn of(kind: Kind) -> Vec<Self> {
         let scores = kind.chain().scores();
@@ -108,6 +136,29 @@ impl Objectives {
     pub(super) fn wanted(&self) -> WantedScores {
         let scores = self.0.iter().filter_map(|objective| objective.score()).collect();
         WantedScores { scores, each_epoch: self.0.len() == 1 }
+    }
+
+    /// The scores among the values of a trial, in the order of those that are wanted; `None` if a value is
+    /// missing or no number.
+    pub(super) fn scores(&self, values: &[f64]) -> Option<Vec<f64>> {
+        let whole = values.len() == self.0.len() && self.refused(values).is_none();
+        let scores = self.0.iter().zip(values).filter(|(objective, _)| objective.score().is_some());
+        whole.then(|| scores.map(|(_, value)| *value).collect())
+    }
+
+    /// Why a trial with these values has failed, if one of them is no number.
+    pub(super) fn refused(&self, values: &[f64]) -> Option<String> {
+        self.0.iter().zip(values).find_map(|(objective, value)| objective.refused(*value))
+    }
+
+    /// Fails a complete trial with a value that is no number: Optuna and earlier versions of this crate left
+    /// such in journals.
+    pub(super) fn fail_without_number(&self, trial: &mut Trial) {
+        let values = trial.values.as_deref().filter(|_| trial.state == TrialState::Complete);
+        if let Some(reason) = values.and_then(|values| self.refused(values)) {
+            (trial.state, trial.values) = (TrialState::Fail, None);
+            trial.user_attributes.entry(REASON.to_owned()).or_insert_with(|| reason.into());
+        }
     }
 
     /// Refuses scores that this pipeline does not have.
@@ -229,6 +280,46 @@ mod tests {
             let said = read(wrong).unwrap_err().to_string();
             assert!(said.contains(expected), "{wrong}: {said}");
         }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_refused_with_its_reason_and_fails_a_trial() {
+        let read = |value: &str| {
+            toml::from_str::<Table>(&format!("objectives = {value}")).unwrap().objectives
+        };
+        let by_r2 = read("\"validation-r2\"");
+        let trial = |value: f64| {
+            let values = Some(vec![value]);
+            Trial { values, ..Trial::new(0, TrialState::Complete) }
+        };
+        let told = |mut trial: Trial| {
+            by_r2.fail_without_number(&mut trial);
+            trial
+        };
+        assert_eq!((by_r2.refused(&[-3.5]), told(trial(-3.5))), (None, trial(-3.5)));
+        for (value, expected) in [
+            (f64::NAN, "the score validation-r2 is not a number: it needs a target"),
+            (f64::NEG_INFINITY, "the score validation-r2 is infinite: it needs a target"),
+        ] {
+            let reason = by_r2.refused(&[value]).unwrap();
+            assert!(reason.starts_with(expected), "{reason}");
+            assert!(reason.ends_with("or search by \"validation-loss\""), "{reason}");
+            let failed = told(trial(value));
+            assert_eq!((failed.state, &failed.values), (TrialState::Fail, &None));
+            assert_eq!(failed.user_attributes[REASON], reason.as_str());
+        }
+        // A reason that is there stays, and so does whatever did not end as complete.
+        let mut known = trial(f64::NAN);
+        known.user_attributes.insert(REASON.to_owned(), "mine".into());
+        assert_eq!(told(known).user_attributes[REASON], "mine");
+        let pruned = Trial { state: TrialState::Pruned, ..trial(f64::INFINITY) };
+        assert_eq!(told(pruned.clone()), pruned);
+        let both = read("[\"validation-loss\", \"parameters\", \"validation-f1\"]");
+        assert_eq!(both.scores(&[0.5, 90.0, 0.75]), Some(vec![0.75]));
+        assert_eq!((both.scores(&[0.5, 90.0]), both.scores(&[0.5, 90.0, f64::NAN])), (None, None));
+        let reason = both.refused(&[f64::INFINITY, 90.0, 0.75]).unwrap();
+        assert!(reason.starts_with("the objective validation-loss is infinite"), "{reason}");
+        assert!(reason.contains("`learning_rate`"), "{reason}");
     }
 
     #[test]

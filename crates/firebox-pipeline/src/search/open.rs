@@ -1,5 +1,7 @@
 //! Which study is meant, where it is kept, and whether it is the same as before.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,10 +44,22 @@ pub(super) fn find(
 ) -> Result<(Arc<Storage>, String), PipelineError> {
     // The folder of a search is named as readily as the journal in it.
     let within = Path::new(address).join(JOURNAL);
-    let address = if within.is_file() { within.display().to_string() } else { address.to_owned() };
+    let is_folder = within.is_file();
+    let address = if is_folder { within.display().to_string() } else { address.to_owned() };
     if !address.contains("://") && !Path::new(&address).is_file() {
         return Err(PipelineError::Setting(format!(
             "there is no journal {address} to join\n  begin the search with `firebox search FILE`, and name the journal that it prints"
+        )));
+    }
+    if !is_folder && !address.contains("://") && is_something_else(Path::new(&address)) {
+        let begin = match Path::new(&address).extension() {
+            Some(ending) if ending == "toml" => {
+                format!("; search a pipeline file without --join: `firebox search {address}`")
+            }
+            _ => String::new(),
+        };
+        return Err(PipelineError::Setting(format!(
+            "{address} is a file, and neither the folder of a study nor the journal in it\n  --join takes that folder (NAME.search among the runs), the journal ({JOURNAL} in it), or redis://HOST:PORT/DATABASE{begin}"
         )));
     }
     let storage = Arc::new(Storage::open(&address).map_err(StudyError::from)?);
@@ -69,6 +83,16 @@ pub(super) fn find(
         }
     };
     Ok((storage, name))
+}
+
+/// Whether a file cannot be a journal, which has nothing but JSON objects. A journal that is damaged further
+/// on is one.
+fn is_something_else(path: &Path) -> bool {
+    let mut beginning = vec![];
+    let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut beginning));
+    // Some file systems leave zeros where a line was to be.
+    let first = beginning.iter().find(|byte| !byte.is_ascii_whitespace() && **byte != 0);
+    read.is_ok() && first.is_some_and(|byte| *byte != b'{')
 }
 
 pub(super) fn stored_pipeline(storage: &Arc<Storage>, name: &str) -> Result<String, PipelineError> {
@@ -152,4 +176,47 @@ pub(super) fn same_search(
         wanted: format!("`{key}` = {ours}, by {}", file.display()),
     }
     .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_joined_is_a_journal_its_folder_or_told_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let found = |name: &str| find(&path(name), None).map(|(_, study)| study);
+        let said = |name: &str| found(name).unwrap_err().to_string();
+        let study = |name: &str, study: &str| {
+            let storage = Arc::new(Storage::open(&path(name)).unwrap());
+            let options = Options::new(firebox_search::RandomSampler::new(0));
+            let directions = [firebox_search::Direction::Minimize];
+            Study::create(&storage, study, &directions, options).unwrap();
+        };
+        study(JOURNAL, "s");
+        assert_eq!([found(JOURNAL).unwrap(), found("").unwrap()], ["s", "s"]);
+        std::fs::write(path("p.toml"), "\n# A search.\npipeline = \"text\"\n").unwrap();
+        let error = said("p.toml");
+        for part in [
+            "p.toml is a file, and neither the folder of a study nor the journal in it\n",
+            "--join takes that folder",
+            "study.log",
+            "redis://HOST:PORT/DATABASE",
+            &format!("without --join: `firebox search {}`", path("p.toml")),
+        ] {
+            assert!(error.contains(part), "`{part}`: {error}");
+        }
+        std::fs::write(path("notes"), "trials").unwrap();
+        let error = said("notes");
+        assert!(error.contains("notes is a file, and") && !error.contains("without"), "{error}");
+        // A journal that is damaged is one, and an empty one has no study yet.
+        std::fs::write(path("damaged"), "{\"op_cod\n").unwrap();
+        assert!(said("damaged").contains("is damaged"), "{}", said("damaged"));
+        std::fs::write(path("empty"), "\0\0").unwrap();
+        assert!(said("empty").contains("holds no study yet"), "{}", said("empty"));
+        assert!(said("absent").contains("there is no journal"), "{}", said("absent"));
+        study(JOURNAL, "t");
+        assert!(said("").contains("holds 2 studies (s, t)"), "{}", said(""));
+    }
 }

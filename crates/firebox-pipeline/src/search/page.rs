@@ -12,6 +12,8 @@ use firebox_search::{
 use super::{Objective, Objectives};
 use crate::error::{PipelineError, at};
 
+/// User attribute of a trial with the reason of its failure.
+pub(super) const REASON: &str = "fail_reason";
 /// Marks of an axis.
 const MARKS: usize = 5;
 
@@ -140,7 +142,7 @@ fn summary(about: &About<'_>) -> String {
     }
     if let Some(saved) = savings(trials) {
         text.push_str(&format!(
-            "- {:.0} % of the trials were given up early, which saved about {:.0} s beside the {:.0} s that were spent\n",
+            "- {:.0} % of the trials were given up early, which saved about {:.0} s beside the {:.0} s that were spent, by the median time of complete trials\n",
             100.0 * saved.share, saved.seconds, saved.spent
         ));
     }
@@ -194,6 +196,6 @@ fn seconds(trial: &Trial) -> Option<f64> {
 }
 
 fn reason(trial: &Trial) -> String {
-    let said = trial.user_attributes.get("fail_reason").and_then(|reason| reason.as_str());
+    let said = trial.user_attributes.get(REASON).and_then(|reason| reason.as_str());
     said.unwrap_or_default().replace('\n', " ").replace('|', "\\|")
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use firebox_search::{Choice, Distribution, Parameter, Space, StudyError, Value};
 
 use super::config::{Number, SpaceEntry};
+use crate::ConfigError;
 use crate::error::PipelineError;
 use crate::layers::CHOICES;
 
@@ -134,11 +135,29 @@ pub(super) fn check_schema(
             read(&settings).map_err(|source| PipelineError::Space {
                 key: key.clone(),
                 value: text(&value),
-                source: Box::new(source),
+                source: Box::new(of_a_table(key, &value, source)),
             })?;
         }
     }
     Ok(())
+}
+
+/// Why a key cannot have this value: its own reason, where it is the name of a choice that has settings.
+fn of_a_table(key: &str, value: &Value, source: PipelineError) -> PipelineError {
+    let Value::Choice(Choice::Text(name)) = value else { return source };
+    // A name that there is not is told with those that there are.
+    let is_known = matches!(
+        &source,
+        PipelineError::Config(ConfigError::Layer { message, .. })
+            if !message.starts_with("unknown choice")
+    );
+    if !is_known || !CHOICES.contains(&key) {
+        return source;
+    }
+    PipelineError::Setting(format!(
+        "`{name}` has settings of its own, and a choice of a search is a name or a number alone\n  \
+         write `{key}.{name}` into the file and search its keys, or search each of the choices by itself, with a study for each"
+    ))
 }
 
 /// A value as `--set` takes it.
@@ -200,6 +219,59 @@ fn ends(distribution: &Distribution) -> Vec<Value> {
         Distribution::Int { low, high, .. } => vec![Value::Int(*low), Value::Int(*high)],
         Distribution::Categorical { choices } => {
             choices.iter().cloned().map(Value::Choice).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::text::reason;
+    use super::*;
+    use crate::layers;
+
+    #[test]
+    fn a_choice_that_cannot_be_is_told_with_its_key_and_the_way_out() {
+        let said = |entry: &str| {
+            let text = format!("[search.space]\n{entry}\n");
+            let file = Path::new("p.toml");
+            let read = |settings: &[String]| layers::parse(file, &text, [], settings);
+            let search = read(&[]).unwrap().search.unwrap_or_default();
+            let space = space(&search.space).unwrap();
+            let checked = check_schema(&space, |settings| Ok(read(settings).map(drop)?));
+            let error = checked.unwrap_err();
+            format!("{error}: {}", reason(&error))
+        };
+        for (entry, expected) in [
+            (
+                r#""train.schedule" = { choices = ["cosine", "constant"] }"#,
+                &[
+                    "[search.space] cannot have `train.schedule` = \"cosine\"",
+                    "`cosine` has settings of its own",
+                    "write `train.schedule.cosine` into the file",
+                    "with a study for each",
+                ][..],
+            ),
+            (
+                r#""train.checkpoint.keep" = { choices = ["best-only", "last"] }"#,
+                &["`train.checkpoint.keep` = \"last\"", "`last` has settings of its own"],
+            ),
+            (
+                r#""train.schedule" = { choices = ["cosin"] }"#,
+                &["`train.schedule` = \"cosin\"", "unknown choice `cosin`", "mean `cosine`?"],
+            ),
+            (
+                r#""train.epochs" = { choices = [2, "many"] }"#,
+                &["`train.epochs` = \"many\"", "expected a whole number"],
+            ),
+            (
+                r#""train.epoch" = { choices = [2] }"#,
+                &["`train.epoch` = 2", "unknown key `epoch`", "did you mean `epochs`?"],
+            ),
+        ] {
+            let said = said(entry);
+            expected.iter().for_each(|part| assert!(said.contains(part), "`{part}`: {said}"));
         }
     }
 }

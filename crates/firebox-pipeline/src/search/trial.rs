@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Key, Listener};
 use firebox_search::{Study, StudyError, Trial, TrialHandle, TrialState};
 
 use super::Objectives;
-use super::training::{Halt, train_only};
+use super::training::{Ended, Halt, forgotten, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::score::Score;
@@ -170,6 +170,7 @@ pub(super) fn run(
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
+    let known = known(study, objectives, &path, keys.training)?;
     let halt = Halt::default();
     let (trained, anew, pruned, failed) = {
         let watcher = Watcher {
@@ -188,7 +189,10 @@ pub(super) fn run(
         let mut waits = false;
         let trained = loop {
             let common = (shared, &wanted);
-            let train = || train_only(&prepared, device, &keys, &path, &halt, common, &watcher);
+            let train = || match &known {
+                Some(ended) => Ok(Some(ended.clone())),
+                None => train_only(&prepared, device, &keys, &path, &halt, common, &watcher),
+            };
             match multiplying(prepared.config().run.matmul, train) {
                 // Another worker has the same values in hand, or is dying with this very trial.
                 Err(PipelineError::InUse(_)) if stop.load(Ordering::SeqCst) => break Ok(None),
@@ -231,6 +235,26 @@ pub(super) fn run(
         PipelineError::Setting("its training ended before the first validation".to_owned())
     })?;
     Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters, scores })
+}
+
+/// What a trial has whose run was trained before and has no checkpoint any more, if the study knows its
+/// scores: nothing is trained again for them.
+fn known(
+    study: &Study,
+    objectives: &Objectives,
+    run: &Path,
+    key: Key,
+) -> Result<Option<Ended>, StudyError> {
+    let Some(summary) = forgotten(run).filter(|summary| summary.key == key) else {
+        return Ok(None);
+    };
+    let name = folder_name(run);
+    let trials = study.trials()?;
+    let mut same = trials.iter().filter(|trial| {
+        trial.state == TrialState::Complete && run_of(trial).is_some_and(|own| own == name)
+    });
+    let scores = same.find_map(|trial| objectives.scores(trial.values.as_deref()?));
+    Ok(scores.map(|scores| (summary, scores)))
 }
 
 /// The trial that trained what this one has found trained, if it is of this study and has reported
@@ -278,4 +302,42 @@ pub(super) fn checkpoint_bytes(run: &Path) -> u64 {
         entries.map(of).sum()
     }
     size(&run.join(firebox_train::CHECKPOINT_FOLDER))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use firebox_search::{Budget, Direction, Ended, Options, RandomSampler, Storage};
+
+    use super::super::training;
+    use super::*;
+
+    #[test]
+    fn a_trial_whose_run_has_no_checkpoint_any_more_has_the_scores_that_the_study_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("p-1");
+        let (key, other) = (Key::builder("test", 1).finish(), Key::builder("test", 2).finish());
+        let summary = training::tests::ended(&run, key);
+        let storage = Arc::new(Storage::memory().unwrap());
+        let options = Options::new(RandomSampler::new(1));
+        let study = Study::create(&storage, "s", &[Direction::Maximize], options).unwrap();
+        let by_r2: Objectives = serde_json::from_str("\"validation-r2\"").unwrap();
+        let found = |key| known(&study, &by_r2, &run, key).unwrap();
+        let end = |run: &str, ended| {
+            let mut trial = study.ask(&Budget::default()).unwrap().unwrap();
+            trial.set_attribute(RUN, run.into()).unwrap();
+            trial.tell(ended).unwrap();
+        };
+        end("p-1", Ended::Complete(vec![f64::INFINITY]));
+        end("p-2", Ended::Complete(vec![0.25]));
+        end("p-1", Ended::Failed("why".to_owned()));
+        std::fs::remove_dir_all(summary.selected_path(&run)).unwrap();
+        assert_eq!(found(key), None, "no trial of this run has a score");
+        end("p-1", Ended::Complete(vec![0.75]));
+        assert_eq!((found(key), found(other)), (Some((summary.clone(), vec![0.75])), None));
+        // While the checkpoint is there, the model is scored, whatever was written of it.
+        training::tests::ended(&run, key);
+        assert_eq!(found(key), None);
+    }
 }

@@ -106,6 +106,12 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     }
     let TextConfig { split, longest, tokenizer, encoder, heads, loss, .. } = text;
     check_settings(*longest, split, loss, heads, encoder, tokenizer)?;
+    if split.test == 0.0 && text.test.is_none() {
+        return setting(
+            "`text.split.test` is 0, and `text.test` names no table of test texts: there would be nothing to \
+             measure on\n  set text.split.test = 0.2, or name a table of test texts in text.test",
+        );
+    }
     let evidence = text.is_sample() || text.columns.span.is_some();
     if !evidence && loss.criteria == 0.0 {
         return setting(
@@ -153,5 +159,24 @@ fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
     match pairs.iter().find(|(_, found, default)| found != default) {
         Some((table, ..)) => Err(unused("text", table)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn a_split_without_test_texts_needs_a_table_of_them() {
+        let mut config = PipelineConfig { pipeline: Kind::Text, ..PipelineConfig::default() };
+        let text = TextConfig { path: "a.csv".into(), ..TextConfig::default() };
+        config.text = Some(TextConfig { split: TextSplit { test: 0.0, ..text.split }, ..text });
+        let said = check(&config).unwrap_err().to_string();
+        assert!(said.contains("`text.split.test` is 0") && said.contains("text.test"), "{said}");
+        if let Some(text) = &mut config.text {
+            text.test = Some("test.csv".into());
+        }
+        check(&config).unwrap();
     }
 }

@@ -1,14 +1,14 @@
 //! The texts, their split, and their tokens, which are made once and stored.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_cache::{Hold, Store, TOKENS};
 use firebox_core::{Event, Key, LabelledTexts};
-use firebox_data::read_texts;
-use firebox_text::{
-    TextError, TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise,
-};
+use firebox_data::{check_encoding, read_texts};
+use firebox_text::{TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -59,11 +59,11 @@ struct Manifest {
 pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError> {
     let text = table(config)?;
     let mut texts = Key::builder("texts", VERSION)
-        .field("path", hash(&text.path)?)
+        .field("path", hash_table(&text.path)?)
         .field("columns", json(&text.columns))
         .field("split", json(&text.split));
     if let Some(test) = &text.test {
-        texts = texts.field("test", hash(test)?);
+        texts = texts.field("test", hash_table(test)?);
     }
     if text.is_sample() {
         // What the settings make, so that a change of the generator is a change of the texts.
@@ -110,6 +110,13 @@ fn encoder_files(folder: &Path) -> Result<Vec<PathBuf>, PipelineError> {
     });
     files.sort();
     Ok(files)
+}
+
+/// The same of a table, which is read in later stages: that it cannot be is said by a plan, too.
+fn hash_table(path: &Path) -> Result<String, PipelineError> {
+    let hash = hash(path)?;
+    check_encoding(path)?;
+    Ok(hash)
 }
 
 fn hash(path: &Path) -> Result<String, PipelineError> {
@@ -180,6 +187,40 @@ fn append(
     Ok(())
 }
 
+/// What to say of equal texts whose labels differ, if there are any: how many there are, with an example. Texts are equal
+/// as in the split: but for case and space.
+fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Option<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let (mut number, mut example) = (0_u64, None);
+    for (row, own) in texts.texts.iter().enumerate() {
+        let plain = own.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+        let first = *seen.entry(plain).or_insert(row);
+        let mut pairs = texts.row(first).iter().zip(texts.row(row));
+        let Some(label) = pairs.position(|(a, b)| a != b) else { continue };
+        number += 1;
+        example.get_or_insert((label, [first, row]));
+    }
+    let (label, rows) = example?;
+    let [one, other] = rows.map(|row| {
+        let (path, place) = match &text.test {
+            Some(test) if row >= given => (test, row - given),
+            _ => (&text.path, row),
+        };
+        let truth = u8::from(texts.row(row)[label]);
+        format!("{truth} in row {} of {}", place + 1, path.display())
+    });
+    let found = match number {
+        1 => "1 text equals an earlier one but for case and space, and has other labels".to_owned(),
+        _ => format!(
+            "{number} texts equal an earlier one but for case and space, and have other labels"
+        ),
+    };
+    let label = &texts.labels[label];
+    Some(format!(
+        "{found}: `{label}` is {one}, and {other}; correct the labels, or leave all but one of such texts out"
+    ))
+}
+
 impl Run<'_> {
     /// Reads and divides the texts.
     pub(super) fn corpus(&self) -> Result<Corpus, PipelineError> {
@@ -189,6 +230,9 @@ impl Run<'_> {
             let (texts, given) = read(text)?;
             let parts = split_texts(&texts, given, &text.split)?;
             self.check_truth(&texts, &parts)?;
+            if let Some(message) = contradictions(text, &texts, given) {
+                self.listener.on(&Event::Warning { message });
+            }
             let detail = format!(
                 "{} with {}: {} training, {} validation, {} test; {} equal to another, {} left out",
                 count(texts.len() as u64, "text"),
@@ -251,7 +295,7 @@ impl Run<'_> {
             let (stored, reused) = match stored(&folder, key) {
                 Some(stored) => (stored, true),
                 None => {
-                    let made = make(text, corpus)?;
+                    let made = make(text, corpus, self.stop)?;
                     store(&folder, key, &made)?;
                     (made, false)
                 }
@@ -259,10 +303,10 @@ impl Run<'_> {
             let tokenizer = Tokenizer::from_text(&stored.tokenizer)?;
             let cut = stored.texts.iter().filter(|text| text.cut > 0).count();
             let detail = format!(
-                "{} of {} kinds; {cut} of {} texts cut off at {}",
+                "{} of {}; {cut} of {} cut off at {}",
                 count(stored.texts.iter().map(|t| t.tokens.len() as u64).sum(), "token"),
-                tokenizer.vocabulary(),
-                stored.texts.len(),
+                count(tokenizer.vocabulary() as u64, "kind"),
+                count(stored.texts.len() as u64, "text"),
                 text.longest
             );
             Ok((Tokens { tokenizer, texts: Arc::new(stored.texts), _hold: hold }, reused, detail))
@@ -281,7 +325,8 @@ impl Run<'_> {
     }
 }
 
-fn make(text: &TextConfig, corpus: &Corpus) -> Result<Stored, PipelineError> {
+/// Heeds `stop` between two texts; the fit of a vocabulary does not.
+fn make(text: &TextConfig, corpus: &Corpus, stop: &AtomicBool) -> Result<Stored, PipelineError> {
     let LabelledTexts { texts, spans, .. } = &corpus.texts;
     let tokenizer = match &text.encoder.folder {
         Some(folder) => read_tokenizer(folder)?,
@@ -291,9 +336,12 @@ fn make(text: &TextConfig, corpus: &Corpus) -> Result<Stored, PipelineError> {
         }
     };
     let one = |(own, span): (&String, &Option<[usize; 2]>)| {
-        tokenise(&tokenizer, own, *span, text.longest)
+        if stop.load(Ordering::Relaxed) {
+            return Err(PipelineError::Interrupted);
+        }
+        Ok(tokenise(&tokenizer, own, *span, text.longest)?)
     };
-    let made: Result<Vec<TokenisedText>, TextError> =
+    let made: Result<Vec<TokenisedText>, PipelineError> =
         texts.par_iter().zip(spans).map(one).collect();
     Ok(Stored { tokenizer: tokenizer.to_json().to_owned(), texts: made? })
 }
@@ -330,4 +378,57 @@ fn store(folder: &Path, key: Key, made: &Stored) -> Result<(), PipelineError> {
         std::fs::remove_dir_all(folder).map_err(at(folder))?;
     }
     std::fs::rename(unfinished.keep(), folder).map_err(at(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(list: &[(&str, bool)]) -> LabelledTexts {
+        LabelledTexts {
+            texts: list.iter().map(|(text, _)| (*text).to_owned()).collect(),
+            labels: vec!["late".to_owned(), "lost".to_owned()],
+            truth: list.iter().flat_map(|(_, lost)| [true, *lost]).collect(),
+            spans: vec![None; list.len()],
+            groups: vec![None; list.len()],
+        }
+    }
+
+    #[test]
+    fn equal_texts_with_other_labels_are_told_with_an_example() {
+        let text = TextConfig {
+            path: "a.csv".into(),
+            test: Some("test.csv".into()),
+            ..TextConfig::default()
+        };
+        let same = texts(&[("A text", true), ("another", false), ("a  TEXT", true)]);
+        assert_eq!(contradictions(&text, &same, 3), None);
+        let said = |list: &[(&str, bool)], given: usize| {
+            contradictions(&text, &texts(list), given).unwrap()
+        };
+        let list = [("A text", true), ("another", false), ("a  TEXT", false)];
+        assert_eq!(
+            said(&list, 2),
+            "1 text equals an earlier one but for case and space, and has other labels: `lost` is 1 in row 1 of a.csv, and 0 in row 1 of test.csv; correct the labels, or leave all but one of such texts out"
+        );
+        let list = [("another", false), ("x", true), ("x", false), ("x", true), ("x", false)];
+        let said = said(&list, 5);
+        assert!(said.starts_with("2 texts equal an earlier one"), "{said}");
+        assert!(said.contains("`lost` is 1 in row 2 of a.csv, and 0 in row 3 of a.csv"), "{said}");
+    }
+
+    #[test]
+    fn a_table_that_is_not_utf8_is_refused_before_anything_is_made_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, b"text,late\nsp\xe4t,1\n").unwrap();
+        let config = PipelineConfig {
+            text: Some(TextConfig { path: path.clone(), ..TextConfig::default() }),
+            ..PipelineConfig::default()
+        };
+        let said = keys(&config).unwrap_err().to_string();
+        assert!(said.contains("a.csv, line 2: character 3 is not UTF-8"), "{said}");
+        std::fs::write(&path, "text,late\nspät,1\n").unwrap();
+        keys(&config).unwrap();
+    }
 }

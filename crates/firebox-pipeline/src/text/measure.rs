@@ -21,7 +21,7 @@ use super::corpus::{Corpus, Tokens};
 use super::learn::{TokenSource, tokens_of};
 use crate::error::PipelineError;
 use crate::score::Judge;
-use crate::stages::Run;
+use crate::stages::{Run, count};
 
 /// Terms of the bag of words, at most.
 const TERMS: usize = 1000;
@@ -68,7 +68,8 @@ impl Measured {
         let evidence = self.evidence.as_ref().map_or(String::new(), |evidence| {
             format!(", evidence token F1 {:.3}", evidence.token_f1.value)
         });
-        format!("{} test texts: macro F1 {:.3}{evidence}", self.texts, model.macro_f1.value)
+        let texts = count(self.texts as u64, "test text");
+        format!("{texts}: macro F1 {:.3}{evidence}", model.macro_f1.value)
     }
 
     /// What trackers compare runs by.
@@ -371,7 +372,9 @@ fn verdict(
     );
     let all = methods.iter().filter_map(|method| method.difference);
     let (outcome, said) = if units < FEWEST {
-        let why = format!("only {units} test texts are independent, too few for a claim");
+        let are = if units == 1 { "is" } else { "are" };
+        let texts = count(units as u64, "test text");
+        let why = format!("only {texts} {are} independent, too few for a claim");
         (Outcome::TooFewWindows, why)
     } else if all.clone().all(|difference| difference.is_above_zero()) {
         (Outcome::Beats, "it beats every baseline".to_owned())

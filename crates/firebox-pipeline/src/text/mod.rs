@@ -228,8 +228,8 @@ impl Run<'_> {
             step: summary.steps,
             outcome: summary.outcome.to_string(),
             summary: format!(
-                "trained on {} texts: {} in {}, {}",
-                corpus.parts.train.len(),
+                "trained on {}: {} in {}, {}",
+                count(corpus.parts.train.len() as u64, "text"),
                 count(summary.steps, "step"),
                 count(summary.epochs, "epoch"),
                 summary.outcome

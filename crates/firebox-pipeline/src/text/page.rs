@@ -6,7 +6,7 @@ use serde_json::json;
 use super::Learnt;
 use super::corpus::{Corpus, Tokens};
 use super::measure::{Evidence, MODEL, Measured};
-use crate::stages::Run;
+use crate::stages::{Run, count};
 
 pub(super) fn report(
     run: &Run<'_>,
@@ -90,10 +90,10 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
     Part {
         title: "Labels".to_owned(),
         lead: format!(
-            "On {} test texts. F1 is the harmonic mean of precision and recall of a label; macro is its \
+            "On {}. F1 is the harmonic mean of precision and recall of a label; macro is its \
              mean over the labels, micro that of all cells together. All labels of a text are right in \
              {:.1} % of the texts.",
-            measured.texts,
+            count(measured.texts as u64, "test text"),
             100.0 * measured.methods[0].scores.exact
         ),
         charts: vec![
@@ -120,9 +120,9 @@ fn evidence(evidence: &Evidence) -> Part {
     Part {
         title: "Evidence".to_owned(),
         lead: format!(
-            "On {} test texts with evidence. Exact: first and last token are right. Token F1: of the \
-             tokens named and those of the evidence.",
-            evidence.own.texts
+            "On {} with evidence. Exact: first and last token are right. Token F1: of the tokens named and \
+             those of the evidence.",
+            count(evidence.own.texts as u64, "test text")
         ),
         charts: vec![
             chart(
@@ -188,9 +188,12 @@ fn data(run: &Run<'_>, corpus: &Corpus, tokens: &Tokens) -> Table {
     Table {
         title: "Texts".to_owned(),
         note: format!(
-            "Divided by {split}. {} equal an earlier one but for case and space; {} were left out of \
-             training because the test table has them or their group.",
-            parts.duplicates, parts.left_out
+            "Divided by {split}. {} {} an earlier one but for case and space; {} {} left out of training \
+             because the test table has them or their group.",
+            count(parts.duplicates as u64, "text"),
+            if parts.duplicates == 1 { "equals" } else { "equal" },
+            count(parts.left_out as u64, "text"),
+            if parts.left_out == 1 { "was" } else { "were" }
         ),
         columns: [
             "part",
