@@ -268,6 +268,7 @@ fn what_cannot_be_forecast_is_refused_with_the_way_out() {
     refused(&["labels=last"], "does not use `labels`");
     refused(&["augment.versions=2"], "does not use [augment]");
     refused(&["pipeline=pretrain"], "[forecast] is there");
+    refused(&["split.time.test=0"], "no forecast could be measured after training");
     refused(
         &["forecast.horizons=[4000]"],
         "a window takes 12 steps (`window.length`), and the 4000 after it up to the last of `forecast.horizons`",

@@ -300,6 +300,48 @@ objective = "validation-r2"
     }
 }
 
+/// What every trial would meet fails none of them, and takes nothing of what the study may try.
+#[test]
+fn horizons_that_fit_no_data_and_threads_that_are_no_number_fail_no_trial() {
+    let pipeline = r#"
+pipeline = "forecast"
+[data]
+path = "small.demand.toml"
+[window]
+length = 6
+stride = 8
+[forecast]
+targets = ["demand"]
+horizons = [4000]
+[model.stacked-lstm]
+hidden_1 = 4
+hidden_2 = 2
+dense = 2
+[train]
+epochs = 1
+[search]
+trials = 2
+sampler = "random"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { low = 1e-4, high = 1e-2 }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("small.demand.toml"), "stations = 1\nhours = 600\n").unwrap();
+    std::fs::write(folder.join("p.toml"), pipeline).unwrap();
+    let mut threads = command(folder, &["search", "p.toml"]);
+    let threads = threads.env("RAYON_NUM_THREADS", "many").output().unwrap();
+    assert_eq!(threads.status.code(), Some(2), "{}", errors(&threads));
+    assert!(errors(&threads).contains("RAYON_NUM_THREADS is `many`"), "{}", errors(&threads));
+    assert!(entries(folder, 4).is_empty(), "a trial was begun");
+    let horizons = firebox(folder, &["search", "p.toml"]);
+    let text = errors(&horizons);
+    assert_eq!(horizons.status.code(), Some(2), "{text}");
+    assert!(text.contains("no window fits") && text.contains("`forecast.horizons`"), "{text}");
+    assert!(text.contains("put back, as the worker cannot go on"), "{text}");
+    assert!(!text.contains("failed: "), "{text}");
+}
+
 /// What is to be measured may be gone: the best trial is then trained again, and is what it was.
 #[test]
 fn a_best_trial_without_its_checkpoint_is_trained_again() {

@@ -30,10 +30,9 @@ impl Decimals {
         match self.0 {
             _ if !value.is_finite() => "–".to_owned(),
             Some(_) if value.abs() >= 1e9 => significant(value),
-            Some(0) if value.abs() >= 0.5 => grouped(value),
-            Some(decimals)
-                if value == 0.0 || value.abs() >= 0.5 * 0.1_f64.powi(decimals as i32) =>
-            {
+            // Half of a unit is rounded to the even one, which may be zero.
+            Some(0) if value.abs() > 0.5 => grouped(value),
+            Some(decimals) if value == 0.0 || value.abs() > 0.5 * 0.1_f64.powi(decimals as i32) => {
                 number(value, decimals)
             }
             _ => significant(value),
@@ -208,6 +207,7 @@ mod tests {
         assert_eq!(all(&[1_234_567.0, 20.0]), ["1,234,567", "20"]);
         // Six digits of the largest leave nothing of the smallest, which must not read as zero.
         assert_eq!(all(&[123_456.7, 2e-4]), ["123,457", "0.000200"]);
+        assert_eq!(all(&[123_456.7, 0.5]), ["123,457", "0.500"]);
         assert_eq!(all(&[3e30, -2e12]), ["3.00e30", "−2.00e12"]);
         assert_eq!(all(&[3e-9, f64::NAN, f64::INFINITY]), ["3.00e-9", "–", "–"]);
         assert_eq!(Decimals::of([]).show(0.0), "0.000");

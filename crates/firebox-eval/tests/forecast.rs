@@ -204,14 +204,14 @@ fn an_output_without_a_scale_is_not_left_out_of_the_verdict() {
     assert_eq!(both.unscaled(), [1]);
     let said = forecast_verdict(&both);
     assert_eq!(said.outcome, Outcome::Beats);
-    insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has none: the training values never differ from those a season before).");
+    insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: the training values have none a season before, or never differ from it).");
     let open = forecast_verdict(&second_without_a_scale(1.0, 2.0));
     assert_eq!(open.outcome, Outcome::DoesNotBeat);
-    insta::assert_snapshot!(open.sentence, @"The model does not beat every baseline: the last value is as good at `still` +1; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has none: the training values never differ from those a season before).");
+    insta::assert_snapshot!(open.sentence, @"The model does not beat every baseline: the last value is as good at `still` +1; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: the training values have none a season before, or never differ from it).");
     // Where none has one, each counts by itself.
     let none = forecast_verdict(&second_without_a_scale(0.6, f64::NAN));
     assert_eq!(none.outcome, Outcome::Beats);
-    insta::assert_snapshot!(none.sentence, @"The model beats the last value at every target and horizon: it errs 40.0 % less than the best baseline where it gains least; no target has a scaled error: their training values never differ from those a season before.");
+    insta::assert_snapshot!(none.sentence, @"The model beats the last value at every target and horizon: it errs 40.0 % less than the best baseline where it gains least; no target has a scaled error: their training values have none a season before, or never differ from it.");
     let worse = forecast_verdict(&second_without_a_scale(2.0, f64::NAN));
     assert_eq!(worse.outcome, Outcome::DoesNotBeat);
 }

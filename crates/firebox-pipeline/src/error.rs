@@ -29,6 +29,9 @@ pub enum PipelineError {
     /// The split.
     #[error("the series cannot be divided into training, validation and test")]
     Split(#[from] firebox_core::SplitError),
+    /// The same of windows with what is forecast after them.
+    #[error("{0}")]
+    Horizons(String),
     /// The normalisation.
     #[error("the windows cannot be normalised")]
     Normalise(#[from] firebox_core::NormaliseError),
@@ -154,6 +157,7 @@ impl PipelineError {
         match self {
             Self::Config(_)
             | Self::Split(_)
+            | Self::Horizons(_)
             | Self::Text(_)
             | Self::Normalise(_)
             | Self::Model(_)

@@ -531,7 +531,7 @@ fn no_keys(name: &str, place: &str) -> (String, String) {
 /// `most` is the largest whole number.
 fn beyond(text: &str, most: u64) -> Option<String> {
     let number = text.trim().replace('_', "");
-    let digits = number.trim_start_matches(['+', '-']);
+    let digits = number.strip_prefix(['+', '-']).unwrap_or(&number);
     if !digits.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
@@ -851,6 +851,7 @@ mod tests {
             message("", &[], &["labels.last.share=1"]),
             message("", &[], &["run.seed=18446744073709551616"]),
             message("", &[], &["window.length=-9223372036854775809"]),
+            message("", &[], &["window.length=--5"]),
             message("", &[], &["train.optimizer.adamw.learning_rate=1e400"]),
         ];
         insta::assert_snapshot!("layer_errors", messages.join("\n\n"));

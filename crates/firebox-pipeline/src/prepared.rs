@@ -19,7 +19,7 @@ use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
 use crate::search::SearchConfig;
-use crate::settle::{as_before, multiplying, settle};
+use crate::settle::{as_before, check_batches, check_environment, multiplying, settle};
 use crate::text::TextConfig;
 use crate::{Finished, PipelineConfig, layers, stages};
 
@@ -208,8 +208,10 @@ impl Prepared {
         multiplying(settled.config.run.matmul, run)
     }
 
-    /// Checks the size of the model and names of its parameters before any data is read, which takes longer.
+    /// Checks the environment, the size of the model and names of its parameters before any data is read, which takes
+    /// longer.
     fn check_model(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
+        check_environment()?;
         stages::check_size(&self.config, device)?;
         self.config.pipeline.chain().check_model(&self.config, device)
     }
@@ -295,6 +297,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
         Err(error) => return setting(format!("[loader]: {error}")),
         Ok(()) => {}
     }
+    check_batches(config)?;
     if let Some(timeframes) = &config.data.timeframes {
         timeframes.validate()?;
     }

@@ -36,8 +36,6 @@ pub(crate) fn settle(
     let mut config = config.clone();
     let reason =
         |key: &str, value: String, reason: String| Reason { key: key.to_owned(), value, reason };
-    check_threads(std::env::var_os(THREADS).as_deref())?;
-    check_batches(&config)?;
     refuse_capture(&config)?;
     check_recompute(&config, device)?;
     let mut reasons = vec![];
@@ -180,6 +178,12 @@ pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
     format!("{} {shape:?} {batch}", json(&tables))
 }
 
+/// Refuses what the environment says, and nobody would heed. That is the machine's own, so it is looked at before
+/// anything is begun: no trial of a search fails for it.
+pub(crate) fn check_environment() -> Result<(), PipelineError> {
+    check_threads(std::env::var_os(THREADS).as_deref())
+}
+
 /// Rayon takes what is no number as if nothing stood there.
 fn check_threads(found: Option<&OsStr>) -> Result<(), PipelineError> {
     let Some(found) = found.map(|found| found.to_string_lossy()) else { return Ok(()) };
@@ -193,7 +197,7 @@ fn check_threads(found: Option<&OsStr>) -> Result<(), PipelineError> {
 }
 
 /// More samples than a set can have are a slip of the finger. `loader.batch_size` is read so.
-fn check_batches(config: &PipelineConfig) -> Result<(), PipelineError> {
+pub(crate) fn check_batches(config: &PipelineConfig) -> Result<(), PipelineError> {
     let finetune = config.finetune.iter().map(|table| ("finetune.batch_size", table.batch_size));
     let several = config.multitimeframe.iter().flat_map(|table| {
         [
@@ -459,7 +463,7 @@ mod tests {
             ("[multitimeframe.mlp]\nbatch_size = 4294967296", "multitimeframe.mlp.batch_size"),
         ] {
             let config: PipelineConfig = toml::from_str(text).unwrap();
-            let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
+            let said = check_batches(&config).unwrap_err().to_string();
             assert_eq!(said, format!("`{key}` is 4294967296; it must be at most 4294967295"));
         }
     }

@@ -49,7 +49,7 @@ impl Default for TextLossConfig {
 pub struct TextSplit {
     /// Share of the texts that thresholds and the best epoch are chosen by.
     pub validation: f64,
-    /// Share of the texts that are tested on; where a table of test texts is given, none.
+    /// Share of the texts that are tested on; where a table of test texts is given, none. Without one, above 0.
     pub test: f64,
     /// Seed of the division.
     pub seed: u64,

@@ -50,6 +50,7 @@ pub fn split_texts(
         let free: usize = free.iter().map(|members| members.len()).sum();
         parts.left_out = given - free;
     }
+    let sets = free.len();
     Stream::new(rule.seed, "text-split").draws().shuffle(&mut free);
     let all: usize = free.iter().map(|members| members.len()).sum();
     let wanted = |share: f64| (share * all as f64).round() as usize;
@@ -76,13 +77,20 @@ pub fn split_texts(
         ("test", &parts.test, true),
     ] {
         if needed && part.is_empty() {
+            let left_out = match parts.left_out {
+                0 => String::new(),
+                1 => " (1 text is left out because the test table has it, or its group)".to_owned(),
+                more => format!(
+                    " ({more} texts are left out because the test table has them, or their group)"
+                ),
+            };
             return Err(TextError::Texts(format!(
                 "no text is left for the {name} part: equal texts, and those of one group, stay in one part, and \
-                 there are {}, {} distinct but for case and space, in {} to divide; give more distinct texts, or \
+                 there are {}, {} distinct but for case and space, in {} to divide{left_out}; give more distinct texts, or \
                  other shares in [text.split]",
                 count(texts.len(), "text"),
                 texts.len() - duplicates,
-                count(members_count(&family), "set")
+                count(sets, "set")
             )));
         }
     }
@@ -92,10 +100,6 @@ pub fn split_texts(
 /// A number with its noun.
 fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
-}
-
-fn members_count(family: &[usize]) -> usize {
-    family.iter().enumerate().filter(|(text, root)| text == *root).count()
 }
 
 /// The first text that each must stay with, and how many texts equal an earlier one.
@@ -200,5 +204,9 @@ mod tests {
         let error = split_texts(&texts(&list), 3, &TextSplit::default()).unwrap_err().to_string();
         let expected = "there are 3 texts, 1 distinct but for case and space, in 1 set to divide";
         assert!(error.contains(expected) && error.contains("stay in one part"), "{error}");
+        // A test table with all of them leaves none to divide.
+        let error = split_texts(&texts(&list), 2, &TextSplit::default()).unwrap_err().to_string();
+        let expected = "in 0 sets to divide (2 texts are left out because the test table has them";
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -335,7 +335,9 @@ fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     #[cfg(unix)]
     memory::heed_group();
     let device = device::choose(&prepared.config().run.device)?;
-    for url in prepared.urls() {
+    // Offline, no server is asked.
+    let urls = prepared.urls().filter(|_| !prepared.config().run.fetch.offline);
+    for url in urls {
         write_line(&format!("fetching {}, unless its copy is there and current", url.display()));
     }
     let terminal = Terminal::new(LogFormat::Text);

@@ -130,7 +130,7 @@ impl ForecastEvaluation {
     }
 
     /// Places of the outputs without a scale, which the mean of MASE leaves out: the training values of
-    /// their targets never differ from those a season before.
+    /// their targets never differ from those a season before, or no run of them is longer than a season.
     pub fn unscaled(&self) -> Vec<usize> {
         let without = |place: &usize| {
             let score = self.score(Forecaster::Model, Some(*place));

@@ -79,13 +79,13 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
         let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();
         let scaled = significant(score.mase.value);
         match outputs - without.len() {
-            0 => "no target has a scaled error: their training values never differ from those a season before"
+            0 => "no target has a scaled error: their training values have none a season before, or never differ from it"
                 .to_owned(),
             scale if scale == outputs => format!(
                 "its mean absolute scaled error over {outputs} targets and horizons is {scaled}"
             ),
             scale => format!(
-                "its mean absolute scaled error over {scale} of {outputs} targets and horizons is {scaled} ({} {} none: the training values never differ from those a season before)",
+                "its mean absolute scaled error over {scale} of {outputs} targets and horizons is {scaled} ({} {} no scaled error: the training values have none a season before, or never differ from it)",
                 list(&names),
                 if names.len() == 1 { "has" } else { "have" }
             ),

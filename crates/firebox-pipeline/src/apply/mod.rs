@@ -100,13 +100,23 @@ pub struct Applied {
 
 /// Refuses a file that is named twice, also by way of its folder or a link.
 fn named_once(files: &[PathBuf]) -> Result<(), PipelineError> {
-    let mut seen = std::collections::HashSet::new();
-    let again = files.iter().find(|file| file.canonicalize().is_ok_and(|file| !seen.insert(file)));
-    let Some(again) = again else { return Ok(()) };
-    Err(PipelineError::Setting(format!(
-        "{} is named twice, and its rows would be written twice\n  name each file once, or its folder alone",
-        again.display()
-    )))
+    let mut seen = std::collections::HashMap::new();
+    for file in files {
+        let Ok(real) = file.canonicalize() else { continue };
+        let Some(first) = seen.insert(real, file) else { continue };
+        let (file, first) = (file.display().to_string(), first.display().to_string());
+        let (what, way_out) = match file == first {
+            true => ("is named twice".to_owned(), "name each file once, or its folder alone"),
+            false => {
+                let way_out = "name one of them alone; of a folder with a link, name the files";
+                (format!("and {first} are one file"), way_out)
+            }
+        };
+        return Err(PipelineError::Setting(format!(
+            "{file} {what}, and its rows would be written twice\n  {way_out}"
+        )));
+    }
+    Ok(())
 }
 
 /// The model's own rule with what the user put in its place.

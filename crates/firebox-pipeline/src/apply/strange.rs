@@ -17,6 +17,23 @@ struct Seen {
     ends: Option<(f64, f64)>,
 }
 
+impl Seen {
+    /// Adds the value of a step.
+    fn add(&mut self, value: f64, [center, scale]: [f64; 2], series: &str, step: usize) {
+        if !value.is_finite() {
+            return;
+        }
+        self.steps += 1;
+        let (low, high) = self.ends.unwrap_or((value, value));
+        self.ends = Some((low.min(value), high.max(value)));
+        let away = (value - center).abs() / scale;
+        self.far += u64::from(away > FAR);
+        if away > self.farthest.0.max(FAR) {
+            self.farthest = (away, value, series.to_owned(), step);
+        }
+    }
+}
+
 /// What was seen of all new data.
 pub(super) struct Strange<'a> {
     normaliser: &'a Normaliser,
@@ -46,27 +63,24 @@ impl<'a> Strange<'a> {
         let channels = self.seen.len();
         let learnt = self.share().is_some();
         for (at, series) in set.series().iter().enumerate() {
-            for (channel, seen) in self.seen.iter_mut().enumerate() {
-                // A learnt scale is that of any window.
-                let window = Window { series: at as u32, start: 0, length: 0, label: None };
-                let [center, scale] = match learnt {
-                    true => self.normaliser.center_and_scale(set, &window, channel),
-                    false => [0.0, f64::INFINITY],
-                };
-                for step in series.segments.iter().cloned().flatten() {
-                    let value = series.values.at(step * channels + channel);
-                    if !value.is_finite() {
-                        continue;
+            // A learnt scale is that of any window.
+            let window = Window { series: at as u32, start: 0, length: 0, label: None };
+            let map = |channel| match learnt {
+                true => self.normaliser.center_and_scale(set, &window, channel),
+                false => [0.0, f64::INFINITY],
+            };
+            let maps: Vec<[f64; 2]> = (0..channels).map(map).collect();
+            for segment in series.segments.iter().cloned() {
+                let mut step = segment.start;
+                let values = segment.start * channels..segment.end * channels;
+                series.values.rows(values, channels, |rows| {
+                    for row in rows.chunks_exact(channels.max(1)) {
+                        for ((seen, value), map) in self.seen.iter_mut().zip(row).zip(&maps) {
+                            seen.add(*value, *map, &names[at], step);
+                        }
+                        step += 1;
                     }
-                    seen.steps += 1;
-                    let (low, high) = seen.ends.unwrap_or((value, value));
-                    seen.ends = Some((low.min(value), high.max(value)));
-                    let away = (value - center).abs() / scale;
-                    seen.far += u64::from(away > FAR);
-                    if away > seen.farthest.0.max(FAR) {
-                        seen.farthest = (away, value, names[at].clone(), step);
-                    }
-                }
+                });
             }
         }
     }
@@ -83,7 +97,7 @@ impl<'a> Strange<'a> {
                 && windows > 1
             {
                 let message = format!(
-                    "channel `{}` is {low} at all {} steps of the new data: the model learnt from one that changes",
+                    "channel `{}` is {low} at all {} steps of the new data: unless it stood still in training, too, what the model says of them is a guess",
                     channel.name, seen.steps
                 );
                 listener.on(&Event::Warning { message });

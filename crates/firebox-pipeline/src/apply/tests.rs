@@ -243,6 +243,13 @@ fn a_file_is_read_once() {
     let request = project.request(&["in", "in/a.csv"], Wanted::Embedding { wide: true });
     let message = refused(&request);
     assert!(message.contains("a.csv is named twice"), "{message}");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(project.at("in/a.csv"), project.at("in/b.csv")).unwrap();
+        let request = project.request(&["in"], Wanted::Embedding { wide: true });
+        let message = refused(&request);
+        assert!(message.contains("b.csv and ") && message.contains("are one file"), "{message}");
+    }
 }
 
 #[test]

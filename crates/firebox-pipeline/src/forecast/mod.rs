@@ -9,7 +9,7 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Augmentation, Calendar, Event, Key, Labels, Stream};
+use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
@@ -76,6 +76,17 @@ impl Chain for Forecast {
                 "[augment]",
                 "what a window turns into would no longer be what follows it",
             );
+        }
+        // A part whose share is not 0 is refused by the split itself where it has no window.
+        if let Some(rule @ (SplitRule::Time { test, .. } | SplitRule::Series { test, .. })) =
+            config.split
+            && test == 0.0
+        {
+            let rule = rule.name();
+            return Err(PipelineError::Setting(format!(
+                "`split.{rule}.test` is 0: no forecast could be measured after training\n  \
+                 give the test part a share, as with --set split.{rule}.test=0.2"
+            )));
         }
         only_evaluates_by(config, &["seed", "confidence", "resamples", "block", "batch_size"])
     }
@@ -151,13 +162,6 @@ impl Chain for Forecast {
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
         let config = table(run.config)?;
         let sequences = begin(run, work, config)?;
-        if sequences.test().is_empty() {
-            return Err(PipelineError::Setting(format!(
-                "the test part has no window, so no forecast could be measured after training\n  \
-                 give it a share, as with --set split.{}.test=0.2",
-                sequences.windows.rule.name()
-            )));
-        }
         let first = run.train_forecaster(&sequences, work, None)?;
         if first.summary.outcome == Outcome::Interrupted {
             return Ok(Making::Interrupted { step: first.summary.steps });

@@ -1,5 +1,7 @@
 //! The report of a forecaster: errors by horizon beside the baselines, and forecasts beside the truth.
 
+use std::collections::BTreeMap;
+
 use firebox_eval::{
     Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval,
     Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
@@ -188,22 +190,22 @@ fn by_horizon(evaluation: &ForecastEvaluation, target: &str, places: &[usize]) -
 
 fn score_table(evaluation: &ForecastEvaluation) -> Table {
     let one = evaluation.one_target();
-    // Numbers in the units of a target are as exact as its smallest error asks for.
-    let of_target = |target: &str| {
-        let own = evaluation.scores.iter().filter(|score| match score.output {
-            Some(place) => evaluation.outputs[place].target == target,
-            None => one,
-        });
-        Decimals::of(own.flat_map(|score| [score.mae.value, score.rmse.value]))
-    };
+    // Numbers in the units of a target are as exact as its smallest error asks for. There may be thousands of outputs,
+    // so each score is looked at once.
+    let mut errors = BTreeMap::<&str, Vec<f64>>::new();
+    for score in evaluation.scores.iter().filter(|score| one || score.output.is_some()) {
+        let target = evaluation.outputs[score.output.unwrap_or(0)].target.as_str();
+        errors.entry(target).or_default().extend([score.mae.value, score.rmse.value]);
+    }
+    let of_target: BTreeMap<&str, Decimals> =
+        errors.into_iter().map(|(target, errors)| (target, Decimals::of(errors))).collect();
     let of_mase = Decimals::of(evaluation.scores.iter().map(|score| score.mase.value));
     let row = |score: &ForecastScore| {
         let (output, own_units) = match score.output.map(|place| &evaluation.outputs[place]) {
             Some(output) => (format!("{} +{}", output.target, output.horizon), true),
             None => ("all".to_owned(), one),
         };
-        let target = &evaluation.outputs[score.output.unwrap_or(0)].target;
-        let own = of_target(target);
+        let own = of_target[evaluation.outputs[score.output.unwrap_or(0)].target.as_str()];
         let error = |estimate| if own_units { own.interval(estimate) } else { "–".to_owned() };
         let seeds: Vec<String> = match score.runs.len() {
             1 => vec![],
@@ -223,7 +225,7 @@ fn score_table(evaluation: &ForecastEvaluation) -> Table {
     let places = (0..evaluation.outputs.len()).map(Some).chain([None]);
     let scores = places
         .flat_map(|place| evaluation.scores.iter().filter(move |score| score.output == place));
-    let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values, and – where they are constant; MASE is the absolute error in units of the seasonal naive forecast's on the training steps, and – where that is 0. Means over all outputs are of those that have the number.".to_owned();
+    let note = "MAE and RMSE in the target's units; R² is 0 for the mean of the test values, and – where they are constant; MASE is the absolute error in units of the seasonal naive forecast's on the training steps, and – where that is 0, or training has no run longer than a season. Means over all outputs are of those that have the number.".to_owned();
     let columns = ["output", "forecaster", "MAE", "RMSE", "R²", "MASE", "MAE of each seed"];
     let mut rows: Vec<Vec<String>> = scores.map(row).collect();
     let several = rows.iter().any(|row| row.last().is_some_and(|seeds| !seeds.is_empty()));

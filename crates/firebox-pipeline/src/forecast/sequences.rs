@@ -127,11 +127,11 @@ fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineErro
         "a window takes {length} steps (`window.length`), and the {reach} after it up to the last of `forecast.horizons`"
     );
     match error {
-        SplitError::TooLong { longest, series, .. } => PipelineError::Setting(format!(
+        SplitError::TooLong { longest, series, .. } => PipelineError::Horizons(format!(
             "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
              choose shorter horizons or windows, fill gaps (`data.checks.gaps`), or give longer series"
         )),
-        SplitError::Empty { part, windows, left_out, hint } => PipelineError::Setting(format!(
+        SplitError::Empty { part, windows, left_out, hint } => PipelineError::Horizons(format!(
             "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap; {takes}\n  \
              choose shorter horizons, or {hint}"
         )),
@@ -238,7 +238,10 @@ mod tests {
     #[test]
     fn windows_that_do_not_fit_name_the_horizons() {
         let error = SplitError::TooLong { needed: 124, longest: 90, series: "a".to_owned() };
-        let said = with_horizons(error, 24, 100).to_string();
+        let said = with_horizons(error, 24, 100);
+        // Every trial of a search would meet it, so that it is none of theirs.
+        assert!(matches!(said, PipelineError::Horizons(_)), "{said}");
+        let said = said.to_string();
         for expected in ["24 steps (`window.length`)", "100 after it", "`forecast.horizons`", "90"]
         {
             assert!(said.contains(expected), "{said}");

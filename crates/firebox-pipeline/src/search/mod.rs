@@ -37,7 +37,9 @@ pub use shortage::{NOTE_BYTES, Shortage, note_trials};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::fetch_first;
+use crate::settle::check_environment;
 use crate::shared::Shared;
+use crate::stages::check_size;
 use crate::{PipelineConfig, Prepared, layers, prepared};
 use concurrent::Gate;
 use open::{
@@ -215,12 +217,16 @@ impl Search {
     /// # Errors
     ///
     /// If the journal fails, or what every trial would meet: data that is not there, a full disk, no
-    /// validation windows. The trial that met it is put back.
+    /// validation windows. The trial that met it is put back. None is begun in an environment that no run has.
     pub fn work(
         &self,
         device: &ChosenDevice,
         listener: &dyn Listener,
     ) -> Result<(), PipelineError> {
+        check_environment()?;
+        if !self.sizes_models() {
+            check_size(&self.config, device)?;
+        }
         match fetch_first(&self.config, &self.stop, listener) {
             Err(PipelineError::Interrupted) => return Ok(()),
             fetched => fetched?,
@@ -266,6 +272,14 @@ impl Search {
     /// Whether the worker was asked to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Whether trials may have models of other sizes than the pipeline has, by keys of the space.
+    fn sizes_models(&self) -> bool {
+        let sizes = ["model", "window", "text"];
+        let head = |key: &String| key.split('.').next().is_some_and(|head| sizes.contains(&head));
+        // Without momentum, an optimizer holds less of each parameter.
+        self.search.space.keys().any(|key| head(key) || key == "train.optimizer.sgd.momentum")
     }
 
     fn budget(&self) -> Budget {
@@ -441,8 +455,8 @@ impl Search {
 
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
 fn is_shared(error: &PipelineError) -> bool {
-    use PipelineError::{Data, NoLabels, NoValidation, Normalise, Split, Study};
-    if matches!(error, Data(_) | NoLabels | NoValidation | Normalise(_) | Split(_)) {
+    use PipelineError::{Data, Horizons, NoLabels, NoValidation, Normalise, Split, Study};
+    if matches!(error, Data(_) | Horizons(_) | NoLabels | NoValidation | Normalise(_) | Split(_)) {
         return true;
     }
     if matches!(error, Study(StudyError::Storage(_))) {

@@ -170,7 +170,6 @@ pub(super) fn run(
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
-    let known = known(study, objectives, &path, keys.training)?;
     let halt = Halt::default();
     let (trained, anew, pruned, failed) = {
         let watcher = Watcher {
@@ -189,8 +188,9 @@ pub(super) fn run(
         let mut waits = false;
         let trained = loop {
             let common = (shared, &wanted);
-            let train = || match &known {
-                Some(ended) => Ok(Some(ended.clone())),
+            // Looked up anew after each wait: whoever had it in hand may have told its scores and removed its checkpoint.
+            let train = || match known(study, objectives, &path, keys.training)? {
+                Some(ended) => Ok(Some(ended)),
                 None => train_only(&prepared, device, &keys, &path, &halt, common, &watcher),
             };
             match multiplying(prepared.config().run.matmul, train) {

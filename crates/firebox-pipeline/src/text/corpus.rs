@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_cache::{Hold, Store, TOKENS};
 use firebox_core::{Event, Key, LabelledTexts};
-use firebox_data::{check_encoding, read_texts};
+use firebox_data::{check_encoding, content_hash, read_texts};
 use firebox_text::{TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -126,11 +126,7 @@ fn hash(path: &Path) -> Result<String, PipelineError> {
             path.display()
         )));
     }
-    let file = std::fs::File::open(path).map_err(at(path))?;
-    let mut hasher = blake3::Hasher::new();
-    std::io::copy(&mut std::io::BufReader::with_capacity(1 << 20, file), &mut hasher)
-        .map_err(at(path))?;
-    Ok(hasher.finalize().to_hex().to_string())
+    Ok(content_hash(path)?.to_hex().to_string())
 }
 
 /// Reads the texts, those of a test table after the others, and how many there are before these.
