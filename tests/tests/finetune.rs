@@ -212,6 +212,14 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     assert!(message.contains("normalised by `standard`, and this pipeline has"), "{message}");
 
     let set = |path: &str| format!("finetune.encoder={path}");
+    let before = runs(folder);
+    let swapped = ["--set", "data.path=A_TEST.ts", "--set", "data.test=A_TRAIN.ts"];
+    let output = firebox(folder, &[&["run", "pretrain.toml"], &swapped[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let other = runs(folder).into_iter().find(|run| !before.contains(run)).unwrap();
+    let message = refused(folder, &["--set", &set(&other.display().to_string())]);
+    assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
+    assert!(message.contains("A_TEST.ts is among the files of its `data.path`"), "{message}");
     let message = refused(folder, &["--set", &set("nowhere")]);
     assert!(message.contains("nowhere` has no weights: it is not there"), "{message}");
     std::fs::write(folder.join("w.safetensors"), b"no weights").unwrap();

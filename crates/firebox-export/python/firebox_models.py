@@ -759,7 +759,10 @@ def main():
     windows = torch.randn(3, card["window"]["length"], len(channels))
     lengths = torch.full([3], card["window"]["length"])
     with torch.no_grad():
-        print("embedding of three windows of noise:", tuple(model.embed(windows, lengths).shape))
+        if hasattr(model, "embed"):
+            print("embedding of three windows of noise:", tuple(model.embed(windows, lengths).shape))
+        else:
+            print("logits of three windows of noise:", tuple(model(windows, lengths).shape))
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ impl ModelCard {
         if !self.scores.is_empty() {
             out += "\n## Scores\n\n| score | value |\n|---|---|\n";
             for (name, value) in &self.scores {
-                let _ = writeln!(out, "| {name} | {value:.4} |");
+                let _ = writeln!(out, "| {name} | {} |", score(*value));
             }
         }
         let settings = serde_json::to_string_pretty(&self.settings).unwrap_or_default();
@@ -190,20 +190,32 @@ impl ModelCard {
 
     fn windows(&self) -> String {
         let WindowRule { length, stride, whole } = self.window;
-        let steps = match self.interval {
-            Some(micros) => format!("steps of {} s", micros as f64 / 1e6),
-            None => "steps without times".to_owned(),
+        // Bars of longer timeframes are made of those that the files have, whose interval this is.
+        let base = self.data["timeframes"]["base"].as_str();
+        let steps = match (base, self.interval) {
+            (Some(base), _) => format!("steps of {base}"),
+            (None, Some(micros)) => format!("steps of {} s", micros as f64 / 1e6),
+            (None, None) => "steps without times".to_owned(),
         };
         if whole {
             return format!("one of each series, up to {length} {steps}");
         }
-        format!("{length} {steps}, one every {stride}")
+        let every = if stride == 1 { "step".to_owned() } else { format!("{stride} steps") };
+        format!("{length} {steps}, one every {every}")
     }
 
     fn normalisation(&self) -> String {
         let kind = serde_json::to_value(self.normaliser.kind()).unwrap_or_default();
         let kind = kind.as_str().unwrap_or_default().to_owned();
         format!("`{kind}`: the card's JSON holds its numbers")
+    }
+}
+
+/// With four decimals, unless that would leave nothing of it or all of its digits.
+fn score(value: f64) -> String {
+    match value.abs() {
+        size if size == 0.0 || (1e-3..1e6).contains(&size) => format!("{value:.4}"),
+        _ => format!("{value:.3e}"),
     }
 }
 

@@ -74,20 +74,28 @@ fn what_is_damaged_missing_or_of_another_version_is_refused() {
 
 #[test]
 fn the_page_for_people_names_what_matters() {
-    let model = saved(&zoo()[2].1, 1);
+    let mut model = saved(&zoo()[2].1, 1);
+    model.card.scores.extend([("small".to_owned(), 6.56e-7), ("large".to_owned(), 661_965_934.9)]);
     let page = model.card.markdown("Load it so.");
     for part in [
         "# sample-1\n\nLoad it so.\n",
         "| Model | `cnn-bilstm` |",
         "| Training | 12 steps in 3 epochs \\| a line |",
         "| Channels, in order | `channel 0`, `channel 1`, `channel 2` |",
-        "| Windows | 12 steps of 60 s, one every 3 |",
+        "| Windows | 12 steps of 60 s, one every 3 steps |",
         "| Classes, in the order of the logits | `class 0`, `class 1`, `class 2`, `class 3` |",
         "| accuracy | 0.7500 |",
+        "| small | 6.560e-7 |",
+        "| large | 6.620e8 |",
         "\"epochs\": 3",
     ] {
         assert!(page.contains(part), "{part}\n{page}");
     }
+    // What the model sees are bars of a longer frame than the files have.
+    model.card.data["timeframes"] = serde_json::json!({ "base": "15min" });
+    model.card.window.stride = 1;
+    let page = model.card.markdown("");
+    assert!(page.contains("| Windows | 12 steps of 15min, one every step |"), "{page}");
     let file = model.safetensors().unwrap();
     assert_eq!(
         parameters_from_safetensors(&file, "x".as_ref()).unwrap().len(),

@@ -196,7 +196,12 @@ const HOW_WINDOWS: &str = "`model.safetensors` holds the weights under PyTorch's
     `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
     ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
     windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
-    vectors = model.embed(*firebox_models.batch(windows))\n```";
+    MADE(*firebox_models.batch(windows))\n```";
+
+fn how_of_windows(is_encoder: bool) -> String {
+    let made = if is_encoder { "vectors = model.embed" } else { "logits = model" };
+    HOW_WINDOWS.replace("MADE", made)
+}
 
 /// The same of a model of texts.
 const HOW_TEXTS: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
@@ -232,10 +237,10 @@ fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, Pip
     model.write(made.path())?;
     write_whole(&made.path().join("firebox_models.py"), PYTORCH.as_bytes())?;
     let how = match model.card.texts.is_some() {
-        true => HOW_TEXTS,
-        false => HOW_WINDOWS,
+        true => HOW_TEXTS.to_owned(),
+        false => how_of_windows(model.card.architecture.is_encoder()),
     };
-    write_whole(&made.path().join("README.md"), model.card.markdown(how).as_bytes())?;
+    write_whole(&made.path().join("README.md"), model.card.markdown(&how).as_bytes())?;
     if there {
         // Ours, as its card shows, or empty.
         std::fs::remove_dir_all(output).map_err(at(output))?;
@@ -272,6 +277,16 @@ fn open_to_all(_: &Path) -> Result<(), PipelineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_without_vectors_is_not_asked_for_them() {
+        let [encoder, other] = [true, false].map(how_of_windows);
+        assert!(
+            encoder.contains("vectors = model.embed(*firebox_models.batch(windows))"),
+            "{encoder}"
+        );
+        assert!(other.contains("logits = model(*firebox_models.batch(windows))"), "{other}");
+    }
 
     #[test]
     fn files_are_written_together_or_not_at_all() {

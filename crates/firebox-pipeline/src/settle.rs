@@ -27,6 +27,8 @@ use crate::pretrain::probe_shape;
 const STEPS: u64 = 4;
 /// What says how many threads compute.
 const THREADS: &str = "RAYON_NUM_THREADS";
+/// Threads at most: more than processors have. With tens of thousands nothing goes on, or the system refuses them.
+const MOST_THREADS: usize = 4096;
 
 /// The settings with every value settled, and a reason for each that was.
 pub(crate) fn settle(
@@ -187,11 +189,16 @@ pub(crate) fn check_environment() -> Result<(), PipelineError> {
 /// Rayon takes what is no number as if nothing stood there.
 fn check_threads(found: Option<&OsStr>) -> Result<(), PipelineError> {
     let Some(found) = found.map(|found| found.to_string_lossy()) else { return Ok(()) };
-    if found.is_empty() || found.parse::<usize>().is_ok() {
+    let number = found.parse::<usize>();
+    if found.is_empty() || number.as_ref().is_ok_and(|number| *number <= MOST_THREADS) {
         return Ok(());
     }
+    let what = match number {
+        Ok(_) => format!("more than the {MOST_THREADS} threads that may compute"),
+        Err(_) => "no number of threads".to_owned(),
+    };
     Err(PipelineError::Setting(format!(
-        "the environment variable {THREADS} is `{found}`, which is no number of threads\n  \
+        "the environment variable {THREADS} is `{found}`, which is {what}\n  \
          set it to a whole number, such as 4, or unset it: one for each hardware thread, as 0 means"
     )))
 }
@@ -473,7 +480,7 @@ mod tests {
         for found in [None, Some(""), Some("0"), Some("16")] {
             check_threads(found.map(OsStr::new)).unwrap();
         }
-        for found in ["abc", "-1", "2 ", "1.5"] {
+        for found in ["abc", "-1", "2 ", "1.5", "4097", "99999999999999999999"] {
             let said = check_threads(Some(OsStr::new(found))).unwrap_err().to_string();
             assert!(said.contains(&format!("RAYON_NUM_THREADS is `{found}`")), "{said}");
         }

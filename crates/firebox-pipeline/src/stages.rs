@@ -42,6 +42,9 @@ pub(crate) use size::check_size;
 /// Tables of which some settings decide a report and not the training that a run is named after.
 const MEASURED: [&str; 2] = ["evaluate", "forecast"];
 
+/// Validation windows of which fewer tell no epoch from another. A choice.
+const FEW_WINDOWS: usize = 5;
+
 /// What a pipeline left.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -556,6 +559,7 @@ impl Run<'_> {
                 });
             }
             self.warn_of_unused([&parts], config.labels.horizon());
+            self.warn_of_few(&parts);
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
@@ -568,6 +572,18 @@ impl Run<'_> {
             let windows = Windows { ingested, parts, normaliser, rule, chosen, hold };
             Ok((windows, false, detail))
         })
+    }
+
+    /// Warns of a validation part by which no epoch can be told from another.
+    pub(crate) fn warn_of_few(&self, parts: &Split) {
+        let windows = parts.validation.len();
+        if (1..FEW_WINDOWS).contains(&windows) {
+            let message = format!(
+                "the validation part has no more than {}: which epoch is kept, and when training ends, is chance; give it a larger share, or more data",
+                count(windows as u64, "window")
+            );
+            self.listener.on(&Event::Warning { message });
+        }
     }
 
     /// Warns of series that no part of a split has a window of: they would be gone without a word. `horizon` is the number of

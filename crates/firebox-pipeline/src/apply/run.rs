@@ -23,7 +23,7 @@ use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
-use crate::settle::{matmul_of, multiplying};
+use crate::settle::{check_environment, matmul_of, multiplying};
 
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
@@ -43,6 +43,7 @@ pub fn apply(
     stop: &Arc<AtomicBool>,
     listener: &dyn Listener,
 ) -> Result<Option<Applied>, PipelineError> {
+    check_environment()?;
     let saved = read_model(&request.run)?;
     let matmul = matmul_of(&saved.card, device)?;
     multiplying(matmul, || match saved.card.texts {

@@ -218,6 +218,31 @@ impl Fitting<'_> {
         Ok((model, Some(report)))
     }
 
+    /// Warns of parameters of the encoder that given weights do not have: drawn at random, they are what a frozen
+    /// encoder looks through.
+    pub(super) fn warn_of_unmatched<M: Pretrainable>(
+        &self,
+        begin: &Begin,
+    ) -> Result<(), PipelineError> {
+        let (_, report) = self.model::<M>(Arm::FineTuned, self.run.config.run.seed, Some(begin))?;
+        let report = report.unwrap_or_default();
+        let shapes = report.shapes.iter().map(|(name, _, _)| name);
+        let names: Vec<String> =
+            report.missing.iter().chain(shapes).map(|name| format!("`{name}`")).collect();
+        if !names.is_empty() {
+            let message = format!(
+                "{} of the encoder {} not among the weights of {} in this shape, and begin{} at random: {}; a frozen encoder looks through them",
+                count(names.len() as u64, "parameter"),
+                if names.len() == 1 { "is" } else { "are" },
+                begin.path.display(),
+                if names.len() == 1 { "s" } else { "" },
+                names.join(", ")
+            );
+            self.run.listener.on(&Event::Warning { message });
+        }
+        Ok(())
+    }
+
     /// Trains a classifier in a folder of its own, or reads it back.
     #[expect(clippy::too_many_arguments, reason = "each names one part of what is trained")]
     fn fit<C: Classify>(

@@ -7,6 +7,7 @@
 mod arms;
 mod config;
 mod draw;
+mod origin;
 mod page;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,6 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::draws_on_device;
-use crate::folder::PIPELINE;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
@@ -31,6 +31,7 @@ use crate::stages::{Run, Windows, split_reasons};
 use crate::unread::only_evaluates_by;
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 use crate::{PipelineConfig, find_run};
+use origin::Origin;
 
 pub use config::FinetuneConfig;
 
@@ -62,7 +63,7 @@ impl Chain for Finetune {
     ) -> Result<(), PipelineError> {
         if let Some(encoder) = &settings(config).encoder {
             let path = located(encoder);
-            same_normalisation(&path, config)?;
+            Origin::of(&path).check_normalisation(config)?;
             read_weights(&path)?;
         }
         with_pretrainable!(&config.model, M => check_head::<M>(config, device))?;
@@ -212,26 +213,6 @@ fn weights_key(path: &Path) -> Result<Key, PipelineError> {
     Ok(key.finish())
 }
 
-/// Refuses weights of a run that saw its windows in other units.
-fn same_normalisation(path: &Path, config: &PipelineConfig) -> Result<(), PipelineError> {
-    let folders = path.ancestors().take(3);
-    let Some(text) = folders.map(|folder| folder.join(PIPELINE)).find(|file| file.is_file()) else {
-        return Ok(());
-    };
-    let Ok(theirs) = crate::load(&text, [], &[]) else { return Ok(()) };
-    if theirs.window.normalise == config.window.normalise {
-        return Ok(());
-    }
-    let name = |config: &PipelineConfig| json(&config.window.normalise).replace('"', "");
-    Err(PipelineError::Setting(format!(
-        "the encoder of {} was trained on windows normalised by `{}`, and this pipeline has `{}`\n  set window.normalise = \"{}\", or name other weights",
-        path.display(),
-        name(&theirs),
-        name(config),
-        name(&theirs)
-    )))
-}
-
 /// What the pre-trained arms begin with.
 pub(crate) struct Begin {
     weights: Vec<Parameter>,
@@ -253,9 +234,13 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let begin = match &settings.encoder {
         Some(_) if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
         Some(encoder) => {
-            let (weights, path) = read_weights(&located(encoder))?;
+            let named = located(encoder);
+            Origin::of(&named).check_windows(run, &windows)?;
+            let (weights, path) = read_weights(&named)?;
             let from = format!("weights of {}", path.display());
-            Some(Begin { weights, path, from })
+            let begin = Begin { weights, path, from };
+            fitting.warn_of_unmatched::<M>(&begin)?;
+            Some(begin)
         }
         None => match pretrain::<M>(run, work, &windows)? {
             Ok(begin) => Some(begin),

@@ -27,7 +27,7 @@ pub(super) fn report(
     if let Some(matched) = &fitted.matched {
         report.parts.push(weights(matched, begin));
     }
-    report.warnings = warnings(&scores);
+    report.warnings = warnings(&scores, &fitted.truth);
     // A struct of numbers and texts has nothing that could fail.
     report.figures = serde_json::to_value(&scores).unwrap_or_default();
     report.data = data_tables(windows);
@@ -250,7 +250,14 @@ fn weights(matched: &firebox_train::MatchReport, begin: Option<&Begin>) -> Part 
     Part { title: "Weights".to_owned(), lead, tables: vec![table], ..Part::default() }
 }
 
-fn warnings(scores: &FewLabels) -> Vec<String> {
+fn warnings(scores: &FewLabels, truth: &[u32]) -> Vec<String> {
+    if truth.windows(2).all(|pair| pair[0] == pair[1]) {
+        // One answer for all of them is right there, and says nothing of what was learnt.
+        return vec![format!(
+            "all {} labelled test windows are of one class: how many are told right says nothing of what was learnt; give the test part windows of every class",
+            truth.len()
+        )];
+    }
     let mut warnings = vec![];
     for share in &scores.shares {
         for score in share.arms.iter().filter(|score| score.constant > 0) {

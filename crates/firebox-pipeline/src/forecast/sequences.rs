@@ -106,6 +106,7 @@ fn sequences(
     let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)
         .map_err(|error| with_horizons(error, length, reach))?;
     run.warn_of_unused([&parts], ahead.horizon());
+    run.warn_of_few(&parts);
     let normaliser = Normaliser::fit(run.config.window.normalise, &parts.train)?;
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
     let of = |windows: &[Window]| Arc::new(samples(&scaler, &ingested.set, windows));
