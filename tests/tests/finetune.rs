@@ -84,6 +84,12 @@ fn refused(folder: &Path, arguments: &[&str]) -> String {
     errors(&output)
 }
 
+/// The weights of a checkpoint of a run, which say nothing of where they are from.
+fn read_checkpoint(run: &Path) -> Vec<u8> {
+    let mut steps = std::fs::read_dir(run.join("checkpoints")).unwrap().flatten();
+    steps.find_map(|step| std::fs::read(step.path().join("weights.safetensors")).ok()).unwrap()
+}
+
 fn runs(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
     entries.map(|entry| entry.path()).collect()
@@ -220,6 +226,17 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let message = refused(folder, &["--set", &set(&other.display().to_string())]);
     assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
     assert!(message.contains("A_TEST.ts is among the files of its `data.path`"), "{message}");
+    let kept = other.join("model/model.safetensors");
+    let message = refused(folder, &["--set", &set(&kept.display().to_string())]);
+    assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
+    // A pipeline that lies above weights of somebody else is none of theirs.
+    std::fs::create_dir(folder.join("weights")).unwrap();
+    let weights = read_checkpoint(&other);
+    std::fs::write(folder.join("weights/foreign.safetensors"), weights).unwrap();
+    let ours = "[window]\nnormalise = \"robust\"\n";
+    std::fs::write(folder.join("pipeline.toml"), ours).unwrap();
+    let foreign = set("weights/foreign.safetensors");
+    run(folder, &[&quick[..], &["--set", &foreign]].concat());
     let message = refused(folder, &["--set", &set("nowhere")]);
     assert!(message.contains("nowhere` has no weights: it is not there"), "{message}");
     std::fs::write(folder.join("w.safetensors"), b"no weights").unwrap();

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
-use crate::folder::PIPELINE;
+use crate::folder::{PIPELINE, begun};
 use crate::kept::MODEL;
 use crate::keys::json;
 use crate::stages::{Run, Windows, count};
@@ -34,14 +34,21 @@ pub(super) struct Origin {
 impl Origin {
     /// Of weights in a file, a checkpoint or a run.
     pub(super) fn of(path: &Path) -> Self {
-        // An exported file may lie in any folder, whose pipeline is none of its own.
         let exported = exported(path);
-        let folders: Vec<&Path> = match &exported {
-            Some(_) => vec![],
-            // weights.safetensors in step-1 in checkpoints in the run.
-            None => path.ancestors().take(4).filter(|at| !at.as_os_str().is_empty()).collect(),
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        // weights.safetensors in step-1 in checkpoints in seed-1 in fine-tuned in share-1 in parts in the run. Other
+        // folders may have a pipeline, too, that is none of the weights' own.
+        let run = real.ancestors().take(9).find(|at| begun(at).is_some());
+        // The model that a run keeps is written as an exported file is; what else was exported into its folder may be
+        // another's.
+        let run = run.filter(|run| {
+            exported.is_none() || real.parent().is_some_and(|at| at == run.join(MODEL))
+        });
+        let folders: Vec<&Path> = match run {
+            Some(run) => real.ancestors().take_while(|at| at.starts_with(run)).collect(),
+            None => vec![],
         };
-        let pipeline = folders.iter().map(|folder| folder.join(PIPELINE)).find(|at| at.is_file());
+        let pipeline = run.map(|run| run.join(PIPELINE)).filter(|at| at.is_file());
         let cards = folders.iter().flat_map(|at| [at.join(CARD), at.join(MODEL).join(CARD)]);
         let card = cards
             .into_iter()
