@@ -246,11 +246,8 @@ sampler = "grid"
     assert!(reasons[0].contains("has the loss") || reasons[0].contains("NaN"), "{reasons:?}");
 }
 
-/// The R² of a target that never changes is no number, whatever was trained: its trials fail, their
-/// checkpoints go, and the study goes on, also with values that it had before.
-#[test]
-fn a_trial_whose_score_is_no_number_fails_and_the_study_goes_on() {
-    let still = r#"
+/// A search of a small forecaster.
+const FORECAST: &str = r#"
 pipeline = "forecast"
 [data]
 path = "small.demand.toml"
@@ -280,10 +277,22 @@ objective = "validation-r2"
 [search.space]
 "train.optimizer.adamw.learning_rate" = { choices = [1e-3] }
 "#;
+
+/// A folder with that search, and data of one station.
+fn forecast(pipeline: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
+    let data = "stations = 1\nhours = 600\n";
+    std::fs::write(folder.path().join("small.demand.toml"), data).unwrap();
+    std::fs::write(folder.path().join("p.toml"), pipeline).unwrap();
+    folder
+}
+
+/// The R² of a target that never changes is no number, whatever was trained: its trials fail, their
+/// checkpoints go, and the study goes on, also with values that it had before.
+#[test]
+fn a_trial_whose_score_is_no_number_fails_and_the_study_goes_on() {
+    let folder = forecast(FORECAST);
     let folder = folder.path();
-    std::fs::write(folder.join("small.demand.toml"), "stations = 1\nhours = 600\n").unwrap();
-    std::fs::write(folder.join("p.toml"), still).unwrap();
     let join = ["search", "--join", "runs/p.search", "--set", "search.trials=3"];
     for (command, failed) in [(&["search", "p.toml"][..], 2), (&join, 3)] {
         let output = firebox(folder, command);
@@ -303,34 +312,14 @@ objective = "validation-r2"
 /// What every trial would meet fails none of them, and takes nothing of what the study may try.
 #[test]
 fn horizons_that_fit_no_data_and_threads_that_are_no_number_fail_no_trial() {
-    let pipeline = r#"
-pipeline = "forecast"
-[data]
-path = "small.demand.toml"
-[data.checks]
-constant = "drop"
-[window]
-length = 6
-stride = 8
-[forecast]
-targets = ["demand"]
-horizons = [4000]
-[model.stacked-lstm]
-hidden_1 = 4
-hidden_2 = 2
-dense = 2
-[train]
-epochs = 1
-[search]
-trials = 2
-sampler = "random"
-[search.space]
-"train.optimizer.adamw.learning_rate" = { low = 1e-4, high = 1e-2 }
-"#;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = forecast(
+        &FORECAST
+            .replace("constant = \"keep\"", "constant = \"drop\"")
+            .replace("\"homes\"", "\"demand\"")
+            .replace("horizons = [1]", "horizons = [4000]")
+            .replace("objective = \"validation-r2\"\n", ""),
+    );
     let folder = folder.path();
-    std::fs::write(folder.join("small.demand.toml"), "stations = 1\nhours = 600\n").unwrap();
-    std::fs::write(folder.join("p.toml"), pipeline).unwrap();
     let mut threads = command(folder, &["search", "p.toml"]);
     let threads = threads.env("RAYON_NUM_THREADS", "many").output().unwrap();
     assert_eq!(threads.status.code(), Some(2), "{}", errors(&threads));

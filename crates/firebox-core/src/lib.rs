@@ -35,6 +35,7 @@
 mod augmentation;
 mod column;
 mod control;
+mod count;
 mod event;
 mod folds;
 mod forecast;
@@ -55,6 +56,7 @@ pub use augmentation::{
 };
 pub use column::{Backing, Column};
 pub use control::{Request, Requests};
+pub use count::count;
 pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};

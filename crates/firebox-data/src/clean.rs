@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 
-use firebox_core::{Channel, SeriesSet};
+use firebox_core::{Channel, SeriesSet, count};
 use rayon::prelude::*;
 
 use crate::checks::duration;
-use crate::error::count;
 use crate::raw::{Raw, RawSeries};
 use crate::work::Work;
 use crate::{

@@ -91,7 +91,9 @@ pub(crate) fn hash(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataE
     };
     let (before, now) = (identity_of(&file)?, SystemTime::now());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((of, hash)) = known().get(path)
+    // A run's own settings have whole paths, and the user's begin where the file lies.
+    let real = path.canonicalize().map_err(DataError::io("read", path))?;
+    if let Some((of, hash)) = known().get(&real)
         && *of == before
     {
         return Ok(*hash);
@@ -107,7 +109,7 @@ pub(crate) fn hash(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataE
     }
     let hash = hasher.finalize();
     if has_settled(&before, now) && identity_of(&file)? == before {
-        known().insert(path.to_owned(), (before, hash));
+        known().insert(real, (before, hash));
     }
     Ok(hash)
 }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     fn is_known(path: &Path) -> bool {
-        KNOWN.lock().unwrap().contains_key(path)
+        KNOWN.lock().unwrap().contains_key(&path.canonicalize().unwrap())
     }
 
     #[test]
@@ -144,13 +146,14 @@ mod tests {
     #[test]
     fn a_remembered_hash_is_that_of_the_file_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
+        let path = folder.path().canonicalize().unwrap().join("a");
         fs::write(&path, "one").unwrap();
         let before = identity(&fs::metadata(&path).unwrap());
         // As if it had been hashed long after it was written.
         let remembered = blake3::hash(b"remembered");
         KNOWN.lock().unwrap().insert(path.clone(), (before, remembered));
         assert_eq!(of(&path), remembered);
+        assert_eq!(of(&folder.path().join(".").join("a")), remembered);
         // Of another length: many file systems have ticks of some milliseconds, in which both writings are one.
         fs::write(&path, "three").unwrap();
         assert_eq!(of(&path), blake3::hash(b"three"));

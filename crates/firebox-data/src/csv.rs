@@ -3,13 +3,13 @@
 //! Polars says only that something did not parse; on failure the file is looked through again, so
 //! that the message can name the row and the value.
 
+use firebox_core::count;
 use std::path::Path;
 use std::sync::Arc;
 
 use polars::prelude::*;
 
 use crate::config::role_of;
-use crate::error::count;
 use crate::frame::scan_path;
 use crate::mapping::Mapping;
 use crate::{Csv, DataError, Format};

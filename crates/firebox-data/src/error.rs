@@ -1,5 +1,6 @@
 //! What can be wrong with data, in words that name the place and the way out.
 
+use firebox_core::count;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -512,11 +513,6 @@ impl fmt::Display for Room<'_> {
             _ => "",
         })
     }
-}
-
-/// A number with its noun.
-pub(crate) fn count(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// The most similar of some names, if it is similar enough to be what was meant.

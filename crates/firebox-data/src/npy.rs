@@ -312,7 +312,7 @@ pub(crate) fn read(
             };
             let problem = format!(
                 "it has {}: {} needs {wanted}",
-                crate::error::count(codes.len() as u64, "label"),
+                firebox_core::count(codes.len() as u64, "label"),
                 path.display()
             );
             return Err(malformed(file, problem));

@@ -137,7 +137,7 @@ impl Raw {
         if self.channels != other.channels {
             let names = |raw: &Self| {
                 let names: Vec<_> = raw.channels.iter().map(|c| c.name.as_str()).collect();
-                let count = crate::error::count(names.len() as u64, "channel");
+                let count = firebox_core::count(names.len() as u64, "channel");
                 format!("{count} ({})", names.join(", "))
             };
             let path = |raw: &Self| raw.series.first().map(|s| s.place(0).0.to_path_buf());

@@ -8,10 +8,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::{Channel, Origin, Role};
+use firebox_core::{Channel, Origin, Role, count};
 use rayon::prelude::*;
 
-use crate::error::{count, nearest};
+use crate::error::nearest;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::{ChannelColumn, DataError};
 

@@ -51,7 +51,7 @@ pub use architecture::{Architecture, Model};
 pub use card::{CARD_VERSION, ModelCard, Task, TextInput};
 pub use error::ExportError;
 pub use onnx::{OPSET, Part, onnx, proto};
-pub use saved::{CARD, SavedModel, TOKENIZER, WEIGHTS, write_whole};
+pub use saved::{CARD, SavedModel, TOKENIZER, WEIGHTS, write_together, write_whole};
 pub use weights::{parameters_from_safetensors, safetensors};
 
 /// A Python module with the models of the zoo in PyTorch, under the same names.

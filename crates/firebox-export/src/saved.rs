@@ -141,11 +141,27 @@ fn hash(content: &[u8]) -> String {
 /// # Errors
 /// If the file system refuses.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), ExportError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
-    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
-    file.persist(path).map_err(|error| at(path)(error.error))?;
+    write_together(&[(path, content)])
+}
+
+/// Writes files in this order, and none of them if one cannot be written whole: what is there would be in the way of
+/// the next try.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn write_together(files: &[(impl AsRef<Path>, &[u8])]) -> Result<(), ExportError> {
+    let mut written = vec![];
+    for (path, content) in files {
+        let path = path.as_ref();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
+        file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
+        written.push((file, path));
+    }
+    for (file, path) in written {
+        file.persist(path).map_err(|error| at(path)(error.error))?;
+    }
     Ok(())
 }
 

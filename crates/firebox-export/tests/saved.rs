@@ -5,7 +5,9 @@
 mod zoo;
 
 use burn::tensor::{Device, Tensor};
-use firebox_export::{CARD, ExportError, SavedModel, WEIGHTS, parameters_from_safetensors};
+use firebox_export::{
+    CARD, ExportError, SavedModel, WEIGHTS, parameters_from_safetensors, write_together,
+};
 use zoo::{channels, saved, zoo};
 
 #[test]
@@ -101,4 +103,27 @@ fn the_page_for_people_names_what_matters() {
         parameters_from_safetensors(&file, "x".as_ref()).unwrap().len(),
         model.parameters.len()
     );
+}
+
+#[test]
+fn files_are_written_together_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str| folder.path().join(name);
+    let names = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let (card, model) = (b"card".as_slice(), b"model".as_slice());
+    // A disk that takes the one file and not the other, such as a full one.
+    let files = [(of("a.onnx.md"), card), (of("no folder").join("a.onnx"), model)];
+    let error = write_together(&files).unwrap_err().to_string();
+    assert!(error.contains("a.onnx") && !error.contains(".md"), "{error}");
+    assert!(names().is_empty(), "{:?}", names());
+    std::fs::write(of("a.onnx"), "earlier").unwrap();
+    write_together(&[(of("a.onnx.md"), card), (of("a.onnx"), model)]).unwrap();
+    assert_eq!(names(), ["a.onnx", "a.onnx.md"]);
+    assert_eq!(std::fs::read(of("a.onnx")).unwrap(), model);
 }

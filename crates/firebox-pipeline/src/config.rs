@@ -389,6 +389,10 @@ mod batch_size {
 
     use super::LARGEST_BATCH;
 
+    fn refused<E: Error>(size: impl fmt::Display, bound: &str) -> E {
+        E::custom(format!("a batch of {size} windows; it has {bound}, or is \"auto\""))
+    }
+
     pub(super) fn serialize<S: Serializer>(size: &usize, to: S) -> Result<S::Ok, S::Error> {
         match size {
             0 => to.serialize_str("auto"),
@@ -406,20 +410,17 @@ mod batch_size {
             }
 
             fn visit_u64<E: Error>(self, size: u64) -> Result<usize, E> {
-                let bound = match usize::try_from(size) {
-                    Ok(size) if (1..=LARGEST_BATCH).contains(&size) => return Ok(size),
-                    Ok(0) => "at least one".to_owned(),
-                    _ => format!("at most {LARGEST_BATCH}"),
-                };
-                Err(E::custom(format!("a batch of {size} windows; it has {bound}, or is \"auto\"")))
+                match usize::try_from(size) {
+                    Ok(size) if (1..=LARGEST_BATCH).contains(&size) => Ok(size),
+                    Ok(0) => Err(refused(size, "at least one")),
+                    _ => Err(refused(size, &format!("at most {LARGEST_BATCH}"))),
+                }
             }
 
             fn visit_i64<E: Error>(self, size: i64) -> Result<usize, E> {
                 match u64::try_from(size) {
                     Ok(size) => self.visit_u64(size),
-                    Err(_) => Err(E::custom(format!(
-                        "a batch of {size} windows; it has at least one, or is \"auto\""
-                    ))),
+                    Err(_) => Err(refused(size, "at least one")),
                 }
             }
 

@@ -1,13 +1,13 @@
 //! `firebox export`: the trained model of a run as files for other programs.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_export::{CARD, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_whole};
+use firebox_export::{
+    CARD, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_together, write_whole,
+};
 
 use crate::apply::replaceable;
 use crate::error::{PipelineError, at};
-use crate::folder::temporary;
 use crate::kept::read_model;
 
 /// What a model is exported as.
@@ -111,23 +111,6 @@ fn file(
     files.push((output.clone(), content.as_slice()));
     write_together(&files)?;
     Ok(Exported { output, card, usage })
-}
-
-/// Writes files in this order, and none of them if one cannot be written whole: what is there would be in the way of
-/// the next try.
-fn write_together(files: &[(PathBuf, &[u8])]) -> Result<(), PipelineError> {
-    let mut written = vec![];
-    for (path, content) in files {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        let mut file = temporary().tempfile_in(folder).map_err(at(path))?;
-        file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
-        written.push((file, path));
-    }
-    for (file, path) in written {
-        file.persist(path).map_err(|error| at(path)(error.error))?;
-    }
-    Ok(())
 }
 
 /// Name of the tokenizer beside a file.
@@ -286,28 +269,5 @@ mod tests {
             "{encoder}"
         );
         assert!(other.contains("logits = model(*firebox_models.batch(windows))"), "{other}");
-    }
-
-    #[test]
-    fn files_are_written_together_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |name: &str| folder.path().join(name);
-        let names = || {
-            let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
-            let mut names: Vec<_> =
-                entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        };
-        let (card, model) = (b"card".as_slice(), b"model".as_slice());
-        // A disk that takes the one file and not the other, such as a full one.
-        let files = [(of("a.onnx.md"), card), (of("no folder").join("a.onnx"), model)];
-        let error = write_together(&files).unwrap_err().to_string();
-        assert!(error.contains("a.onnx") && !error.contains(".md"), "{error}");
-        assert!(names().is_empty(), "{:?}", names());
-        std::fs::write(of("a.onnx"), "earlier").unwrap();
-        write_together(&[(of("a.onnx.md"), card), (of("a.onnx"), model)]).unwrap();
-        assert_eq!(names(), ["a.onnx", "a.onnx.md"]);
-        assert_eq!(std::fs::read(of("a.onnx")).unwrap(), model);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key};
+use firebox_core::{Event, Key, count};
 use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows};
 use firebox_models::read_parameters;
@@ -21,7 +21,7 @@ use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::measure;
 use crate::score::{Judge, Score};
-use crate::stages::{Run, Windows, count, split_reasons, summary_of, trained_before};
+use crate::stages::{Run, Windows, split_reasons, summary_of, trained_before};
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 
 /// Masked pre-training of an encoder, measured by probes on its frozen features.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use firebox_cache::{Hold, Shards, Store};
 use firebox_core::{
     Event, Key, Labels, Listener, Normaliser, Precision, Requests, Split, SplitRule, StepLabels,
-    split,
+    count, split,
 };
 use firebox_data::Ingested;
 use firebox_eval::{Raster, Reason};
@@ -287,14 +287,13 @@ fn replaced(
     )))
 }
 
-/// Takes the folder of a run, and writes down what it is begun as. A model that there is no memory for is refused before.
+/// Takes the folder of a run, and writes down what it is begun as.
 pub(crate) fn begin(
     prepared: &Prepared,
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
-    check_size(prepared.config(), device)?;
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
     folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
@@ -460,11 +459,6 @@ fn classes_of(names: &[String]) -> String {
             format!("{} different values, such as `{first}` and `{second}`", names.len())
         }
     }
-}
-
-/// A number with its noun.
-pub(crate) fn count(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 impl Run<'_> {

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use burn::module::Module;
-use firebox_core::{Event, Key, Listener};
+use firebox_core::{Event, Key, Listener, count};
 use firebox_monitor::SettingKeys;
 use firebox_train::{Data, Objective, TrainConfig, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
 use crate::score::{Judge, Judged};
-use crate::stages::{Run, count, training};
+use crate::stages::{Run, training};
 
 /// Folder of these trainings within the run's folder.
 pub(crate) const FOLDER: &str = firebox_monitor::PARTS;

@@ -1,6 +1,7 @@
 //! A study in numbers, for whoever reports on it. Nothing here draws or writes.
 
 use crate::direction::Direction;
+use crate::pruner::percentile_of;
 use crate::space::{Choice, Distribution};
 use crate::trial::{Trial, TrialState};
 
@@ -21,9 +22,9 @@ pub struct Savings {
 pub fn savings(trials: &[Trial]) -> Option<Savings> {
     let of = |state| trials.iter().filter(move |trial: &&Trial| trial.state == state);
     let own = of(TrialState::Complete).filter(|trial| trial.repeats().is_none());
-    let whole = median(own.filter_map(seconds).collect())?;
+    let whole = percentile_of(own.filter_map(seconds).collect(), 50.0);
     let pruned = of(TrialState::Pruned).count();
-    if pruned == 0 {
+    if pruned == 0 || whole.is_nan() {
         return None;
     }
     let ended = trials.iter().filter(|trial| trial.state.is_finished());
@@ -39,14 +40,6 @@ pub fn savings(trials: &[Trial]) -> Option<Savings> {
 fn seconds(trial: &Trial) -> Option<f64> {
     let (started, ended) = trial.started.zip(trial.ended)?;
     Some((ended - started).max(0.0))
-}
-
-/// The middle value, or the mean of the two in the middle; `None` of no values.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let above = *values.get(values.len() / 2)?;
-    let below = values[(values.len() - 1) / 2];
-    Some(f64::midpoint(below, above))
 }
 
 /// The complete trial with the best value of the first objective that violates no constraint; the

@@ -50,7 +50,7 @@ pub use scores::{
     LabelScore, LabelScores, SpanScores, best_span, choose_thresholds, label_scores, span_score,
     span_scores,
 };
-pub use split::{TextParts, split_texts};
+pub use split::{TextParts, as_compared, split_texts};
 pub use tokenizer::{Token, Tokenizer, WordPieceTraining};
 pub use weights::MatchReport;
 pub use words::WordWeights;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use firebox_core::{LabelledTexts, Stream};
+use firebox_core::{LabelledTexts, Stream, count};
 
 use crate::TextError;
 use crate::config::TextSplit;
@@ -88,18 +88,18 @@ pub fn split_texts(
                 "no text is left for the {name} part: equal texts, and those of one group, stay in one part, and \
                  there are {}, {} distinct but for case and space, in {} to divide{left_out}; give more distinct texts, or \
                  other shares in [text.split]",
-                count(texts.len(), "text"),
+                count(texts.len() as u64, "text"),
                 texts.len() - duplicates,
-                count(sets, "set")
+                count(sets as u64, "set")
             )));
         }
     }
     Ok(parts)
 }
 
-/// A number with its noun.
-fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+/// A text without what equal texts may differ in: case and space.
+pub fn as_compared(text: &str) -> String {
+    text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The first text that each must stay with, and how many texts equal an earlier one.
@@ -115,9 +115,10 @@ fn families(texts: &LabelledTexts) -> (Vec<usize>, usize) {
     let mut seen: HashMap<(bool, String), usize> = HashMap::new();
     let mut duplicates = 0;
     for text in 0..texts.len() {
-        let plain = texts.texts[text].to_lowercase();
-        let plain = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-        let keys = [Some((true, plain)), texts.groups[text].clone().map(|group| (false, group))];
+        let keys = [
+            Some((true, as_compared(&texts.texts[text]))),
+            texts.groups[text].clone().map(|group| (false, group)),
+        ];
         for key in keys.into_iter().flatten() {
             let of_text = key.0;
             match seen.get(&key) {

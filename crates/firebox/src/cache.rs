@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use firebox_core::count;
 use firebox_pipeline::cache::{Store, Stored};
 
 use crate::output::say;
@@ -63,13 +64,9 @@ fn list(store: &Store) -> anyhow::Result<ExitCode> {
         let (path, bytes) = (leftover.path.display(), size(leftover.bytes));
         say(format_args!("{path:<49} {bytes:>9}  {state}{url}"))?;
     }
-    let (count, bytes) = (results(listing.stored.len()), size(listing.bytes()));
-    say(format_args!("{count}, {bytes} in {}", store.root().display()))?;
+    let (results, bytes) = (count(listing.stored.len() as u64, "result"), size(listing.bytes()));
+    say(format_args!("{results}, {bytes} in {}", store.root().display()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn results(number: usize) -> String {
-    if number == 1 { "1 result".to_owned() } else { format!("{number} results") }
 }
 
 fn row(stored: &Stored) -> String {
@@ -103,7 +100,7 @@ fn verify(store: &Store) -> anyhow::Result<ExitCode> {
         }
         damaged += usize::from(!result.damaged.is_empty());
     }
-    say(format_args!("{}, {damaged} damaged", results(verified.len())))?;
+    say(format_args!("{}, {damaged} damaged", count(verified.len() as u64, "result")))?;
     Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -69,7 +69,6 @@ pub fn evaluate_forecasts(
         Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
     };
     let places = || (0..outputs).map(Some).chain([None]);
-    let one_target = data.outputs.windows(2).all(|pair| pair[0].target == pair[1].target);
     let mut evaluation = ForecastEvaluation {
         outputs: data.outputs.to_vec(),
         windows,
@@ -78,6 +77,7 @@ pub fn evaluate_forecasts(
         scores: vec![],
         gains: vec![],
     };
+    let one_target = evaluation.one_target();
     for (place, Forecasts { forecaster, runs }) in forecasts.iter().enumerate() {
         for output in places() {
             let metric = |metric| estimate(&|all| all[place].of(output, metric));

@@ -276,8 +276,7 @@ impl Work<'_> {
             width: self.heads.width,
             seconds: 0.0,
         };
-        let normaliser = self.saved.card.normaliser.clone();
-        let mut strange = Strange::new(&normaliser);
+        let mut strange = Strange::new(&self.saved.card.normaliser);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {

@@ -128,17 +128,6 @@ mod tests {
 
     use super::*;
 
-    #[derive(Default)]
-    struct Heard(Mutex<Vec<String>>);
-
-    impl Listener for Heard {
-        fn on(&self, event: &Event) {
-            if let Event::Warning { message } = event {
-                self.0.lock().unwrap().push(message.clone());
-            }
-        }
-    }
-
     /// What is said of a channel around 5 with a scale of 2, and a second one as it was.
     fn said(kind: &str, values: &[f64]) -> Vec<String> {
         let channels = ["load", "other"].map(|name| Channel::new(name, Role::Other)).to_vec();
@@ -152,9 +141,13 @@ mod tests {
         let set = SeriesSet::new(channels, vec![], vec![series]).unwrap();
         let mut strange = Strange::new(&normaliser);
         strange.look(&set, &["a".to_owned()]);
-        let heard = Heard::default();
-        strange.warn(2, &heard);
-        heard.0.into_inner().unwrap()
+        let heard = Mutex::new(vec![]);
+        strange.warn(2, &|event: &Event| {
+            if let Event::Warning { message } = event {
+                heard.lock().unwrap().push(message.clone());
+            }
+        });
+        heard.into_inner().unwrap()
     }
 
     #[test]

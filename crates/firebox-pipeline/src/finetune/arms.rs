@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use firebox_core::{Augmentation, Event, Key, Stream};
+use firebox_core::{Augmentation, Event, Key, Stream, count};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{
@@ -21,7 +21,7 @@ use crate::error::PipelineError;
 use crate::feed::Placed;
 use crate::keys::json;
 use crate::measure::overlap;
-use crate::stages::{Run, Windows, count, training};
+use crate::stages::{Run, Windows, training};
 use crate::sub::Sub;
 use crate::zoo::Pretrainable;
 

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use firebox_core::{Channel, Event, Normalisation, Normaliser, SplitRule};
+use firebox_core::{Channel, Event, Normalisation, Normaliser, SplitRule, count};
 use firebox_data::{DataConfig, Paths, content_hash};
 use firebox_export::{CARD, ModelCard};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use crate::error::PipelineError;
 use crate::folder::{PIPELINE, begun};
 use crate::kept::MODEL;
 use crate::keys::json;
-use crate::stages::{Run, Windows, count};
+use crate::stages::{Run, Windows};
 
 /// Most bytes that the header of a safetensors file may have, by its format.
 const HEADER: u64 = 100_000_000;

@@ -9,7 +9,7 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream};
+use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
@@ -28,7 +28,7 @@ use crate::keys::{Keys, json};
 use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
 use crate::score::{Judge, Score};
-use crate::stages::{Run, count, split_reasons, summary_of, trained_before, training};
+use crate::stages::{Run, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
 use crate::unread::only_evaluates_by;
 

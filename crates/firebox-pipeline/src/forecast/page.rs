@@ -1,5 +1,6 @@
 //! The report of a forecaster: errors by horizon beside the baselines, and forecasts beside the truth.
 
+use firebox_core::count;
 use std::collections::BTreeMap;
 
 use firebox_eval::{
@@ -10,7 +11,6 @@ use firebox_eval::{
 use super::measure::Measured;
 use super::sequences::Sequences;
 use crate::measure::{data_tables, table};
-use crate::stages::count;
 
 /// Horizons whose forecasts are drawn.
 const SHOWN_HORIZONS: usize = 3;

@@ -11,7 +11,7 @@ mod train;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Fold, Key, Labels, walk_forward};
+use firebox_core::{Event, Fold, Key, Labels, count, walk_forward};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, contest};
 use firebox_export::Task;
@@ -24,7 +24,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json};
-use crate::stages::{Run, count};
+use crate::stages::Run;
 use crate::unread::only_evaluates_by;
 use crate::{PipelineConfig, WindowConfig};
 

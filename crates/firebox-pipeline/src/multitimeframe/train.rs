@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use firebox_core::{
-    Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows,
+    Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows, count,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows};
@@ -21,7 +21,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
 use crate::pretrain::probe_shape;
-use crate::stages::{Run, count, training};
+use crate::stages::{Run, training};
 use crate::sub::{self, Sub, sub_trained_before};
 
 /// The labelled windows of a fold, scaled by what was fitted on its training part.

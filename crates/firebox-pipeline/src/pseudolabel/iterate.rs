@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows};
+use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows, count};
 use firebox_eval::{KMeans, KMeansConfig, embed, moved};
 use firebox_loader::{NormalisedWindows, Relabelled, Source};
 use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
@@ -13,7 +13,7 @@ use super::objective::Clusters;
 use crate::chain::Work;
 use crate::error::PipelineError;
 use crate::page::setting_keys;
-use crate::stages::{Run, Windows, count, training};
+use crate::stages::{Run, Windows, training};
 use crate::sub::{Sub, sub_trained_before};
 
 /// Parameters that are drawn anew in each iteration, because clusters change their names.

@@ -15,7 +15,7 @@ mod page;
 
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key, Labels, Stream};
+use firebox_core::{Event, Key, Labels, Stream, count};
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
 
@@ -28,7 +28,7 @@ use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::probe_shape;
-use crate::stages::{Run, count, split_reasons};
+use crate::stages::{Run, split_reasons};
 use crate::unread::only_evaluates_by;
 
 pub use config::PseudolabelConfig;

@@ -15,7 +15,9 @@ use crate::error::{PipelineError, at};
 use crate::keys::Keys;
 use crate::score::WantedScores;
 use crate::shared::Shared;
-use crate::stages::{Everyone, Run, begin, failed, started_event, summary_of, trackers};
+use crate::stages::{
+    Everyone, Run, begin, check_size, failed, started_event, summary_of, trackers,
+};
 
 /// What ends a trial's training before its time.
 #[derive(Default)]
@@ -74,6 +76,8 @@ pub(super) fn train_only(
         return Ok(Some((summary, vec![])));
     }
     let started = Instant::now();
+    // The model of each trial may be of another size.
+    check_size(prepared.config(), device)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
     if forgotten(path).is_some_and(|summary| summary.key == keys.training) {
         begin_again(path)?;

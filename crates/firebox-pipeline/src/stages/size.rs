@@ -4,11 +4,11 @@
 //! What a step keeps beside the parameters depends on its batch, which training computes in parts if it must. It is not
 //! looked at here.
 
+use firebox_core::count;
 use firebox_train::memory;
 use serde_json::{Value, json};
 use sysinfo::System;
 
-use super::count;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::{ModelConfig, ModelName, PipelineConfig};

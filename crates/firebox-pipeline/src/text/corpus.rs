@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_cache::{Hold, Store, TOKENS};
-use firebox_core::{Event, Key, LabelledTexts};
+use firebox_core::{Event, Key, LabelledTexts, count};
 use firebox_data::{check_encoding, content_hash, read_texts};
-use firebox_text::{TextParts, TokenisedText, Tokenizer, read_tokenizer, split_texts, tokenise};
+use firebox_text::{
+    TextParts, TokenisedText, Tokenizer, as_compared, read_tokenizer, split_texts, tokenise,
+};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +19,7 @@ use super::sample::{as_csv, made};
 use crate::PipelineConfig;
 use crate::error::{PipelineError, at};
 use crate::keys::json;
-use crate::stages::{Run, count};
+use crate::stages::Run;
 
 /// Of what is stored. A change of it needs a new number.
 const VERSION: u32 = 2;
@@ -59,11 +61,11 @@ struct Manifest {
 pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError> {
     let text = table(config)?;
     let mut texts = Key::builder("texts", VERSION)
-        .field("path", hash_table(&text.path)?)
+        .field("path", hash(&text.path)?)
         .field("columns", json(&text.columns))
         .field("split", json(&text.split));
     if let Some(test) = &text.test {
-        texts = texts.field("test", hash_table(test)?);
+        texts = texts.field("test", hash(test)?);
     }
     if text.is_sample() {
         // What the settings make, so that a change of the generator is a change of the texts.
@@ -112,11 +114,14 @@ fn encoder_files(folder: &Path) -> Result<Vec<PathBuf>, PipelineError> {
     Ok(files)
 }
 
-/// The same of a table, which is read in later stages: that it cannot be is said by a plan, too.
-fn hash_table(path: &Path) -> Result<String, PipelineError> {
-    let hash = hash(path)?;
-    check_encoding(path)?;
-    Ok(hash)
+/// Refuses tables that cannot be read, as a plan says, too: they are read in later stages. That one is not there is
+/// said with its key.
+pub(super) fn check_tables(text: &TextConfig) -> Result<(), PipelineError> {
+    let tables = [Some(&text.path), text.test.as_ref()].into_iter().flatten();
+    for table in tables.filter(|table| table.is_file()) {
+        check_encoding(table)?;
+    }
+    Ok(())
 }
 
 fn hash(path: &Path) -> Result<String, PipelineError> {
@@ -189,8 +194,7 @@ fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Opt
     let mut seen: HashMap<String, usize> = HashMap::new();
     let (mut number, mut example) = (0_u64, None);
     for (row, own) in texts.texts.iter().enumerate() {
-        let plain = own.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
-        let first = *seen.entry(plain).or_insert(row);
+        let first = *seen.entry(as_compared(own)).or_insert(row);
         let mut pairs = texts.row(first).iter().zip(texts.row(row));
         let Some(label) = pairs.position(|(a, b)| a != b) else { continue };
         number += 1;
@@ -422,9 +426,11 @@ mod tests {
             text: Some(TextConfig { path: path.clone(), ..TextConfig::default() }),
             ..PipelineConfig::default()
         };
-        let said = keys(&config).unwrap_err().to_string();
+        let check = || check_tables(table(&config).unwrap());
+        let said = check().unwrap_err().to_string();
         assert!(said.contains("a.csv, line 2: character 3 is not UTF-8"), "{said}");
         std::fs::write(&path, "text,late\nspät,1\n").unwrap();
+        check().unwrap();
         keys(&config).unwrap();
     }
 }

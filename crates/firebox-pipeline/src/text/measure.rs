@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Stream};
+use firebox_core::{Event, Stream, count};
 use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig};
@@ -21,7 +21,7 @@ use super::corpus::{Corpus, Tokens};
 use super::learn::{TokenSource, tokens_of};
 use crate::error::PipelineError;
 use crate::score::Judge;
-use crate::stages::{Run, count};
+use crate::stages::Run;
 
 /// Terms of the bag of words, at most.
 const TERMS: usize = 1000;

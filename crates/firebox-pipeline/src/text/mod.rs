@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key};
+use firebox_core::{Event, Key, count};
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::HeldOutLoader;
 use firebox_models::{TextAttention, TextModel, read_parameters};
@@ -28,7 +28,7 @@ use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::score::{Judge, Score};
-use crate::stages::{Run, count, summary_of, trained_before};
+use crate::stages::{Run, summary_of, trained_before};
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
 
@@ -49,6 +49,7 @@ impl Chain for Text {
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
         let text = config::table(config)?;
+        corpus::check_tables(text)?;
         if let Some(folder) = &text.encoder.folder {
             learn::check_positions(text, &firebox_text::read_config(folder)?.1)?;
         }

@@ -1,12 +1,13 @@
 //! What the report says of a run of the pipeline `text`.
 
+use firebox_core::count;
 use firebox_eval::{Card, Chart, Estimate, Fact, Interval, Part, Report, Table, Tone};
 use serde_json::json;
 
 use super::Learnt;
 use super::corpus::{Corpus, Tokens};
 use super::measure::{Evidence, MODEL, Measured};
-use crate::stages::{Run, count};
+use crate::stages::Run;
 
 pub(super) fn report(
     run: &Run<'_>,

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 pub use halving::SuccessiveHalvingPruner;
 pub use hyperband::HyperbandPruner;
 pub use patient::PatientPruner;
+pub(crate) use percentile::percentile_of;
 pub use percentile::{MedianPruner, PercentilePruner, Schedule};
 pub use threshold::ThresholdPruner;
 

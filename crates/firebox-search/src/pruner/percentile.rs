@@ -134,7 +134,7 @@ impl Pruner for MedianPruner {
 
 /// The percentile of the values that are numbers, interpolated linearly: `numpy.nanpercentile`, of
 /// which the roundings decide between equal trials. NaN if there is none.
-fn percentile_of(mut values: Vec<f64>, percentile: f64) -> f64 {
+pub(crate) fn percentile_of(mut values: Vec<f64>, percentile: f64) -> f64 {
     values.retain(|value| !value.is_nan());
     values.sort_unstable_by(f64::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
