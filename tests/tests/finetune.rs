@@ -207,6 +207,7 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let text = run(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(text.contains("10 of 10 parameters match (100 % of their numbers)"), "{text}");
     assert!(text.contains("not used: `decoder.hidden.bias`"), "{text}");
+    assert!(!text.contains("may be too good"), "{text}");
 
     let wider = with(&["--set", "model.bilstm-mae.hidden=7"]);
     let message = refused(folder, &wider.iter().map(String::as_str).collect::<Vec<_>>());
@@ -229,6 +230,11 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let kept = other.join("model/model.safetensors");
     let message = refused(folder, &["--set", &set(&kept.display().to_string())]);
     assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
+    // What the file was then is not there any more.
+    let test = folder.join("A_TEST.ts");
+    samples(&test, "slow fast", &[("slow", 21), ("fast", 20)]);
+    let text = run(folder, &[&quick[..], &["--set", &set(&other.display().to_string())]].concat());
+    assert!(text.contains("A_TEST.ts, as they were before they changed"), "{text}");
     // A pipeline that lies above weights of somebody else is none of theirs.
     std::fs::create_dir(folder.join("weights")).unwrap();
     let weights = read_checkpoint(&other);

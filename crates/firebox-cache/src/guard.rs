@@ -9,6 +9,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,6 +69,13 @@ impl MappedFile {
     /// When the file is shorter than its map, or its disk could not give a page of it.
     pub fn check(&self) -> Result<(), CacheError> {
         self.0.check()
+    }
+
+    /// Tells the system that these bytes have been read: they are no memory of this process any more, which is what
+    /// its peak counts, and come from the file again if they are asked for after all. What lies behind the end of the
+    /// map is left out.
+    pub fn release(&self, bytes: Range<usize>) {
+        self.0.release(bytes);
     }
 }
 
@@ -147,6 +155,26 @@ impl Guard {
         let _ = self.map.advise_range(memmap2::Advice::WillNeed, offset, length);
         #[cfg(not(unix))]
         let _ = (offset, length);
+    }
+
+    /// Takes these bytes' pages out of the process. A hint: nothing goes wrong without it.
+    fn release(&self, bytes: Range<usize>) {
+        let length = self.map.len();
+        let (start, end) = (bytes.start.min(length), bytes.end.min(length));
+        #[cfg(unix)]
+        if start < end {
+            // SAFETY: the range lies in the map, which is shared and read-only, so that its pages come back from the
+            // file, or zeros where it has shrunk, which is what they are already.
+            let _ = unsafe {
+                self.map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    start,
+                    end - start,
+                )
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = (start, end);
     }
 }
 
@@ -271,5 +299,38 @@ mod fault {
                 _ => libc::signal(libc::SIGBUS, libc::SIG_DFL) as c_int,
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// KiB of a file's pages that this process has.
+    #[cfg(target_os = "linux")]
+    fn resident(path: &std::path::Path) -> u64 {
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_file = maps.split_once(path.to_str().unwrap()).unwrap().1;
+        let line = of_file.lines().find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn released_bytes_take_no_memory_and_are_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("a");
+        let content: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
+        fs::write(&path, &content).unwrap();
+        let file = MappedFile::of_path(&path).unwrap();
+        assert_eq!(file.bytes(), content);
+        #[cfg(target_os = "linux")]
+        assert_eq!(resident(&path), 1024);
+        // Neither its first page nor what comes after the map, whatever lies there.
+        file.release(8192..usize::MAX);
+        file.release(usize::MAX..usize::MAX);
+        #[cfg(target_os = "linux")]
+        assert!(resident(&path) <= 8, "{}", resident(&path));
+        assert_eq!(file.bytes(), content);
+        file.check().unwrap();
     }
 }

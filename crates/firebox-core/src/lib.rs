@@ -56,7 +56,7 @@ pub use augmentation::{
 };
 pub use column::{Backing, Column};
 pub use control::{Request, Requests};
-pub use count::count;
+pub use count::{count, quoted};
 pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};

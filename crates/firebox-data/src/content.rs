@@ -80,11 +80,15 @@ static KNOWN: LazyLock<Mutex<HashMap<PathBuf, (Identity, blake3::Hash)>>> =
 ///
 /// If the file cannot be read.
 pub fn content_hash(path: &Path) -> Result<blake3::Hash, DataError> {
-    hash(path, &AtomicBool::new(false))
+    content_hash_until(path, &AtomicBool::new(false))
 }
 
 /// The same until `stop` is true.
-pub(crate) fn hash(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataError> {
+///
+/// # Errors
+///
+/// As [`content_hash`], and [`DataError::Stopped`].
+pub fn content_hash_until(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataError> {
     let mut file = File::open(path).map_err(DataError::io("open", path))?;
     let identity_of = |file: &File| {
         file.metadata().map(|found| identity(&found)).map_err(DataError::io("read", path))
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     fn of(path: &Path) -> blake3::Hash {
-        hash(path, &AtomicBool::new(false)).unwrap()
+        content_hash(path).unwrap()
     }
 
     fn is_known(path: &Path) -> bool {
@@ -175,7 +179,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "one").unwrap();
-        let stopped = hash(&path, &AtomicBool::new(true));
+        let stopped = content_hash_until(&path, &AtomicBool::new(true));
         assert!(matches!(stopped, Err(DataError::Stopped)));
     }
 }

@@ -92,6 +92,10 @@ impl<'a> Groups<'a> {
         reader.set_metadata(Arc::new(about));
         let frame = reader.finish().ok().filter(|frame| frame.height() == part.rows.len())?;
         self.file.check().ok()?;
+        for group in &self.about.row_groups[part.groups.clone()] {
+            let bytes = group.full_byte_range();
+            self.file.release(bytes.start as usize..bytes.end as usize);
+        }
         Some(Table::of(self.input, self.config, frame, self.mapping.clone()))
     }
 }

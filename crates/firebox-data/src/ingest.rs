@@ -11,7 +11,7 @@ use firebox_core::{Event, Key, Listener, SeriesSet};
 use rayon::prelude::*;
 
 use crate::clean::clean;
-use crate::content::{Seen, hash};
+use crate::content::{Seen, content_hash_until};
 use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop};
@@ -322,8 +322,10 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     };
     let settings = serde_json::to_vec(&settings)
         .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
-    let hashes: Vec<blake3::Hash> =
-        inputs.par_iter().map(|input| hash(&input.path, stop)).collect::<Result<_, _>>()?;
+    let hashes: Vec<blake3::Hash> = inputs
+        .par_iter()
+        .map(|input| content_hash_until(&input.path, stop))
+        .collect::<Result<_, _>>()?;
     refuse_copies(inputs, &hashes)?;
     let mut key = Key::builder("series", store::KEY_VERSION).field("settings", settings);
     if inputs[0].format == Format::Market {
@@ -344,7 +346,7 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
             .field("origin", format!("{:?}", input.origin))
             .field("content", hash_of_file.as_bytes());
         if let Some(labels) = label_file(config, input) {
-            key = key.field("labels", hash(&labels, stop)?.as_bytes());
+            key = key.field("labels", content_hash_until(&labels, stop)?.as_bytes());
         }
     }
     Ok(key.finish())

@@ -87,7 +87,7 @@ pub use config::{
     ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
     Paths, Policy, TimeUnit,
 };
-pub use content::content_hash;
+pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{

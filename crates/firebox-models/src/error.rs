@@ -1,5 +1,7 @@
 //! What can be wrong with a model's configuration or with weights brought to it.
 
+use firebox_core::quoted;
+
 /// A model that cannot be built, or weights that do not fit it.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -44,17 +46,11 @@ impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let total = self.matched + self.missing.len() + self.shapes.len();
         write!(f, "the weights fit {} of the model's {total} parameters", self.matched)?;
-        let list = |names: &[String]| {
-            let shown: Vec<_> = names.iter().take(6).map(|name| format!("`{name}`")).collect();
-            let rest = names.len().saturating_sub(6);
-            let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-            shown.join(", ") + &more
-        };
         if !self.missing.is_empty() {
-            write!(f, "; missing: {}", list(&self.missing))?;
+            write!(f, "; missing: {}", quoted(&self.missing, 6))?;
         }
         if !self.unexpected.is_empty() {
-            write!(f, "; unexpected: {}", list(&self.unexpected))?;
+            write!(f, "; unexpected: {}", quoted(&self.unexpected, 6))?;
         }
         for (name, wanted, found) in self.shapes.iter().take(6) {
             write!(f, "; `{name}` has shape {found:?} where the model has {wanted:?}")?;

@@ -234,18 +234,18 @@ fn room(device: &ChosenDevice) -> Room {
 
 /// The key of the series that a pipeline reads, whose remote files are fetched for it.
 pub(crate) fn series_key(config: &PipelineConfig) -> Result<Key, PipelineError> {
-    let data = local(config, &AtomicBool::new(false), &Silent)?;
+    let data = local(&config.data, &config.run, &AtomicBool::new(false), &Silent)?;
     Ok(firebox_data::fingerprint(&data)?)
 }
 
 /// The settings of the data with every URL replaced by its copy in the cache, fetched if it is not there or not
 /// current.
 pub(crate) fn local<'a>(
-    config: &'a PipelineConfig,
+    data: &'a DataConfig,
+    run: &RunConfig,
     stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Cow<'a, DataConfig>, RemoteError> {
-    let (data, run) = (&config.data, &config.run);
     let remote = |paths: &Paths| paths.0.iter().any(|path| is_remote(path));
     if !remote(&data.path) && !data.test.as_ref().is_some_and(remote) {
         return Ok(Cow::Borrowed(data));
@@ -285,7 +285,7 @@ pub(crate) fn fetch_first(
     listener: &dyn Listener,
 ) -> Result<(), PipelineError> {
     known().clear();
-    let fetched = local(config, stop, listener);
+    let fetched = local(&config.data, &config.run, stop, listener);
     let data = fetched.map_err(|error| PipelineError::from(error).or_interrupted())?;
     // What is wrong with files is told by what needs them.
     match firebox_data::fingerprint_until(stop, &data) {

@@ -40,7 +40,7 @@ impl Prepared {
     /// the reading of the data.
     pub fn check_leaks(&self, listener: &dyn Listener) -> Result<LeakCheck, PipelineError> {
         let config = self.config();
-        let data = local(config, &AtomicBool::new(false), listener)?;
+        let data = local(&config.data, &config.run, &AtomicBool::new(false), listener)?;
         Checking::new(&PipelineConfig { data: data.into_owned(), ..config.clone() }, listener)?
             .run()
     }

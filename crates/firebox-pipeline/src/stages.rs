@@ -511,7 +511,7 @@ impl Run<'_> {
         let config = self.config;
         let series = self.keys.series;
         let ingested = self.stage("ingest", Some(series), remade, || {
-            let data = local(config, self.stop, self.listener)?;
+            let data = local(&config.data, &config.run, self.stop, self.listener)?;
             let cache = &config.run.cache;
             let ingested = firebox_data::ingest_until(self.stop, &data, cache, self.listener)?;
             let detail = format!(

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
+use firebox_core::quoted;
 use firebox_models::{Layout, layouts};
 use serde::{Deserialize, Serialize};
 
@@ -270,12 +271,8 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 fn known(layouts: &[Layout]) -> String {
-    const NAMED: usize = 12;
-    let names: Vec<String> =
-        layouts.iter().take(NAMED).map(|layout| format!("`{}`", layout.name)).collect();
-    let more = layouts.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", names.join(", "))
+    let names: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
+    quoted(&names, 12)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
+use firebox_core::quoted;
 use firebox_models::{Parameter, layouts, read_parameters, write_parameters};
 use serde::{Deserialize, Serialize};
 
@@ -85,14 +86,9 @@ impl std::fmt::Display for MatchReport {
             "{} of {all} parameters match ({percent} % of their numbers)",
             self.matched.len()
         )?;
-        let list = |names: &[String]| {
-            let shown: Vec<_> = names.iter().take(4).map(|name| format!("`{name}`")).collect();
-            let rest = names.len().saturating_sub(4);
-            shown.join(", ") + &if rest > 0 { format!(" and {rest} more") } else { String::new() }
-        };
         for (what, names) in [("missing", &self.missing), ("not used", &self.unexpected)] {
             if !names.is_empty() {
-                write!(f, "; {what}: {}", list(names))?;
+                write!(f, "; {what}: {}", quoted(names, 4))?;
             }
         }
         for (name, wanted, found) in self.shapes.iter().take(4) {

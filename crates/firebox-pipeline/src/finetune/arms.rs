@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use firebox_core::{Augmentation, Event, Key, Stream, count};
+use firebox_core::{Augmentation, Event, Key, Stream, count, quoted};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{
@@ -227,16 +227,19 @@ impl Fitting<'_> {
         let (_, report) = self.model::<M>(Arm::FineTuned, self.run.config.run.seed, Some(begin))?;
         let report = report.unwrap_or_default();
         let shapes = report.shapes.iter().map(|(name, _, _)| name);
-        let names: Vec<String> =
-            report.missing.iter().chain(shapes).map(|name| format!("`{name}`")).collect();
+        let names: Vec<&String> = report.missing.iter().chain(shapes).collect();
         if !names.is_empty() {
+            let frozen = match self.settings.arms.contains(&Arm::PreTrainedFrozen) {
+                true => "; a frozen encoder looks through them",
+                false => "",
+            };
             let message = format!(
-                "{} of the encoder {} not among the weights of {} in this shape, and begin{} at random: {}; a frozen encoder looks through them",
+                "{} of the encoder {} not among the weights of {} in this shape, and begin{} at random: {}{frozen}",
                 count(names.len() as u64, "parameter"),
                 if names.len() == 1 { "is" } else { "are" },
                 begin.path.display(),
                 if names.len() == 1 { "s" } else { "" },
-                names.join(", ")
+                quoted(&names, 4)
             );
             self.run.listener.on(&Event::Warning { message });
         }

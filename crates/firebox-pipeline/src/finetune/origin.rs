@@ -4,18 +4,22 @@
 //! A run's folder says all of that, a file that was exported says what its windows were. Of other weights nothing is
 //! known, and nothing is refused.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Channel, Event, Normalisation, Normaliser, SplitRule, count};
-use firebox_data::{DataConfig, Paths, content_hash};
+use firebox_core::{Channel, Event, Key, Normalisation, Normaliser, Silent, SplitRule, count};
+use firebox_data::{DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
 use firebox_export::{CARD, ModelCard};
+use firebox_remote::is_remote;
 use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
+use crate::feed::local;
 use crate::folder::{PIPELINE, begun};
 use crate::kept::MODEL;
 use crate::keys::json;
@@ -29,6 +33,15 @@ pub(super) struct Origin {
     path: PathBuf,
     settings: Option<PipelineConfig>,
     normaliser: Option<Normaliser>,
+    /// The key of the series that it was trained on, which tells the same data read the same way, wherever they lie.
+    data_key: Option<Key>,
+}
+
+/// What windows are made of, and how they are divided.
+#[derive(Clone, Copy)]
+struct Divided<'a> {
+    data: &'a DataConfig,
+    rule: SplitRule,
 }
 
 impl Origin {
@@ -56,6 +69,7 @@ impl Origin {
         Self {
             path: path.to_owned(),
             settings: pipeline.and_then(|file| crate::load(&file, [], &[]).ok()),
+            data_key: card.as_ref().map(|card| card.data_key),
             normaliser: exported.or(card.map(|card| card.normaliser)),
         }
     }
@@ -93,8 +107,12 @@ impl Origin {
             let rule = theirs.split.unwrap_or_else(|| {
                 SplitRule::automatic(theirs.data.test.is_some(), clock, series).0
             });
-            let [theirs, ours] = [&theirs.data, &run.config.data];
-            self.test_part(theirs, rule, ours, windows.rule)?.into_iter().for_each(warn);
+            let ours = without_urls(&run.config.data, run.config, run.stop)?;
+            let fetched = fetched(&theirs.data, run.config, run.stop)?;
+            let theirs = Divided { data: fetched.as_deref().unwrap_or(&theirs.data), rule };
+            let ours = Divided { data: &ours, rule: windows.rule };
+            let said = self.test_part(theirs, ours, run.keys.series, run.stop)?;
+            said.into_iter().for_each(warn);
         }
         Ok(())
     }
@@ -122,7 +140,7 @@ impl Origin {
         if sorted(&seen) == sorted(&ours) {
             return Err(PipelineError::Setting(format!(
                 "the encoder of {path} saw its channels in another order: {of_them}, and this pipeline has {of_us}\n  \
-                 set data.columns.channels = {}, or name other weights",
+                 set data.columns.channels = {} (in files that do not name their channels, such as .npy, that only renames them: reorder them there), or name other weights",
                 json(&seen)
             )));
         }
@@ -134,35 +152,43 @@ impl Origin {
     /// Refuses an encoder that was trained or chosen by windows that are tested on here, and says where that may be.
     fn test_part(
         &self,
-        theirs: &DataConfig,
-        their_rule: SplitRule,
-        ours: &DataConfig,
-        our_rule: SplitRule,
+        theirs: Divided<'_>,
+        ours: Divided<'_>,
+        our_key: Key,
+        stop: &AtomicBool,
     ) -> Result<Option<String>, PipelineError> {
-        let path = self.path.display();
-        let tested = ours.test.as_ref().unwrap_or(&ours.path);
-        let (Some(trained), Some(tested_files)) =
-            (files(theirs, &theirs.path), files(ours, tested))
-        else {
+        let same = self.data_key == Some(our_key);
+        if same && ours.data.test.is_some() {
+            // A file for training and for the test at once is refused where files are read.
             return Ok(None);
+        }
+        let common = match same {
+            true => Common::whole(ours.data),
+            false => Common::of(theirs.data, ours.data, stop)?,
         };
-        let common = common(&trained, &tested_files);
-        let Some(first) = common.first() else { return Ok(None) };
-        let first = first.display();
+        let Some(common) = common else { return Ok(None) };
+        let (path, first) = (self.path.display(), common.first.display());
+        let now = match same {
+            true => self.data_key,
+            false => unless_stopped(fingerprint_until(stop, theirs.data))?,
+        };
+        if self.data_key.is_some() && self.data_key != now {
+            return Ok(Some(format!(
+                "the encoder of {path} was trained on files of this pipeline, such as {first}, as they were before they changed: it may have seen windows that are tested on here, and what is measured may be too good"
+            )));
+        }
         let refuse = |what: String| {
             Err(PipelineError::Setting(format!(
                 "the encoder of {path} was trained on what this pipeline tests on: {what}\n  \
                  pre-train it without that part, by the same data and split as here, or leave `finetune.encoder` out"
             )))
         };
-        if ours.test.is_some() {
+        if ours.data.test.is_some() {
             return refuse(format!("{first} is among the files of its `data.path`"));
         }
-        let same_files = common.len() == trained.len() && trained.len() == tested_files.len();
-        let same_labels = theirs.columns.label == ours.columns.label;
-        match (their_rule, our_rule) {
+        match (theirs.rule, ours.rule) {
             (SplitRule::Time { test: theirs, .. }, SplitRule::Time { test: ours, .. })
-                if same_files =>
+                if common.is_all =>
             {
                 if theirs < ours {
                     return refuse(format!(
@@ -171,29 +197,99 @@ impl Origin {
                 }
                 Ok(None)
             }
-            // The draw of series is even over classes, and so another with other labels.
-            (theirs, ours) if theirs == ours && same_files && same_labels => Ok(None),
+            // The test part is drawn before the validation part, from the series as the data have them, which their key
+            // says.
+            (
+                SplitRule::Series { test, seed, .. },
+                SplitRule::Series { test: our_test, seed: our_seed, .. },
+            ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(None),
             _ => Ok(Some(format!(
                 "the encoder of {path} was trained on {} of this pipeline, such as {first}, by another split: it may have seen windows that are tested on here, and what is measured may be too good",
-                count(common.len() as u64, "file")
+                count(common.files, "file")
             ))),
         }
     }
 }
 
-/// The files of some paths; none if they cannot be told, such as those on servers.
-fn files(data: &DataConfig, paths: &Paths) -> Option<Vec<PathBuf>> {
-    firebox_data::files(&DataConfig { path: paths.clone(), test: None, ..data.clone() }).ok()
+/// Files that an encoder was trained on and a pipeline tests on.
+struct Common {
+    first: PathBuf,
+    files: u64,
+    /// Whether neither has another file.
+    is_all: bool,
 }
 
-/// Those of `files` whose content one of `others` has. What lies under another name is the same data.
-fn common(others: &[PathBuf], files: &[PathBuf]) -> Vec<PathBuf> {
-    let length = |path: &PathBuf| fs::metadata(path).ok().map(|found| found.len());
-    let lengths: HashSet<Option<u64>> = files.iter().map(length).collect();
-    let alike = others.iter().filter(|path| lengths.contains(&length(path)));
-    let known: HashSet<_> = alike.filter_map(|path| content_hash(path).ok()).collect();
-    let is_known = |path: &&PathBuf| content_hash(path).is_ok_and(|hash| known.contains(&hash));
-    files.iter().filter(is_known).cloned().collect()
+impl Common {
+    /// All files of data.
+    fn whole(data: &DataConfig) -> Option<Self> {
+        let files = files(data, &data.path)?;
+        Some(Self { first: files.first()?.clone(), files: files.len() as u64, is_all: true })
+    }
+
+    /// Those that have the same content, under whatever names. None if there are none, and if the files cannot be told.
+    fn of(
+        theirs: &DataConfig,
+        ours: &DataConfig,
+        stop: &AtomicBool,
+    ) -> Result<Option<Self>, PipelineError> {
+        let tested = ours.test.as_ref().unwrap_or(&ours.path);
+        let (Some(trained), Some(tested)) = (files(theirs, &theirs.path), files(ours, tested))
+        else {
+            return Ok(None);
+        };
+        let length = |path: &Path| fs::metadata(path).ok().map(|found| found.len());
+        let lengths: HashSet<Option<u64>> = tested.iter().map(|path| length(path)).collect();
+        let hash = |path: &PathBuf| unless_stopped(content_hash_until(path, stop));
+        let alike = trained.iter().filter(|path| lengths.contains(&length(path)));
+        let known = alike.map(hash).collect::<Result<HashSet<_>, _>>()?;
+        let mut common = vec![];
+        for path in &tested {
+            let hash = hash(path)?;
+            common.extend((hash.is_some() && known.contains(&hash)).then_some(path));
+        }
+        let Some(first) = common.first() else { return Ok(None) };
+        let is_all = common.len() == trained.len() && trained.len() == tested.len();
+        Ok(Some(Self { first: (*first).clone(), files: common.len() as u64, is_all }))
+    }
+}
+
+/// What was read; none if it cannot be, which is told elsewhere if it matters.
+fn unless_stopped<T>(read: Result<T, DataError>) -> Result<Option<T>, PipelineError> {
+    match read {
+        Err(DataError::Stopped) => Err(PipelineError::Interrupted),
+        read => Ok(read.ok()),
+    }
+}
+
+/// The data of an encoder with copies in place of the URLs that this pipeline has, too, whose other files are fetched
+/// already. None if it has others, which nobody asked to fetch.
+fn fetched<'a>(
+    theirs: &'a DataConfig,
+    ours: &'a PipelineConfig,
+    stop: &AtomicBool,
+) -> Result<Option<Cow<'a, DataConfig>>, PipelineError> {
+    let all =
+        |data: &'a DataConfig| data.path.0.iter().chain(data.test.iter().flat_map(|test| &test.0));
+    let known: HashSet<&PathBuf> = all(&ours.data).collect();
+    if all(theirs).any(|path| is_remote(path) && !known.contains(path)) {
+        return Ok(None);
+    }
+    Ok(Some(without_urls(theirs, ours, stop)?))
+}
+
+/// The data with the copies that this pipeline has of what URLs name.
+fn without_urls<'a>(
+    data: &'a DataConfig,
+    ours: &PipelineConfig,
+    stop: &AtomicBool,
+) -> Result<Cow<'a, DataConfig>, PipelineError> {
+    let data = local(data, &ours.run, stop, &Silent);
+    data.map_err(|error| PipelineError::from(error).or_interrupted())
+}
+
+/// The files of some paths; none if they cannot be told.
+fn files(data: &DataConfig, paths: &Paths) -> Option<Vec<PathBuf>> {
+    firebox_data::files(&DataConfig { path: paths.clone(), test: None, ..data.clone() }).ok()
 }
 
 /// The normalisation that the metadata of an exported file of weights tells.
@@ -213,7 +309,28 @@ mod tests {
     use super::*;
 
     fn origin() -> Origin {
-        Origin { path: "runs/a".into(), settings: None, normaliser: None }
+        Origin { path: "runs/a".into(), settings: None, normaliser: None, data_key: None }
+    }
+
+    /// What is said of an encoder of data under a key, by a pipeline of data under another.
+    fn said(
+        origin: &Origin,
+        theirs: (&DataConfig, SplitRule),
+        ours: (&DataConfig, SplitRule),
+    ) -> Result<Option<String>, String> {
+        let divided = |(data, rule)| Divided { data, rule };
+        let key = fingerprint_until(&AtomicBool::new(false), ours.0).unwrap();
+        origin
+            .test_part(divided(theirs), divided(ours), key, &AtomicBool::new(false))
+            .map_err(|error| error.to_string())
+    }
+
+    /// An encoder that was trained on data as they are now.
+    fn trained_on(data: &DataConfig) -> Origin {
+        Origin {
+            data_key: Some(fingerprint_until(&AtomicBool::new(false), data).unwrap()),
+            ..origin()
+        }
     }
 
     #[test]
@@ -253,8 +370,11 @@ mod tests {
             ..DataConfig::new(&a)
         };
         let time = |test| SplitRule::time(0.1, test);
+        // Weights that say what their data were, and others.
         let said = |theirs: &DataConfig, rule, ours: &DataConfig, our_rule| {
-            origin().test_part(theirs, rule, ours, our_rule).map_err(|error| error.to_string())
+            let known = said(&trained_on(theirs), (theirs, rule), (ours, our_rule));
+            assert_eq!(known, said(&origin(), (theirs, rule), (ours, our_rule)));
+            known
         };
         let (one, other, both) = (data(&[&a], None), data(&[&b], None), data(&[&a, &b], None));
         assert_eq!(said(&one, time(0.2), &one, time(0.2)), Ok(None));
@@ -268,6 +388,14 @@ mod tests {
         assert!(warned.contains("trained on 1 file of this pipeline"), "{warned}");
         let series = |seed| SplitRule::Series { validation: 0.1, test: 0.2, seed };
         assert_eq!(said(&one, series(1), &one, series(1)), Ok(None));
+        // The test part is drawn first.
+        let less = SplitRule::Series { validation: 0.05, test: 0.2, seed: 1 };
+        assert_eq!(said(&one, less, &one, series(1)), Ok(None));
+        // Series are drawn by their places.
+        let turned = data(&[&b, &a], None);
+        assert_eq!(said(&both, series(1), &both, series(1)), Ok(None));
+        assert!(said(&turned, series(1), &both, series(1)).unwrap().is_some());
+        assert_eq!(said(&turned, time(0.2), &both, time(0.2)), Ok(None));
         assert!(said(&one, series(1), &one, series(2)).unwrap().is_some());
         let mut labelled = one.clone();
         labelled.columns.label = Some("class".to_owned());
@@ -277,6 +405,35 @@ mod tests {
         assert_eq!(said(&with_test, given, &with_test, given), Ok(None));
         let refused = said(&both, time(0.2), &with_test, given).unwrap_err();
         assert!(refused.contains("a.csv is among the files of its `data.path`"), "{refused}");
+    }
+
+    #[test]
+    fn an_encoder_did_not_see_what_its_files_were_given_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        fs::write(&path, "one").unwrap();
+        let data = DataConfig::new(&path);
+        let before = trained_on(&data);
+        fs::write(&path, "one and more").unwrap();
+        let (theirs, ours) = (SplitRule::time(0.1, 0.1), SplitRule::time(0.1, 0.2));
+        let warned = said(&before, (&data, theirs), (&data, ours)).unwrap().unwrap();
+        assert!(warned.contains("a.csv, as they were before they changed"), "{warned}");
+        let refused = said(&trained_on(&data), (&data, theirs), (&data, ours)).unwrap_err();
+        assert!(refused.contains("left the last 0.1 of the steps"), "{refused}");
+    }
+
+    #[test]
+    fn of_servers_the_files_are_known_that_this_pipeline_has_too() {
+        let config = |path: &str| -> PipelineConfig {
+            toml::from_str(&format!("[data]\npath = {path}\n")).unwrap()
+        };
+        let (ours, theirs) = (config("[\"a.csv\"]"), config("[\"https://127.0.0.1:9/a.csv\"]"));
+        let never = AtomicBool::new(false);
+        assert_eq!(fetched(&theirs.data, &ours, &never).unwrap(), None);
+        let local = fetched(&ours.data, &theirs, &never).unwrap();
+        assert_eq!(local.as_deref(), Some(&ours.data));
+        // What both have is fetched, which no server does here.
+        assert!(fetched(&theirs.data, &theirs, &AtomicBool::new(true)).is_err());
     }
 
     #[test]

@@ -274,12 +274,14 @@ impl Search {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Whether trials may have models of other sizes than the pipeline has, by keys of the space.
+    /// Whether trials may have models of other sizes than the pipeline has, or hold less of each parameter, by keys of
+    /// the space.
     fn sizes_models(&self) -> bool {
-        let sizes = ["model", "window", "text"];
-        let head = |key: &String| key.split('.').next().is_some_and(|head| sizes.contains(&head));
-        // Without momentum, an optimizer holds less of each parameter.
-        self.search.space.keys().any(|key| head(key) || key == "train.optimizer.sgd.momentum")
+        let tables = ["model", "window", "text", "train.optimizer", "train.groups"];
+        let within = |key: &String, table: &str| {
+            key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.search.space.keys().any(|key| tables.iter().any(|table| within(key, table)))
     }
 
     fn budget(&self) -> Budget {
