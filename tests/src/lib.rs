@@ -85,7 +85,8 @@ pub fn errors(output: &Output) -> String {
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).current_dir(folder);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIREBOX_")) {
+    let own = |name: &str| name.to_uppercase().starts_with("FIREBOX_");
+    for (name, _) in std::env::vars().filter(|(name, _)| own(name)) {
         command.env_remove(name);
     }
     command

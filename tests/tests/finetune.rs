@@ -301,7 +301,13 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
         learning_rate = 0.001
     ";
     std::fs::write(folder.join("ucr.toml"), config).unwrap();
-    let arguments = ["evaluate", "ucr", ".", "--config", "ucr.toml"];
+    // A value is missing.
+    let train = std::fs::read_to_string(folder.join("A_TRAIN.ts")).unwrap();
+    let (before, after) = train.split_once(',').unwrap();
+    let (_, after) = after.split_once(',').unwrap();
+    std::fs::write(folder.join("A_TRAIN.ts"), format!("{before},?,{after}")).unwrap();
+    let fill = "data.checks.not_finite=fill";
+    let arguments = ["evaluate", "ucr", ".", "--config", "ucr.toml", "--set", fill];
     let output = firebox(folder, &arguments);
     // One of the sets could not be measured.
     assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
@@ -331,6 +337,9 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
         [&fewer["report"]["sets"][0], set].map(|set| &set["accuracies"]["frozen-svm"]);
     assert_eq!(fewer.as_array().unwrap()[..], all.as_array().unwrap()[..1]);
 
+    let output = firebox(folder, &["evaluate", "ucr", ".", "--set", "seeds=1"]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("name it with --config"), "{}", errors(&output));
     let output = firebox(folder, &["evaluate", "ucr", "nowhere"]);
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("there is no folder nowhere"));

@@ -284,6 +284,12 @@ fn an_encoder_learns_from_its_clusters_and_is_judged_by_true_classes() {
     let clusters = std::fs::read(place.join("parts/iteration-1/clusters.json")).unwrap();
     let clusters: Value = serde_json::from_slice(&clusters).unwrap();
     assert_eq!(clusters["assigned"].as_array().unwrap().len(), 22);
+    let log = std::fs::read_to_string(place.join("events.jsonl")).unwrap();
+    for told in
+        [r#""done":10,"total":10,"unit":"starts of K-means on windows""#, r#""unit":"probes""#]
+    {
+        assert!(log.contains(told), "{log}");
+    }
     let summary = std::fs::read_to_string(place.join("summary.md")).unwrap();
     assert!(summary.contains("mutual information with the true classes of 30 test"), "{summary}");
 }

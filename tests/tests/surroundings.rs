@@ -102,6 +102,16 @@ fn variables_that_are_no_text_matter_only_where_they_are_ours() {
     assert!(errors(&ours).contains("FIREBOX_TRAIN__EPOCHS is not valid UTF-8"));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_variable_in_small_letters_is_refused() {
+    let project = project();
+    let mut plan = command(project.path(), &["plan", "p.toml"]);
+    let plan = plan.env("firebox_train__epochs", "3").output().unwrap();
+    assert_eq!(code(&plan), Some(2));
+    assert!(errors(&plan).contains("did you mean FIREBOX_TRAIN__EPOCHS?"), "{}", errors(&plan));
+}
+
 #[test]
 fn the_last_line_of_a_json_log_is_the_error() {
     let project = project();
@@ -113,6 +123,11 @@ fn the_last_line_of_a_json_log_is_the_error() {
     assert_eq!(last["event"], "error");
     assert!(last["causes"][0].as_str().unwrap().contains("no window fits"), "{last}");
     assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+    let output = firebox(project.path(), &["run", "p.toml", "--log", "json", "--devise", "cpu"]);
+    assert_eq!(code(&output), Some(2));
+    let refused: Value = serde_json::from_str(&errors(&output)).unwrap();
+    assert_eq!(refused["message"], "unexpected argument '--devise' found");
+    assert!(refused["hint"].as_str().unwrap().contains("--device"), "{refused}");
 }
 
 #[test]

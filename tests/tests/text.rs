@@ -144,6 +144,25 @@ fn the_model_reads_new_texts(folder: &Path, path: &Path) {
     let predict = ["predict", &run, "new.csv", "--output", "labels.parquet"];
     let said = done(&[&predict[..], &column].concat());
     assert!(said.contains("60 texts in 1 files: predictions of 2 labels"), "{said}");
+    // Nobody wrote so in the training texts.
+    std::fs::write(
+        folder.join("other.csv"),
+        "text\n".to_owned() + &"Посылка не пришла.\n".repeat(9),
+    )
+    .unwrap();
+    for (table, column, told) in [("other.csv", "text", true), ("new.csv", "body", false)] {
+        let column = format!("text.columns.text={column}");
+        let predict = ["predict", &run, table, "--output", "told.parquet", "--force"];
+        let output = firebox(folder, &[&predict[..], &["--set", &column]].concat());
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert_eq!(
+            said.contains("75 % of the tokens of the new texts are unknown"),
+            told,
+            "{said}"
+        );
+        assert_eq!(said.contains("the model's vocabulary"), told, "{said}");
+    }
     let refused = |arguments: &[&str], expected: &str| {
         let output = firebox(folder, arguments);
         assert_eq!(output.status.code(), Some(2), "{}", errors(&output));

@@ -175,6 +175,7 @@ pub fn evaluate(
     raw.check(classes.len())?;
     same_windows("raw windows", pretrained, raw)?;
     let mut progress = Progress { listener, done: 0, total: 2 + u64::from(config.seeds) };
+    progress.tell();
     let mut fit = |parts: &Parts| {
         let fitted = fit_and_predict(config, classes.len(), parts);
         progress.advance();
@@ -208,6 +209,10 @@ struct Progress<'a> {
 impl Progress<'_> {
     fn advance(&mut self) {
         self.done += 1;
+        self.tell();
+    }
+
+    fn tell(&self) {
         self.listener.on(&Event::Progress {
             stage: "evaluate".to_owned(),
             done: self.done,

@@ -59,6 +59,20 @@ impl KMeansConfig {
     ///
     /// With a value that is not finite, or fewer different rows than clusters.
     pub fn fit(&self, rows: &[f32], width: usize) -> Result<KMeans, EvalError> {
+        self.fit_watched(rows, width, |_| ())
+    }
+
+    /// [`fit`](Self::fit), which tells `watch` how many starts are done, after each.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn fit_watched(
+        &self,
+        rows: &[f32],
+        width: usize,
+        mut watch: impl FnMut(u32),
+    ) -> Result<KMeans, EvalError> {
         let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
         let count = x.len() / width.max(1);
         if let Some(place) = x.iter().position(|value| !value.is_finite()) {
@@ -80,7 +94,9 @@ impl KMeansConfig {
         let starts = (0..self.restarts.max(1)).map(|start| {
             let mut draws = stream.substream(u64::from(start)).draws();
             let centers = plus_plus(&x, width, self.clusters, &mut draws);
-            self.from_centers(&x, width, centers)
+            let found = self.from_centers(&x, width, centers);
+            watch(start + 1);
+            found
         });
         let best = starts.min_by(|a, b| a.inertia.total_cmp(&b.inertia));
         // There is at least one start.
@@ -240,7 +256,9 @@ mod tests {
     fn separate_blobs_are_found_whatever_the_threads() {
         let rows = blobs(6, 50, 4);
         let config = KMeansConfig { clusters: 6, ..KMeansConfig::default() };
-        let found = config.fit(&rows, 4).unwrap();
+        let mut starts = vec![];
+        let found = config.fit_watched(&rows, 4, |done| starts.push(done)).unwrap();
+        assert_eq!(starts, (1..=10).collect::<Vec<_>>());
         for blob in found.assigned.chunks_exact(50) {
             assert!(blob.iter().all(|cluster| cluster == &blob[0]));
         }

@@ -37,6 +37,10 @@ pub struct TextInput {
     pub longest: usize,
     /// The probability from which on each label is taken to hold, chosen on validation texts.
     pub thresholds: Vec<f32>,
+    /// Share of the tokens of the training texts that stand for what the vocabulary does not know; not there where it
+    /// was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<f64>,
     /// BLAKE3 of `tokenizer.json`, in hexadecimal digits. Empty until that is written.
     #[serde(default)]
     pub tokenizer: String,

@@ -48,6 +48,12 @@ pub enum ExportError {
         /// What is wrong.
         reason: String,
     },
+    /// Names that do not tell parameters apart.
+    #[error("two parameters of the model have the name `{name}`")]
+    Twice {
+        /// The name.
+        name: String,
+    },
     /// Weights that cannot be put into a file.
     #[error("the weights cannot be written as safetensors")]
     Serialize(#[from] safetensors::SafeTensorError),
@@ -102,7 +108,10 @@ pub enum ExportError {
 impl ExportError {
     /// Whether the user can mend it by other flags or files; else it failed while running.
     pub fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::Io { .. } | Self::Serialize(_) | Self::Missing { .. })
+        !matches!(
+            self,
+            Self::Io { .. } | Self::Serialize(_) | Self::Missing { .. } | Self::Twice { .. }
+        )
     }
 }
 

@@ -1,17 +1,29 @@
 //! Parameters as a safetensors file and back, under PyTorch's names and in its layout.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use firebox_models::Parameter;
 use half::{bf16, f16};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::Serialize;
 
 use crate::ExportError;
 
+/// The header of a file. The library takes metadata in a hash map alone, whose order is another each time, and equal
+/// models would have files of other hashes.
+#[derive(Serialize)]
+struct Header<'a> {
+    #[serde(rename = "__metadata__", skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<&'a str, &'a str>,
+    #[serde(flatten)]
+    tensors: Metadata,
+}
+
 /// A safetensors file of f32 with these parameters, which PyTorch loads with
-/// `load_state_dict(safetensors.torch.load_file(path))`.
+/// `load_state_dict(safetensors.torch.load_file(path))`. The same parameters and metadata give the same bytes, in
+/// whatever order they come.
 ///
 /// # Errors
 /// If two parameters have one name, or the values of one do not fill its shape.
@@ -30,18 +42,30 @@ pub fn safetensors(
     parameters: &[Parameter],
     metadata: &[(String, String)],
 ) -> Result<Vec<u8>, ExportError> {
-    let bytes: Vec<Vec<u8>> = parameters
-        .iter()
-        .map(|one| one.values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        .collect();
-    let mut views = Vec::with_capacity(parameters.len());
-    for (parameter, bytes) in parameters.iter().zip(&bytes) {
-        let view = TensorView::new(Dtype::F32, parameter.shape.clone(), bytes)?;
-        views.push((parameter.name.as_str(), view));
+    let mut sorted: Vec<&Parameter> = parameters.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        return Err(ExportError::Twice { name: pair[0].name.clone() });
     }
-    let metadata: HashMap<String, String> = metadata.iter().cloned().collect();
-    let metadata = (!metadata.is_empty()).then_some(metadata);
-    Ok(safetensors::serialize(views, metadata)?)
+    let mut end = 0;
+    let tensors = sorted.iter().map(|one| {
+        let start = end;
+        end += size_of_val(one.values.as_slice());
+        let (dtype, shape) = (Dtype::F32, one.shape.clone());
+        (one.name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let tensors = Metadata::new(None, tensors.collect())?;
+    let metadata = metadata.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let header = serde_json::to_vec(&Header { metadata, tensors });
+    let mut header = header.map_err(SafeTensorError::from)?;
+    header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
+    let mut file = Vec::with_capacity(size_of::<u64>() + header.len() + end);
+    file.extend_from_slice(&(header.len() as u64).to_le_bytes());
+    file.extend_from_slice(&header);
+    for value in sorted.iter().flat_map(|one| &one.values) {
+        file.extend_from_slice(&value.to_le_bytes());
+    }
+    Ok(file)
 }
 
 /// The parameters of a safetensors file, in the order of their names. Types of 16 and 64 bits become
@@ -89,7 +113,53 @@ fn four(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
 
 #[cfg(test)]
 mod tests {
+    use safetensors::tensor::TensorView;
+
     use super::*;
+
+    #[test]
+    fn equal_models_have_equal_bytes_and_the_file_is_that_of_the_library() {
+        let parameter = |name: &str, shape: &[usize]| Parameter {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            values: (0..shape.iter().product()).map(|i: usize| i as f32 - 1.5).collect(),
+        };
+        let mut parameters =
+            vec![parameter("b.weight", &[3, 2]), parameter("a", &[]), parameter("empty", &[0])];
+        let mut metadata: Vec<(String, String)> =
+            (0..9).map(|i| (format!("firebox.{i}"), format!("{{\"number\": {i}}}"))).collect();
+        let first = safetensors(&parameters, &metadata).unwrap();
+        for _ in 0..50 {
+            parameters.rotate_left(1);
+            metadata.rotate_left(2);
+            assert!(first == safetensors(&parameters, &metadata).unwrap());
+        }
+        let (header, read) = SafeTensors::read_metadata(&first).unwrap();
+        assert_eq!(header % 8, 0);
+        let read = read.metadata().clone().unwrap();
+        assert!(read.len() == 9 && metadata.iter().all(|(name, text)| &read[name] == text));
+        parameters.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!(parameters_from_safetensors(&first, "x".as_ref()).unwrap(), parameters);
+
+        let bytes: Vec<Vec<u8>> = parameters
+            .iter()
+            .map(|one| one.values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            .collect();
+        let views = parameters.iter().zip(&bytes).map(|(one, bytes)| {
+            (one.name.as_str(), TensorView::new(Dtype::F32, one.shape.clone(), bytes).unwrap())
+        });
+        let expected = safetensors::serialize(views, None).unwrap();
+        assert!(expected == safetensors(&parameters, &[]).unwrap());
+    }
+
+    #[test]
+    fn two_parameters_of_one_name_or_without_their_values_are_refused() {
+        let one = Parameter { name: "a".to_owned(), shape: vec![2], values: vec![1.0, 2.0] };
+        let twice = safetensors(&[one.clone(), one.clone()], &[]).unwrap_err();
+        assert_eq!(twice.to_string(), "two parameters of the model have the name `a`");
+        let short = Parameter { values: vec![1.0], ..one };
+        assert!(matches!(safetensors(&[short], &[]), Err(ExportError::Serialize(_))));
+    }
 
     #[test]
     fn every_float_type_is_read_and_whole_numbers_are_left_out() {

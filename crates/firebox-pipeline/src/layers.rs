@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use figment::Figment;
 use figment::providers::Serialized;
 use figment::value::{Dict, Value};
+use firebox_data::DataConfig;
 use toml::Table;
 use toml::de::{DeTable, DeValue};
 
 use crate::PipelineConfig;
+use crate::error::PipelineError;
 use crate::keys::json;
 
 /// A pipeline that cannot be read.
@@ -84,6 +86,19 @@ pub fn load(
     parse(file, &text_of(file)?, environment, settings)
 }
 
+/// These settings of data with `settings` (`data.a=value`) over them. Errors name them as `of`.
+pub(crate) fn of_data(
+    data: DataConfig,
+    of: &str,
+    settings: &[String],
+) -> Result<DataConfig, PipelineError> {
+    let whole = PipelineConfig { data, ..PipelineConfig::default() };
+    let text = toml::to_string(&whole).map_err(|error| {
+        PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
+    })?;
+    Ok(parse(Path::new(of), &text, [], settings)?.data)
+}
+
 pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
     let read = std::fs::read_to_string(file);
     read.map_err(|source| ConfigError::Read { path: file.to_path_buf(), source })
@@ -115,7 +130,10 @@ pub(crate) fn parse(
         if NO_SETTINGS.iter().any(|known| is(known)) {
             continue;
         }
-        let Some(path) = name.strip_prefix("FIREBOX_") else { continue };
+        let Some(path) = name.strip_prefix("FIREBOX_") else {
+            refuse_small_letters(&name)?;
+            continue;
+        };
         let path = path.to_lowercase().replace(NESTING, ".");
         refuse_unknown(&name, &path)?;
         layers.push((format!("environment variable {name}"), path, value));
@@ -244,6 +262,19 @@ const TOP: [&str; 18] = [
     "multitimeframe",
     "pseudolabel",
 ];
+
+/// A variable that would be ours in capitals was meant to be ours.
+fn refuse_small_letters(name: &str) -> Result<(), ConfigError> {
+    let meant = name.to_uppercase();
+    if !meant.starts_with("FIREBOX_") {
+        return Ok(());
+    }
+    Err(ConfigError::Layer {
+        layer: format!("environment variable {name}"),
+        message: "it is not read, as its name does not begin with FIREBOX_ in capitals".to_owned(),
+        hint: format!("\n  did you mean {meant}? unset it if it is not meant for Firebox"),
+    })
+}
 
 /// A variable that begins like a setting and is none was meant to be one.
 fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
@@ -685,6 +716,21 @@ mod tests {
         assert_eq!((config.run.seed, config.window.length, config.window.stride), (3, 50, 7));
         assert_eq!(config.window.normalise, firebox_core::Normalisation::Robust);
         assert_eq!(config.pipeline, Kind::Pretrain);
+    }
+
+    #[test]
+    fn variables_in_small_letters_are_refused_and_those_of_others_are_not() {
+        for (name, meant) in [
+            ("firebox_train__epochs", "FIREBOX_TRAIN__EPOCHS"),
+            ("Firebox_Run__Seed", "FIREBOX_RUN__SEED"),
+            ("firebox_kernels", "FIREBOX_KERNELS"),
+        ] {
+            let said = message("", &[(name, "3")], &[]);
+            assert!(said.starts_with(&format!("environment variable {name}: ")), "{said}");
+            assert!(said.contains(&format!("did you mean {meant}?")), "{said}");
+        }
+        let others = [("train__epochs", "3"), ("fireboxes", "3"), ("FIREBOX_train__epochs", "7")];
+        assert_eq!(read("", &others, &[]).unwrap().train.epochs, 7);
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub use search::{
 };
 pub use stages::{Finished, Outcome};
 pub use text::TextConfig;
-pub use ucr::{UcrConfig, UcrFinished, UcrTraining, evaluate_ucr};
+pub use ucr::{UcrConfig, UcrData, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.
 pub mod cache {

@@ -44,7 +44,7 @@ pub use config::{
 pub use error::TextError;
 pub use family::{Family, SUPPORTED, read_config};
 pub use folder::{Loaded, read_encoder, read_tokenizer};
-pub use prepare::{TokenisedText, tokenise};
+pub use prepare::{TokenisedText, tokenise, unknown_tokens};
 pub use sample::TextSampleConfig;
 pub use scores::{
     LabelScore, LabelScores, SpanScores, best_span, choose_thresholds, label_scores, span_score,

@@ -64,6 +64,21 @@ pub fn tokenise(
     })
 }
 
+/// How many tokens of some texts stand for what the vocabulary does not know, and how many tokens there are, both without
+/// those around each text.
+pub fn unknown_tokens<'a>(
+    tokenizer: &Tokenizer,
+    texts: impl IntoIterator<Item = &'a TokenisedText>,
+) -> [u64; 2] {
+    let [before, after] = tokenizer.around();
+    let unknown = tokenizer.unknown();
+    texts.into_iter().fold([0, 0], |[found, all], TokenisedText { tokens, .. }| {
+        let own = tokens.get(before..tokens.len().saturating_sub(after)).unwrap_or_default();
+        let here = own.iter().filter(|token| Some(**token) == unknown).count();
+        [found + here as u64, all + own.len() as u64]
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test says why it fails by panicking")]
 mod tests {
@@ -86,5 +101,17 @@ mod tests {
         let shorter = tokenise(&tokenizer, text, span, 5).unwrap();
         assert_eq!((shorter.span, shorter.span_cut, shorter.cut), (None, true, 4));
         assert!(tokenise(&tokenizer, "\u{200b}", None, 8).is_err());
+    }
+
+    #[test]
+    fn words_of_another_script_are_unknown() {
+        let training = WordPieceTraining { least: 1, ..WordPieceTraining::default() };
+        let text = "The parcel never came, alas.";
+        let tokenizer = training.train([text]).unwrap();
+        assert_eq!(tokenizer.unknown(), tokenizer.id("[UNK]"));
+        let read = |text| tokenise(&tokenizer, text, None, 64).unwrap();
+        let texts = [read(text), read("Посылка не пришла.")];
+        assert_eq!(unknown_tokens(&tokenizer, &texts[..1]), [0, 7]);
+        assert_eq!(unknown_tokens(&tokenizer, &texts), [3, 11]);
     }
 }

@@ -18,8 +18,17 @@ fn golden(name: &str) -> PathBuf {
 #[test]
 fn tokens_are_those_of_tokenizers() {
     let mut wrong = vec![];
-    for name in ["wordpiece", "wordpiece-cased", "byte-level", "unigram", "character-map"] {
+    let all = [
+        ("wordpiece", Some("[UNK]")),
+        ("wordpiece-cased", Some("[UNK]")),
+        ("byte-level", None),
+        ("unigram", Some("<unk>")),
+        ("character-map", Some("<unk>")),
+    ];
+    for (name, unknown) in all {
         let tokenizer = Tokenizer::read(&golden(&format!("{name}.json"))).unwrap();
+        assert_eq!(tokenizer.unknown(), unknown.and_then(|token| tokenizer.id(token)), "{name}");
+        assert_eq!(tokenizer.unknown().is_some(), unknown.is_some(), "{name}");
         let expected = std::fs::read(golden(&format!("{name}.expected.json"))).unwrap();
         let expected: Vec<Value> = serde_json::from_slice(&expected).unwrap();
         assert_eq!(expected.len(), 13);

@@ -1,5 +1,8 @@
 //! Errors as a person reads them, or as one JSON object: what happened, why, and the way out.
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use firebox_pipeline::{ConvertError, PipelineError};
 
 use crate::output::OutputError;
@@ -17,6 +20,44 @@ pub(crate) fn rendered(error: &anyhow::Error, log: LogFormat) -> String {
         LogFormat::Text => text(error),
         LogFormat::Json => json(error).to_string(),
     }
+}
+
+/// Prints what is wrong with the arguments, or the help that they ask for. No flag is known then, so whether errors are
+/// objects is looked for among the arguments.
+pub(crate) fn render_usage(
+    refused: &clap::Error,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> ExitCode {
+    if !refused.use_stderr() || !asks_for_json(arguments) {
+        refused.exit();
+    }
+    render(&usage(&refused.to_string()), LogFormat::Json);
+    ExitCode::from(2)
+}
+
+fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bool {
+    let mut arguments = arguments.into_iter().take_while(|argument| argument != "--");
+    let mut json = false;
+    while let Some(argument) = arguments.next() {
+        let value = match argument.to_str() {
+            Some("--log") => arguments.next(),
+            Some(text) => text.strip_prefix("--log=").map(OsString::from),
+            None => None,
+        };
+        json = value.map_or(json, |value| value == "json");
+    }
+    json
+}
+
+/// An error of the flags, of the text that a person would read: what is wrong stands before the first blank line.
+fn usage(text: &str) -> anyhow::Error {
+    let (wrong, way_out) = text.split_once("\n\n").unwrap_or((text, ""));
+    let wrong = wrong.trim().trim_start_matches("error: ");
+    let wrong = wrong.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    let way_out = way_out.lines().map(str::trim).filter(|line| !line.is_empty());
+    anyhow::Error::msg(
+        std::iter::once(wrong.as_str()).chain(way_out).collect::<Vec<_>>().join("\n"),
+    )
 }
 
 fn text(error: &anyhow::Error) -> String {
@@ -114,6 +155,21 @@ mod tests {
         assert_eq!(
             text(&error),
             "error: cannot save\n  go elsewhere\n  because: no room\n  free some"
+        );
+    }
+
+    #[test]
+    fn whoever_asks_for_json_gets_wrong_flags_as_an_object_too() {
+        let asks = |text: &str| asks_for_json(text.split(' ').map(OsString::from));
+        assert!(asks("firebox run p.toml --log json --bad") && asks("firebox --log=json"));
+        for text in ["run --log", "run --log text --bad json", "run -- --log json", "log=json"] {
+            assert!(!asks(text), "{text}");
+        }
+        let said =
+            "error: these were not provided:\n  <FILE>\n\n  tip: name one\n\nUsage: firebox run\n";
+        assert_eq!(
+            json(&usage(said)).to_string(),
+            r#"{"causes":[],"event":"error","hint":"tip: name one\nUsage: firebox run","message":"these were not provided: <FILE>"}"#
         );
     }
 }

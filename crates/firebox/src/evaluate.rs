@@ -31,6 +31,10 @@ pub(crate) struct UcrFlags {
     /// A TOML file with other settings than the built-in ones, which a report shows in full.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// What is done about defects of the data, such as --set data.checks.not_finite=fill, over the table data.checks of
+    /// the settings.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Device: auto, cpu, cuda:0, vulkan, …
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
@@ -41,6 +45,7 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
         None => UcrConfig::default(),
         Some(file) => UcrConfig::read(file)?,
     };
+    let config = config.with(&flags.settings)?;
     let config = UcrConfig { seeds: flags.seeds.unwrap_or(config.seeds), ..config };
     let device = device::choose(&flags.device)?;
     let stop = stop_on_signal(LogFormat::Text, crate::STOPPING)?;

@@ -167,7 +167,10 @@ const STOPPED_AT_ONCE: i32 = 131;
 
 fn main() -> ExitCode {
     memory::keep();
-    let command = Cli::parse().command;
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(refused) => return error::render_usage(&refused, std::env::args_os()),
+    };
     let log = match &command {
         Command::Run(flags) => flags.log,
         Command::Search(flags) => flags.log,
@@ -243,9 +246,11 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     Ok(conclude(&finished?)?)
 }
 
-/// The variables that are Firebox's. What others put into the environment may be any bytes.
+/// The variables that are Firebox's, or would be in capitals. What others put into the environment may be any bytes.
 fn environment() -> anyhow::Result<Vec<(String, String)>> {
-    let own = |(name, _): &(OsString, OsString)| name.to_string_lossy().starts_with("FIREBOX_");
+    let own = |(name, _): &(OsString, OsString)| {
+        name.to_string_lossy().to_uppercase().starts_with("FIREBOX_")
+    };
     let text = |(name, value): (OsString, OsString)| {
         let shown = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {

@@ -9,7 +9,7 @@ use firebox_export::ModelCard;
 
 use super::named_once;
 use crate::error::PipelineError;
-use crate::{PipelineConfig, layers};
+use crate::layers;
 
 /// The files of new data and how they are read.
 pub(super) struct NewData {
@@ -134,11 +134,7 @@ fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, Pip
             ));
         }
     };
-    let whole = PipelineConfig { data, ..PipelineConfig::default() };
-    let text = toml::to_string(&whole).map_err(|error| {
-        PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
-    })?;
-    Ok(layers::parse(Path::new("model.json"), &text, [], settings)?.data)
+    layers::of_data(data, "model.json", settings)
 }
 
 /// Names the channels, and leaves out what files of this format do not have.

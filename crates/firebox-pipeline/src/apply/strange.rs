@@ -1,10 +1,37 @@
 //! What a model was not trained on: channels of new data that lie far from those of the training, or that
-//! stand still. Only warnings, since what is far away may be what one looks for.
+//! stand still, and texts of words that it does not know. Only warnings, since what is far away may be what one looks for.
 
 use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window};
 
 /// Scales from the centre beyond which hardly any value of the training lies.
 const FAR: f64 = 10.0;
+
+/// Share of unknown tokens that texts of the language and script of the training hardly have.
+const UNKNOWN: f64 = 0.1;
+
+/// Whether a count is beyond what is likely: by three standard deviations of a rare count, and one for a single
+/// outlier.
+fn beyond(found: u64, likely: f64) -> bool {
+    found as f64 > likely + 3.0 * likely.sqrt() + 1.0
+}
+
+/// What is to be said of how many of `all` tokens of new texts the model's vocabulary does not know, beside their share
+/// in the training.
+pub(super) fn unknown([unknown, all]: [u64; 2], training: Option<f64>) -> Option<String> {
+    let share = (2.0 * training.unwrap_or_default()).max(UNKNOWN);
+    if !beyond(unknown, share * all as f64) {
+        return None;
+    }
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let before = training.map_or(String::new(), |share| {
+        format!(", and {} of those of the training texts", percent(share))
+    });
+    Some(format!(
+        "{} of the tokens of the new texts are unknown to the model's vocabulary{before}: what the model says of such texts is a guess\n  \
+         are they of the language and the script that it was trained on?",
+        percent(unknown as f64 / all as f64)
+    ))
+}
 
 /// What was seen of one channel.
 #[derive(Clone, Default)]
@@ -106,9 +133,7 @@ impl<'a> Strange<'a> {
     }
 
     fn far(&self, seen: &Seen, channel: &str) -> Option<String> {
-        let likely = self.share()? * seen.steps as f64;
-        // Three standard deviations of a rare count, and one for a single outlier.
-        if seen.far as f64 <= likely + 3.0 * likely.sqrt() + 1.0 {
+        if !beyond(seen.far, self.share()? * seen.steps as f64) {
             return None;
         }
         let (away, value, series, step) = &seen.farthest;
@@ -166,6 +191,18 @@ mod tests {
         assert_eq!(said("robust", &thousandfold).len(), 1);
         // A scale of the window's own sees no difference.
         assert_eq!(said("window-standard", &thousandfold), [""; 0]);
+    }
+
+    #[test]
+    fn texts_of_unknown_words_are_told_and_single_ones_are_not() {
+        assert_eq!(unknown([0, 0], None), None);
+        assert_eq!(unknown([1, 2], Some(0.0)), None, "a sign beside a word");
+        assert_eq!(unknown([50, 1000], Some(0.01)), None);
+        assert_eq!(unknown([450, 1000], Some(0.3)), None, "training was not much better");
+        let said = unknown([12, 15], Some(0.002)).unwrap();
+        assert!(said.starts_with("80 % of the tokens of the new texts are unknown"), "{said}");
+        assert!(said.contains("vocabulary, and 0 % of those of the training texts: "), "{said}");
+        assert!(unknown([900, 1000], None).unwrap().contains("vocabulary: what the model says"));
     }
 
     #[test]

@@ -11,11 +11,11 @@ use firebox_data::{TableColumn, TableWriter, read_plain_texts};
 use firebox_export::{Model, SavedModel, TextInput};
 use firebox_kernels::KeptWeights;
 use firebox_models::TextScores;
-use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise};
+use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise, unknown_tokens};
 use rayon::prelude::*;
 
 use super::run::Columns;
-use super::{Applied, ApplyRequest, Wanted, named_once};
+use super::{Applied, ApplyRequest, Wanted, named_once, strange};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 
@@ -143,13 +143,15 @@ impl Work<'_> {
             what: format!("predictions of {} labels", self.labels.len()),
             seconds: 0.0,
         };
-        let mut cut = 0;
+        let (mut cut, mut unknown) = (0, [0, 0]);
         for file in files {
             let texts = read_plain_texts(file, column)?;
             let before = applied.windows;
             for (group, texts) in texts.chunks(GROUP).enumerate() {
                 let tokens = self.tokens(file, group * GROUP, texts)?;
                 cut += tokens.iter().filter(|text| text.cut > 0).count();
+                let [found, all] = unknown_tokens(&self.tokenizer, &tokens);
+                unknown = [unknown[0] + found, unknown[1] + all];
                 let progress = |done: usize| {
                     self.listener.on(&Event::Progress {
                         stage: "apply".to_owned(),
@@ -174,6 +176,9 @@ impl Work<'_> {
                 "{cut} of {} texts have more than the {} tokens that the model reads: what comes after them was not seen",
                 applied.windows, self.input.longest
             );
+            self.listener.on(&Event::Warning { message });
+        }
+        if let Some(message) = strange::unknown(unknown, self.input.unknown) {
             self.listener.on(&Event::Warning { message });
         }
         Ok(Some(applied))

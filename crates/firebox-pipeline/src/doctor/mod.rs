@@ -14,7 +14,7 @@ mod timing;
 
 use std::time::{Duration, Instant};
 
-use firebox_core::Precision;
+use firebox_core::{Precision, count};
 use serde::Serialize;
 
 use crate::bench::{BenchConfig, Workload};
@@ -182,8 +182,8 @@ pub fn doctor(
     let checklist = checks.ticks(&timed, &learnt, &feeding, precision, &abilities);
     let class = device_class(&device.description).clone();
     let mut advice = advice(&checks, &devices, &abilities, precision, &class);
-    if let Some(load) = load.filter(|load| *load > 0.5) {
-        advice.insert(0, format!("a quiet machine: {load:.1} threads of other work ran when this began, and times are what they left"));
+    if let Some(said) = load.and_then(|load| other_work(load, available_threads())) {
+        advice.insert(0, said);
     }
     let block = block(&timed, &feeding, precision, &reason);
     Ok(Examination {
@@ -320,9 +320,23 @@ fn advice(
     said
 }
 
-/// Threads that ran or waited to run over the last minute, all processes together; Linux alone says it.
+/// The load average of the last minute, all processes together; Linux alone says it. It counts tasks that compute,
+/// that wait for a processor, and that wait for a disk.
 fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
+/// What a load average says of the times, if other work may have held them up.
+fn other_work(load: f64, threads: usize) -> Option<String> {
+    let believed = match load {
+        load if load <= 0.5 => return None,
+        load if load < threads as f64 => "other work may have slowed the steps down",
+        _ => "times are not to be trusted",
+    };
+    let threads = count(threads as u64, "thread");
+    Some(format!(
+        "a quiet machine: its load average was {load:.1} when this began, and the process may use {threads}: {believed}"
+    ))
 }
 
 fn available_threads() -> usize {
@@ -397,6 +411,18 @@ mod tests {
         let (precision, why) = ask(&timed[..1], 1.0);
         assert_eq!(precision, Precision::F32);
         assert!(why.contains("not all models train in it"), "{why}");
+    }
+
+    #[test]
+    fn a_load_average_is_told_as_one() {
+        assert_eq!(other_work(0.4, 2), None);
+        let said = other_work(165.0, 2).unwrap();
+        assert_eq!(
+            said,
+            "a quiet machine: its load average was 165.0 when this began, and the process may use 2 threads: times are not to be trusted"
+        );
+        let said = other_work(0.8, 2).unwrap();
+        assert!(said.ends_with("2 threads: other work may have slowed the steps down"), "{said}");
     }
 
     #[test]

@@ -202,16 +202,17 @@ impl Run<'_> {
         let [train, test]: [Arc<dyn Source>; 2] = [parts.train.clone(), parts.test.clone()];
         let train = embed(model, &train, 0, batch, device)?;
         let test = embed(model, &test, 0, batch, device)?;
-        self.cluster_rows(settings, &train.rows, &test.rows, train.width)
+        self.cluster_rows(settings, &train.rows, &test.rows, train.width, |_| ())
     }
 
-    /// Clusters training rows, and assigns test rows.
+    /// Clusters training rows, and assigns test rows; `watch` is told how many starts are done.
     pub(super) fn cluster_rows(
         &self,
         settings: &PseudolabelConfig,
         train: &[f32],
         test: &[f32],
         width: usize,
+        watch: impl FnMut(u32),
     ) -> Result<Clustered, PipelineError> {
         let config = KMeansConfig {
             clusters: settings.clusters,
@@ -219,7 +220,7 @@ impl Run<'_> {
             seed: self.config.run.seed,
             ..KMeansConfig::default()
         };
-        let found = config.fit(train, width)?;
+        let found = config.fit_watched(train, width, watch)?;
         Ok(Clustered { test: found.assign(test, width), found })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::Stream;
+use firebox_core::{Event, Stream};
 use firebox_eval::{
     Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Verdict, evaluate_encoder,
 };
@@ -195,7 +195,18 @@ fn raw_clusters(
         }
         Ok(rows)
     };
-    Ok(run.cluster_rows(settings, &rows(train)?, &rows(test)?, time * channels)?.test)
+    // They are many times as wide as embeddings, and take most of the time before the probes.
+    let watch = |done: u32| {
+        run.listener.on(&Event::Progress {
+            stage: "evaluate".to_owned(),
+            done: u64::from(done),
+            total: u64::from(settings.restarts),
+            unit: "starts of K-means on windows".to_owned(),
+        });
+    };
+    watch(0);
+    let (train, test) = (rows(train)?, rows(test)?);
+    Ok(run.cluster_rows(settings, &train, &test, time * channels, watch)?.test)
 }
 
 fn probe(

@@ -18,6 +18,7 @@ use firebox_core::{Event, Key, count};
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::HeldOutLoader;
 use firebox_models::{TextAttention, TextModel, read_parameters};
+use firebox_text::unknown_tokens;
 use firebox_train::{Data, Summary, TrainError, check_groups};
 
 use crate::PipelineConfig;
@@ -123,10 +124,13 @@ impl Chain for Text {
         }
         work.remade += evaluated;
         let text = config::table(run.config)?;
+        let train = corpus.parts.train.iter().map(|place| &tokens.texts[*place]);
+        let [unknown, all] = unknown_tokens(&tokens.tokenizer, train);
         let input = TextInput {
             column: if text.is_sample() { "text".to_owned() } else { text.columns.text.clone() },
             longest: text.longest,
             thresholds: measured.thresholds.clone(),
+            unknown: Some(unknown as f64 / all.max(1) as f64),
             tokenizer: String::new(),
         };
         let kept = Kept {

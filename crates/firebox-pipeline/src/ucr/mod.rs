@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use firebox_core::{Event, Key, Listener};
+use firebox_data::{CheckPolicies, DataConfig};
 use firebox_eval::{ArchiveReport, ArchiveSet};
 use firebox_models::{ClassifierConfig, DilatedConfig, StepPooling};
 use firebox_train::{AdamWConfig, CheckpointConfig, ClassLoss, Keep, Mix, Optimizer, TrainConfig};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
+use crate::layers;
 use crate::page::now;
 
 /// The one configuration of all sets.
@@ -36,6 +38,9 @@ pub struct UcrConfig {
     pub seeds: u32,
     /// Steps of a window: longer samples are cut.
     pub longest: usize,
+    /// How the files are read.
+    #[serde(skip_serializing_if = "UcrData::is_default")]
+    pub data: UcrData,
     /// The encoder.
     pub encoder: DilatedConfig,
     /// Runs of steps whose maxima, side by side, are the features of the frozen encoder: 1 is the whole
@@ -67,6 +72,21 @@ pub struct UcrConfig {
     pub file: Option<PathBuf>,
 }
 
+/// How the files of all sets are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UcrData {
+    /// What is done about each kind of defect: as `[data.checks]` of a pipeline.
+    pub checks: CheckPolicies,
+}
+
+impl UcrData {
+    /// Whether it is left out where settings are written: a training's key has the policies in that of its series.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// A training of a fixed number of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,6 +105,7 @@ impl Default for UcrConfig {
             seed: 1337,
             seeds: 5,
             longest: 512,
+            data: UcrData::default(),
             encoder: DilatedConfig { hidden: 64, output: 128, blocks: 7 },
             levels: vec![1, 2, 4, 8, 16],
             kernels: 6250,
@@ -119,6 +140,26 @@ impl UcrConfig {
             PipelineError::Setting(format!("{} cannot be read: {error}", file.display()))
         })?;
         Ok(Self { file: Some(file.to_owned()), ..config })
+    }
+
+    /// Lays `settings` (`data.checks.not_finite=fill`) over the policies of the file.
+    ///
+    /// # Errors
+    ///
+    /// Another key than those of `data.checks`, or a value that does not fit.
+    pub fn with(self, settings: &[String]) -> Result<Self, PipelineError> {
+        for setting in settings {
+            let key = setting.split_once('=').map_or(setting.as_str(), |(key, _)| key).trim();
+            if key != "data.checks" && !key.starts_with("data.checks.") {
+                return Err(PipelineError::Setting(format!(
+                    "--set {setting}: only what is done about defects of the data can be set: keys of data.checks, such as data.checks.not_finite\n  \
+                     write other settings into a TOML file, and name it with --config"
+                )));
+            }
+        }
+        let data = DataConfig { checks: self.data.checks, ..DataConfig::default() };
+        let DataConfig { checks, .. } = layers::of_data(data, "the settings", settings)?;
+        Ok(Self { data: UcrData { checks }, ..self })
     }
 
     /// Checks the settings.
@@ -294,6 +335,8 @@ fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str)
 
 #[cfg(test)]
 mod tests {
+    use firebox_data::{ConstantPolicy, Policy};
+
     use super::*;
 
     #[test]
@@ -310,6 +353,7 @@ mod tests {
         assert_ne!(tuned(&base), tuned(&mixed));
         let longer = UcrTraining { steps: 7, ..base.pretraining };
         assert_ne!(of(&base, 1), of(&UcrConfig { pretraining: longer, ..base.clone() }, 1));
+        assert!(!serde_json::to_string(&base).unwrap().contains("checks"), "the keys of before");
     }
 
     #[test]
@@ -325,5 +369,29 @@ mod tests {
         assert!(UcrConfig { pretraining: none, ..default() }.validate().is_err());
         let text = toml::to_string(&default()).unwrap();
         assert_eq!(toml::from_str::<UcrConfig>(&text).unwrap(), default());
+    }
+
+    #[test]
+    fn policies_come_from_the_file_and_from_settings_over_it_and_nothing_else_does() {
+        let file = "[data.checks]\nnot_finite = \"fill\"\nlongest_fill = 3\n";
+        let config: UcrConfig = toml::from_str(file).unwrap();
+        let with = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
+            config.clone().with(&settings)
+        };
+        assert_eq!(with(&[]).unwrap(), config);
+        let both = with(&["data.checks.constant=keep", "data.checks.longest_fill=7"]).unwrap();
+        let expected = CheckPolicies {
+            not_finite: Policy::Fill,
+            constant: ConstantPolicy::Keep,
+            longest_fill: 7,
+            ..CheckPolicies::default()
+        };
+        assert_eq!(both, UcrConfig { data: UcrData { checks: expected }, ..config.clone() });
+        let written = toml::to_string(&both).unwrap();
+        assert_eq!(toml::from_str::<UcrConfig>(&written).unwrap(), both, "{written}");
+        let refused = |setting: &str| with(&[setting]).unwrap_err().to_string();
+        assert!(refused("seeds=3").contains("name it with --config"));
+        assert!(refused("data.checks.not_finite=mend").contains("unknown choice `mend`"));
     }
 }

@@ -46,7 +46,7 @@ impl Job<'_> {
     /// Measures the set; `progress` is told of each seed.
     pub(super) fn run(&self, progress: &mut dyn FnMut(u64)) -> Result<ArchiveSet, PipelineError> {
         let Self { config, output, pair, .. } = *self;
-        let set = sets::read(pair, &output.join("cache"), config.longest, &Silent)?;
+        let set = sets::read(pair, &output.join("cache"), config, &Silent)?;
         let truth = labels(set.test.as_ref())?;
         let mut accuracies = BTreeMap::<Recipe, Vec<f64>>::new();
         let mut sum = vec![0.0; truth.len() * set.classes.len()];

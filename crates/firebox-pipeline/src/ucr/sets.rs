@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_core::{
-    HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser, SplitRule, TrainWindows,
-    WindowRule, Windows, split,
+    HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser, SplitError, SplitRule,
+    TrainWindows, WindowRule, Windows, split,
 };
 use firebox_data::DataConfig;
 use firebox_loader::NormalisedWindows;
 
+use super::UcrConfig;
 use crate::error::{PipelineError, at};
 
 /// How the name of a training file ends.
@@ -89,15 +90,16 @@ pub(super) struct Set {
 pub(super) fn read(
     pair: &Pair,
     cache: &Path,
-    longest: usize,
+    settings: &UcrConfig,
     listener: &dyn Listener,
 ) -> Result<Set, PipelineError> {
     let mut config = DataConfig::new(&pair.train);
     config.test = Some(DataConfig::new(&pair.test).path);
+    config.checks = settings.data.checks;
     let ingested = firebox_data::ingest(&config, cache, listener)?;
-    let rule = WindowRule { length: longest, stride: 1, whole: true };
+    let rule = WindowRule { length: settings.longest, stride: 1, whole: true };
     let given = SplitRule::Given { validation: 0.0, seed: 0 };
-    let parts = split(&ingested.set, &rule, &given, &Labels::Last)?;
+    let parts = split(&ingested.set, &rule, &given, &Labels::Last).map_err(in_pieces)?;
     check(pair, &parts.train, &parts.test)?;
     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
     Ok(Set {
@@ -107,6 +109,17 @@ pub(super) fn read(
         train: Arc::new(NormalisedWindows::new(parts.train, normaliser.clone())),
         test: Arc::new(NormalisedWindows::new(parts.test, normaliser)),
     })
+}
+
+/// Every sample is one window here, so what would make it several is no way out.
+fn in_pieces(error: SplitError) -> PipelineError {
+    match error {
+        SplitError::Pieces { count, series, example, pieces } => PipelineError::Setting(format!(
+            "{count} of {series} samples are cut into pieces (`{example}` into {pieces}) by missing values that were dropped, and the protocol takes each as one window\n  \
+             set `data.checks.not_finite` to \"fill\", or raise `data.checks.longest_fill` if runs are longer than that"
+        )),
+        error => error.into(),
+    }
 }
 
 /// Refuses what no score of could be believed.
@@ -175,7 +188,7 @@ mod tests {
         write(&folder.path().join("A_TRAIN.ts"), "a b", train);
         write(&folder.path().join("A_TEST.ts"), "a b", test);
         let pair = &pairs(folder.path()).unwrap()[0];
-        match read(pair, &folder.path().join("cache"), 512, &Silent) {
+        match read(pair, &folder.path().join("cache"), &UcrConfig::default(), &Silent) {
             Ok(_) => panic!("it was taken"),
             Err(error) => error.to_string(),
         }
@@ -213,9 +226,40 @@ mod tests {
         write(&folder.path().join("A_TRAIN.ts"), three, &[("a", 1.0), ("b", 2.0)]);
         write(&folder.path().join("A_TEST.ts"), three, &[("a", 1.0), ("c", 2.0)]);
         let pair = &pairs(folder.path()).unwrap()[0];
-        let error = read(pair, &folder.path().join("cache"), 512, &Silent).err().unwrap();
+        let cache = folder.path().join("cache");
+        let error = read(pair, &cache, &UcrConfig::default(), &Silent).err().unwrap();
         let message = error.to_string();
         assert!(message.contains("has 1 of the class `c`"), "{message}");
         assert!(message.contains("are these two files of one set?"), "{message}");
+    }
+
+    #[test]
+    fn missing_values_are_taken_as_the_settings_say() {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, first) in [("A_TRAIN.ts", 1.0), ("A_TEST.ts", 0.0)] {
+            let file = folder.path().join(file);
+            write(&file, "a b", &[("a", first), ("b", first + 2.5)]);
+            let text = std::fs::read_to_string(&file).unwrap().replace(",3,4,", ",?,?,");
+            std::fs::write(&file, text).unwrap();
+        }
+        let pair = &pairs(folder.path()).unwrap()[0];
+        let taken = |settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
+            let config = UcrConfig::default().with(&settings).unwrap();
+            let set = read(pair, &folder.path().join("cache"), &config, &Silent);
+            set.map(|set| [set.train.windows().len(), set.test.windows().len()])
+        };
+        let refused = |settings: &[&str]| crate::stages::failed(&taken(settings).err().unwrap());
+        let said = refused(&[]);
+        assert!(said.contains("set `data.checks.not_finite` to"), "{said}");
+        assert_eq!(taken(&["data.checks.not_finite=fill"]).unwrap(), [2, 2]);
+        for cut in [
+            &["data.checks.not_finite=drop"][..],
+            &["data.checks.not_finite=fill", "data.checks.longest_fill=1"],
+        ] {
+            let said = refused(cut);
+            assert!(said.contains("2 of 4 samples are cut into pieces"), "{said}");
+            assert!(!said.contains("window.whole"), "{said}");
+        }
     }
 }

@@ -45,6 +45,8 @@ pub struct Tokenizer {
     around: [usize; 2],
     /// One more than the highest number of a token.
     vocabulary: usize,
+    /// The token that stands for what the vocabulary does not know.
+    unknown: Option<u32>,
     /// The content of the file.
     source: String,
 }
@@ -73,7 +75,8 @@ impl Tokenizer {
         let mut inner: tokenizers::Tokenizer = source
             .parse()
             .map_err(|error: tokenizers::Error| unusable(&source, &error.to_string()))?;
-        Outline::of(&source)?.check(&inner)?;
+        let outline = Outline::of(&source)?;
+        outline.check(&inner)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.encode(NOBODYS, false).map_err(|error| {
@@ -84,7 +87,8 @@ impl Tokenizer {
         let highest = inner.get_vocab(true).into_values().max();
         let vocabulary = highest.map_or(0, |id| id as usize + 1);
         let around = around(&inner)?;
-        Ok(Self { inner, around, vocabulary, source })
+        let unknown = outline.unknown(&inner);
+        Ok(Self { inner, around, vocabulary, unknown, source })
     }
 
     /// The tokens of a text, with those that stand around it.
@@ -115,6 +119,12 @@ impl Tokenizer {
     /// The number of a token that is written so.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
+    /// The number of the token that stands for what the vocabulary does not know; none of a tokenizer of bytes, which
+    /// knows every text.
+    pub fn unknown(&self) -> Option<u32> {
+        self.unknown
     }
 
     /// The tokens that are added around every text: how many before it, and how many after.
@@ -168,7 +178,7 @@ fn around(tokenizer: &tokenizers::Tokenizer) -> Result<[usize; 2], String> {
 /// knows if the rest fits, and numbers an added token anew if another has its number; both are refused.
 #[derive(Deserialize)]
 struct Outline {
-    model: Kind,
+    model: Model,
     normalizer: Option<Kind>,
     pre_tokenizer: Option<Kind>,
     post_processor: Option<Kind>,
@@ -179,6 +189,14 @@ struct Outline {
 #[derive(Deserialize)]
 struct Kind {
     r#type: Option<String>,
+}
+
+/// The model names the token of what it does not know by its text or, of type `Unigram`, by its number.
+#[derive(Deserialize)]
+struct Model {
+    r#type: Option<String>,
+    unk_token: Option<String>,
+    unk_id: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -199,12 +217,13 @@ impl Outline {
             ModelWrapper::WordLevel(_) => "WordLevel",
             ModelWrapper::Unigram(_) => "Unigram",
         };
-        same("model", Some(&self.model), Some(model.to_owned()))?;
-        same("normalizer", self.normalizer.as_ref(), read.get_normalizer().and_then(kind))?;
+        same("model", self.model.r#type.as_deref(), Some(model.to_owned()))?;
+        let normaliser = read.get_normalizer().and_then(kind);
+        same("normalizer", Kind::of(self.normalizer.as_ref()), normaliser)?;
         let splitter = read.get_pre_tokenizer().and_then(kind);
-        same("pre_tokenizer", self.pre_tokenizer.as_ref(), splitter)?;
+        same("pre_tokenizer", Kind::of(self.pre_tokenizer.as_ref()), splitter)?;
         let processor = read.get_post_processor().and_then(kind);
-        same("post_processor", self.post_processor.as_ref(), processor)?;
+        same("post_processor", Kind::of(self.post_processor.as_ref()), processor)?;
         for Added { id, content } in &self.added_tokens {
             let found = read.token_to_id(content);
             if found != Some(*id) {
@@ -217,6 +236,18 @@ impl Outline {
         }
         Ok(())
     }
+
+    fn unknown(&self, read: &tokenizers::Tokenizer) -> Option<u32> {
+        let by_text = || read.token_to_id(self.model.unk_token.as_deref()?);
+        self.model.unk_id.or_else(by_text)
+    }
+}
+
+impl Kind {
+    /// What a file says of the type of a part, if it has the part.
+    fn of(part: Option<&Self>) -> Option<&str> {
+        part?.r#type.as_deref()
+    }
 }
 
 /// The type of a part as it was read.
@@ -226,11 +257,10 @@ fn kind(part: &impl Serialize) -> Option<String> {
 }
 
 /// Checks that a part was read as what the file says.
-fn same(key: &str, asked: Option<&Kind>, read: Option<String>) -> Result<(), String> {
-    let asked = asked.and_then(|part| part.r#type.clone());
+fn same(key: &str, asked: Option<&str>, read: Option<String>) -> Result<(), String> {
     match asked {
-        Some(asked) if Some(&asked) != read.as_ref() => {
-            Err(refused(key, Some(&asked), "it is of no type that is known"))
+        Some(asked) if Some(asked) != read.as_deref() => {
+            Err(refused(key, Some(asked), "it is of no type that is known"))
         }
         _ => Ok(()),
     }
