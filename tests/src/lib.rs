@@ -81,6 +81,26 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The page of `firebox compare` on a run of a project and a copy of what it reads of that.
+///
+/// # Panics
+///
+/// When the run cannot be copied or compared.
+pub fn compared_with_its_copy(folder: &Path, run: &Path) -> String {
+    let copy = || -> std::io::Result<()> {
+        std::fs::create_dir(folder.join("copy"))?;
+        for name in ["pipeline.toml", "events.jsonl", "scores.json"] {
+            std::fs::copy(run.join(name), folder.join("copy").join(name))?;
+        }
+        Ok(())
+    };
+    copy().unwrap_or_else(|error| panic!("{} cannot be copied: {error}", run.display()));
+    let output = firebox(folder, &["compare", &run.display().to_string(), "copy"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let page = std::fs::read_to_string(folder.join("comparison.html"));
+    page.unwrap_or_else(|error| panic!("there is no page: {error}"))
+}
+
 /// The command of [`firebox`], not yet started.
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{errors, firebox, streamed_and_on_device};
+use firebox_tests::{compared_with_its_copy, errors, firebox, streamed_and_on_device};
 use serde_json::Value;
 
 /// Samples of two classes that differ in how fast they swing, as a `.ts` file.
@@ -117,6 +117,16 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
 
     let again = run(folder, &[]);
     assert!(again.contains("nothing to do"), "{again}");
+    // Steps and losses in its own log are those of the pre-training.
+    let page = compared_with_its_copy(folder, own);
+    for part in [
+        " in the pre-training, ",
+        " in 16 other trainings",
+        ">pre-training, epoch ",
+        "accuracy with 100 % of the labels",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
 
     // A killed run has all but the last of its trainings: the others are read back.
     std::fs::remove_file(own.join("manifest.json")).unwrap();
@@ -228,8 +238,25 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
     assert!(message.contains("A_TEST.ts is among the files of its `data.path`"), "{message}");
     let kept = other.join("model/model.safetensors");
-    let message = refused(folder, &["--set", &set(&kept.display().to_string())]);
+    let of_kept = set(&kept.display().to_string());
+    let message = refused(folder, &["--set", &of_kept]);
     assert!(message.contains("was trained on what this pipeline tests on"), "{message}");
+    // A run that cannot say what it is any more is not taken for weights of which nothing is known, and its pipeline,
+    // which trains nothing again, mends that.
+    let begun = other.join("run.json");
+    let whole = std::fs::read(&begun).unwrap();
+    std::fs::write(&begun, &whole[..whole.len() / 2]).unwrap();
+    let message = refused(folder, &["--set", &of_kept]);
+    assert!(message.contains("run.json is damaged"), "{message}");
+    let resumed = firebox(folder, &["run", "--resume", &other.display().to_string()]);
+    assert_eq!(resumed.status.code(), Some(2), "{}", errors(&resumed));
+    assert!(errors(&resumed).contains("run.json is damaged"), "{}", errors(&resumed));
+    let output = firebox(folder, &[&["run", "pretrain.toml"], &swapped[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output);
+    assert!(said.contains("run.json was damaged, and is written anew"), "{said}");
+    assert!(said.contains("nothing to do"), "{said}");
+    assert_eq!(std::fs::read(&begun).unwrap(), whole);
     // What the file was then is not there any more.
     let test = folder.join("A_TEST.ts");
     samples(&test, "slow fast", &[("slow", 21), ("fast", 20)]);

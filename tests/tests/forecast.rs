@@ -6,7 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use firebox_tests::{command, errors, firebox, root, streamed_and_on_device};
+use firebox_tests::{
+    command, compared_with_its_copy, errors, firebox, root, streamed_and_on_device,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -116,6 +118,17 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     }
     // Twelve steps of a window, three ahead, or a season; two stations; every second step.
     assert_eq!(figures["block"], 24);
+    let page = compared_with_its_copy(folder, &run);
+    for part in [
+        " mean absolute error of demand over 2 horizons",
+        " in the training of the first seed, ",
+        " in 1 other training<",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    let card = std::fs::read(run.join("model/model.json")).unwrap();
+    let card: Value = serde_json::from_slice(&card).unwrap();
+    assert!(card["settings"]["forecast"].is_object() && card["settings"]["augment"].is_null());
     let before = std::fs::metadata(run.join("report.html")).unwrap().modified().unwrap();
     done(&firebox(folder, &["run", "p.toml"]));
     let after = std::fs::metadata(run.join("report.html")).unwrap().modified().unwrap();

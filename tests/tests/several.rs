@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{errors, firebox, streamed_and_on_device};
+use firebox_tests::{compared_with_its_copy, errors, firebox, streamed_and_on_device};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -206,6 +206,10 @@ fn models_on_folds_are_trained_once_and_compared_beside_baselines() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", errors(&output));
     assert!(text.contains("29 channels") && text.contains("of 2 folds"), "{text}");
     assert!(text.contains("nothing looks ahead"), "{text}");
+    let page = compared_with_its_copy(folder.path(), &place);
+    for part in ["accuracy: BiLSTM with attention ", " in 6 trainings<"] {
+        assert!(page.contains(part), "{part}");
+    }
     models_are_kept(folder.path(), &place);
 }
 
@@ -292,6 +296,8 @@ fn an_encoder_learns_from_its_clusters_and_is_judged_by_true_classes() {
     }
     let summary = std::fs::read_to_string(place.join("summary.md")).unwrap();
     assert!(summary.contains("mutual information with the true classes of 30 test"), "{summary}");
+    let page = compared_with_its_copy(folder.path(), &place);
+    assert!(page.contains(" normalised mutual information with the true classes</td>"));
 }
 
 #[test]

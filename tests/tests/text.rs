@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{errors, firebox, root};
+use firebox_tests::{compared_with_its_copy, errors, firebox, root};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -115,6 +115,7 @@ fn labels_and_evidence_are_learnt_and_results_reused() {
     let page = std::fs::read_to_string(path.join("report.html")).unwrap();
     assert!(page.contains("Macro F1") && page.contains("Evidence found exactly"));
     assert!(path.join("model/tokenizer.json").is_file());
+    assert!(compared_with_its_copy(folder, &path).contains(" macro F1</td>"));
     let again = run(folder, &["--set", "evaluate.resamples=300"]);
     for stage in ["tokenise", "train"] {
         let line = again.lines().find(|line| line.starts_with(&format!("{stage} ")));

@@ -7,7 +7,7 @@
 
 use firebox_core::Stream;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Confusion, Metric, Metrics};
 
@@ -15,11 +15,19 @@ use crate::{Confusion, Metric, Metrics};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// On the windows as they are.
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Lower end of the interval.
+    #[serde(deserialize_with = "number")]
     pub low: f64,
     /// Upper end of the interval.
+    #[serde(deserialize_with = "number")]
     pub high: f64,
+}
+
+/// JSON has no number for what is not finite: it is written as `null`, and read as NaN.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Estimate {
@@ -281,6 +289,15 @@ mod tests {
         assert_eq!(quantile(&[low, 1.0], 0.5), low);
         assert_eq!([0.5, 0.7].map(|q| quantile(&[1.0, 2.0, high], q)), [2.0, 2.0]);
         assert!(quantile(&[1.0, f64::NAN], 0.5).is_nan());
+    }
+
+    #[test]
+    fn an_estimate_that_is_not_finite_is_read_back() {
+        let written = Estimate { value: f64::NAN, low: 0.5, high: f64::INFINITY };
+        let text = serde_json::to_string(&written).unwrap();
+        let read: Estimate = serde_json::from_str(&text).unwrap();
+        assert!(read.value.is_nan() && read.low == 0.5 && read.high.is_nan(), "{read:?}");
+        assert!(serde_json::from_str::<Estimate>(r#"{"value":0.5,"low":0.4}"#).is_err());
     }
 
     #[test]

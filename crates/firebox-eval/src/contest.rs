@@ -12,7 +12,7 @@ use crate::text::{capitalised, list, percent, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Outcome, Predictions, Resampling, Table,
-    Verdict,
+    TestScore, Verdict,
 };
 
 /// One classifier with what it predicted.
@@ -145,6 +145,17 @@ impl Contest {
             own.peek().is_some() && own.all(|lead| lead.difference.is_above_zero())
         };
         trained.map(|standing| standing.name.as_str()).filter(|name| wins(name)).collect()
+    }
+
+    /// The scores that a run tells first: of every trained classifier.
+    pub fn main_scores(&self) -> Vec<TestScore> {
+        let trained = self.standings.iter().filter(|standing| !standing.baseline);
+        let score = |standing: &Standing| {
+            let estimate = *standing.metrics.get(&self.metric)?;
+            let own = TestScore::share(self.metric.name(), estimate);
+            Some(TestScore { model: standing.name.clone(), ..own })
+        };
+        trained.filter_map(score).collect()
     }
 
     /// The sentence that a report begins with.
@@ -326,6 +337,10 @@ mod tests {
         assert_eq!((tables[0].rows.len(), tables[0].columns.len()), (4, 6));
         let total: u64 = found.standings[0].confusion.total();
         assert_eq!(total, 1500);
+        let told = found.main_scores();
+        let told: Vec<(&str, &str)> =
+            told.iter().map(|score| (score.metric.as_str(), score.model.as_str())).collect();
+        assert_eq!(told, [("accuracy", "lstm"), ("accuracy", "mlp")]);
     }
 
     #[test]

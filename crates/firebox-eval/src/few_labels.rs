@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::bootstrap::bound_when_all_agree;
 use crate::text::{list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
-use crate::{Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling};
+use crate::{
+    Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
+};
 
 /// A way of beginning and freezing the encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -172,6 +174,15 @@ impl FewLabels {
             majority_class: classes.get(majority as usize).cloned().unwrap_or_default(),
             confusion,
         }
+    }
+
+    /// The score that a run tells first: of the fine-tuned encoder at the largest share.
+    pub fn main_score(&self) -> Option<TestScore> {
+        let share = self.shares.last()?;
+        let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
+        let estimate = *own.metrics.get(&self.metric)?;
+        let of = percent(share.share);
+        Some(TestScore::share(format!("{} with {of} of the labels", self.metric.name()), estimate))
     }
 
     /// One sentence on whether pre-training helps, and at which shares.
@@ -403,6 +414,10 @@ mod tests {
         assert_eq!(scores.confusion.total(), 900);
         let own = &scores.shares[0].arms[0];
         assert!(own.arm == Arm::FineTuned && own.seeds == 3 && own.spread.is_some());
+        let told = scores.main_score().unwrap();
+        assert_eq!(told.metric, "accuracy with 100 % of the labels");
+        let largest = scores.shares[1].arms[0].metrics[&Metric::Accuracy];
+        assert_eq!((told.estimate, told.is_share), (largest, true));
     }
 
     #[test]

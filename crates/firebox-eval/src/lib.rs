@@ -108,7 +108,7 @@ pub use report::{
     EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
     Published, Raster, Reason, Recipe, Report, Saved, ScaleChange, Sheet, SheetChart, SheetSection,
     SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
-    StudyTrial, Table, Tone, WrittenReport, WrittenStudy, published,
+    StudyTrial, Table, TestScore, Tone, WrittenReport, WrittenStudy, published,
 };
 pub use ridge::Ridge;
 pub use svm::Svm;

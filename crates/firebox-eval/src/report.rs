@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
 pub use archive::{ArchiveReport, ArchiveSet, Recipe};
-pub use compare::{ComparedRun, MOST_RUNS, SideBySide};
+pub use compare::{ComparedRun, MOST_RUNS, SideBySide, TestScore};
 pub use part::{Card, Chart, Interval, Line, Part, Tone};
 pub use published::{PUBLISHED, Published, published};
 pub use raster::Raster;

@@ -202,6 +202,12 @@ fn second_without_a_scale(second: f64, scale: f64) -> ForecastEvaluation {
 fn an_output_without_a_scale_is_not_left_out_of_the_verdict() {
     let both = second_without_a_scale(0.5, 2.0);
     assert_eq!(both.unscaled(), [1]);
+    // A run's figures are read back from text, which has no number for what is not finite.
+    let read: ForecastEvaluation =
+        serde_json::from_str(&serde_json::to_string(&both).unwrap()).unwrap();
+    let told = read.main_score().unwrap();
+    assert_eq!(told.metric, "mean absolute scaled error over 1 of 2 targets and horizons");
+    assert_eq!(told, both.main_score().unwrap());
     let said = forecast_verdict(&both);
     assert_eq!(said.outcome, Outcome::Beats);
     insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: the training values have none a season before, or never differ from it).");
@@ -246,6 +252,12 @@ fn seeds_widen_the_interval_too() {
     assert!(gain(&several).high - gain(&several).low > 0.2, "{:?}", gain(&several));
     assert!(gain(&one).high - gain(&one).low < 1e-9);
     assert_eq!(several.score(Forecaster::Model, Some(0)).unwrap().runs.len(), 3);
+    let told = several.main_score().unwrap();
+    assert_eq!(
+        (told.metric.as_str(), told.is_share),
+        ("mean absolute error of load 1 step ahead", false)
+    );
+    assert_eq!(told.estimate, several.score(Forecaster::Model, None).unwrap().mae);
 }
 
 #[test]

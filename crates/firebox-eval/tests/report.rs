@@ -6,9 +6,9 @@ mod page;
 
 use firebox_core::{Event, Silent, Stream};
 use firebox_eval::{
-    Advice, ComparedRun, EmbeddingView, EpochPoint, EvalConfig, EvalError, Fact, Features,
-    MaskedWindow, Measure, Outcome, Parts, Projection, Reason, ReconstructionTally, Report,
-    SideBySide, Stage, StepPoint, Subjects, Table, evaluate, verdict,
+    Advice, ComparedRun, EmbeddingView, EpochPoint, Estimate, EvalConfig, EvalError, Fact,
+    Features, MaskedWindow, Measure, Outcome, Parts, Projection, Reason, ReconstructionTally,
+    Report, SideBySide, Stage, StepPoint, Subjects, Table, TestScore, evaluate, verdict,
 };
 
 /// Features whose first columns carry the class as strongly as `signal` says.
@@ -167,7 +167,8 @@ fn compared(names: &[&str], evil: &str) -> Vec<ComparedRun> {
         let timings = vec![(evil.to_owned(), evil.to_owned())];
         let scores = [("test/accuracy".to_owned(), 0.25), (evil.to_owned(), f64::NAN)];
         let (settings, scores, trainings) = (settings.into(), scores.into(), [].into());
-        ComparedRun { report, settings, scores, timings, trainings }
+        let (tests, own_training) = (vec![], String::new());
+        ComparedRun { report, tests, own_training, settings, scores, timings, trainings }
     };
     names.iter().enumerate().map(run).collect()
 }
@@ -218,6 +219,48 @@ fn runs_side_by_side_are_one_page_with_what_differs() {
         assert_eq!(chart.matches("class=\"curve\"").count(), runs, "{chart}");
         // A single curve has no legend.
         assert_eq!(chart.contains("validation loss (a)"), runs == 1, "{chart}");
+    }
+}
+
+#[test]
+fn each_run_tells_its_own_score_and_what_its_steps_and_its_loss_are_of() {
+    let estimate = |value| Estimate { value, low: value - 0.1, high: value + 0.1 };
+    let mut runs = compared(&["probed", "tuned", "folds", "texts"], "step");
+    let curves = runs[1].report.curves.clone();
+    for run in &mut runs[1..] {
+        run.report.judge(None, None);
+    }
+    let tuned = TestScore::share("accuracy with 25.0 % of the labels", estimate(0.625));
+    (runs[1].tests, runs[1].own_training) = (vec![tuned], "pre-training".to_owned());
+    runs[1].trainings = [("a".to_owned(), curves.clone()), ("b".to_owned(), curves)].into();
+    let fold = |model: &str, value| TestScore {
+        model: model.to_owned(),
+        ..TestScore::share("accuracy", estimate(value))
+    };
+    runs[2].tests = vec![fold("LSTM", 0.5), fold("MLP", 0.375)];
+    runs[2].trainings = runs[1].trainings.clone();
+    runs[2].report.curves = firebox_eval::Curves::default();
+    // One that is no number is not told.
+    runs[3].tests = vec![
+        TestScore::number("scaled error", estimate(f64::NAN)),
+        TestScore::number("macro F1", estimate(0.75)),
+    ];
+    let page = page::check(SideBySide::new(runs).unwrap().html());
+    let first = page.split("<section id=\"curves\"").next().unwrap();
+    for part in [
+        " of a linear probe<",
+        "<td>20 in the pre-training, 40 in 2 other trainings</td>",
+        "<b>0.275</b> <span class=\"interval\">pre-training, epoch 2</span>",
+        "<td>62.5 % accuracy with 25.0 % of the labels</td>",
+        "<td>40 in 2 trainings</td>",
+        "<td>accuracy: LSTM 50.0 %, MLP 37.5 %</td>",
+        "<td>0.750 macro F1</td>",
+    ] {
+        assert!(first.contains(part), "{part} is missing: {first}");
+    }
+    // Scores of one name have a chart, and the curves of a part of a run say so.
+    for part in ["Test macro F1, with its interval", "folds, MLP", "tuned, pre-training"] {
+        assert!(page.contains(part), "{part} is missing");
     }
 }
 

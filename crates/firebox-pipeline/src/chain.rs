@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use firebox_core::Key;
-use firebox_eval::{Reason, Report};
+use firebox_eval::{Reason, Report, TestScore};
 use firebox_train::Summary;
+use serde_json::Value;
 
 use crate::bench::{Measured, Probe};
 use crate::device::ChosenDevice;
@@ -73,6 +74,23 @@ pub(crate) trait Chain: Sync {
     /// Everything up to the report. It leaves a trained model by [`Run::keep_model`], without which no
     /// run is whole.
     fn make(&self, run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError>;
+
+    /// The test scores that a run of this kind tells first, of the figures that its page wrote into `scores.json`; none
+    /// where a probe or masked steps are all that is measured.
+    fn main_scores(&self, _figures: &Value) -> Vec<TestScore> {
+        vec![]
+    }
+
+    /// Which of a run's trainings is the one in its own folder, if there may be others: `several` says whether there are.
+    fn own_training(&self, _several: bool) -> &'static str {
+        ""
+    }
+
+    /// Tables and keys of a pipeline file that this kind does not read, such as `evaluate.seeds`: a model's card has none
+    /// of them.
+    fn unread(&self, _config: &PipelineConfig) -> Vec<String> {
+        vec![]
+    }
 
     /// Why this kind cannot be searched, if it cannot.
     fn unsearched(&self) -> Option<&'static str> {

@@ -8,10 +8,11 @@ use firebox_eval::{ComparedRun, Curves, Evaluation, Reconstruction, Report, Side
 use firebox_monitor::{Usage, trainings};
 use firebox_train::History;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::{PipelineError, at};
-use crate::find_run;
-use crate::folder::{PIPELINE, replay};
+use crate::folder::{PIPELINE, begun, replay};
+use crate::{Kind, find_run};
 
 /// Settings that change no result, and would differ between any two runs.
 const ELSEWHERE: [&str; 4] = ["run.directory", "run.cache", "run.fetch.", "monitor."];
@@ -22,6 +23,8 @@ const ELSEWHERE: [&str; 4] = ["run.directory", "run.cache", "run.fetch.", "monit
 struct Scores {
     evaluation: Option<Evaluation>,
     reconstruction: Option<Reconstruction>,
+    /// The figures of its kind.
+    results: Value,
 }
 
 /// Writes a page that compares runs, named by their folders or by their names. Runs that go on yet
@@ -69,8 +72,11 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     // A run that has not ended has no scores.
     let scores = std::fs::read(folder.join("scores.json")).ok();
     let scores = scores.and_then(|text| serde_json::from_slice::<Scores>(&text).ok());
-    let Scores { evaluation, reconstruction } = scores.unwrap_or_default();
+    let Scores { evaluation, reconstruction, results } = scores.unwrap_or_default();
     report.judge(evaluation, reconstruction);
+    let settings = settings(folder)?;
+    let chain = kind(&settings).chain();
+    let tests = chain.main_scores(&results);
     let mut timings: Vec<(String, String)> = report
         .stages
         .iter()
@@ -93,9 +99,20 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
         let lines = attempts.unreadable.to_string();
         timings.push(("lines of the log that cannot be read".to_owned(), lines));
     }
+    if begun(folder).is_err() {
+        let name = "run.json, which says what the run was begun as".to_owned();
+        timings.push((name, "damaged; `firebox run FILE` writes it anew".to_owned()));
+    }
     timings.push(("device".to_owned(), report.device.clone()));
-    let settings = settings(folder)?;
-    Ok(ComparedRun { report, settings, scores: scored, timings, trainings: curves })
+    let own_training = chain.own_training(!curves.is_empty()).to_owned();
+    let (scores, trainings) = (scored, curves);
+    Ok(ComparedRun { report, tests, own_training, settings, scores, timings, trainings })
+}
+
+/// The kind of a run; that of a file that names none where it is not known.
+fn kind(settings: &BTreeMap<String, String>) -> Kind {
+    let name = settings.get("pipeline").map(|name| Value::from(name.as_str()));
+    name.and_then(|name| serde_json::from_value(name).ok()).unwrap_or_default()
 }
 
 /// The curves of the trainings of a run that has several, by their names, and how many cannot be read.
@@ -171,6 +188,8 @@ fn flatten(name: &str, value: &toml::Value, out: &mut BTreeMap<String, String>) 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -194,6 +213,62 @@ mod tests {
             found.iter().map(|(name, curves)| (name.clone(), losses(curves))).collect();
         assert_eq!(found, [("fold-1/lstm".to_owned(), vec![0.5]), ("fold-2".to_owned(), vec![])]);
         assert_eq!(read_trainings(&folder.path().join("none"), &mut BTreeMap::new()), 0);
+    }
+
+    #[test]
+    fn every_kind_tells_its_own_score_from_the_figures_of_its_page() {
+        let value = json!({ "value": 0.75, "low": 0.5, "high": null });
+        let all = json!({
+            "forecaster": "model", "output": null, "mae": value, "rmse": value, "r2": value,
+            "mase": value, "runs": [0.75],
+        });
+        let forecast = json!({
+            "outputs": [{ "target": "demand", "horizon": 2 }], "windows": 9, "block": 1,
+            "confidence": 0.95, "scores": [all], "gains": [],
+        });
+        let confusion = json!({ "classes": 1, "counts": [9] });
+        let arm = json!({
+            "arm": "fine-tuned", "seeds": 1, "spread": null, "metrics": { "macro-f1": value },
+            "constant": 0,
+        });
+        let share = json!({ "share": 0.5, "windows": 9.0, "arms": [arm], "differences": [] });
+        let finetune = json!({
+            "classes": ["a"], "metric": "macro-f1", "confidence": 0.95, "windows": 9, "block": 1,
+            "shares": [share], "majority": value, "majority_class": "a", "confusion": confusion,
+        });
+        let standing = |name: &str, baseline: bool| {
+            json!({
+                "name": name, "baseline": baseline, "metrics": { "accuracy": value },
+                "confusion": confusion,
+            })
+        };
+        let folds = json!({
+            "classes": ["a"], "windows": 9, "block": 1, "metric": "accuracy", "confidence": 0.95,
+            "lead_confidence": 0.95, "resamples": 100, "leads": [],
+            "standings": [standing("MLP", false), standing("majority class", true)],
+        });
+        let text = json!({ "labels": { "encoder": { "macro_f1": value } } });
+        let clusters = json!({ "subjects": [{ "normalised_information": value }] });
+        let told = |kind_name: &str, figures: &Value| -> Vec<(String, String, f64)> {
+            let settings = [("pipeline".to_owned(), kind_name.to_owned())].into();
+            let scores = kind(&settings).chain().main_scores(figures).into_iter();
+            scores.map(|score| (score.metric, score.model, score.estimate.value)).collect()
+        };
+        for (kind, figures, metric, model) in [
+            ("forecast", forecast, "mean absolute error of demand 2 steps ahead", ""),
+            ("finetune", finetune, "macro F1 with 50.0 % of the labels", ""),
+            ("multitimeframe", folds, "accuracy", "MLP"),
+            ("text", text, "macro F1", ""),
+            ("pseudolabel", clusters, "normalised mutual information with the true classes", ""),
+        ] {
+            let expected = (metric.to_owned(), model.to_owned(), 0.75);
+            assert_eq!(told(kind, &figures), [expected], "{kind}");
+            // A run that has not ended has no figures, and one of another version may have others.
+            for none in [Value::Null, json!({ "labels": [], "subjects": {} })] {
+                assert!(told(kind, &none).is_empty(), "{kind}");
+            }
+        }
+        assert!(told("pretrain", &json!({})).is_empty());
     }
 
     #[test]

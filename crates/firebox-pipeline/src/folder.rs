@@ -60,9 +60,37 @@ pub(crate) struct Begun {
     pub(crate) training: Key,
 }
 
-/// What the run in this folder was begun as.
-pub(crate) fn begun(path: &Path) -> Option<Begun> {
-    serde_json::from_slice(&std::fs::read(path.join(BEGUN)).ok()?).ok()
+/// What the run in this folder was begun as; `None` where there is no run, or one of an earlier version, which did not
+/// say.
+///
+/// # Errors
+///
+/// When the run's file is damaged: nothing could be checked by it.
+pub(crate) fn begun(path: &Path) -> Result<Option<Begun>, PipelineError> {
+    let file = path.join(BEGUN);
+    let text = match std::fs::read(&file) {
+        Ok(text) => text,
+        Err(_) if !file.is_file() => return Ok(None),
+        Err(source) => return Err(at(&file)(source)),
+    };
+    match serde_json::from_slice(&text) {
+        Ok(begun) => Ok(Some(begun)),
+        // Other programs have files of that name, too.
+        Err(_) if !path.join(PIPELINE).is_file() => Ok(None),
+        Err(error) => Err(PipelineError::Setting(format!(
+            "{} is damaged, which says what the run was begun as: {error}\n  \
+             run its pipeline file without --resume, which finds the run and writes that file anew; of a folder that was renamed, remove the file, and nothing is checked by it",
+            file.display()
+        ))),
+    }
+}
+
+/// What is said of a run whose damaged `run.json` is written anew.
+pub(crate) fn written_anew(path: &Path) -> String {
+    format!(
+        "{} was damaged, and is written anew: this pipeline says what the run was begun as",
+        path.join(BEGUN).display()
+    )
 }
 
 /// What a finished run said.
@@ -421,6 +449,30 @@ mod tests {
         drop(run);
         RunFolder::open(&path).unwrap().unfinish().unwrap();
         assert!(!path.join(MANIFEST).exists());
+    }
+
+    #[test]
+    fn a_run_whose_beginning_is_damaged_is_said_to_be_and_other_files_of_that_name_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        assert_eq!(begun(&path).unwrap(), None);
+        let run = RunFolder::open(&path).unwrap();
+        let own = Begun { name: "p".to_owned(), training: Key::builder("test", 1).finish() };
+        run.begin(&own).unwrap();
+        run.write(PIPELINE, b"text").unwrap();
+        assert_eq!(begun(&path).unwrap(), Some(own));
+        let whole = std::fs::read(path.join(BEGUN)).unwrap();
+        for damaged in [&whole[..whole.len() / 2], b"", b"{}", b"no JSON"] {
+            run.write(BEGUN, damaged).unwrap();
+            let said = begun(&path).unwrap_err();
+            assert!(said.is_bad_input(), "{said}");
+            let said = said.to_string();
+            assert!(said.contains("run.json is damaged") && said.contains("--resume"), "{said}");
+        }
+        std::fs::remove_file(path.join(PIPELINE)).unwrap();
+        assert_eq!(begun(&path).unwrap(), None);
+        // A file has none beside itself.
+        assert_eq!(begun(&path.join(BEGUN)).unwrap(), None);
     }
 
     #[test]

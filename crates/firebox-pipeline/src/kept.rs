@@ -11,6 +11,7 @@ use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Ta
 use firebox_models::Parameter;
 use serde_json::Value;
 
+use crate::PipelineConfig;
 use crate::chain::Work;
 use crate::error::PipelineError;
 use crate::prepared::find_run;
@@ -127,8 +128,6 @@ impl Run<'_> {
     ) -> Result<(), PipelineError> {
         let Shown { channels, interval, normaliser, window, forecast, texts } = kept.shown;
         let (texts, tokenizer) = texts.unzip();
-        let mut settings = serde_json::to_value(self.config).unwrap_or_default();
-        NOT_SHAPING.iter().for_each(|path| remove(&mut settings, path));
         let mut data = serde_json::to_value(&self.config.data).unwrap_or_default();
         ["path", "test"].iter().for_each(|path| remove(&mut data, path));
         let finite = kept.scores.into_iter().filter(|(_, value)| value.is_finite());
@@ -147,7 +146,7 @@ impl Run<'_> {
             forecast,
             texts,
             data,
-            settings,
+            settings: shaping(self.config),
             data_key: self.keys.series,
             training_key: self.keys.training,
             trained: kept.trained.to_owned(),
@@ -157,6 +156,15 @@ impl Run<'_> {
         let model = SavedModel { card, parameters: kept.parameters, tokenizer };
         Ok(model.write(&work.path.join(folder))?)
     }
+}
+
+/// The settings that shaped a model: those of them that its kind of pipeline reads.
+fn shaping(config: &PipelineConfig) -> Value {
+    let mut settings = serde_json::to_value(config).unwrap_or_default();
+    let unread = config.pipeline.chain().unread(config);
+    let left_out = NOT_SHAPING.into_iter().chain(unread.iter().map(String::as_str));
+    left_out.for_each(|path| remove(&mut settings, path));
+    settings
 }
 
 /// Removes a key such as `run.cache`.
@@ -201,6 +209,32 @@ pub(crate) fn read_model(named: &Path) -> Result<SavedModel, PipelineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_has_only_settings_that_its_kind_reads() {
+        let shown = |pipeline: &str| -> Value { shaping(&toml::from_str(pipeline).unwrap()) };
+        let keys = |table: &Value| -> Vec<String> {
+            let mut keys: Vec<String> = table.as_object().unwrap().keys().cloned().collect();
+            keys.sort();
+            keys
+        };
+        let forecast = shown(
+            "pipeline = 'forecast'\n[augment]\nversions = 0\n[forecast]\ntargets = ['close']\n[model.stacked-lstm]\n",
+        );
+        let read =
+            ["evaluate", "forecast", "loader", "model", "pipeline", "run", "train", "window"];
+        assert_eq!(keys(&forecast), read);
+        let measured = ["batch_size", "block", "confidence", "resamples", "seed"];
+        assert_eq!(keys(&forecast["evaluate"]), measured);
+        let pretrain = shown("pipeline = 'pretrain'");
+        assert!(!pretrain["augment"]["jitter"]["sigma"].is_null(), "{pretrain}");
+        let folds = shown("pipeline = 'multitimeframe'");
+        assert!(folds["augment"].is_null() && folds["model"].is_null(), "{folds}");
+        assert!(folds["train"]["optimizer"]["adamw"]["learning_rate"].is_null(), "{folds}");
+        let text = "pipeline = 'text'\n[text]\npath = 'a.csv'\n";
+        assert!(shown(text)["model"].is_null());
+        assert!(!shown(&format!("{text}[model.bert]\n"))["model"].is_null());
+    }
 
     #[test]
     fn keys_are_removed_and_others_stay() {

@@ -83,7 +83,7 @@ impl Prepared {
         let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = match &resumed {
             // A run is named after its pipeline and its key, unless someone gave it another name.
-            Some(run) => folder::begun(run).map(|begun| begun.name).or_else(|| {
+            Some(run) => folder::begun(run)?.map(|begun| begun.name).or_else(|| {
                 let name = stem(run)?;
                 Some(name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name).to_owned())
             }),
@@ -193,7 +193,7 @@ impl Prepared {
         let keys = settled.keys(device)?;
         let path = settled.run_path(&keys);
         if let Some(resumed) = &self.resumed
-            && let Some(begun) = folder::begun(resumed)
+            && let Some(begun) = folder::begun(resumed)?
             && begun.training != keys.training
         {
             return Err(PipelineError::Setting(format!(

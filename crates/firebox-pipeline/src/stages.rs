@@ -26,8 +26,8 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, local, upload_ahead};
 use crate::folder::{
-    Begun, Conclusion, EventLog, PIPELINE, RunFolder, conclusion, is_otherwise_finished,
-    steps_whole,
+    Begun, Conclusion, EventLog, PIPELINE, RunFolder, begun, conclusion, is_otherwise_finished,
+    steps_whole, written_anew,
 };
 use crate::kept::is_kept;
 use crate::keys::Keys;
@@ -153,8 +153,14 @@ pub(crate) fn run(
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
     let chain = prepared.config().pipeline.chain();
+    // What it was begun as is known here: its settings led to it.
+    let damaged = begun(path).is_err().then(|| written_anew(path));
     // A run of an earlier version left no model; it is made from what is there.
     if let Some(said) = conclusion(path, keys.evaluation).filter(|_| is_kept(path)) {
+        if let Some(message) = damaged {
+            RunFolder::open(path)?.begin(&begun_as(prepared, keys))?;
+            listener.on(&Event::Warning { message });
+        }
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";
             listener.on(&Event::Warning { message: message.to_owned() });
@@ -166,7 +172,7 @@ pub(crate) fn run(
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
-    if let Some(message) = replaced {
+    for message in damaged.into_iter().chain(replaced) {
         all.on(&Event::Warning { message });
     }
     let requests = Requests::new();
@@ -296,11 +302,16 @@ pub(crate) fn begin(
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
     let folder = RunFolder::open(path)?;
     folder.unfinish()?;
-    folder.begin(&Begun { name: prepared.name().to_owned(), training: keys.training })?;
+    folder.begin(&begun_as(prepared, keys))?;
     let reasons = reasons(prepared, device)?;
     folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
     let log = folder.events()?;
     Ok((folder, reasons, log))
+}
+
+/// What the run of a pipeline is begun as.
+fn begun_as(prepared: &Prepared, keys: &Keys) -> Begun {
+    Begun { name: prepared.name().to_owned(), training: keys.training }
 }
 
 /// Name of a run: that of its folder.

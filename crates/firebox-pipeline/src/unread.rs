@@ -26,6 +26,14 @@ pub(crate) fn only_evaluates_by(
     )))
 }
 
+/// The keys of `[evaluate]` other than these, with the name of the table.
+pub(crate) fn not_evaluated_by(read: &[&str]) -> Vec<String> {
+    let usual = serde_json::to_value(EvalConfig::default()).unwrap_or_default();
+    let keys = usual.as_object().into_iter().flat_map(|keys| keys.keys());
+    let unread = keys.filter(|key| !read.contains(&key.as_str()));
+    unread.map(|key| format!("evaluate.{key}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use crate::PipelineConfig;

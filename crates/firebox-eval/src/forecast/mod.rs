@@ -17,7 +17,8 @@ pub use linear::{Linear, LinearData};
 pub use scores::{ForecastData, evaluate_forecasts, mean_r2};
 pub use verdict::forecast_verdict;
 
-use crate::Estimate;
+use crate::text::count;
+use crate::{Estimate, TestScore};
 
 /// What forecasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -142,6 +143,25 @@ impl ForecastEvaluation {
     /// Whether all outputs are of one target, so that their errors have a mean in its units.
     pub fn one_target(&self) -> bool {
         self.outputs.windows(2).all(|pair| pair[0].target == pair[1].target)
+    }
+
+    /// The score that a run tells first: the error over all outputs, of one target in its units.
+    pub fn main_score(&self) -> Option<TestScore> {
+        let (first, all) = (self.outputs.first()?, self.score(Forecaster::Model, None)?);
+        let outputs = self.outputs.len();
+        if !self.one_target() {
+            let of = match outputs - self.unscaled().len() {
+                scaled if scaled == outputs => outputs.to_string(),
+                scaled => format!("{scaled} of {outputs}"),
+            };
+            let name = format!("mean absolute scaled error over {of} targets and horizons");
+            return Some(TestScore::number(name, all.mase));
+        }
+        let over = match outputs {
+            1 => format!("{} ahead", count(first.horizon, "step")),
+            _ => format!("over {outputs} horizons"),
+        };
+        Some(TestScore::number(format!("mean absolute error of {} {over}", first.target), all.mae))
     }
 
     /// Everything that the model is measured beside.

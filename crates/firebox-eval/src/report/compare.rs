@@ -12,7 +12,7 @@ use super::tables::with_interval;
 use super::write::replace;
 use super::{Curves, Report, StepPoint, Table};
 use crate::text::{count, duration, grouped, percent, significant};
-use crate::{EvalError, Fill, Head, Subject};
+use crate::{Estimate, EvalError, Fill, Head, Subject};
 
 /// Trainings whose charts are not folded.
 const SHOWN: usize = 12;
@@ -20,11 +20,45 @@ const SHOWN: usize = 12;
 /// Runs that colours tell apart.
 pub const MOST_RUNS: usize = 9;
 
+/// A test score that a run tells, by a name that says what was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TestScore {
+    /// What was measured, such as `macro F1`; scores of one name are beside each other.
+    pub metric: String,
+    /// Which model of the run it is of; empty where the run has one.
+    pub model: String,
+    /// Its value with its interval.
+    pub estimate: Estimate,
+    /// Whether it is a share, written as a percentage.
+    pub is_share: bool,
+}
+
+impl TestScore {
+    /// A score of a run's one model that is written as a number.
+    pub fn number(metric: impl Into<String>, estimate: Estimate) -> Self {
+        Self { metric: metric.into(), model: String::new(), estimate, is_share: false }
+    }
+
+    /// A score of a run's one model that is written as a percentage.
+    pub fn share(metric: impl Into<String>, estimate: Estimate) -> Self {
+        Self { is_share: true, ..Self::number(metric, estimate) }
+    }
+
+    fn format(&self) -> fn(f64) -> String {
+        if self.is_share { percent } else { significant }
+    }
+}
+
 /// A run beside others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComparedRun {
     /// What its events and its `scores.json` tell.
     pub report: Report,
+    /// The test scores that a run of its kind tells first, beside those of a probe and of masked steps.
+    pub tests: Vec<TestScore>,
+    /// Which of its trainings the curves of the report are of, such as `pre-training`; empty where they are of the
+    /// run's only one.
+    pub own_training: String,
     /// Its settings: names with dots, and values as text.
     pub settings: BTreeMap<String, String>,
     /// Every score that its log tells, whatever its pipeline is.
@@ -101,34 +135,26 @@ impl SideBySide {
 
     fn overview(&self) -> Table {
         let columns = ["run", "outcome", "steps", "best validation loss", "test", "time"];
-        let rows = self.runs.iter().map(|ComparedRun { report, .. }| {
-            let taken = report.curves.steps.last().map_or(0, |point| point.step);
-            let last = report.curves.skipped.last().map_or(taken, |skipped| taken.max(*skipped));
-            let skipped = match report.curves.skipped.len() {
-                0 => String::new(),
-                some => format!(" ({some} skipped)"),
-            };
+        let rows = self.runs.iter().map(|run| {
+            let report = &run.report;
             let best = report.best_epoch().map_or_else(
                 || "–".to_owned(),
-                |(epoch, loss)| format!("{} (epoch {})", significant(loss), epoch.epoch),
-            );
-            let test = own_score(report).map_or_else(
-                || "–".to_owned(),
-                |(name, estimate)| format!("{} {name}", percent(estimate.value)),
+                |(epoch, loss)| {
+                    let of = match run.own_training.as_str() {
+                        "" => String::new(),
+                        of => format!("{of}, "),
+                    };
+                    format!("{} ({of}epoch {})", significant(loss), epoch.epoch)
+                },
             );
             let outcome = if report.outcome.is_empty() { "not ended" } else { &report.outcome };
-            // A run of several trainings has their steps elsewhere.
-            let steps = match last {
-                0 => "–".to_owned(),
-                last => grouped(last as f64) + &skipped,
-            };
-            let time = duration(report.seconds);
-            let (run, outcome) = (report.run.clone(), outcome.to_owned());
-            vec![run, outcome, steps, best, test, time]
+            let (name, outcome) = (report.run.clone(), outcome.to_owned());
+            vec![name, outcome, steps(run), best, told(run), duration(report.seconds)]
         });
+        let note = "Losses compare between runs of one kind that learn by the same loss. Each test score is the one that the run itself tells first.";
         Table {
             title: "Runs".to_owned(),
-            note: String::new(),
+            note: note.to_owned(),
             columns: columns.map(str::to_owned).to_vec(),
             rows: rows.collect(),
         }
@@ -140,11 +166,13 @@ impl SideBySide {
         title: &str,
         value: &str,
         wide: bool,
+        name: &dyn Fn(&ComparedRun) -> String,
         points: &dyn Fn(&ComparedRun) -> Points,
     ) -> Option<String> {
-        let curves = self.runs.iter().zip(COLOURS).map(|(run, class)| {
+        let names: Vec<String> = self.runs.iter().map(name).collect();
+        let curves = self.runs.iter().zip(&names).zip(COLOURS).map(|((run, name), class)| {
             let points = points(run);
-            Curve { name: &run.report.run, class, dots: points.len() <= 40, points }
+            Curve { name, class, dots: points.len() <= 40, points }
         });
         let curves: Vec<Curve<'_>> = curves.filter(|curve| !curve.points.is_empty()).collect();
         let title = match curves.as_slice() {
@@ -162,8 +190,12 @@ impl SideBySide {
             let steps = &run.report.curves.steps;
             steps.iter().map(|point| (point.step as f64, value(point))).collect()
         };
+        let name = |run: &ComparedRun| match run.own_training.as_str() {
+            "" => run.report.run.clone(),
+            own => format!("{}, {own}", run.report.run),
+        };
         let chart = |title, value, points: &dyn Fn(&ComparedRun) -> Points| {
-            self.chart(title, value, true, points)
+            self.chart(title, value, true, &name, points)
         };
         let charts = [
             chart("Validation loss", "loss", &|run| validation(&run.report.curves)),
@@ -191,11 +223,12 @@ impl SideBySide {
                 run.trainings.get(name).map(points).unwrap_or_default()
             };
             let title = |what: &str| format!("{name}: {what}");
-            self.chart(&title("validation loss"), "loss", false, &|run| curves(run, validation))
-                .or_else(|| {
-                    let title = title("training loss, mean of each epoch");
-                    self.chart(&title, "loss", false, &|run| curves(run, means))
-                })
+            let of = |run: &ComparedRun| run.report.run.clone();
+            let chart = |title: &str, points: fn(&Curves) -> Points| {
+                self.chart(title, "loss", false, &of, &|run| curves(run, points))
+            };
+            chart(&title("validation loss"), validation)
+                .or_else(|| chart(&title("training loss, mean of each epoch"), means))
         };
         let charts: Vec<String> = names.into_iter().filter_map(chart).collect();
         if charts.is_empty() {
@@ -212,39 +245,21 @@ impl SideBySide {
     }
 
     fn scores(&self) -> String {
-        let rows = |estimate: &dyn Fn(&Report) -> Option<crate::Estimate>| -> Vec<IntervalRow> {
-            let all = self.runs.iter().map(|run| &run.report);
-            all.filter_map(|report| {
-                let estimate = estimate(report)?;
-                Some(IntervalRow { label: report.run.clone(), estimate, own: false })
-            })
-            .collect()
-        };
-        let metrics: BTreeSet<&str> =
-            self.runs.iter().filter_map(|run| own_score(&run.report)).map(|s| s.0).collect();
-        let mut charts: Vec<String> = metrics
-            .into_iter()
-            .map(|metric| {
-                let of = |report: &Report| own_score(report).filter(|s| s.0 == metric).map(|s| s.1);
-                let title = format!("Test {metric}, linear probe, with its interval");
-                interval_chart(&title, &rows(&of), false, percent)
-            })
+        let all: Vec<(&str, TestScore)> = self
+            .runs
+            .iter()
+            .flat_map(|run| tests(run).into_iter().map(move |test| (run.report.run.as_str(), test)))
             .collect();
-        let errors = rows(&own_error);
-        if !errors.is_empty() {
-            let title = "Mean squared error on masked steps, with its interval";
-            charts.push(interval_chart(title, &errors, true, significant));
-        }
-        if charts.is_empty() && self.runs.iter().all(|run| run.scores.is_empty()) {
+        if all.is_empty() && self.runs.iter().all(|run| run.scores.is_empty()) {
             return "<p>None of these runs has scores yet.</p>\n".to_owned();
         }
         let note = "Runs on other data, another split or another mask are not measured on the same windows; the settings below say whether these are.";
-        let own = match charts.is_empty() {
+        let own = match all.is_empty() {
             true => String::new(),
             false => format!(
                 "<div class=\"grid\">{}</div>\n{}",
-                charts.concat(),
-                table(&self.score_table(), false)
+                score_charts(&all),
+                table(&score_table(&all), false)
             ),
         };
         format!("<p class=\"note\">{note}</p>{own}{}", table(&self.all_scores(), true))
@@ -259,21 +274,6 @@ impl SideBySide {
             std::iter::once(name.clone()).chain(self.runs.iter().map(value)).collect()
         });
         self.beside("score", "Every score in the logs", String::new(), rows.collect())
-    }
-
-    fn score_table(&self) -> Table {
-        let rows = self.runs.iter().map(|run| {
-            let dash = || "–".to_owned();
-            let score = own_score(&run.report).map_or_else(dash, |s| with_interval(s.1, percent));
-            let error = own_error(&run.report).map_or_else(dash, |e| with_interval(e, significant));
-            vec![run.report.run.clone(), score, error]
-        });
-        Table {
-            title: "Scores".to_owned(),
-            note: String::new(),
-            columns: ["run", "test score", "error on masked steps"].map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        }
     }
 
     /// The table of a value for each run, under the names of the runs.
@@ -340,14 +340,112 @@ fn means(curves: &Curves) -> Points {
     curves.epochs.iter().map(|epoch| (epoch.step as f64, epoch.train_loss)).collect()
 }
 
-/// The score that a run's verdict is about, with the name of its metric.
-fn own_score(report: &Report) -> Option<(&'static str, crate::Estimate)> {
-    let evaluation = report.evaluation.as_ref()?;
-    let score = evaluation.score(Subject::PreTrained, Some(Head::Logistic))?;
-    Some((evaluation.metric.name(), score.metric(evaluation.metric)))
+/// Steps that a training took, those that were skipped among them.
+fn taken(curves: &Curves) -> u64 {
+    let steps = curves.steps.last().map(|point| point.step);
+    let epochs = curves.epochs.last().map(|epoch| epoch.step);
+    [steps, curves.skipped.last().copied(), epochs].into_iter().flatten().max().unwrap_or(0)
 }
 
-fn own_error(report: &Report) -> Option<crate::Estimate> {
-    let scores = &report.reconstruction.as_ref()?.scores;
-    scores.iter().find(|score| score.fill == Fill::Model).map(|score| score.mean_squared_error)
+/// The steps of a run's own training, and those of the trainings within it.
+fn steps(run: &ComparedRun) -> String {
+    let ComparedRun { report, own_training, trainings, .. } = run;
+    let mut said = vec![];
+    let own = taken(&report.curves);
+    if own > 0 {
+        let skipped = match report.curves.skipped.len() {
+            0 => String::new(),
+            some => format!(" ({some} skipped)"),
+        };
+        let of = match own_training.as_str() {
+            "" => String::new(),
+            of => format!(" in the {of}"),
+        };
+        said.push(grouped(own as f64) + &skipped + &of);
+    }
+    let within: u64 = trainings.values().map(taken).sum();
+    if within > 0 {
+        let what = if own > 0 { "other training" } else { "training" };
+        said.push(format!("{} in {}", grouped(within as f64), count(trainings.len(), what)));
+    }
+    match said.is_empty() {
+        true => "–".to_owned(),
+        false => said.join(", "),
+    }
+}
+
+/// The score that a run tells first, of each of its models.
+fn told(run: &ComparedRun) -> String {
+    let all = tests(run);
+    let Some(first) = all.first() else { return "–".to_owned() };
+    let value = |test: &TestScore| test.format()(test.estimate.value);
+    if first.model.is_empty() {
+        return format!("{} {}", value(first), first.metric);
+    }
+    let same = all.iter().filter(|test| test.metric == first.metric);
+    let of_each: Vec<String> = same.map(|test| format!("{} {}", test.model, value(test))).collect();
+    format!("{}: {}", first.metric, of_each.join(", "))
+}
+
+/// Every test score with its interval, the one that a run tells first before the others.
+fn tests(run: &ComparedRun) -> Vec<TestScore> {
+    let more = own_score(&run.report).into_iter().chain(own_error(&run.report));
+    let all = run.tests.iter().cloned().chain(more);
+    all.filter(|test| test.estimate.value.is_finite()).collect()
+}
+
+/// A chart for each name of a score.
+fn score_charts(all: &[(&str, TestScore)]) -> String {
+    let mut metrics: Vec<&str> = vec![];
+    for (_, test) in all {
+        if !metrics.contains(&test.metric.as_str()) {
+            metrics.push(&test.metric);
+        }
+    }
+    let chart = |metric: &str| {
+        let of_metric: Vec<_> = all.iter().filter(|(_, test)| test.metric == metric).collect();
+        let row = |(run, test): &&(&str, TestScore)| IntervalRow {
+            label: match test.model.as_str() {
+                "" => (*run).to_owned(),
+                model => format!("{run}, {model}"),
+            },
+            estimate: test.estimate,
+            own: false,
+        };
+        let rows: Vec<IntervalRow> = of_metric.iter().map(row).collect();
+        let (_, first) = of_metric.first()?;
+        let title = format!("Test {metric}, with its interval");
+        Some(interval_chart(&title, &rows, !first.is_share, first.format()))
+    };
+    metrics.into_iter().filter_map(chart).collect()
+}
+
+fn score_table(all: &[(&str, TestScore)]) -> Table {
+    let row = |(run, test): &(&str, TestScore)| {
+        let what = match test.model.as_str() {
+            "" => test.metric.clone(),
+            model => format!("{}, {model}", test.metric),
+        };
+        vec![(*run).to_owned(), what, with_interval(test.estimate, test.format())]
+    };
+    Table {
+        title: "Scores".to_owned(),
+        note: String::new(),
+        columns: ["run", "test score", "value"].map(str::to_owned).to_vec(),
+        rows: all.iter().map(row).collect(),
+    }
+}
+
+/// What a probe on the frozen encoder reaches.
+fn own_score(report: &Report) -> Option<TestScore> {
+    let evaluation = report.evaluation.as_ref()?;
+    let score = evaluation.score(Subject::PreTrained, Some(Head::Logistic))?;
+    let name = format!("{} of a linear probe", evaluation.metric.name());
+    Some(TestScore::share(name, score.metric(evaluation.metric)))
+}
+
+fn own_error(report: &Report) -> Option<TestScore> {
+    let mut scores = report.reconstruction.as_ref()?.scores.iter();
+    let own = scores.find(|score| score.fill == Fill::Model)?;
+    Some(TestScore::number("mean squared error on masked steps", own.mean_squared_error))
 }

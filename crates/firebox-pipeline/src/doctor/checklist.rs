@@ -18,6 +18,7 @@ use firebox_train::{
 use serde::Serialize;
 
 use super::feeding::workers;
+use super::learn::ENOUGH;
 use super::{Allowance, DoctorConfig, Feeding, Learning, MARGIN, Timed, bench, gain};
 use crate::bench::{BenchConfig, Workload, measure, measure_composed};
 use crate::device::ChosenDevice;
@@ -35,7 +36,7 @@ pub enum Mark {
     Yes,
     /// Not so.
     No,
-    /// Nothing to tick on this device, or not by this program.
+    /// Nothing to tick on this device, or not by this program, or too little was measured to say.
     NotHere,
 }
 
@@ -348,26 +349,31 @@ fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
         let (a, b) = (beyond(a), beyond(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
-    let (mark, found) = match worst {
-        None if !few.is_empty() => {
-            (Mark::NotHere, "too few steps to say; leave out --quick".to_owned())
-        }
-        Some(worst) => {
-            let mark = if worst.is_close() { Mark::Yes } else { Mark::No };
-            let found = format!(
-                "of models with {} steps or more, {} ends the farthest above f32, {:+.2} ± {:.2} % of its first loss{}",
-                super::learn::ENOUGH,
-                worst.workload,
-                100.0 * worst.difference,
-                100.0 * worst.error,
-                match few.len() {
-                    0 => String::new(),
-                    count => format!("; {count} took too few steps to say"),
-                }
-            );
-            (mark, found)
-        }
-        None => (Mark::NotHere, "nothing was trained".to_owned()),
+    let mut said: Vec<String> = vec![];
+    if !few.is_empty() {
+        let of_each = few.iter().map(|one| format!("{} ({})", one.workload, one.steps));
+        said.push(format!(
+            "not shown: too few steps for {}, it takes {ENOUGH}; `--workload NAME` without --quick leaves one model all the time",
+            of_each.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    if let Some(worst) = worst {
+        said.push(format!(
+            "of models with {ENOUGH} steps or more, {} ends the farthest above f32, {:+.2} ± {:.2} % of its first loss",
+            worst.workload,
+            100.0 * worst.difference,
+            100.0 * worst.error
+        ));
+    }
+    let mark = match worst {
+        Some(worst) if !worst.is_close() => Mark::No,
+        Some(_) if few.is_empty() => Mark::Yes,
+        // The models of which too little is known may end anywhere.
+        _ => Mark::NotHere,
+    };
+    let found = match said.is_empty() {
+        true => "nothing was trained".to_owned(),
+        false => said.join("; "),
     };
     Tick { line, mark, found }
 }
@@ -513,6 +519,37 @@ mod tests {
         assert!(close.is_close() && !apart.is_close() && apart.is_enough());
         let tick = accuracy(&[close, apart], Precision::Bf16);
         assert!(tick.mark == Mark::No && tick.found.contains("mlp"), "{}", tick.found);
+    }
+
+    #[test]
+    fn accuracy_is_not_ticked_where_a_model_took_too_few_steps() {
+        let learnt = |workload, steps: u32, apart: f64| {
+            let base: Vec<f64> = (0..steps).map(|step| 2.0 - 0.005 * f64::from(step)).collect();
+            let own: Vec<f64> = base.iter().map(|loss| loss + 2.0 * apart).collect();
+            Learning::new(workload, Precision::Bf16, &own, &[base])
+        };
+        let enough = ENOUGH as u32;
+        let said = |learnt: &[Learning]| {
+            let Tick { mark, found, .. } = accuracy(learnt, Precision::Bf16);
+            (mark, found)
+        };
+        let near = || learnt(Workload::LstmMae, enough, 0.0);
+        let (mark, found) = said(&[near()]);
+        assert!(mark == Mark::Yes && !found.contains("not shown"), "{found}");
+        let (mark, found) = said(&[near(), learnt(Workload::Mlp, enough - 1, 0.0)]);
+        assert_eq!(mark, Mark::NotHere, "{found}");
+        assert!(
+            found.starts_with("not shown: ") && found.contains("for mlp (49), it takes 50"),
+            "{found}"
+        );
+        assert!(found.contains("lstm-mae ends the farthest above f32"), "{found}");
+        // One that is shown to be apart is so, whatever is not known of the others.
+        let apart = learnt(Workload::LstmForecast, enough, 0.02);
+        let (mark, found) = said(&[near(), apart, learnt(Workload::Mlp, 6, 0.0)]);
+        assert!(mark == Mark::No && found.contains("for mlp (6), it"), "{found}");
+        let (mark, found) = said(&[learnt(Workload::Mlp, 6, 0.0)]);
+        assert!(mark == Mark::NotHere && !found.contains("farthest"), "{found}");
+        assert_eq!(said(&[]), (Mark::NotHere, "nothing was trained".to_owned()));
     }
 
     #[test]

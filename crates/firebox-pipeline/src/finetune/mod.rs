@@ -13,10 +13,11 @@ mod page;
 use std::path::{Path, PathBuf};
 
 use firebox_core::{Augmentation, Event, Key, Labels};
-use firebox_eval::Arm;
+use firebox_eval::{Arm, FewLabels, TestScore};
 use firebox_export::Task;
 use firebox_models::{Parameter, read_parameters};
 use firebox_train::{Classification, LoadEncoder, LossScale, TrainConfig, read_weights};
+use serde_json::Value;
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -63,7 +64,7 @@ impl Chain for Finetune {
     ) -> Result<(), PipelineError> {
         if let Some(encoder) = &settings(config).encoder {
             let path = located(encoder);
-            Origin::of(&path).check_normalisation(config)?;
+            Origin::of(&path)?.check_normalisation(config)?;
             read_weights(&path)?;
         }
         with_pretrainable!(&config.model, M => check_head::<M>(config, device))?;
@@ -162,6 +163,16 @@ impl Chain for Finetune {
         with_pretrainable!(&run.config.model, M => make::<M>(run, work))
     }
 
+    fn main_scores(&self, figures: &Value) -> Vec<TestScore> {
+        let measured: Option<FewLabels> = serde_json::from_value(figures.clone()).ok();
+        measured.and_then(|measured| measured.main_score()).into_iter().collect()
+    }
+
+    /// All arms are in parts.
+    fn own_training(&self, _: bool) -> &'static str {
+        "pre-training"
+    }
+
     fn unsearched(&self) -> Option<&'static str> {
         Some(
             "a search trains one model a trial, and `finetune` trains many\n  search the pre-training: set pipeline = \"pretrain\"",
@@ -235,7 +246,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Some(_) if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
         Some(encoder) => {
             let named = located(encoder);
-            Origin::of(&named).check_windows(run, &windows)?;
+            Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = read_weights(&named)?;
             let from = format!("weights of {}", path.display());
             let begin = Begin { weights, path, from };
@@ -268,13 +279,9 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Ok((scores, false, detail))
     })?;
     work.remade += evaluated;
-    if let Some(own) = scores
-        .shares
-        .last()
-        .and_then(|share| share.arms.iter().find(|score| score.arm == Arm::FineTuned))
-        && let Some(value) = own.metrics.get(&scores.metric)
-    {
-        run.listener.on(&Event::Scored { name: "test/fine_tuned".to_owned(), value: value.value });
+    if let Some(TestScore { estimate, .. }) = scores.main_score() {
+        let (name, value) = ("test/fine_tuned".to_owned(), estimate.value);
+        run.listener.on(&Event::Scored { name, value });
     }
     let classes = windows.parts.train.classes();
     let (whose, told) = fitted.kept_score(run, classes.len());

@@ -46,12 +46,22 @@ struct Divided<'a> {
 
 impl Origin {
     /// Of weights in a file, a checkpoint or a run.
-    pub(super) fn of(path: &Path) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When they lie in a run that does not say any more what it is.
+    pub(super) fn of(path: &Path) -> Result<Self, PipelineError> {
         let exported = exported(path);
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         // weights.safetensors in step-1 in checkpoints in seed-1 in fine-tuned in share-1 in parts in the run. Other
         // folders may have a pipeline, too, that is none of the weights' own.
-        let run = real.ancestors().take(9).find(|at| begun(at).is_some());
+        let mut run = None;
+        for at in real.ancestors().take(9) {
+            if begun(at)?.is_some() {
+                run = Some(at);
+                break;
+            }
+        }
         // The model that a run keeps is written as an exported file is; what else was exported into its folder may be
         // another's.
         let run = run.filter(|run| {
@@ -66,12 +76,12 @@ impl Origin {
         let card = cards
             .into_iter()
             .find_map(|card| serde_json::from_slice::<ModelCard>(&fs::read(card).ok()?).ok());
-        Self {
+        Ok(Self {
             path: path.to_owned(),
             settings: pipeline.and_then(|file| crate::load(&file, [], &[]).ok()),
             data_key: card.as_ref().map(|card| card.data_key),
             normaliser: exported.or(card.map(|card| card.normaliser)),
-        }
+        })
     }
 
     /// Refuses weights of a run that saw its windows in other units.
@@ -456,7 +466,8 @@ mod tests {
         let said = |normalise: &str| {
             let config = format!("[window]\nnormalise = \"{normalise}\"\n");
             let config: PipelineConfig = toml::from_str(&config).unwrap();
-            Origin::of(&path).check_normalisation(&config).map_err(|error| error.to_string())
+            let origin = Origin::of(&path).unwrap();
+            origin.check_normalisation(&config).map_err(|error| error.to_string())
         };
         assert_eq!(said("window-standard"), Ok(()));
         let refused = said("robust").unwrap_err();

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
+use firebox_eval::{ForecastEvaluation, TestScore};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
 use firebox_train::{
     Data, ForecastSamples, Forecasting, Outcome, Summary, TrainError, Trained, check_groups,
 };
+use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
@@ -30,7 +32,7 @@ use crate::pretrain::probe_shape;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, split_reasons, summary_of, trained_before, training};
 use crate::sub::Sub;
-use crate::unread::only_evaluates_by;
+use crate::unread::{not_evaluated_by, only_evaluates_by};
 
 pub use config::ForecastConfig;
 use sequences::Sequences;
@@ -38,6 +40,9 @@ pub(crate) use sequences::{channels, training_samples};
 
 /// Forecasts of several targets at several horizons.
 pub(crate) struct Forecast;
+
+/// Keys of `[evaluate]` that forecasts are measured by.
+const EVALUATES_BY: [&str; 5] = ["seed", "confidence", "resamples", "block", "batch_size"];
 
 /// The table, which this kind of pipeline must have.
 fn table(config: &PipelineConfig) -> Result<&ForecastConfig, PipelineError> {
@@ -88,7 +93,7 @@ impl Chain for Forecast {
                  give the test part a share, as with --set split.{rule}.test=0.2"
             )));
         }
-        only_evaluates_by(config, &["seed", "confidence", "resamples", "block", "batch_size"])
+        only_evaluates_by(config, &EVALUATES_BY)
     }
 
     fn check_model(
@@ -220,6 +225,21 @@ impl Chain for Forecast {
 
     fn scores(&self) -> &'static [Score] {
         &[Score::R2]
+    }
+
+    fn main_scores(&self, figures: &Value) -> Vec<TestScore> {
+        let measured: Option<ForecastEvaluation> = serde_json::from_value(figures.clone()).ok();
+        measured.and_then(|measured| measured.main_score()).into_iter().collect()
+    }
+
+    /// Those of later seeds are in parts.
+    fn own_training(&self, several: bool) -> &'static str {
+        if several { "training of the first seed" } else { "" }
+    }
+
+    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
+        let tables = ["augment", "labels"].map(str::to_owned);
+        tables.into_iter().chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 }
 

@@ -13,9 +13,10 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Fold, Key, Labels, count, walk_forward};
 use firebox_data::Ingested;
-use firebox_eval::{Contender, Contest, Metric, Standing, contest};
+use firebox_eval::{Contender, Contest, Metric, Standing, TestScore, contest};
 use firebox_export::Task;
 use firebox_train::{AdamWConfig, Optimizer, SgdConfig};
+use serde_json::Value;
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
@@ -25,13 +26,29 @@ use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json};
 use crate::stages::Run;
-use crate::unread::only_evaluates_by;
+use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
 
 pub use config::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 
 /// Several classifiers on the same walk-forward folds.
 pub(crate) struct Multitimeframe;
+
+/// Keys of `[evaluate]` that models and baselines are measured by.
+const EVALUATES_BY: [&str; 7] =
+    ["seed", "metric", "confidence", "resamples", "block", "train_limit", "probe"];
+
+/// Tables and keys that are refused, or have a place for each model.
+const UNREAD: [&str; 8] = [
+    "augment",
+    "model",
+    "loader.batch_size",
+    "loader.tokens",
+    "train.groups",
+    "train.layer_decay",
+    "train.optimizer.adamw.learning_rate",
+    "train.optimizer.sgd.learning_rate",
+];
 
 impl Chain for Multitimeframe {
     fn check(&self, config: &PipelineConfig) -> Result<(), PipelineError> {
@@ -80,8 +97,7 @@ impl Chain for Multitimeframe {
             let what = "`window.whole` makes one window of each series, which no moment divides";
             return refuse(what, "set window.whole = false");
         }
-        let read = ["seed", "metric", "confidence", "resamples", "block", "train_limit", "probe"];
-        only_evaluates_by(config, &read)?;
+        only_evaluates_by(config, &EVALUATES_BY)?;
         settings(config).validate()
     }
 
@@ -171,6 +187,15 @@ impl Chain for Multitimeframe {
         let report = page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
         let outcome = "finished".to_owned();
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
+    }
+
+    fn main_scores(&self, figures: &Value) -> Vec<TestScore> {
+        let measured: Option<Contest> = serde_json::from_value(figures.clone()).ok();
+        measured.map_or_else(Vec::new, |measured| measured.main_scores())
+    }
+
+    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
+        UNREAD.map(str::to_owned).into_iter().chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 
     fn unsearched(&self) -> Option<&'static str> {

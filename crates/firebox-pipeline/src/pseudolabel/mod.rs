@@ -16,8 +16,10 @@ mod page;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key, Labels, Stream, count};
+use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
+use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
@@ -156,6 +158,18 @@ impl Chain for Pseudolabel {
         let outcome = if iterated.settled { "stopped early" } else { "finished" }.to_owned();
         let report = page::report(run, work.prepared.name(), &windows, &iterated, judged);
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
+    }
+
+    fn main_scores(&self, figures: &Value) -> Vec<TestScore> {
+        // The first is the trained encoder.
+        let own = figures["subjects"][0]["normalised_information"].clone();
+        let own = serde_json::from_value(own).ok();
+        let name = "normalised mutual information with the true classes";
+        own.map(|estimate| TestScore::number(name, estimate)).into_iter().collect()
+    }
+
+    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
+        ["augment", "model", "train.groups", "train.layer_decay"].map(str::to_owned).into()
     }
 
     fn unsearched(&self) -> Option<&'static str> {

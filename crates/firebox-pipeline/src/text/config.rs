@@ -82,6 +82,9 @@ impl TextConfig {
     }
 }
 
+/// Keys of `[evaluate]` that labels and evidence are measured by.
+pub(super) const EVALUATES_BY: [&str; 4] = ["seed", "confidence", "resamples", "batch_size"];
+
 /// The table `[text]`, and nothing beside it that the pipeline `text` does not read.
 pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     let text = table(config)?;
@@ -147,7 +150,7 @@ pub(super) fn table(config: &PipelineConfig) -> Result<&TextConfig, PipelineErro
 
 fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
     let default = PipelineConfig::default();
-    only_evaluates_by(config, &["seed", "confidence", "resamples", "batch_size"])?;
+    only_evaluates_by(config, &EVALUATES_BY)?;
     let pairs = [
         ("data", json(&config.data), json(&default.data)),
         ("run.fetch", json(&config.run.fetch), json(&default.run.fetch)),

@@ -15,21 +15,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key, count};
+use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::HeldOutLoader;
 use firebox_models::{TextAttention, TextModel, read_parameters};
 use firebox_text::unknown_tokens;
 use firebox_train::{Data, Summary, TrainError, check_groups};
+use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
+use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, summary_of, trained_before};
+use crate::unread::not_evaluated_by;
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
 
@@ -172,6 +176,22 @@ impl Chain for Text {
 
     fn scores(&self) -> &'static [Score] {
         &[Score::F1]
+    }
+
+    fn main_scores(&self, figures: &Value) -> Vec<TestScore> {
+        let own =
+            serde_json::from_value(figures["labels"][measure::MODEL]["macro_f1"].clone()).ok();
+        own.map(|estimate| TestScore::number("macro F1", estimate)).into_iter().collect()
+    }
+
+    fn unread(&self, config: &PipelineConfig) -> Vec<String> {
+        let mut unread = ["window", "labels", "augment"].map(str::to_owned).to_vec();
+        // Its default is an encoder of windows.
+        if !matches!(config.model, ModelConfig::Bert(_)) {
+            unread.push("model".to_owned());
+        }
+        unread.extend(not_evaluated_by(&config::EVALUATES_BY));
+        unread
     }
 }
 
