@@ -98,7 +98,9 @@ pub fn compared_with_its_copy(folder: &Path, run: &Path) -> String {
     let output = firebox(folder, &["compare", &run.display().to_string(), "copy"]);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let page = std::fs::read_to_string(folder.join("comparison.html"));
-    page.unwrap_or_else(|error| panic!("there is no page: {error}"))
+    let page = page.unwrap_or_else(|error| panic!("there is no page: {error}"));
+    // Lines do not break before the sign.
+    page.replace("\u{a0}%", " %")
 }
 
 /// The command of [`firebox`], not yet started.

@@ -245,7 +245,8 @@ fn each_run_tells_its_own_score_and_what_its_steps_and_its_loss_are_of() {
         TestScore::number("scaled error", estimate(f64::NAN)),
         TestScore::number("macro F1", estimate(0.75)),
     ];
-    let page = page::check(SideBySide::new(runs).unwrap().html());
+    // Lines do not break before the sign.
+    let page = page::check(SideBySide::new(runs).unwrap().html()).replace("\u{a0}%", " %");
     let first = page.split("<section id=\"curves\"").next().unwrap();
     for part in [
         " of a linear probe<",
