@@ -141,6 +141,7 @@ impl PipelineError {
         match self {
             Self::Cache(CacheError::Stopped)
             | Self::Data(firebox_data::DataError::Stopped)
+            | Self::Text(firebox_text::TextError::Stopped)
             | Self::Remote(RemoteError::Stopped { .. }) => Self::Interrupted,
             other => other,
         }

@@ -75,6 +75,9 @@ pub enum TextError {
     /// Texts or labels that cannot be learnt from.
     #[error("{0}")]
     Texts(String),
+    /// It was asked to stop.
+    #[error("it was asked to stop")]
+    Stopped,
     /// Settings of a model that are out of their range.
     #[error(transparent)]
     Model(#[from] ModelError),

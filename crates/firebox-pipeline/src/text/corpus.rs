@@ -325,14 +325,15 @@ impl Run<'_> {
     }
 }
 
-/// Heeds `stop` between two texts; the fit of a vocabulary does not.
+/// The vocabulary and the tokens of all texts, unless `stop` becomes true.
 fn make(text: &TextConfig, corpus: &Corpus, stop: &AtomicBool) -> Result<Stored, PipelineError> {
     let LabelledTexts { texts, spans, .. } = &corpus.texts;
     let tokenizer = match &text.encoder.folder {
         Some(folder) => read_tokenizer(folder)?,
         // From training texts alone: a vocabulary is fitted, too.
         None => {
-            text.tokenizer.train(corpus.parts.train.iter().map(|place| texts[*place].as_str()))?
+            let train = corpus.parts.train.iter().map(|place| texts[*place].as_str());
+            text.tokenizer.train_until(stop, train)?
         }
     };
     let one = |(own, span): (&String, &Option<[usize; 2]>)| {

@@ -4,6 +4,7 @@
 //! be used, finds out before the first text whether a tokenizer can meet what it does not know, and
 //! leaves a file's padding and truncation aside, for batches and lengths are the pipeline's own.
 
+mod joining;
 mod train;
 
 use std::path::Path;

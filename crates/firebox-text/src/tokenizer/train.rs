@@ -4,6 +4,7 @@
 //! order of a hash map with a new seed for every run, and so makes another vocabulary each time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -11,12 +12,13 @@ use serde_json::{Map, Value, json};
 use tokenizers::{Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
 use super::Tokenizer;
+use super::joining::Joining;
 use crate::TextError;
 
 /// Tokens that every vocabulary begins with.
 const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 /// What a piece within a word begins with.
-const PREFIX: &str = "##";
+pub(super) const PREFIX: &str = "##";
 
 /// Settings of a vocabulary that is made from training texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,32 +63,32 @@ impl WordPieceTraining {
         &self,
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<Tokenizer, TextError> {
+        self.train_until(&AtomicBool::new(false), texts)
+    }
+
+    /// The same until `stop` is true.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and [`TextError::Stopped`].
+    pub fn train_until<'a>(
+        &self,
+        stop: &AtomicBool,
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Tokenizer, TextError> {
         self.check()?;
-        let words = self.words(texts)?;
-        let mut alphabet: BTreeSet<String> = BTreeSet::new();
-        let mut counted: Vec<(Vec<String>, usize)> = vec![];
-        for (word, count) in words {
-            let pieces: Vec<String> = word
-                .chars()
-                .enumerate()
-                .map(|(at, c)| if at > 0 { format!("{PREFIX}{c}") } else { c.to_string() })
-                .collect();
-            alphabet.extend(pieces.iter().cloned());
-            counted.push((pieces, count));
-        }
-        if counted.is_empty() {
+        let words = self.words(stop, texts)?;
+        if words.is_empty() {
             return Err(TextError::Texts("there is no word in the training texts".to_owned()));
         }
+        let mut joining = Joining::new(&words);
+        let alphabet: BTreeSet<&str> = joining.pieces().collect();
         let mut vocabulary: Vec<String> = SPECIAL.map(str::to_owned).to_vec();
-        vocabulary.extend(alphabet);
-        let mut known: BTreeSet<String> = vocabulary.iter().cloned().collect();
+        vocabulary.extend(alphabet.into_iter().map(str::to_owned));
         while vocabulary.len() < self.vocabulary {
-            let Some((pair, joined)) = self.next_pair(&counted) else { break };
-            for (pieces, _) in &mut counted {
-                join(pieces, &pair, &joined);
-            }
-            if known.insert(joined.clone()) {
-                vocabulary.push(joined);
+            heed(stop)?;
+            let Some((piece, is_new)) = joining.join_next(self.least) else { break };
+            if is_new {
+                vocabulary.push(piece.to_string());
             }
         }
         Tokenizer::from_text(&self.source(&vocabulary).to_string())
@@ -95,6 +97,7 @@ impl WordPieceTraining {
     /// Words with how often they occur.
     fn words<'a>(
         &self,
+        stop: &AtomicBool,
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<BTreeMap<String, usize>, TextError> {
         let wrong = |error: tokenizers::Error| TextError::Tokenizer(error.to_string());
@@ -103,6 +106,7 @@ impl WordPieceTraining {
         let splitting = Tokenizer::from_text(&special.to_string())?.inner;
         let mut words = BTreeMap::new();
         for written in texts {
+            heed(stop)?;
             let mut text = PreTokenizedString::from(written);
             if let Some(normaliser) = splitting.get_normalizer() {
                 text.normalize(|text| normaliser.normalize(text)).map_err(wrong)?;
@@ -115,19 +119,6 @@ impl WordPieceTraining {
             }
         }
         Ok(words)
-    }
-
-    fn next_pair(&self, counted: &[(Vec<String>, usize)]) -> Option<([String; 2], String)> {
-        let mut pairs: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        for (pieces, count) in counted {
-            for pair in pieces.windows(2) {
-                *pairs.entry((&pair[0], &pair[1])).or_insert(0) += count;
-            }
-        }
-        let most = pairs.iter().max_by(|a, b| a.1.cmp(b.1).then_with(|| b.0.cmp(a.0)));
-        let ((left, right), _) = most.filter(|(_, count)| **count >= self.least)?;
-        let joined = (*left).to_owned() + right.strip_prefix(PREFIX).unwrap_or(right);
-        Some(([(*left).to_owned(), (*right).to_owned()], joined))
     }
 
     /// The `tokenizer.json`, which Hugging Face's libraries read, too.
@@ -169,13 +160,6 @@ impl WordPieceTraining {
     }
 }
 
-fn join(pieces: &mut Vec<String>, pair: &[String; 2], joined: &str) {
-    let mut at = 0;
-    while at + 1 < pieces.len() {
-        if pieces[at] == pair[0] && pieces[at + 1] == pair[1] {
-            pieces[at] = joined.to_owned();
-            pieces.remove(at + 1);
-        }
-        at += 1;
-    }
+fn heed(stop: &AtomicBool) -> Result<(), TextError> {
+    if stop.load(Ordering::Relaxed) { Err(TextError::Stopped) } else { Ok(()) }
 }
