@@ -47,6 +47,11 @@ def alone(command, runs=7):
     return {**line, "peak": peak}
 
 
+def anew(command, times=7):
+    """The one case of a process of its own, the median of several: a process remembers what it has hashed."""
+    return sorted((alone(command, 1) for _ in range(times)), key=lambda line: line["seconds"])[times // 2]
+
+
 def apart(work, *arguments):
     """Does work in a process of its own. The system counts to the peak memory of a program what the process had
     that started it, so this one must stay small."""
@@ -184,8 +189,8 @@ def main():
         if "ingest" in given.only:
             apart(make_many, folder, given.many)
             for name in ("csv", "parquet"):
-                ours = {what: alone([program, "ingest", f"{what}-{name}", folder])
-                        for what in ("hash", "read", "all", "again")}
+                ours = {what: how([program, "ingest", f"{what}-{name}", folder])
+                        for what, how in (("hash", anew), ("read", alone), ("all", anew), ("again", alone))}
                 peer = alone([*torch, "ingest", name, folder])
                 read, hashed = ours["read"], ours["hash"]
                 assert abs(read["check"] - peer["check"]) < 1e-6 * abs(peer["check"]), name
@@ -200,7 +205,7 @@ def main():
                     memory(f"ingestion into {where}, {name}",
                            alone([program, "ingest", f"{what}-{name}", folder], 1), once)
                 print(f"{name}: with the cache written {ours['all']['seconds']:.2f} s, "
-                      f"from the cache {ours['again']['seconds']:.2f} s")
+                      f"from the cache, whose key is known, {ours['again']['seconds']:.2f} s")
         if "larger" in given.only:
             ours, _ = measured([program, "larger", given.larger, folder])
             for name, line in ours.items():
