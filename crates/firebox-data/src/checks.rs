@@ -63,6 +63,9 @@ pub struct SeriesChecks {
     pub unsorted: u64,
     /// Rows whose time another row has.
     pub duplicates: u64,
+    /// Rows less than half an interval after the one before.
+    #[serde(default)]
+    pub crowded: u64,
     /// Gaps in time.
     pub gaps: u64,
     /// Steps that the gaps lack, in intervals.
@@ -104,7 +107,7 @@ impl ChannelChecks {
 impl SeriesChecks {
     /// Whether there is nothing to report.
     pub(crate) fn is_clean(&self) -> bool {
-        self.unsorted + self.duplicates + self.gaps == 0 && self.channels.is_empty()
+        self.unsorted + self.duplicates + self.crowded + self.gaps == 0 && self.channels.is_empty()
     }
 }
 
@@ -116,6 +119,8 @@ pub enum Defect {
     Unsorted,
     /// Rows of equal time.
     Duplicates,
+    /// Rows less than half an interval after the one before.
+    Crowded,
     /// Values that are missing, NaN or too large for f32.
     NotFinite,
     /// Highs or lows inside their bar.
@@ -169,6 +174,9 @@ impl Finding {
             Defect::Duplicates => {
                 "set `data.checks.duplicates` to \"drop\" to keep the first row of each time, or to \"fill\" to keep the last"
             }
+            Defect::Crowded => {
+                "set `data.interval` to the steps between rows, train on data of one rate alone, or set `data.checks.crowded` to \"drop\" to leave those rows out"
+            }
             Defect::NotFinite => {
                 "set `data.checks.not_finite` to \"drop\" to cut the series there, or to \"fill\" to repeat the last value"
             }
@@ -194,6 +202,10 @@ impl fmt::Display for Finding {
             }
             Defect::Duplicates => {
                 write!(f, "{count} {} the time of another", words("row has", "rows have"))?;
+            }
+            Defect::Crowded => {
+                let rows = words("row follows", "rows follow");
+                write!(f, "{count} {rows} less than half an interval after another")?;
             }
             Defect::NotFinite => {
                 let values = words("value", "values");

@@ -11,8 +11,8 @@ use crate::checks::duration;
 use crate::raw::{Raw, RawSeries};
 use crate::work::Work;
 use crate::{
-    Action, CheckPolicies, Checks, ConstantPolicy, DataError, Defect, Finding, GapPolicy, Interval,
-    Policy,
+    Action, CheckPolicies, Checks, ConstantPolicy, CrowdedPolicy, DataError, Defect, Finding,
+    GapPolicy, Interval, Policy,
 };
 
 /// Applies the policies to all series.
@@ -33,12 +33,14 @@ pub(crate) fn clean(
     refuse_contradiction(declared, found)?;
     let interval = declared.map(Interval::microseconds).or(found);
     works.par_iter_mut().for_each(|work| {
+        work.crowded(interval, policies);
         let removed = work.values(&channels, policies);
         work.gaps(&channels, interval, removed, policies);
         work.find_constant();
     });
     let constant = constant_channels(&works, channels.len());
-    let findings = findings(&works, &channels, &constant, policies);
+    let of_rows = interval.and_then(Interval::from_microseconds).filter(|_| raw.time.is_some());
+    let findings = findings(&works, &channels, &constant, of_rows, policies);
     if findings.iter().any(|finding| finding.action == Action::Refused) {
         let refused = |finding: &Finding| finding.action == Action::Refused;
         return Err(DataError::Defects {
@@ -115,7 +117,11 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
     Ok(())
 }
 
-/// The most frequent difference between consecutive times; the shorter of two equally frequent.
+/// Of so many differences, one must be the most frequent for an interval to be told by it.
+const FREQUENT: u64 = 20;
+
+/// The most frequent difference between consecutive times; the shorter of two equally frequent. Where hardly two are
+/// equal, as of clocks with microseconds, the one in the middle.
 pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Option<i64> {
     let mut counts = HashMap::<i64, u64>::new();
     for times in series {
@@ -133,7 +139,18 @@ pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Opti
         }
         *counts.entry(last).or_default() += run;
     }
-    counts.into_iter().max_by_key(|(difference, count)| (*count, -difference)).map(|(d, _)| d)
+    let all: u64 = counts.values().sum();
+    let (most, count) = counts.iter().max_by_key(|(difference, count)| (**count, -**difference))?;
+    if count * FREQUENT >= all {
+        return Some(*most);
+    }
+    let mut counts: Vec<(i64, u64)> = counts.into_iter().collect();
+    counts.sort_unstable();
+    let mut before = 0;
+    counts.into_iter().find_map(|(difference, count)| {
+        before += count;
+        (2 * before >= all).then_some(difference)
+    })
 }
 
 /// The channels that have one value over all steps of all series.
@@ -169,6 +186,7 @@ pub(crate) fn findings(
     works: &[Work],
     channels: &[Channel],
     constant: &[usize],
+    interval: Option<Interval>,
     policies: &CheckPolicies,
 ) -> Vec<Finding> {
     let action = |policy| match policy {
@@ -196,6 +214,13 @@ pub(crate) fn findings(
         sum(Defect::Unsorted, None, action(policies.unsorted), &|w| w.counts.unsorted, ""),
         sum(Defect::Duplicates, None, action(policies.duplicates), &|w| w.counts.duplicates, ""),
     ];
+    let policy = match policies.crowded {
+        CrowdedPolicy::Error => Action::Refused,
+        CrowdedPolicy::Drop => Action::Dropped,
+        CrowdedPolicy::Keep => Action::Kept,
+    };
+    let more = interval.map_or(String::new(), |interval| format!("the interval is {interval}; "));
+    found.push(sum(Defect::Crowded, None, policy, &|work| work.counts.crowded, &more));
     for channel in 0..channels.len() {
         let count = |work: &Work| work.channels[channel].missing + work.channels[channel].infinite;
         let policy = action(policies.not_finite);
@@ -214,6 +239,7 @@ pub(crate) fn findings(
     let longest = works.iter().map(|work| work.counts.longest_gap).max().unwrap_or(0);
     let missing = count(missing, "step");
     let more = format!("{missing} missing, the longest gap {}; ", duration(longest));
+    let more = more + &irregular(works, interval);
     found.push(sum(Defect::Gaps, None, policy, &|work| work.counts.gaps, &more));
     let mut found: Vec<_> = found.into_iter().flatten().collect();
     found.extend(constant.iter().map(|channel| {
@@ -235,6 +261,21 @@ pub(crate) fn findings(
         }
     }));
     found
+}
+
+/// What is said of data most of whose steps are of no interval.
+fn irregular(works: &[Work], interval: Option<Interval>) -> String {
+    let sum = |count: &dyn Fn(&Work) -> u64| works.iter().map(count).sum::<u64>();
+    let odd = sum(&|work| work.counts.gaps + work.counts.crowded);
+    let steps = sum(&|work| work.counts.rows.saturating_sub(1));
+    match interval.filter(|_| 2 * odd > steps) {
+        None => String::new(),
+        Some(interval) => format!(
+            "only {} of {} between rows are near the interval of {interval}: where rows come at irregular times, put them on steps of one length first; ",
+            steps.saturating_sub(odd),
+            count(steps, "step")
+        ),
+    }
 }
 
 pub(crate) fn summary(works: &[Work], channels: &[Channel], findings: Vec<Finding>) -> Checks {

@@ -246,7 +246,7 @@ impl Default for Csv {
 /// What is done about each kind of defect. Whatever is done is counted in
 /// [`Checks`](crate::Checks).
 ///
-/// They are looked for in this order: unsorted, duplicates, not-finite, ohlc, gaps, constant.
+/// They are looked for in this order: unsorted, duplicates, crowded, not-finite, ohlc, gaps, constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckPolicies {
@@ -263,6 +263,10 @@ pub struct CheckPolicies {
     /// each other). `drop` leaves the bar out and cuts the series there, `fill` raises the high and
     /// lowers the low.
     pub ohlc: Policy,
+    /// Consecutive times less than half an interval apart, such as rows of another rate: a window of so many steps
+    /// would span less time there. Left out of a written configuration where it is `error`.
+    #[serde(skip_serializing_if = "is_refused")]
+    pub crowded: CrowdedPolicy,
     /// Consecutive times more than one and a half intervals apart.
     pub gaps: GapPolicy,
     /// The longest run that `fill` fills, in steps: a longer gap is cut as by `split`, a longer
@@ -279,6 +283,7 @@ impl Default for CheckPolicies {
             duplicates: Policy::Error,
             not_finite: Policy::Error,
             ohlc: Policy::Error,
+            crowded: CrowdedPolicy::Error,
             gaps: GapPolicy::Error,
             longest_fill: 10,
             constant: ConstantPolicy::Error,
@@ -297,6 +302,24 @@ pub enum Policy {
     Drop,
     /// They are repaired.
     Fill,
+}
+
+/// Series that were stored before there was the key keep theirs.
+fn is_refused(policy: &CrowdedPolicy) -> bool {
+    *policy == CrowdedPolicy::Error
+}
+
+/// What is done about rows that follow too soon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrowdedPolicy {
+    /// The data is refused.
+    #[default]
+    Error,
+    /// Those rows are left out, and after one of them all up to the next whole interval.
+    Drop,
+    /// They are kept, each as one step.
+    Keep,
 }
 
 /// What is done about gaps in time.

@@ -137,12 +137,12 @@ pub enum DataError {
     },
     /// A declared interval that is longer than the one between the rows.
     #[error(
-        "`data.interval` is {declared}, but most rows are {found} apart: correct it, or leave it out to take that"
+        "`data.interval` is {declared}, but the usual step between rows is {found}: correct it, or leave it out to take that\n  where rows come at irregular times, put them on steps of one length first"
     )]
     Interval {
         /// The declared interval.
         declared: crate::Interval,
-        /// The most frequent one.
+        /// The one that is found.
         found: crate::Interval,
     },
     /// A file whose name does not tell its format.

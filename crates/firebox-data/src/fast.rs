@@ -263,12 +263,13 @@ fn finish(
         }
         work.counts.segments = work.segments.len() as u64;
     }
-    let findings = clean::findings(&works, &mapping.channels, &[], &config.checks);
+    let of_rows = interval.and_then(Interval::from_microseconds);
+    let findings = clean::findings(&works, &mapping.channels, &[], of_rows, &config.checks);
     let spans = read.iter().map(|short| short.look.span);
     let checks = Checks {
         time_column: mapping.time.clone(),
         label_like: mapping.label_like.clone(),
-        interval: interval.and_then(Interval::from_microseconds),
+        interval: of_rows,
         interval_declared: declared.is_some(),
         span: spans.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]).filter(|_| timed),
         ..clean::summary(&works, &mapping.channels, findings)
@@ -327,6 +328,9 @@ fn gaps(
     for (work, times) in works.iter_mut().zip(times) {
         let mut cuts = Vec::new();
         work.find_gaps(times, interval, |step, _| cuts.push(step));
+        // Rows that follow too soon are looked at, and left out, on the long way.
+        let soon = |pair: &[i64]| pair[1] - pair[0] < interval - interval / 2;
+        known((!times.windows(2).any(soon)).then_some(()))?;
         known((cuts.is_empty() || config.checks.gaps == GapPolicy::Split).then_some(()))?;
         work.cut(cuts, times.len());
     }
@@ -339,7 +343,7 @@ mod tests {
     use crate::frame;
     use crate::input::inputs;
     use crate::look::ROWS;
-    use crate::raw::Raw;
+    use crate::raw::Gathered;
     use firebox_core::Stream;
     use polars::prelude::*;
     use std::fmt::Write as _;
@@ -385,9 +389,9 @@ mod tests {
         );
         let table = frame::load(&inputs[0], &settings).unwrap();
         let reading = table.reading(&zone);
-        let mut raw = Raw::default();
+        let mut raw = Gathered::default();
         raw.add(reading.series().unwrap()).unwrap();
-        let long = crate::clean::clean(raw, settings.interval, &settings.checks).ok();
+        let long = crate::clean::clean(raw.finish(), settings.interval, &settings.checks).ok();
         [in_memory, long]
     }
 

@@ -18,7 +18,7 @@ use crate::fast::{Sink, Stop};
 use crate::generated::settings;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
-use crate::raw::Raw;
+use crate::raw::{Gathered, Raw};
 use crate::time::Zone;
 use crate::timeframes::derive;
 use crate::warnings::{warn, warn_of};
@@ -386,11 +386,12 @@ fn together(
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<Raw, DataError> {
-    let mut all = Raw::default();
+    let mut all = Gathered::default();
     for (raw, done) in pieces.zip(1..) {
         all.add(raw?)?;
         progress(listener, done, inputs.len() as u64);
     }
+    let mut all = all.finish();
     if !matches!(
         inputs[0].format,
         Format::Ts | Format::Market | Format::Demand | Format::Clips | Format::Samples

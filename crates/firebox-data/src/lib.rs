@@ -84,8 +84,8 @@ pub use arrays::{ArrayFile, array_paths};
 pub use checks::{Action, ChannelChecks, Checks, Defect, Finding, SeriesChecks};
 pub use clips::ClipsConfig;
 pub use config::{
-    ChannelColumn, CheckPolicies, Columns, ConstantPolicy, Csv, DataConfig, Format, GapPolicy,
-    Paths, Policy, TimeUnit,
+    ChannelColumn, CheckPolicies, Columns, ConstantPolicy, CrowdedPolicy, Csv, DataConfig, Format,
+    GapPolicy, Paths, Policy, TimeUnit,
 };
 pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;

@@ -126,56 +126,79 @@ impl RawSeries {
     }
 }
 
-impl Raw {
+/// What files give, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    raw: Raw,
+    /// Where the series of a name and an origin is.
+    known: HashMap<(String, Origin), usize>,
+}
+
+impl Gathered {
     /// Adds what another file gives. Series named by a column go on where an earlier file left
     /// them.
-    pub(crate) fn add(&mut self, mut other: Self) -> Result<(), DataError> {
-        if self.series.is_empty() {
-            *self = other;
+    pub(crate) fn add(&mut self, mut other: Raw) -> Result<(), DataError> {
+        if self.raw.series.is_empty() {
+            let series = std::mem::take(&mut other.series);
+            self.raw = other;
+            series.into_iter().for_each(|series| self.push(series));
             return Ok(());
         }
-        if self.channels != other.channels {
-            let names = |raw: &Self| {
+        if self.raw.channels != other.channels {
+            let names = |raw: &Raw| {
                 let names: Vec<_> = raw.channels.iter().map(|c| c.name.as_str()).collect();
                 let count = firebox_core::count(names.len() as u64, "channel");
                 format!("{count} ({})", names.join(", "))
             };
-            let path = |raw: &Self| raw.series.first().map(|s| s.place(0).0.to_path_buf());
+            let path = |raw: &Raw| raw.series.first().map(|s| s.place(0).0.to_path_buf());
             return Err(DataError::Channels {
                 path: path(&other).unwrap_or_default(),
                 found: names(&other),
-                first: path(self).unwrap_or_default(),
-                expected: names(self),
+                first: path(&self.raw).unwrap_or_default(),
+                expected: names(&self.raw),
             });
         }
-        let map = merge_classes(&mut self.classes, &other.classes);
-        other.series.iter_mut().for_each(|series| relabel(&mut series.labels, &map));
-        let known: HashMap<_, _> = self
-            .series
-            .iter()
-            .enumerate()
-            .map(|(index, series)| ((series.name.clone(), series.origin), index))
-            .collect();
+        let map = merge_classes(&mut self.raw.classes, &other.classes);
+        // Of one file, series of one name stay apart.
+        let before = self.raw.series.len();
         for mut series in other.series {
-            match known.get(&(series.name.clone(), series.origin)) {
-                Some(index) if self.by.is_some() => self.series[*index].append(series),
-                Some(_) => {
-                    series.name = self.free_name(&series.name);
-                    self.series.push(series);
+            relabel(&mut series.labels, &map);
+            match self.known.get(&(series.name.clone(), series.origin)) {
+                Some(index) if *index < before && self.raw.by.is_some() => {
+                    self.raw.series[*index].append(series);
                 }
-                None => self.series.push(series),
+                Some(index) if *index < before => {
+                    series.name = self.free_name(&series.name);
+                    self.push(series);
+                }
+                _ => self.push(series),
             }
         }
         Ok(())
     }
 
+    /// Everything that was added.
+    pub(crate) fn finish(self) -> Raw {
+        self.raw
+    }
+
+    fn push(&mut self, series: RawSeries) {
+        self.known.insert((series.name.clone(), series.origin), self.raw.series.len());
+        self.raw.series.push(series);
+    }
+
     /// A name that no series has: two folders may hold files of one name.
     fn free_name(&self, name: &str) -> String {
-        let taken = |name: &str| self.series.iter().any(|series| series.name == name);
+        let taken = |name: &String| {
+            let of = |origin| self.known.contains_key(&(name.clone(), origin));
+            [Origin::Unassigned, Origin::Train, Origin::Test].into_iter().any(of)
+        };
         let mut names = (2..).map(|number| format!("{name} ({number})"));
         names.find(|name| !taken(name)).unwrap_or_default()
     }
+}
 
+impl Raw {
     /// Gives test series whose name a training series has another one.
     pub(crate) fn separate_names(&mut self) {
         let train: std::collections::HashSet<_> = self

@@ -7,7 +7,9 @@ use firebox_core::{Channel, Role, Series, StepLabels};
 
 use crate::checks::{duration, moment};
 use crate::raw::{NO_LABEL, RawLabels, RawSeries};
-use crate::{ChannelChecks, CheckPolicies, Defect, GapPolicy, Policy, SeriesChecks, time};
+use crate::{
+    ChannelChecks, CheckPolicies, CrowdedPolicy, Defect, GapPolicy, Policy, SeriesChecks, time,
+};
 
 /// An hour in microseconds.
 const HOUR: i64 = 3_600_000_000;
@@ -148,6 +150,43 @@ impl Work {
             Some(moved) => gather(moved, &order),
             None => order,
         });
+    }
+
+    /// Counts the rows that follow too soon, and leaves them out if that is the policy. Behind one of them, a whole
+    /// interval has to pass: rows of a higher rate become rows of this one.
+    pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
+        let Some(interval) = interval else { return };
+        let Some(times) = self.raw.time.take() else { return };
+        let soon = |difference: i64| difference < interval - interval / 2;
+        let first = (1..times.len()).find(|step| soon(times[*step] - times[*step - 1]));
+        let Some(first) = first else {
+            self.raw.time = Some(times);
+            return;
+        };
+        let crowded = times.windows(2).filter(|pair| soon(pair[1] - pair[0])).count();
+        self.counts.crowded = crowded as u64;
+        let what = moment(Some(times[first]));
+        let after = duration(times[first] - times[first - 1]);
+        self.example(Defect::Crowded, 0, first, format!("{what}: {after} after the row before it"));
+        let mut kept: Vec<u32> = (0..times.len() as u32).collect();
+        if policies.crowded == CrowdedPolicy::Drop {
+            let (mut last, mut dropped) = (None, false);
+            kept.retain(|step| {
+                let time = times[*step as usize];
+                dropped = last.is_some_and(|last: i64| {
+                    soon(time - last) || (dropped && time - last < interval)
+                });
+                if !dropped {
+                    last = Some(time);
+                }
+                !dropped
+            });
+        }
+        self.raw.time = Some(times);
+        if kept.len() < self.raw.len() {
+            self.counts.rows_dropped += (self.raw.len() - kept.len()) as u64;
+            self.take(kept);
+        }
     }
 
     fn time(&self, step: usize) -> Option<i64> {

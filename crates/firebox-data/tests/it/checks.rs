@@ -69,6 +69,65 @@ fn duplicate_times() {
 }
 
 #[test]
+fn rows_of_a_higher_rate() {
+    let mut text = values(&[(0, "1"), (1, "2"), (2, "3")]);
+    // A clock that is early and late, then rows every ten seconds, then every minute again.
+    for (second, x) in [(175, 4), (245, 5), (255, 6), (265, 7), (275, 8), (305, 9), (360, 10)] {
+        text += &format!("2024-01-02T00:{:02}:{:02},{x}\n", second / 60, second % 60);
+    }
+    let refused = run(&text, "").unwrap_err().to_string();
+    assert!(
+        refused.contains("3 rows follow less than half an interval after another"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("the interval is 1min; first: series `a`, row 6 of a.csv"),
+        "{refused}"
+    );
+    assert!(refused.contains("10.0 seconds after the row before it"), "{refused}");
+    assert!(refused.contains("set `data.checks.crowded` to"), "{refused}");
+    let all: Vec<f64> = (1..=10).map(f64::from).collect();
+    let kept = run(&text, "crowded = 'keep'").unwrap();
+    assert_eq!(*kept.set.series()[0].values.all(), *all);
+    assert_eq!(found(&kept.checks), [(Defect::Crowded, 3, Action::Kept)]);
+    let dropped = run(&text, "crowded = 'drop'").unwrap();
+    // The row after half a minute is none of a minute.
+    assert_eq!(*dropped.set.series()[0].values.all(), [1., 2., 3., 4., 5., 9., 10.]);
+    assert_eq!(found(&dropped.checks), [(Defect::Crowded, 3, Action::Dropped)]);
+    assert_eq!(dropped.checks.by_series[0].rows_dropped, 3);
+    assert_eq!(dropped.set.series()[0].segments, [0..7]);
+}
+
+#[test]
+fn series_of_another_rate_and_times_of_none() {
+    let files = Files::new();
+    let rate = |seconds: u64, rows: u64| {
+        let times = (0..rows).map(|row| row * seconds);
+        let line = |at: u64| {
+            format!("2024-01-02T{:02}:{:02}:{:02},{at}\n", at / 3600, at / 60 % 60, at % 60)
+        };
+        "time,x\n".to_owned() + &times.map(line).collect::<String>()
+    };
+    files.write("both/a.csv", rate(60, 90));
+    files.write("both/b.csv", rate(1, 80));
+    let refused = files.error("both", "");
+    assert!(refused.contains("79 rows follow less than half an interval"), "{refused}");
+    let taken = files.ingest("both", "checks = { crowded = 'drop' }").unwrap();
+    assert_eq!(taken.set.series().iter().map(|s| s.time.len()).collect::<Vec<_>>(), [90, 2]);
+    // Waiting times of a random process: no interval is theirs.
+    let mut draws = firebox_core::Stream::new(1, "times").draws();
+    let (mut at, mut text) = (0.0, "time,x\n".to_owned());
+    for row in 0..500 {
+        at += -60e6 * (1.0 - draws.uniform_f64()).ln();
+        text += &format!("{},{row}\n", 1_704_153_600_000_000 + at as i64);
+    }
+    files.write("random.csv", text);
+    let refused = files.error("random.csv", "columns = { time_unit = 'us' }");
+    assert!(refused.contains("of 499 steps between rows are near the interval of"), "{refused}");
+    assert!(refused.contains("put them on steps of one length first"), "{refused}");
+}
+
+#[test]
 fn gaps_in_time() {
     let text = values(&[(0, "1"), (1, "2"), (4, "3"), (5, "4"), (30, "5")]);
     let checks = check(

@@ -128,7 +128,10 @@ fn times_that_contradict_what_is_declared() {
     assert!(error.contains("would lie in the year 55972"), "{error}");
     assert!(error.contains("`time_unit = \"ms\"` would be likely"), "{error}");
     let error = csv(&bars(9), "interval = '5min'");
-    assert!(error.starts_with("`data.interval` is 5min, but most rows are 1min apart"), "{error}");
+    assert!(
+        error.starts_with("`data.interval` is 5min, but the usual step between rows is 1min"),
+        "{error}"
+    );
 }
 
 #[cfg(unix)]
