@@ -52,6 +52,7 @@ pub(crate) fn run(folder: &Path, bytes: u64) -> anyhow::Result<()> {
         storage: Storage::F32,
         classes: vec![],
         samples: vec![(SHAPE[0] as u32, None); count],
+        names: vec![],
         shard_bytes: 64 << 20,
     };
     let seed = Stream::new(7, "larger");

@@ -194,13 +194,19 @@ fn what_cannot_be_is_refused_with_the_way_out() {
     let said = refused(&["loader.pin=true"]);
     assert!(said.contains("nothing is uploaded; leave it out"), "{said}");
     let said = refused(&["augment.mode=online", "loader.resident=memory"]);
-    assert!(said.contains("drawn anew in each epoch; set it to \"auto\" or \"stream\""), "{said}");
+    assert!(said.contains("`loader.resident` is \"memory\", and `augment.mode` is"), "{said}");
+    assert!(said.contains("or augment.mode = \"cached\""), "{said}");
     let said = refused(&["loader.shuffle.blocks.block=8", "loader.shuffle.blocks.window=8"]);
     assert!(said.contains("a window at least two blocks"), "{said}");
     let said = refused(&["data.path=ftp://server/bars.csv"]);
     assert!(said.contains("use s3://, gs://, az:// or https://"), "{said}");
-    // Nobody listens there.
+    // A plan does not say that it is fetched.
     let folder = project(PIPELINE, 500);
+    let plan = ["plan", "p.toml", "--set", "data.path=ftp://server/bars.csv"];
+    let output = firebox(folder.path(), &plan);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    // Nobody listens there.
     let gone = ["run", "p.toml", "--set", "data.path=http://127.0.0.1:1/bars.csv"];
     let said = errors(&firebox(folder.path(), &gone));
     assert!(said.contains("`http://127.0.0.1:1/bars.csv` cannot be fetched"), "{said}");
@@ -328,6 +334,11 @@ fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
     assert!(losses(&trained).len() > 1);
     let text = resolved(&trained);
     assert!(text.contains("series (validation"), "{text}");
+    // What is said of a series names its file.
+    let stored = std::fs::read_dir(folder.path().join("cache/series-v2")).unwrap().flatten();
+    let about = stored.map(|entry| std::fs::read_to_string(entry.path().join("manifest.json")));
+    let about: String = about.flatten().collect();
+    assert!(about.contains("\"calm/000\"") && about.contains("\"wild/039\""), "{about}");
     // Its manifest names the same, and a folder that is not complete is none.
     let same = run(
         folder.path(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_buffer::MutableBuffer;
-use firebox_core::{Event, Key, Listener, SeriesValues, Storage};
+use firebox_core::{Event, Key, Listener, SeriesValues, Storage, count};
 use half::f16;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,8 @@ pub struct SampleSpec {
     pub classes: Vec<String>,
     /// Valid steps and label of each sample.
     pub samples: Vec<(u32, Option<u32>)>,
+    /// A name for each sample, no two alike; empty where they have none.
+    pub names: Vec<String>,
     /// Size of a shard in bytes.
     pub shard_bytes: usize,
 }
@@ -55,6 +57,9 @@ struct Manifest {
     classes: Vec<String>,
     records: usize,
     records_per_shard: usize,
+    /// Left out where samples have none, as in folders that were made before there were names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    names: Vec<String>,
     files: Vec<FileRecord>,
     /// BLAKE3 of this manifest with an empty checksum.
     checksum: String,
@@ -83,6 +88,12 @@ impl Manifest {
             .map(|full| full + usize::from(!manifest.records.is_multiple_of(per_shard)));
         if manifest.format != FORMAT || files != Some(manifest.files.len()) {
             return Err(Damage::Content("the manifest is of another format".to_owned()));
+        }
+        let (names, records) = (manifest.names.len(), manifest.records);
+        if names != 0 && names != records {
+            let [names, samples] = [(names, "name"), (records, "sample")]
+                .map(|(number, noun)| count(number as u64, noun));
+            return Err(Damage::Content(format!("the manifest has {names} for {samples}")));
         }
         Ok(manifest)
     }
@@ -158,6 +169,7 @@ impl Samples {
             classes: spec.classes.clone(),
             records: count,
             records_per_shard: per_shard,
+            names: spec.names.clone(),
             files,
             checksum: String::new(),
         };
@@ -223,6 +235,11 @@ impl Samples {
     /// Class names that the labels index.
     pub fn classes(&self) -> &[String] {
         &self.manifest.classes
+    }
+
+    /// The name of a sample, if they have names.
+    pub fn name(&self, index: usize) -> Option<&str> {
+        self.manifest.names.get(index).map(String::as_str)
     }
 
     /// What they were made from.

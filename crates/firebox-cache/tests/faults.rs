@@ -113,6 +113,7 @@ fn spec(samples: usize, storage: Storage) -> SampleSpec {
         samples: (0..samples)
             .map(|i| (1 + i as u32 % 9, (i % 3 > 0).then_some(i as u32 % 2)))
             .collect(),
+        names: vec![],
         shard_bytes: 9 * 3 * 4 * 5,
     }
 }
@@ -154,7 +155,31 @@ fn samples_are_written_in_shards_and_read_back_in_every_type() {
         let opened = Samples::open(folder.path(), true).unwrap();
         check(&opened);
         assert_eq!((opened.key(), opened.storage(), opened.shape()), (spec.key, storage, [9, 3]));
+        assert_eq!(opened.name(0), None);
     }
+}
+
+#[test]
+fn names_come_back_and_an_older_folder_gets_them_when_it_is_converted_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let nameless = spec(33, Storage::F32);
+    Samples::write(folder.path(), &nameless, &Silent, read).unwrap();
+    let manifest = folder.path().join("manifest.json");
+    // As it was before there were names.
+    assert!(!fs::read_to_string(&manifest).unwrap().contains("names"));
+    let names: Vec<String> = (0..33).map(|index| format!("folder/{index}")).collect();
+    let named = SampleSpec { names, ..nameless };
+    let never = |_: usize, _: &mut Vec<f32>| Err(CacheError::Empty);
+    let samples = Samples::write(folder.path(), &named, &Silent, never).unwrap();
+    check(&samples);
+    let opened = Samples::open(folder.path(), true).unwrap();
+    let name = |index| opened.name(index).map(str::to_owned);
+    assert_eq!([name(0), name(32)], [0, 32].map(|index| Some(format!("folder/{index}"))));
+    assert_eq!(name(33), None);
+    let few = SampleSpec { names: vec!["folder/0".to_owned()], ..named };
+    let error = Samples::write(folder.path(), &few, &Silent, read).unwrap_err();
+    let said = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(said, "the manifest has 1 name for 33 samples");
 }
 
 #[test]

@@ -15,9 +15,7 @@ use crate::input::Input;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::store::{self, About, Entry, LabelKind};
 use crate::ts::name_channels;
-use crate::{
-    Action, ChannelColumn, Checks, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format,
-};
+use crate::{Action, Checks, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format};
 
 /// The file that stands for the folder: it holds the checksums of all others.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -52,9 +50,19 @@ fn unreadable(input: &Input, error: &CacheError) -> DataError {
     DataError::malformed(&input.path, Format::Samples, format!("{error}{cause}"))
 }
 
-fn name(input: &Input, samples: &Samples, index: usize) -> String {
-    let digits = samples.len().to_string().len();
-    format!("{}/{:0digits$}", input.stem(), index + 1)
+/// The name of a sample's file, with that of its folder if it is one of several, which may hold files of one name;
+/// the number of a sample that was converted before names were kept.
+fn name(input: &Input, samples: &Samples, index: usize, config: &DataConfig) -> String {
+    let several =
+        config.path.0.len() + config.test.iter().map(|test| test.0.len()).sum::<usize>() > 1;
+    match samples.name(index) {
+        Some(name) if several => format!("{}/{name}", input.stem()),
+        Some(name) => name.to_owned(),
+        None => {
+            let digits = samples.len().to_string().len();
+            format!("{}/{:0digits$}", input.stem(), index + 1)
+        }
+    }
 }
 
 /// The values of a sample, `[time, channel]`, its valid steps alone.
@@ -72,7 +80,7 @@ fn values(
 }
 
 /// All samples of a folder, in memory.
-pub(crate) fn raw(input: &Input, names: &[ChannelColumn]) -> Result<Raw, DataError> {
+pub(crate) fn raw(input: &Input, config: &DataConfig) -> Result<Raw, DataError> {
     let samples = open(input)?;
     let [_, width] = samples.shape();
     let path: Arc<Path> = Arc::from(input.path.as_path());
@@ -83,7 +91,7 @@ pub(crate) fn raw(input: &Input, names: &[ChannelColumn]) -> Result<Raw, DataErr
         let column =
             |channel| read[channel..].iter().step_by(width).map(|v| f64::from(*v)).collect();
         series.push(RawSeries {
-            name: name(input, &samples, index),
+            name: name(input, &samples, index, config),
             origin: input.origin,
             time: None,
             columns: (0..width).map(column).collect(),
@@ -91,7 +99,7 @@ pub(crate) fn raw(input: &Input, names: &[ChannelColumn]) -> Result<Raw, DataErr
             pieces: vec![Piece { path: Arc::clone(&path), steps, rows: Rows::From(1) }],
         });
     }
-    let channels = name_channels(&input.path, width, names)?;
+    let channels = name_channels(&input.path, width, &config.columns.channels)?;
     Ok(Raw { channels, classes: samples.classes().to_vec(), series, ..Raw::default() })
 }
 
@@ -129,7 +137,7 @@ pub(crate) fn store(
             let steps = steps as usize;
             longest = longest.max(steps);
             series.push(Entry {
-                name: name(input, samples, index),
+                name: name(input, samples, index, config),
                 origin: input.origin,
                 steps,
                 segments: std::iter::once(0..steps).collect(),

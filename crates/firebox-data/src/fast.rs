@@ -506,6 +506,34 @@ mod tests {
     }
 
     #[test]
+    fn decimals_are_the_numbers_that_are_written_on_both_ways() {
+        let folder = tempfile::tempdir().unwrap();
+        let price = |row: usize| format!("{}.{:02}", row % 977, row % 100).parse().unwrap();
+        let prices: Vec<f64> = (0..1000).map(price).collect();
+        let time: Vec<i64> = (0..1000).map(|row| 1_700_000_000 + row * 60).collect();
+        let close = Column::new("close".into(), prices.clone());
+        let close = close.cast(&DataType::Decimal(12, 2)).unwrap();
+        let columns = vec![Column::new("time".into(), time), close];
+        let mut table = DataFrame::new(1000, columns).unwrap();
+        let paths = ["a.parquet", "a.arrow"].map(|name| folder.path().join(name));
+        let [parquet, arrow] = paths.each_ref().map(|path| std::fs::File::create(path).unwrap());
+        ParquetWriter::new(parquet).with_row_group_size(Some(300)).finish(&mut table).unwrap();
+        IpcWriter::new(arrow).finish(&mut table).unwrap();
+        let zone = Zone::named(None).unwrap();
+        for path in &paths {
+            let mut config = DataConfig::new(path);
+            config.columns.time_unit = crate::TimeUnit::S;
+            let files = inputs(&config).unwrap();
+            let short = read(&files, &config, &zone, Sink::Memory, &|_| ()).ok().unwrap();
+            assert_eq!(*short.0.series()[0].values.all(), *prices);
+            let loaded = frame::load(&files[0], &config).unwrap();
+            let raw = loaded.reading(&zone).series().unwrap();
+            let long = crate::clean::clean(raw, config.interval, &config.checks).unwrap();
+            assert!(short == long, "{}", path.display());
+        }
+    }
+
+    #[test]
     fn any_defect_anywhere_goes_the_long_way() {
         let rows = ROWS + 10;
         for at in [0, 1, 700, ROWS - 1, ROWS, rows - 1] {

@@ -43,6 +43,7 @@ pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table
             used_alone(path, *format, &mapping)?
         };
         let malformed = |error: PolarsError| DataError::malformed(path, *format, error.to_string());
+        let frame = frame.and_then(|frame| without_decimals(frame, &mapping));
         (frame.map_err(malformed)?, mapping)
     };
     if frame.height() == 0 {
@@ -69,6 +70,23 @@ pub(crate) fn mapped(
     let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
     others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
     Ok(mapping)
+}
+
+/// The same with channels of decimals as floats, as which both the short and the long way find them.
+pub(crate) fn without_decimals(frame: DataFrame, mapping: &Mapping) -> PolarsResult<DataFrame> {
+    let is_decimal = |column: &Column| {
+        let is_channel = |channel: &Channel| channel.name.as_str() == column.name().as_str();
+        column.dtype().is_decimal() && mapping.channels.iter().any(is_channel)
+    };
+    if !frame.columns().iter().any(is_decimal) {
+        return Ok(frame);
+    }
+    let cast = |column: &Column| match is_decimal(column) {
+        true => column.cast(&DataType::Float64),
+        false => Ok(column.clone()),
+    };
+    let columns = frame.columns().iter().map(cast).collect::<PolarsResult<Vec<Column>>>()?;
+    DataFrame::new(frame.height(), columns)
 }
 
 impl<'a> Table<'a> {
@@ -131,6 +149,9 @@ fn used_alone(
     })
 }
 
+/// What the values of a channel may be.
+const NUMBERS: &str = "a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans";
+
 /// The type of a column, or the name of one that cannot be read.
 type Kind<'a> = Option<Result<&'a DataType, &'a str>>;
 
@@ -140,18 +161,22 @@ fn check_numeric(
     kind: Kind<'_>,
     mapping: &Mapping,
 ) -> Result<(), DataError> {
-    let (found, wanted) = match kind {
-        Some(Ok(kind)) if !(kind.is_primitive_numeric() || kind.is_bool()) => {
-            (kind.to_string(), "a channel holds numbers")
+    let (found, is_text) = match kind {
+        Some(Ok(kind)) if kind.is_numeric() || kind.is_bool() => return Ok(()),
+        Some(Ok(kind)) => {
+            (kind.to_string(), kind.is_string() || kind.is_categorical() || kind.is_enum())
         }
-        Some(Err(name)) => (
-            name.to_owned(),
-            "a channel holds floats of 32 or 64 bits, integers of up to 64 or booleans: convert it, for example to float64",
-        ),
-        Some(Ok(_)) | None => return Ok(()),
+        Some(Err(name)) => (name.to_owned(), false),
+        None => return Ok(()),
     };
-    let wanted = if mapping.by_default { crate::mapping::NOT_CHANNELS } else { wanted };
-    let (column, wanted) = (channel.name.clone(), wanted.to_owned());
+    // A text beside numbers mostly says which series a row is of.
+    let way_out = match is_text && mapping.by_default {
+        true => crate::mapping::NOT_CHANNELS,
+        false => {
+            "cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`"
+        }
+    };
+    let (column, wanted) = (channel.name.clone(), format!("{NUMBERS}: {way_out}"));
     Err(DataError::ColumnType { path: path.to_owned(), column, found, wanted })
 }
 

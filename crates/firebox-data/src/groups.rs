@@ -91,6 +91,7 @@ impl<'a> Groups<'a> {
             .read_parallel(how);
         reader.set_metadata(Arc::new(about));
         let frame = reader.finish().ok().filter(|frame| frame.height() == part.rows.len())?;
+        let frame = frame::without_decimals(frame, &self.mapping).ok()?;
         self.file.check().ok()?;
         for group in &self.about.row_groups[part.groups.clone()] {
             let bytes = group.full_byte_range();

@@ -417,7 +417,7 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
         Format::Market => settings::<MarketConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Demand => settings::<DemandConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Clips => settings::<ClipsConfig>(path, &bytes(path)?)?.raw(path, *origin),
-        Format::Samples => converted::raw(input, names),
+        Format::Samples => converted::raw(input, config),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
             frame::load(input, config)?.reading(zone).series()
         }

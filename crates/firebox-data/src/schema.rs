@@ -63,6 +63,10 @@ fn can_be_read(kind: &ArrowDataType) -> bool {
         A::Timestamp(_, zone) => TimeZone::opt_try_new(zone.clone()).is_ok(),
         A::Utf8 | A::LargeUtf8 | A::Utf8View => true,
         A::Binary | A::LargeBinary | A::BinaryView => true,
+        // Numbers of more digits do not fit what polars holds decimals in.
+        A::Decimal(digits, scale) | A::Decimal32(digits, scale) | A::Decimal64(digits, scale) => {
+            (1..=38).contains(digits) && scale <= digits
+        }
         A::List(field) | A::LargeList(field) => can_be_read(&field.dtype),
         A::Struct(fields) => fields.iter().all(|field| can_be_read(&field.dtype)),
         A::Dictionary(_, values, _) => can_be_read(values),
@@ -79,6 +83,7 @@ fn name(kind: &ArrowDataType) -> String {
         }
         A::Decimal256(digits, scale) => format!("decimal256({digits}, {scale})"),
         A::Float16 => "float16".to_owned(),
+        A::List(field) | A::LargeList(field) => format!("lists of {}", name(&field.dtype)),
         A::FixedSizeList(field, size) => format!("lists of {size} of {}", name(&field.dtype)),
         A::FixedSizeBinary(size) => format!("binary values of {size} bytes"),
         A::Interval(_) => "intervals".to_owned(),

@@ -1,9 +1,9 @@
 //! The `.ts` text format of the UCR and UEA archives of time series classification.
 //!
 //! One sample a line: channels separated by `:`, values by `,`, missing values written `?`, and the
-//! class last. Samples may differ in length, the channels of one sample may not. Samples with
-//! time stamps and regression targets are refused. Source of the format: the documentation of the
-//! archives at timeseriesclassification.com.
+//! class last. Samples may differ in length unless the header denies it, the channels of one sample may
+//! not. Samples with time stamps and regression targets are refused. Source of the format: the
+//! documentation of the archives at timeseriesclassification.com.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use rayon::prelude::*;
 use crate::error::nearest;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::{ChannelColumn, DataError};
+
+/// The way out where samples differ in length and the header denies it.
+const UNEQUAL: &str = "correct the sample, or write `@equalLength false`";
 
 /// What the lines before `@data` say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +34,12 @@ struct Sample {
     line: usize,
     columns: Vec<Vec<f64>>,
     class: Option<u32>,
+}
+
+impl Sample {
+    fn steps(&self) -> usize {
+        self.columns[0].len()
+    }
 }
 
 /// Reads the whole text of a file; `path` is for messages.
@@ -63,6 +72,9 @@ pub(crate) fn read(
         );
         return Err(DataError::line(path, other.line, problem));
     }
+    if header.equal_length {
+        one_length(path, &samples)?;
+    }
     let channels = name_channels(path, channels, names)?;
     let width = samples.len().to_string().len();
     let file: Arc<Path> = Arc::from(path);
@@ -71,15 +83,28 @@ pub(crate) fn read(
         origin,
         time: None,
         labels: sample.class.map_or(RawLabels::None, RawLabels::Whole),
-        pieces: vec![Piece {
-            path: Arc::clone(&file),
-            steps: sample.columns[0].len(),
-            rows: Rows::From(1),
-        }],
+        pieces: vec![Piece { path: Arc::clone(&file), steps: sample.steps(), rows: Rows::From(1) }],
         columns: sample.columns,
     });
     let series = series.collect();
     Ok(Raw { channels, classes: header.classes.unwrap_or_default(), series, ..Raw::default() })
+}
+
+/// Refuses samples of other lengths than the first, in a file whose header says that there are none.
+fn one_length(path: &Path, samples: &[Sample]) -> Result<(), DataError> {
+    let Some((first, others)) = samples.split_first() else { return Ok(()) };
+    match others.iter().find(|sample| sample.steps() != first.steps()) {
+        None => Ok(()),
+        Some(other) => {
+            let problem = format!(
+                "{}, but the sample of line {} has {}, and the header says `@equalLength true`: {UNEQUAL}",
+                count(other.steps() as u64, "step"),
+                first.line,
+                first.steps()
+            );
+            Err(DataError::line(path, other.line, problem))
+        }
+    }
 }
 
 /// The declared names of channels that a file does not name, or `value`, or `channel-0`, ….
@@ -240,7 +265,7 @@ fn sample(path: &Path, line: &[u8], number: usize, header: &Header) -> Result<Sa
     let wanted = header.series_length.filter(|_| header.equal_length);
     if let Some(wanted) = wanted.filter(|wanted| *wanted != steps) {
         return Err(fail(format!(
-            "{}, but the header says that all samples have {wanted}",
+            "{}, but the header says that all samples have {wanted}: {UNEQUAL}",
             count(steps as u64, "step")
         )));
     }
@@ -343,7 +368,8 @@ mod tests {
         insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1, step 0: `` is not a number; missing values are written `?`");
         insta::assert_snapshot!(rows("1,2"), @"x.ts, line 8: one part only: a sample is its channels and, after a `:`, its class");
         insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`: correct the value, or write `@missing true`");
-        insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3");
+        insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3: correct the sample, or write `@equalLength false`");
+        insta::assert_snapshot!(problem("@equalLength true\n@data\n1,2,3\n4,5,6\n1,2"), @"x.ts, line 5: 2 steps, but the sample of line 3 has 3, and the header says `@equalLength true`: correct the sample, or write `@equalLength false`");
         insta::assert_snapshot!(problem("@data\n1:2\n3"), @"x.ts, line 3: 1 channel, but the sample of line 2 has 2");
         insta::assert_snapshot!(problem("@data\n(0,1),(1,2)"), @"x.ts, line 2: channel 0: `(0` has a time stamp; only plain values are read");
     }

@@ -15,7 +15,7 @@ use firebox_core::{
     Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage, WindowRule,
     split,
 };
-use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, ingest, read};
+use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, Paths, ingest, read};
 use polars::prelude::*;
 
 const ROWS: usize = 2_500_000;
@@ -176,6 +176,7 @@ fn convert(folder: &Path, storage: Storage) -> Samples {
         storage,
         classes: vec!["even".to_owned(), "odd".to_owned()],
         samples: (0..count).map(|at| ((time - at) as u32, Some(at as u32 % 2))).collect(),
+        names: vec![],
         shard_bytes: 8 << 20,
     };
     Samples::write::<CacheError>(folder, &spec, &Silent, |sample, out| {
@@ -274,6 +275,7 @@ fn a_constant_channel_of_converted_samples_is_refused_or_kept_in_place() {
         storage: Storage::F32,
         classes: vec![],
         samples: vec![(4, None), (3, None)],
+        names: vec![],
         shard_bytes: 1 << 20,
     };
     let written = Samples::write::<CacheError>(folder.path(), &spec, &Silent, |sample, out| {
@@ -290,4 +292,40 @@ fn a_constant_channel_of_converted_samples_is_refused_or_kept_in_place() {
     let (set, checks) = read(&config, &Silent).unwrap();
     assert!(*data.set == set);
     assert_eq!(data.checks.findings, checks.findings);
+}
+
+#[test]
+fn converted_samples_have_the_names_of_their_files_whichever_way_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, names: &[&str]| {
+        let spec = SampleSpec {
+            key: Key::builder(name, 1).finish(),
+            shape: [4, 1],
+            storage: Storage::F32,
+            classes: vec![],
+            samples: vec![(4, None), (3, None)],
+            names: names.iter().map(ToString::to_string).collect(),
+            shard_bytes: 1 << 20,
+        };
+        let to = folder.path().join(name);
+        let written = Samples::write::<CacheError>(&to, &spec, &Silent, |sample, out| {
+            out.extend((0..4 - sample).map(|step| step as f32));
+            Ok(())
+        });
+        written.unwrap().path().to_owned()
+    };
+    let cache = folder.path().join("cache");
+    let names = |config: &DataConfig| -> Vec<String> {
+        let data = ingest(config, &cache, &Silent).unwrap();
+        assert!(data.set.series().iter().all(|series| series.values.is_elsewhere()));
+        assert!(*data.set == read(config, &Silent).unwrap().0);
+        data.set.series().iter().map(|series| series.name.clone()).collect()
+    };
+    let mut config = DataConfig::new(make("train", &["cats/a", "b"]));
+    assert_eq!(names(&config), ["cats/a", "b"]);
+    // Of several folders, each name says which it is of: they may hold files of one name.
+    config.test = Some(Paths(vec![make("test", &["cats/a", "b"])]));
+    assert_eq!(names(&config), ["train/cats/a", "train/b", "test/cats/a", "test/b"]);
+    // Folders that were made before names were kept.
+    assert_eq!(names(&DataConfig::new(make("old", &[]))), ["old/1", "old/2"]);
 }

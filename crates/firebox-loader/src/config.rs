@@ -32,8 +32,8 @@ pub struct LoaderConfig {
     /// steps, and a batch holds samples of one such length. With 0, every batch is padded to the
     /// longest sample of the source.
     pub buckets: usize,
-    /// Steps of a batch, padding included: a bucket's batches hold as many samples as fit, at least
-    /// one. With 0, each holds `batch_size` samples.
+    /// Steps of a batch, padding included, at least those of the longest sample: a bucket's batches hold
+    /// as many samples as fit. With 0, each holds `batch_size` samples.
     pub tokens: usize,
     /// Seed of the order of samples.
     pub seed: u64,
@@ -123,6 +123,15 @@ impl LoaderConfig {
             return Err(LoadError::TooLarge(source.len()));
         }
         Ok(())
+    }
+
+    /// Refuses fewer steps of a batch than the longest sample has: it would have a batch of its own, of more.
+    pub(crate) fn check_tokens(&self, source: &dyn Source) -> Result<(), LoadError> {
+        let ([longest, _], tokens) = (source.shape(), self.tokens);
+        match tokens != 0 && tokens < longest {
+            true => Err(LoadError::Tokens { tokens, longest }),
+            false => Ok(()),
+        }
     }
 
     /// Samples of a batch whose samples are padded to this many steps.

@@ -31,8 +31,19 @@ pub enum LoadError {
         "`shuffle` is `blocks`, and `buckets` is set; samples are ordered by blocks or by length: set `buckets` to 0, or `shuffle` to \"full\""
     )]
     BlocksOfBuckets,
+    /// Batches that the longest sample does not fit into.
+    #[error(
+        "`loader.tokens` is {tokens}, and the longest training sample has {longest} steps, which a batch must hold\n  \
+         set it to {longest} or more, or leave it out"
+    )]
+    Tokens {
+        /// Steps of a batch.
+        tokens: usize,
+        /// Steps of the longest sample, with its padding.
+        longest: usize,
+    },
     /// Data that cannot stay where it was asked to.
-    #[error("`resident` is \"{place}\", but {why}; set it to \"auto\" or \"stream\"")]
+    #[error("`loader.resident` is \"{place}\", but {why}; set it to \"auto\" or \"stream\"")]
     NotResident {
         /// The place that was asked for.
         place: &'static str,
@@ -41,7 +52,7 @@ pub enum LoadError {
     },
     /// Pinned memory where there is none.
     #[error(
-        "`pin` is set, but the device has no pinned memory: CUDA and ROCm devices have some, and to a processor \
+        "`loader.pin` is set, but the device has no pinned memory: CUDA and ROCm devices have some, and to a processor \
          nothing is uploaded; leave it out"
     )]
     Pin,

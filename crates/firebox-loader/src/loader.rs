@@ -39,14 +39,15 @@ impl TrainLoader {
     ///
     /// # Errors
     ///
-    /// When a setting is out of range or asks for memory that the device does not have, or the source has no
-    /// sample or too many.
+    /// When a setting is out of range or asks for memory that the device does not have, a batch does not hold the
+    /// longest sample, or the source has no sample or too many.
     pub fn new(
         source: Arc<dyn TrainSource>,
         config: LoaderConfig,
         device: Device,
     ) -> Result<Self, LoadError> {
         config.check(source.as_ref())?;
+        config.check_tokens(source.as_ref())?;
         check_pin(&config, &device)?;
         let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
         let parked = Arc::default();

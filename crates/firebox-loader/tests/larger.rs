@@ -36,6 +36,7 @@ fn make_and_read(folder: &Path) {
         storage: Storage::F32,
         classes: vec![],
         samples: vec![(SHAPE[0] as u32, None); SAMPLES],
+        names: vec![],
         shard_bytes: 4 << 20,
     };
     let samples = Samples::write(folder, &spec, &Silent, |sample, out| {

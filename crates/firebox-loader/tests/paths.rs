@@ -201,7 +201,7 @@ fn buckets_pad_to_their_own_length_and_keep_to_the_tokens() {
     let (mut padded, mut valid) = (0, 0);
     for (values, [size, steps, channels], lengths, _, indices, _) in &batches {
         assert!(steps.is_multiple_of(8) || *steps == LONGEST, "{steps}");
-        assert!(size * steps <= 100 || *size == 1, "{size} samples of {steps} steps");
+        assert!(size * steps <= 100, "{size} samples of {steps} steps");
         let longest = lengths.iter().max().unwrap();
         assert!((*longest).max(1).next_multiple_of(8).min(LONGEST) == *steps, "{longest} {steps}");
         padded += size * steps;
@@ -224,6 +224,23 @@ fn buckets_pad_to_their_own_length_and_keep_to_the_tokens() {
     for (_, [_, steps, _], lengths, ..) in batches {
         assert!(steps >= *lengths.iter().max().unwrap() && steps <= LONGEST);
     }
+}
+
+#[test]
+fn a_batch_that_does_not_hold_the_longest_sample_is_refused() {
+    let made = |tokens| {
+        let config = LoaderConfig { buckets: 8, tokens, ..config() };
+        TrainLoader::new(Arc::new(Ragged(50)), config, Device::default()).map(drop)
+    };
+    assert_eq!(
+        made(LONGEST - 1).unwrap_err().to_string(),
+        "`loader.tokens` is 36, and the longest training sample has 37 steps, which a batch must hold\n  \
+         set it to 37 or more, or leave it out"
+    );
+    assert!(made(LONGEST).is_ok() && made(0).is_ok());
+    // Held-out batches are not counted in steps.
+    let config = LoaderConfig { tokens: 1, ..config() };
+    assert!(HeldOutLoader::new(Arc::new(Ragged(50)), config, Device::default()).is_ok());
 }
 
 #[test]
@@ -488,7 +505,7 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     let error = place(Resident::Device, &Ragged(9_000_000), gpu).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`resident` is \"device\", but its 2664.0 MB do not fit into 1000.0 MB of free memory; set it to \"auto\" or \"stream\""
+        "`loader.resident` is \"device\", but its 2664.0 MB do not fit into 1000.0 MB of free memory; set it to \"auto\" or \"stream\""
     );
     // A device that computes in the host's memory has no more than the host; and what is uploaded part by part
     // lies there twice for a moment.

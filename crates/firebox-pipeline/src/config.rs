@@ -328,7 +328,8 @@ pub struct LoaderTable {
     /// Sort samples into buckets whose lengths are multiples of this number of steps, and pad each
     /// batch to its bucket; 0 pads all to the longest.
     pub buckets: usize,
-    /// Steps of a batch with its padding, in place of `batch_size`; 0 for none.
+    /// Steps of a batch with its padding, in place of `batch_size`, at least those of the longest sample; 0
+    /// for none.
     pub tokens: usize,
 }
 

@@ -3,7 +3,7 @@
 //! Each array is read once, on all threads. What was finished before an interruption is kept. Nothing
 //! is normalised, cut into windows or augmented.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -217,6 +217,7 @@ pub fn convert(
         storage,
         classes: classes.clone(),
         samples,
+        names: names(kept.iter().map(|index| (&arrays[*index], paths[*index].1.as_deref()))),
         shard_bytes: config.shard_bytes,
     };
     for (reason, count) in &skipped {
@@ -242,6 +243,36 @@ pub fn convert(
     })?;
     let (bytes, shape) = (written.bytes(), written.shape());
     Ok(Converted { samples: places.len(), shape, cut, skipped, bytes, classes })
+}
+
+/// A name for each sample of these arrays, by which its file is found: the folder of the class and the name of the
+/// file, with a number where a file holds several. Where two files would give one name, the later has a number behind it.
+fn names<'a>(arrays: impl Iterator<Item = (&'a ArrayFile, Option<&'a str>)>) -> Vec<String> {
+    let mut taken = HashSet::new();
+    let mut free = |name: String| {
+        let (mut free, mut number) = (name.clone(), 1);
+        while !taken.insert(free.clone()) {
+            number += 1;
+            free = format!("{name} ({number})");
+        }
+        free
+    };
+    let mut names = Vec::new();
+    for (array, class) in arrays {
+        let stem = array.path.file_stem().unwrap_or_default().to_string_lossy();
+        let file = match class {
+            Some(class) => format!("{class}/{stem}"),
+            None => stem.into_owned(),
+        };
+        match array.samples {
+            1 => names.push(free(file)),
+            samples => {
+                let digits = samples.to_string().len();
+                names.extend((1..=samples).map(|sample| free(format!("{file}/{sample:0digits$}"))));
+            }
+        }
+    }
+    names
 }
 
 /// The arrays that are like the first one, and how many are not.
@@ -369,6 +400,8 @@ mod tests {
         );
         let samples = Samples::open(&output, true).unwrap();
         assert_eq!(samples.classes(), ["cats", "dogs"]);
+        let names: Vec<_> = (0..5).filter_map(|index| samples.name(index)).collect();
+        assert_eq!(names, ["cats/a/1", "cats/a/2", "cats/a/3", "dogs/a", "dogs/b"]);
         let labels: Vec<_> = (0..5).map(|index| samples.record(index).label).collect();
         assert_eq!(labels, [Some(0), Some(0), Some(0), Some(1), Some(1)]);
         assert_eq!(values(&samples, 1), (10..20).map(|at| -(at as f32)).collect::<Vec<_>>());
@@ -396,6 +429,18 @@ mod tests {
         let class =
             |index: usize| &samples.classes()[samples.record(index).label.unwrap() as usize];
         assert_eq!([class(0), class(1)], ["ants", "cats"]);
+    }
+
+    #[test]
+    fn no_two_samples_have_one_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+        array(&arrays.join("a/1.npy"), &[4, 2], false, |at| at as f32);
+        array(&arrays.join("a.npy"), &[2, 4, 2], false, |at| at as f32);
+        convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
+        let samples = Samples::open(&output, true).unwrap();
+        let names: Vec<_> = (0..3).filter_map(|index| samples.name(index)).collect();
+        assert_eq!(names, ["a/1", "a/1 (2)", "a/2"]);
     }
 
     #[test]

@@ -195,7 +195,10 @@ impl PipelineError {
                     | EvalError::Clusters { .. }
                     | EvalError::NoForecast
             ),
-            Self::Load(error) => matches!(error, LoadError::Pin | LoadError::NotResident { .. }),
+            Self::Load(error) => matches!(
+                error,
+                LoadError::Pin | LoadError::NotResident { .. } | LoadError::Tokens { .. }
+            ),
             Self::Remote(error) => matches!(
                 error,
                 RemoteError::Url { .. }

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Labels, Listener, MatmulPrecision, Normalisation, Precision, SplitRule};
+use firebox_core::{
+    AugmentMode, Labels, Listener, MatmulPrecision, Normalisation, Precision, SplitRule,
+};
 use firebox_eval::Reason;
-use firebox_loader::{LoadError, LoaderConfig};
+use firebox_loader::{LoadError, LoaderConfig, Resident};
 use firebox_monitor::{MonitorConfig, ProfileConfig};
-use firebox_remote::is_remote;
+use firebox_remote::{check_url, is_remote};
 use firebox_train::LossScale;
 
 use crate::config::FetchConfig;
@@ -21,7 +23,7 @@ use crate::plan::Plan;
 use crate::search::SearchConfig;
 use crate::settle::{as_before, check_batches, check_environment, multiplying, settle};
 use crate::text::TextConfig;
-use crate::{Finished, PipelineConfig, layers, stages};
+use crate::{Finished, Kind, PipelineConfig, layers, stages};
 
 /// Where a pipeline comes from.
 #[derive(Clone, Debug)]
@@ -148,9 +150,7 @@ impl Prepared {
 
     /// The URLs that it reads, whose copies are fetched first.
     pub fn urls(&self) -> impl Iterator<Item = &Path> {
-        let test = self.config.data.test.iter().flat_map(|test| &test.0);
-        let all = self.config.data.path.0.iter().chain(test).map(PathBuf::as_path);
-        all.filter(|path| is_remote(path))
+        urls(&self.config)
     }
 
     /// The stages, their keys, and which of their results are there. The keys depend on what files hold, so those on
@@ -246,6 +246,13 @@ impl Prepared {
         }
         Ok(out + "\n" + &self.toml()?)
     }
+}
+
+/// The URLs among the paths of the data.
+fn urls(config: &PipelineConfig) -> impl Iterator<Item = &Path> {
+    let test = config.data.test.iter().flat_map(|test| &test.0);
+    let all = config.data.path.0.iter().chain(test).map(PathBuf::as_path);
+    all.filter(|path| is_remote(path))
 }
 
 /// What no single component can check by itself.
@@ -359,11 +366,50 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
         }
     }
     config.pipeline.chain().check(config)?;
+    check_loader(config)?;
+    urls(config).filter_map(Path::to_str).try_for_each(check_url)?;
     firebox_cache::check_parameters(&config.augment)?;
     config.train.validate()?;
     config.evaluate.validate()?;
     config.monitor.validate()?;
     Ok(())
+}
+
+/// Refuses batches that these windows cannot come in, wherever that is known without them.
+fn check_loader(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let (tokens, length) = (config.loader.tokens, config.window.length);
+    // Texts are no windows, and how long whole series are is known with them.
+    let known = config.pipeline != Kind::Text && !config.window.whole;
+    if known && tokens != 0 && tokens < length {
+        return Err(PipelineError::Setting(format!(
+            "`loader.tokens` is {tokens}, and a window has {length} steps (`window.length`), which a batch must hold\n  \
+             set loader.tokens to {length} or more, or leave it out"
+        )));
+    }
+    match drawn_anew(config) {
+        Some((setting, way_out)) if config.loader.resident == Resident::Memory => {
+            Err(PipelineError::Setting(format!(
+                "`loader.resident` is \"memory\", and {setting}: windows that are drawn anew in each epoch do not lie in memory\n  \
+                 set loader.resident = \"auto\", or {way_out}"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The setting by which training windows are drawn anew in each epoch, and the one by which they are not.
+fn drawn_anew(config: &PipelineConfig) -> Option<(String, &'static str)> {
+    let finetune = config.finetune.clone().unwrap_or_default();
+    let pretrains = match config.pipeline {
+        Kind::Pretrain => true,
+        Kind::Finetune => finetune.encoder.is_none(),
+        Kind::Text | Kind::Multitimeframe | Kind::Forecast | Kind::Pseudolabel => false,
+    };
+    if pretrains && config.augment.mode == AugmentMode::Online && config.augment.versions > 0 {
+        return Some(("`augment.mode` is \"online\"".to_owned(), "augment.mode = \"cached\""));
+    }
+    (config.pipeline == Kind::Finetune && finetune.versions > 0)
+        .then(|| (format!("`finetune.versions` is {}", finetune.versions), "finetune.versions = 0"))
 }
 
 /// Runs that a message names.

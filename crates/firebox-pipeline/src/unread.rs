@@ -84,5 +84,19 @@ mod tests {
         let higher = said("[data.timeframes]\nhigher = ['15min']");
         assert!(higher.contains("it must be longer than 15min"), "{higher}");
         assert_eq!(said("[loader]\nbatch_size = 'auto'"), "");
+        let few = "[loader]\ntokens = 5\n";
+        assert!(said(few).contains("`loader.tokens` is 5, and a window has"), "{}", said(few));
+        assert!(!said(&format!("{few}[window]\nwhole = true")).contains("tokens"));
+        assert_eq!(said(&format!("{TEXT}{few}")), "");
+        let ftp = said("[data]\npath = 'ftp://server/bars.csv'");
+        assert!(ftp.contains("use s3://, gs://, az:// or https://"), "{ftp}");
+        let memory = "[loader]\nresident = 'memory'\n";
+        assert_eq!(said(memory), "");
+        let online = said(&format!("{memory}[augment]\nmode = 'online'"));
+        let wanted = "`loader.resident` is \"memory\", and `augment.mode` is \"online\"";
+        assert!(online.contains(wanted) && online.contains("\"cached\""), "{online}");
+        let finetune = format!("pipeline = 'finetune'\nlabels = 'last'\n{memory}");
+        assert!(said(&finetune).contains("`finetune.versions` is 1"), "{}", said(&finetune));
+        assert_eq!(said(&format!("{finetune}[finetune]\nversions = 0")), "");
     }
 }

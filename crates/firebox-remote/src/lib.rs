@@ -68,6 +68,15 @@ impl Default for RemoteConfig {
     }
 }
 
+/// Refuses a URL that cannot be fetched whatever its server has, such as one of an unknown scheme. No server is asked.
+///
+/// # Errors
+///
+/// What is wrong with the URL.
+pub fn check_url(url: &str) -> Result<(), RemoteError> {
+    url::Address::read(url).map(drop)
+}
+
 /// The local copies of the files that a URL names, in the order of their names: one, or where the URL
 /// ends in `/` all that lie directly under it (not on web servers, which cannot list).
 ///

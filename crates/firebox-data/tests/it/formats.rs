@@ -244,8 +244,9 @@ fn columns_of_types_that_polars_lacks_are_ignored_unless_they_are_used() {
         };
         let set = files.ingest(name, &columns("'u8', 'u16', 'i8', 'x'")).unwrap().set;
         assert_eq!(set.series()[0].values.all()[4..8], [1.0, 1000.0, -3.0, 0.5], "{name}");
+        let set = files.ingest(name, &columns("'x', 'decimal'")).unwrap().set;
+        assert_eq!(set.series()[0].values.all()[..6], [0.0, 0.0, 0.5, 1.0, 1.0, 2.0], "{name}");
         for (column, found) in [
-            ("decimal", "decimal(9, 2)"),
             ("decimal256", "decimal256(50, 2)"),
             ("half", "float16"),
             ("pair", "lists of 2 of float32"),
@@ -256,6 +257,13 @@ fn columns_of_types_that_polars_lacks_are_ignored_unless_they_are_used() {
             );
             assert!(error.starts_with(&wanted), "{error}");
         }
+        // Also where nobody named it, and whatever else is in the file.
+        let error = files.error(name, "columns = { time_unit = 's' }");
+        let wanted = ": cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`";
+        assert!(
+            error.contains("the column `decimal256` holds") && error.ends_with(wanted),
+            "{error}"
+        );
         let error = files.error(name, "columns = { series = 'half', channels = ['x'] }");
         assert!(
             error.contains("the column `half` holds float16; times, names and labels"),

@@ -204,8 +204,8 @@ fn parquet_and_arrow() {
     ParquetWriter::new(&mut parquet).finish(&mut table()).unwrap();
     let mut arrow = Vec::new();
     IpcWriter::new(&mut arrow).finish(&mut table()).unwrap();
-    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
-    assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"a.parquet: the column `note` holds str; a channel holds numbers");
+    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans: name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"a.parquet: the column `note` holds str; a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans: cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`");
     assert_snapshot!(message("a.arrow", &arrow, "columns = { channels = ['z'] }"), @"a.arrow has no column `z`, which `data.columns.channels` names; it has `x`, `note`");
     for (name, bytes) in [("a.parquet", parquet), ("a.arrow", arrow)] {
         for length in [8, 12, 100, bytes.len() / 2, bytes.len() - 1] {
