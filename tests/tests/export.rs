@@ -70,7 +70,7 @@ fn a_model_needs_neither_its_data_nor_its_run() {
     std::fs::rename(folder.join("bars.csv"), folder.join("new.csv")).unwrap();
     std::fs::remove_dir_all(folder.join("cache")).unwrap();
     let said = done(folder, &["embed", &run, "new.csv", "--output", "a.parquet"]);
-    assert!(said.contains("97 windows of 1 series in 1 files: vectors of 24"), "{said}");
+    assert!(said.contains("97 windows of 1 series in 1 file: vectors of 24"), "{said}");
     for format in ["safetensors", "onnx", "torch"] {
         let said = done(folder, &["export", &run, "--format", format]);
         assert!(said.starts_with(&format!("exported {run}")), "{said}");

@@ -269,7 +269,8 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let ours = "[window]\nnormalise = \"robust\"\n";
     std::fs::write(folder.join("pipeline.toml"), ours).unwrap();
     let foreign = set("weights/foreign.safetensors");
-    run(folder, &[&quick[..], &["--set", &foreign]].concat());
+    let text = run(folder, &[&quick[..], &["--set", &foreign]].concat());
+    assert!(text.contains("saw what is tested on here is not known"), "{text}");
     let message = refused(folder, &["--set", &set("nowhere")]);
     assert!(message.contains("nowhere` has no weights: it is not there"), "{message}");
     std::fs::write(folder.join("w.safetensors"), b"no weights").unwrap();
@@ -390,10 +391,7 @@ fn a_fine_tuned_classifier_tells_the_classes_of_new_windows() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let said = done(&["predict", &name, "A_TEST.ts", "--output", "classes.parquet"]);
-    assert!(
-        said.contains("40 windows of 40 series in 1 files: predictions of 2 classes"),
-        "{said}"
-    );
+    assert!(said.contains("40 windows of 40 series in 1 file: predictions of 2 classes"), "{said}");
     let said = done(&["embed", &name, "A_TEST.ts", "--output", "vectors.parquet"]);
     assert!(said.contains("vectors of 24"), "{said}");
     done(&["export", &name, "--format", "onnx", "--output", "classifier.onnx"]);

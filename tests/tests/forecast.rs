@@ -177,7 +177,7 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
         };
         let said = apply("predict", "forecasts.parquet");
         assert!(
-            said.contains("390 windows of 2 series in 1 files: forecasts of 2 values"),
+            said.contains("390 windows of 2 series in 1 file: forecasts of 2 values"),
             "{said}"
         );
         apply("embed", "vectors.parquet");

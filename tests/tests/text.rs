@@ -144,7 +144,7 @@ fn the_model_reads_new_texts(folder: &Path, path: &Path) {
     let column = ["--set", "text.columns.text=body"];
     let predict = ["predict", &run, "new.csv", "--output", "labels.parquet"];
     let said = done(&[&predict[..], &column].concat());
-    assert!(said.contains("60 texts in 1 files: predictions of 2 labels"), "{said}");
+    assert!(said.contains("60 texts in 1 file: predictions of 2 labels"), "{said}");
     // Nobody wrote so in the training texts.
     std::fs::write(
         folder.join("other.csv"),

@@ -257,9 +257,25 @@ fn long_way(
         DataError::heed(stop)?;
         read_one(config, input, &zone)
     };
-    let raw = together(inputs.iter().map(read), inputs, listener)?;
+    let all_of = |batch: &[Input]| batch.par_iter().map(read).collect::<Vec<_>>();
+    let raw = together(batches(inputs).flat_map(all_of), inputs, listener)?;
     warn_without_times(listener, table && raw.time.is_none());
     checked(raw, config)
+}
+
+/// Bytes of files that are read at once, one on each processor. A file of more is read alone, on all of them.
+const AT_ONCE: u64 = 16 << 20;
+
+/// The files in their order, small ones several at a time: most of the time that one takes is that of beginning.
+fn batches(inputs: &[Input]) -> impl Iterator<Item = &[Input]> {
+    let length = |input: &Input| fs::metadata(&input.path).map_or(AT_ONCE, |found| found.len());
+    let mut bytes = inputs.first().map_or(0, length);
+    inputs.chunk_by(move |_, next| {
+        let own = length(next);
+        let fits = bytes.saturating_add(own) <= AT_ONCE;
+        bytes = if fits { bytes + own } else { own };
+        fits
+    })
 }
 
 fn zone(config: &DataConfig) -> Result<Zone, DataError> {

@@ -220,18 +220,32 @@ impl Reading<'_> {
         DataError::Texts { path: self.path.to_owned(), problem }
     }
 
-    fn column(&self, name: &str) -> Result<&[Option<String>], DataError> {
+    /// The column that `text.columns.key` names.
+    fn column(&self, key: &str, name: &str) -> Result<&[Option<String>], DataError> {
         let names = &self.table.names;
+        if names.is_empty() {
+            return Err(DataError::Empty { path: self.path.to_owned() });
+        }
         let place = names.iter().position(|known| known == name).ok_or_else(|| {
             let meant = nearest(name, names.iter().map(String::as_str));
             let meant = meant
                 .map_or("; it has".to_owned(), |name| format!("; did you mean `{name}`? It has"));
             self.problem(format!(
-                "there is no column `{name}`{meant} {}",
+                "there is no column `{name}` (`text.columns.{key}`){meant} {}",
                 names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
             ))
         })?;
         Ok(&self.table.columns[place])
+    }
+
+    /// Looks for every column that is named: where one is not there, the column that was meant would be read as a
+    /// label, and something else be said of it.
+    fn check_columns(&self) -> Result<(), DataError> {
+        let TextColumns { text, labels, span, group } = self.columns;
+        self.column("text", text)?;
+        labels.iter().try_for_each(|name| self.column("labels", name).map(|_| ()))?;
+        span.iter().flatten().try_for_each(|name| self.column("span", name).map(|_| ()))?;
+        group.iter().try_for_each(|name| self.column("group", name).map(|_| ()))
     }
 
     /// The columns of labels, by name.
@@ -254,7 +268,7 @@ impl Reading<'_> {
 
     /// The texts, none of which is empty.
     fn plain(&self) -> Result<Vec<String>, DataError> {
-        let texts = self.column(&self.columns.text)?;
+        let texts = self.column("text", &self.columns.text)?;
         if texts.is_empty() {
             return Err(DataError::Empty { path: self.path.to_owned() });
         }
@@ -270,6 +284,7 @@ impl Reading<'_> {
     }
 
     fn texts(&self) -> Result<LabelledTexts, DataError> {
+        self.check_columns()?;
         let labels = self.labels()?;
         let twice = |place: &usize| labels[..*place].contains(&labels[*place]);
         if let Some(place) = (0..labels.len()).find(twice) {
@@ -282,14 +297,14 @@ impl Reading<'_> {
         let rows = texts.len();
         let mut truth = vec![false; rows * labels.len()];
         for (place, name) in labels.iter().enumerate() {
-            for (row, value) in self.column(name)?.iter().enumerate() {
+            for (row, value) in self.column("labels", name)?.iter().enumerate() {
                 truth[row * labels.len() + place] = self.truth(name, row, value.as_deref())?;
             }
         }
         let spans = self.spans(&texts)?;
         let groups = match &self.columns.group {
             None => vec![None; rows],
-            Some(name) => self.column(name)?.to_vec(),
+            Some(name) => self.column("group", name)?.to_vec(),
         };
         Ok(LabelledTexts { texts, labels, truth, spans, groups })
     }
@@ -310,7 +325,7 @@ impl Reading<'_> {
     /// The evidence in bytes.
     fn spans(&self, texts: &[String]) -> Result<Vec<Option<[usize; 2]>>, DataError> {
         let Some([first, end]) = &self.columns.span else { return Ok(vec![None; texts.len()]) };
-        let (firsts, ends) = (self.column(first)?, self.column(end)?);
+        let (firsts, ends) = (self.column("span", first)?, self.column("span", end)?);
         let number = |row: usize, name: &str, value: &Option<String>| {
             let written = value.as_deref().map(str::trim).filter(|value| !value.is_empty());
             let read = |text: &str| {
@@ -400,6 +415,37 @@ mod tests {
     }
 
     #[test]
+    fn a_column_that_is_not_there_is_told_with_its_key_before_what_follows_from_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, CSV).unwrap();
+        let named = |name: &str| Some(name.to_owned());
+        for (columns, expected) in [
+            (
+                TextColumns { group: named("nope"), ..columns() },
+                "there is no column `nope` (`text.columns.group`); it has `text`, ",
+            ),
+            (
+                TextColumns { group: named("auhtor"), ..columns() },
+                "there is no column `auhtor` (`text.columns.group`); did you mean `author`?",
+            ),
+            (
+                TextColumns { span: Some(["form", "to"].map(str::to_owned)), ..columns() },
+                "there is no column `form` (`text.columns.span`)",
+            ),
+            (
+                TextColumns { labels: vec!["lte".to_owned()], ..columns() },
+                "there is no column `lte` (`text.columns.labels`); did you mean `late`?",
+            ),
+        ] {
+            let said = read_texts(&path, &columns).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+        let message = read("empty.jsonl", "\n").unwrap_err();
+        assert!(message.ends_with("has no row of data"), "{message}");
+    }
+
+    #[test]
     fn two_columns_of_one_name_are_refused() {
         let said = read("a.csv", &CSV.replacen("lost", "late", 1)).unwrap_err();
         assert!(said.ends_with("has two columns named `late`: rename one of them"), "{said}");
@@ -423,7 +469,11 @@ mod tests {
         check("0,4,a", "0,,a", "row 1 has one of `from` and `to`");
         check("0,4,a", "x,4,a", "`from` is `x` in row 1");
         check("fine,", "  ,", "the text of row 2 is empty");
-        check("text,late", "txet,late", "no column `text`; did you mean `txet`?");
+        check(
+            "text,late",
+            "txet,late",
+            "no column `text` (`text.columns.text`); did you mean `txet`?",
+        );
         let message = read("a.doc", CSV).unwrap_err();
         assert!(message.contains("texts are read from .csv"), "{message}");
     }

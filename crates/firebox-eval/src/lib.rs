@@ -112,6 +112,6 @@ pub use report::{
 };
 pub use ridge::Ridge;
 pub use svm::Svm;
-pub use text::Decimals;
+pub use text::{Decimals, number, signed};
 pub use validation::ValidationProbe;
 pub use verdict::{Outcome, Verdict, verdict};

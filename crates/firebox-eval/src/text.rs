@@ -71,12 +71,18 @@ pub(crate) fn points(difference: f64) -> String {
 
 /// The same with its sign: `+6.3`, `−0.4`.
 pub(crate) fn signed_points(difference: f64) -> String {
-    let text = points(difference);
-    if difference > 0.0 && text.parse::<f64>() != Ok(0.0) { format!("+{text}") } else { text }
+    signed(100.0 * difference, 1)
 }
 
-/// With this many decimals and a true minus sign, never `-0`.
-pub(crate) fn number(value: f64, decimals: usize) -> String {
+/// A number with this many decimals and its sign: `+0.354`, `−0.354`, and `0.000` for what reads so.
+pub fn signed(value: f64, decimals: usize) -> String {
+    let text = number(value, decimals);
+    let plus = value.is_finite() && value > 0.0 && text.parse::<f64>() != Ok(0.0);
+    if plus { format!("+{text}") } else { text }
+}
+
+/// A number with this many decimals and a true minus sign, never `-0`.
+pub fn number(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return "unknown".to_owned();
     }
@@ -185,6 +191,8 @@ mod tests {
             [0.063, -0.004, 0.00001, 0.0].map(signed_points),
             ["+6.3", "−0.4", "0.0", "0.0"]
         );
+        let all = [0.3541, -0.3541, -0.0001, 0.0001, f64::INFINITY].map(|value| signed(value, 3));
+        assert_eq!(all, ["+0.354", "−0.354", "0.000", "0.000", "unknown"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{PipelineError, at};
-use crate::folder::{PIPELINE, begun, replay};
+use crate::folder::{PIPELINE, begun, is_finished, replay};
 use crate::{Kind, find_run};
 
 /// Settings that change no result, and would differ between any two runs.
@@ -69,9 +69,8 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     if let Some(name) = folder.canonicalize().ok().as_deref().and_then(Path::file_name) {
         report.run = name.to_string_lossy().into_owned();
     }
-    // A run that has not ended has no scores.
-    let scores = std::fs::read(folder.join("scores.json")).ok();
-    let scores = scores.and_then(|text| serde_json::from_slice::<Scores>(&text).ok());
+    let scores = scores(folder);
+    let told = scores.is_some();
     let Scores { evaluation, reconstruction, results } = scores.unwrap_or_default();
     report.judge(evaluation, reconstruction);
     let settings = settings(folder)?;
@@ -99,6 +98,14 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
         let lines = attempts.unreadable.to_string();
         timings.push(("lines of the log that cannot be read".to_owned(), lines));
     }
+    if report.outcome.is_empty() && is_finished(folder) {
+        let name = "events.jsonl, the log of a run that has ended".to_owned();
+        timings.push((name, "damaged: it does not tell the end".to_owned()));
+    }
+    if !told {
+        let name = "scores.json, which says what the run reached".to_owned();
+        timings.push((name, "damaged, or gone; `firebox run FILE` writes it anew".to_owned()));
+    }
     if begun(folder).is_err() {
         let name = "run.json, which says what the run was begun as".to_owned();
         timings.push((name, "damaged; `firebox run FILE` writes it anew".to_owned()));
@@ -107,6 +114,19 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     let own_training = chain.own_training(!curves.is_empty()).to_owned();
     let (scores, trainings) = (scored, curves);
     Ok(ComparedRun { report, tests, own_training, settings, scores, timings, trainings })
+}
+
+/// What a run has written of its scores, which is nothing before it has ended; `None` where that is damaged or gone.
+fn scores(folder: &Path) -> Option<Scores> {
+    let file = folder.join("scores.json");
+    let text = match std::fs::read(&file) {
+        Ok(text) => text,
+        Err(_) if !file.is_file() && !is_finished(folder) => return Some(Scores::default()),
+        Err(_) => return None,
+    };
+    let whole: serde_json::Map<String, Value> = serde_json::from_slice(&text).ok()?;
+    // A whole file may be of another version, or hold a figure that is no number.
+    Some(serde_json::from_value(Value::Object(whole)).unwrap_or_default())
 }
 
 /// The kind of a run; that of a file that names none where it is not known.
@@ -213,6 +233,30 @@ mod tests {
             found.iter().map(|(name, curves)| (name.clone(), losses(curves))).collect();
         assert_eq!(found, [("fold-1/lstm".to_owned(), vec![0.5]), ("fold-2".to_owned(), vec![])]);
         assert_eq!(read_trainings(&folder.path().join("none"), &mut BTreeMap::new()), 0);
+    }
+
+    #[test]
+    fn scores_and_a_log_that_are_damaged_are_told_among_the_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let told = || -> Vec<String> {
+            let timings = read(folder.path()).unwrap().timings.into_iter();
+            timings.filter(|(_, text)| text.contains("damaged")).map(|(name, _)| name).collect()
+        };
+        write(PIPELINE, &toml::to_string(&crate::PipelineConfig::default()).unwrap());
+        write("events.jsonl", "");
+        // A run that has not ended has no scores, and its log has no end.
+        assert!(told().is_empty());
+        let key = firebox_core::Key::builder("test", 1).finish();
+        let manifest = json!({ "key": key, "trained": "", "verdict": "", "files": [] });
+        write("manifest.json", &manifest.to_string());
+        write("scores.json", "{");
+        let found = told();
+        assert!(found.len() == 2, "{found:?}");
+        assert!(found[0].starts_with("events.jsonl") && found[1].starts_with("scores.json"));
+        write("scores.json", "{}");
+        assert_eq!(told().len(), 1);
     }
 
     #[test]

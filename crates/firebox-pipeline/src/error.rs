@@ -205,6 +205,7 @@ impl PipelineError {
                     | RemoteError::NotBuilt { .. }
                     | RemoteError::NotFound { .. }
                     | RemoteError::Refused { .. }
+                    | RemoteError::NoKeys { .. }
                     | RemoteError::NoFile { .. }
                     | RemoteError::Encoded { .. }
                     | RemoteError::NoCopy { .. }

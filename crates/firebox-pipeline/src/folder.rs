@@ -248,6 +248,11 @@ fn manifest(path: &Path) -> Option<Manifest> {
     serde_json::from_slice(&std::fs::read(path.join(MANIFEST)).ok()?).ok()
 }
 
+/// Whether the run in `path` says that it is finished.
+pub(crate) fn is_finished(path: &Path) -> bool {
+    manifest(path).is_some()
+}
+
 /// Whether the run in `path` is finished under another key than this.
 pub(crate) fn is_otherwise_finished(path: &Path, key: Key) -> bool {
     manifest(path).is_some_and(|manifest| manifest.key != key)

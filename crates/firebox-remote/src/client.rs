@@ -420,6 +420,7 @@ pub(crate) fn failed(
             RemoteError::Refused { url, source }
         }
         E::Precondition { .. } => RemoteError::Changed { url },
+        error if wants_keys(&error) => RemoteError::NoKeys { url, local, source: Box::new(error) },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
@@ -430,14 +431,46 @@ pub(crate) fn failed(
 
 /// Whether a time-out is among the causes. The client's own types for it are private.
 fn timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
+    says(error, |text| {
         // Errors of repeated requests also say how long they might have been repeated.
-        let text = error.to_string().replace("retry_timeout", "");
-        if text.contains("timed out") || text.contains("timeout") {
-            return true;
+        let text = text.replace("retry_timeout", "");
+        text.contains("timed out") || text.contains("timeout")
+    })
+}
+
+/// Whether what failed is to ask the machine for keys of S3, as the client does where the environment has none: only
+/// those at Amazon have an answer.
+fn wants_keys(error: &(dyn std::error::Error + 'static)) -> bool {
+    says(error, |text| {
+        ["/latest/api/token", "/latest/meta-data/iam"].iter().any(|place| text.contains(place))
+    })
+}
+
+/// Whether an error or one of its causes says something.
+fn says(error: &(dyn std::error::Error + 'static), what: impl Fn(&str) -> bool) -> bool {
+    std::iter::successors(Some(error), |&error| error.source())
+        .any(|error| what(&error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_keys_the_variables_that_have_them_are_named() {
+        let said = |text: &str| {
+            let error = object_store::Error::Generic { store: "S3", source: text.into() };
+            let config = RemoteConfig::default();
+            failed("s3://bucket/bars.csv", &config, Local::Nothing, error).to_string()
+        };
+        // Whether that address answers that there is nothing, or not at all.
+        for end in ["error sending request", "operation timed out"] {
+            let text = format!("PUT http://169.254.169.254/latest/api/token: {end}");
+            let found = said(&text);
+            assert!(found.starts_with("`s3://bucket/bars.csv` is asked for with keys"), "{found}");
+            assert!(found.ends_with("or AWS_SKIP_SIGNATURE=true for a public bucket"), "{found}");
         }
-        cause = error.source();
+        assert!(said("GET http://host/bars.csv: timed out").contains("no answer within"));
+        assert!(said("GET http://host/bars.csv: refused").ends_with("cannot be fetched"));
     }
-    false
 }

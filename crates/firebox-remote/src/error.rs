@@ -41,6 +41,19 @@ pub enum RemoteError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A bucket of S3 that is asked for without keys, on a machine that Amazon gives none.
+    #[error(
+        "`{url}` is asked for with keys, and the environment has none{local}\n  set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
+    )]
+    NoKeys {
+        /// The URL.
+        url: String,
+        /// What the cache has of the file.
+        local: Local,
+        /// What the client said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The server did not answer in time.
     #[error(
         "`{url}`: no answer within {timeout:?}, asked {tries} times{local}\n  check the network and try again, or give it longer, as with `run.fetch.timeout` in a pipeline file"

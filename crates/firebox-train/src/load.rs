@@ -36,7 +36,7 @@ pub enum LoadEncoder {
     #[error(
         "`{}` does not fit the encoder: {report}; at least {} % must match\n  \
          set the model's sizes to those that the weights were trained with, name other weights, or lower \
-         the least share",
+         that share, `finetune.least_match` of a pipeline file",
         path.display(),
         (least * 100.0).round()
     )]
@@ -288,6 +288,7 @@ mod tests {
             "and 4 more",
             "not used: `decoder.hidden.bias`",
             "at least 90 % must match",
+            "or lower that share, `finetune.least_match`",
         ] {
             assert!(message.contains(part), "{message}");
         }

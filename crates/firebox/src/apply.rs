@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use firebox_core::Precision;
+use firebox_core::{Precision, count};
 use firebox_pipeline::{ApplyRequest, Wanted};
 
 use crate::output::say;
@@ -133,13 +133,16 @@ fn apply(flags: &ApplyFlags, wanted: Wanted) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(130));
     };
     let rate = applied.windows as f64 / applied.seconds.max(1e-9);
-    let (rows, of) = match applied.series {
-        0 => ("texts", String::new()),
-        series => ("windows", format!(" of {series} series")),
+    let (row, of) = match applied.series {
+        0 => ("text", String::new()),
+        series => ("window", format!(" of {series} series")),
     };
     say(format_args!(
-        "{} {rows}{of} in {} files: {} in {:.1} s ({rate:.0} {rows}/s)",
-        applied.windows, applied.files, applied.what, applied.seconds
+        "{}{of} in {}: {} in {:.1} s ({rate:.0} {row}s/s)",
+        count(applied.windows, row),
+        count(applied.files as u64, "file"),
+        applied.what,
+        applied.seconds
     ))?;
     say(format_args!("written {}", applied.output.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::plot::{Bucket, Scale, buckets, coordinate, escape, path, range};
+use super::plot::{Bucket, Scale, buckets, coordinate, escape, fitted, path, range, text_width};
 use crate::Estimate;
 use crate::text::{grouped, significant};
 
@@ -198,14 +198,21 @@ pub(super) fn interval_chart(
     from_zero: bool,
     format: fn(f64) -> String,
 ) -> String {
-    const LABELS: f64 = 178.0;
+    /// Room for labels: what short ones have, and the most that long ones get.
+    const LABELS: [f64; 2] = [178.0, 238.0];
+    /// What of it stays free beside them.
+    const FREE: f64 = 8.0;
+    /// Size of their letters, which a narrow window makes larger.
+    const LETTERS: f64 = 12.0;
     const ROW: f64 = 27.0;
     let ends =
         rows.iter().flat_map(|row| [row.estimate.low, row.estimate.high, row.estimate.value]);
     let Some([low, high]) = range(ends) else { return nothing(title) };
     let margin = 0.04 * (high - low);
     let low = if from_zero { low.min(0.0) } else { low - margin };
-    let x = Scale::linear([low, high + margin], LABELS, WIDTH - RIGHT);
+    let longest = rows.iter().map(|row| text_width(&row.label)).fold(0.0, f64::max);
+    let labels = (LETTERS * longest + FREE).clamp(LABELS[0], LABELS[1]);
+    let x = Scale::linear([low, high + margin], labels, WIDTH - RIGHT);
     let height = ROW * rows.len() as f64 + 30.0;
     let bottom = height - 24.0;
     let mut body = String::new();
@@ -232,9 +239,9 @@ pub(super) fn interval_chart(
             body,
             r#"<g class="{class}"><title>{}</title><text class="label" x="{}" y="{}" text-anchor="end">{}</text>"#,
             escape(&title),
-            LABELS - 8.0,
+            coordinate(labels - FREE),
             middle + 4.0,
-            escape(&row.label)
+            escape(&fitted(&row.label, (labels - FREE) / LETTERS))
         );
         if from_zero {
             let (start, end) = (x.at(0.0), x.at(value));
@@ -290,4 +297,25 @@ pub(super) fn nothing(title: &str) -> String {
     format!(
         "<figure><figcaption>{title}</figcaption><p class=\"none\">Nothing to draw.</p></figure>\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_label_loses_its_middle_and_is_whole_below_the_pointer() {
+        let chart = |name: &str| {
+            let estimate = Estimate { value: 0.5, low: 0.4, high: 0.6 };
+            let row = IntervalRow { label: name.to_owned(), estimate, own: false };
+            interval_chart("Test loss", &[row], true, significant)
+        };
+        let short = chart("pretrain-61f02");
+        assert!(short.contains(r#"x="170" y="21.5" text-anchor="end">pretrain-61f02</text>"#));
+        let name = "a_very_long_pipeline_file_name_for_the_experiment-30277f27dd30";
+        let long = chart(name);
+        assert!(long.contains(&format!("<title>{name}: ")), "{long}");
+        assert!(long.contains(r#"x="230" y="21.5" text-anchor="end">a_very_"#), "{long}");
+        assert!(long.contains("…") && long.contains("-30277f27dd30</text>"), "{long}");
+    }
 }

@@ -71,6 +71,29 @@ pub struct ComparedRun {
 
 type Points = Vec<(f64, f64)>;
 
+/// Each name once, sorted, the numbers in them by their size.
+fn in_order<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut names: Vec<&String> = names.collect::<BTreeSet<_>>().into_iter().collect();
+    names.sort_by_cached_key(|&name| pieces(name));
+    names
+}
+
+/// What names are sorted by: text and the number behind it, in turn.
+fn pieces(name: &str) -> Vec<(&str, u64)> {
+    let mut pieces = vec![];
+    let mut rest = name;
+    while !rest.is_empty() {
+        let (text, behind) =
+            rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let end = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
+        let (number, next) = behind.split_at(end);
+        let none = if number.is_empty() { 0 } else { u64::MAX };
+        pieces.push((text, number.parse().unwrap_or(none)));
+        rest = next;
+    }
+    pieces
+}
+
 /// Several runs on one page, at most [`MOST_RUNS`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SideBySide {
@@ -216,8 +239,7 @@ impl SideBySide {
 
     /// A chart for each training of runs that have several, by name; those behind the first are folded.
     fn trainings(&self) -> String {
-        let names: BTreeSet<&String> =
-            self.runs.iter().flat_map(|run| run.trainings.keys()).collect();
+        let names = in_order(self.runs.iter().flat_map(|run| run.trainings.keys()));
         let chart = |name: &String| {
             let curves = |run: &ComparedRun, points: fn(&Curves) -> Points| {
                 run.trainings.get(name).map(points).unwrap_or_default()
@@ -266,7 +288,7 @@ impl SideBySide {
     }
 
     fn all_scores(&self) -> Table {
-        let names: BTreeSet<&String> = self.runs.iter().flat_map(|run| run.scores.keys()).collect();
+        let names = in_order(self.runs.iter().flat_map(|run| run.scores.keys()));
         let rows = names.into_iter().map(|name| {
             let value = |run: &ComparedRun| {
                 run.scores.get(name).map_or_else(|| "–".to_owned(), |value| significant(*value))
@@ -284,8 +306,7 @@ impl SideBySide {
     }
 
     fn settings(&self) -> Table {
-        let names: BTreeSet<&String> =
-            self.runs.iter().flat_map(|run| run.settings.keys()).collect();
+        let names = in_order(self.runs.iter().flat_map(|run| run.settings.keys()));
         let row = |name: &&String| -> Option<Vec<String>> {
             let values = self.runs.iter().map(|run| run.settings.get(*name));
             let values: Vec<Option<&String>> = values.collect();
@@ -448,4 +469,17 @@ fn own_error(report: &Report) -> Option<TestScore> {
     let mut scores = report.reconstruction.as_ref()?.scores.iter();
     let own = scores.find(|score| score.fill == Fill::Model)?;
     Some(TestScore::number("mean squared error on masked steps", own.mean_squared_error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_are_sorted_as_numbers() {
+        let names = ["demand +24/mae", "demand +1/mae", "demand +6/mae", "a", "demand", "a"];
+        let names = names.map(str::to_owned);
+        let expected = ["a", "demand", "demand +1/mae", "demand +6/mae", "demand +24/mae"];
+        assert_eq!(in_order(names.iter()), expected);
+    }
 }

@@ -39,6 +39,45 @@ pub(super) fn prose(text: &str) -> String {
     parts.iter().enumerate().map(marked).collect()
 }
 
+/// About how wide a letter is, in ems of a broad face without serifs: what fits by it fits in the others.
+fn ems(character: char) -> f64 {
+    match character {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '\'' | ' ' => 0.33,
+        'f' | 'r' | 't' | '-' | '/' | '(' | ')' | '[' | ']' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' | '\u{1100}'..=char::MAX => 1.0,
+        'A'..='Z' => 0.72,
+        _ => 0.63,
+    }
+}
+
+/// About how wide a text is, in ems.
+pub(super) fn text_width(text: &str) -> f64 {
+    text.chars().map(ems).sum()
+}
+
+/// A text that is at most so many ems wide; what is too much is left out of its middle, for names differ at their ends.
+pub(super) fn fitted(text: &str, room: f64) -> String {
+    if text_width(text) <= room {
+        return text.to_owned();
+    }
+    let characters: Vec<char> = text.chars().collect();
+    let (mut begin, mut end) = (0, characters.len());
+    let mut left = room - ems('…');
+    while begin < end {
+        let from_end = characters.len() - end <= begin;
+        left -= ems(if from_end { characters[end - 1] } else { characters[begin] });
+        if left < 0.0 {
+            break;
+        }
+        if from_end {
+            end -= 1;
+        } else {
+            begin += 1;
+        }
+    }
+    characters[..begin].iter().chain(&['…']).chain(&characters[end..]).collect()
+}
+
 /// A coordinate with at most one decimal.
 pub(super) fn coordinate(value: f64) -> String {
     if !value.is_finite() {
@@ -268,6 +307,22 @@ mod tests {
         assert!(all.iter().all(|b| (b.low, b.high, b.mean) == (0.0, 9.0, 4.5)));
         assert_eq!(buckets(&[(0.0, f64::NAN), (1.0, 2.0)], 10).len(), 1);
         assert_eq!(buckets(&[], 10), []);
+    }
+
+    #[test]
+    fn names_that_are_too_long_lose_their_middle() {
+        let check = |text: &str, room: f64, expected: &str| {
+            assert_eq!(fitted(text, room), expected);
+            assert!(text_width(expected) <= room.max(1.0), "{expected}");
+        };
+        check("pretrain-61f0299b8e3d", 14.0, "pretrain-61f0299b8e3d");
+        check("aaaabbbbcccc", 6.0, "aaa…cccc");
+        check("数据数据数据", 5.0, "数据…数据");
+        check("", 0.0, "");
+        check("long", 0.0, "…");
+        let long = "a_very_long_pipeline_file_name_for_the_experiment-30277f27dd30";
+        let short = fitted(long, 19.0);
+        assert!(short.starts_with("a_very_") && short.ends_with("-30277f27dd30"), "{short}");
     }
 
     #[test]

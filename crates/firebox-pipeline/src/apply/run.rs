@@ -10,7 +10,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{
     Event, ForecastScaler, HeldOutWindows, Listener, SeriesSet, SplitError, Window, WindowRule,
-    unseen,
+    count, unseen,
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
@@ -166,8 +166,9 @@ impl Heads {
     fn what(&self) -> String {
         match &self.kind {
             Kind::Embedding { .. } => format!("vectors of {}", self.width),
+            Kind::Classes(_) if self.width == 1 => "predictions of 1 class".to_owned(),
             Kind::Classes(_) => format!("predictions of {} classes", self.width),
-            Kind::Forecast { .. } => format!("forecasts of {} values", self.width),
+            Kind::Forecast { .. } => format!("forecasts of {}", count(self.width as u64, "value")),
         }
     }
 

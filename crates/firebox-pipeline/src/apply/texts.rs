@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, count};
 use firebox_data::{TableColumn, TableWriter, read_plain_texts};
 use firebox_export::{Model, SavedModel, TextInput};
 use firebox_kernels::KeptWeights;
@@ -140,7 +140,7 @@ impl Work<'_> {
             series: 0,
             files: files.len(),
             width: self.labels.len(),
-            what: format!("predictions of {} labels", self.labels.len()),
+            what: format!("predictions of {}", count(self.labels.len() as u64, "label")),
             seconds: 0.0,
         };
         let (mut cut, mut unknown) = (0, [0, 0]);
@@ -173,8 +173,10 @@ impl Work<'_> {
         }
         if cut > 0 {
             let message = format!(
-                "{cut} of {} texts have more than the {} tokens that the model reads: what comes after them was not seen",
-                applied.windows, self.input.longest
+                "{cut} of {} {} more than the {} tokens that the model reads: what comes after them was not seen",
+                count(applied.windows, "text"),
+                if applied.windows == 1 { "has" } else { "have" },
+                self.input.longest
             );
             self.listener.on(&Event::Warning { message });
         }

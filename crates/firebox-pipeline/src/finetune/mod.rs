@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use firebox_core::{Augmentation, Event, Key, Labels};
 use firebox_eval::{Arm, FewLabels, TestScore};
-use firebox_export::Task;
+use firebox_export::{Task, WEIGHTS};
 use firebox_models::{Parameter, read_parameters};
 use firebox_train::{Classification, LoadEncoder, LossScale, TrainConfig, read_weights};
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::draws_on_device;
-use crate::kept::{Kept, Shown, named};
+use crate::kept::{Kept, MODEL, Shown, named};
 use crate::keys::{Keys, json};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
@@ -65,7 +65,7 @@ impl Chain for Finetune {
         if let Some(encoder) = &settings(config).encoder {
             let path = located(encoder);
             Origin::of(&path)?.check_normalisation(config)?;
-            read_weights(&path)?;
+            weights_of(&path)?;
         }
         with_pretrainable!(&config.model, M => check_head::<M>(config, device))?;
         check_names(config, device)
@@ -213,9 +213,24 @@ fn located(encoder: &Path) -> PathBuf {
     }
 }
 
+/// The weights, and where they were. A run whose trainings are all in parts has no checkpoint that would be its own:
+/// which weights are meant is asked for.
+fn weights_of(path: &Path) -> Result<(Vec<Parameter>, PathBuf), PipelineError> {
+    let kept = path.join(MODEL).join(WEIGHTS);
+    read_weights(path).map_err(|error| match error {
+        LoadEncoder::Nothing { .. } if kept.is_file() => PipelineError::Setting(format!(
+            "`{}` has no checkpoint of its own, and a model that was kept\n  name that model, if its encoder is \
+             wanted: finetune.encoder = {:?}",
+            path.display(),
+            kept.display().to_string()
+        )),
+        error => error.into(),
+    })
+}
+
 /// A key of the numbers in a file of weights.
 fn weights_key(path: &Path) -> Result<Key, PipelineError> {
-    let (weights, _) = read_weights(path)?;
+    let (weights, _) = weights_of(path)?;
     let mut key = Key::builder("weights", 1);
     for Parameter { name, shape, values } in &weights {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -247,7 +262,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Some(encoder) => {
             let named = located(encoder);
             Origin::of(&named)?.check_windows(run, &windows)?;
-            let (weights, path) = read_weights(&named)?;
+            let (weights, path) = weights_of(&named)?;
             let from = format!("weights of {}", path.display());
             let begin = Begin { weights, path, from };
             fitting.warn_of_unmatched::<M>(&begin)?;
@@ -339,6 +354,18 @@ mod tests {
     use firebox_core::{AugmentMode, Storage};
 
     use super::*;
+
+    #[test]
+    fn of_a_run_without_a_checkpoint_the_kept_model_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = || weights_of(folder.path()).unwrap_err().to_string();
+        assert!(said().contains("a folder without a checkpoint"), "{}", said());
+        let kept = folder.path().join(MODEL);
+        std::fs::create_dir(&kept).unwrap();
+        std::fs::write(kept.join(WEIGHTS), "").unwrap();
+        assert!(said().contains("has no checkpoint of its own"), "{}", said());
+        assert!(said().contains("model/model.safetensors"), "{}", said());
+    }
 
     #[test]
     fn a_training_is_kept_when_settings_change_that_it_does_not_read() {

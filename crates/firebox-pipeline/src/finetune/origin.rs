@@ -111,6 +111,12 @@ impl Origin {
         if let Some(said) = seen.map(|seen| self.channels(seen, windows.normaliser.channels())) {
             said?.into_iter().for_each(warn);
         }
+        if self.settings.is_none() {
+            warn(format!(
+                "whether the encoder of {} saw what is tested on here is not known: there is no run around its weights, and nothing was checked; name the run that trained it, if it is there",
+                self.path.display()
+            ));
+        }
         if let Some(theirs) = &self.settings {
             let (clock, series) =
                 (windows.ingested.checks.span.is_some(), windows.ingested.set.series().len());

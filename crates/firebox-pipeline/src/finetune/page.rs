@@ -2,6 +2,7 @@
 
 use firebox_eval::{
     Arm, Card, Chart, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report, Table, Tone,
+    signed,
 };
 
 use super::Begin;
@@ -166,7 +167,7 @@ fn score_table(scores: &FewLabels) -> Table {
 }
 
 fn differences(scores: &FewLabels) -> Part {
-    let signed = |value: f64| format!("{:+.1}", 100.0 * value);
+    let signed = |value: f64| signed(100.0 * value, 1);
     let rows = scores.shares.iter().flat_map(|share| {
         share.differences.iter().map(move |other| {
             let name = other.baseline.map_or("majority class", Arm::name);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, Stream};
 use firebox_eval::{
     Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Verdict, evaluate_encoder,
+    number,
 };
 use firebox_loader::{NormalisedWindows, Source};
 use serde::Serialize;
@@ -61,8 +62,8 @@ impl Judged {
             let sentence = "There are no true labels in the test part, so the clusters cannot be judged: how well an encoder tells its own clusters apart says nothing.".to_owned();
             return Verdict { outcome: Outcome::NoLabels, sentence };
         };
-        let text = |estimate: Estimate| {
-            format!("{:.3} ({:.3} to {:.3})", estimate.value, estimate.low, estimate.high)
+        let text = |Estimate { value, low, high }: Estimate| {
+            format!("{} ({} to {})", number(value, 3), number(low, 3), number(high, 3))
         };
         let others = self.subjects[1..].iter().zip(&self.leads);
         let others: Vec<String> = others

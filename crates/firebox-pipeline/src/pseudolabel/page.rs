@@ -1,7 +1,7 @@
 //! What the report says of iterations, clusters and their agreement with true classes.
 
 use firebox_eval::{
-    Card, Chart, Estimate, Fact, Interval, Line, Outcome, Part, Report, Table, Tone,
+    Card, Chart, Estimate, Fact, Interval, Line, Outcome, Part, Report, Table, Tone, number,
 };
 
 use super::iterate::Iterated;
@@ -59,7 +59,7 @@ fn card(own: &Judgement, tone: Tone) -> Card {
         title: "agreement with true classes (NMI)".to_owned(),
         value: format!("{:.3}", own.normalised_information.value),
         notes: vec![
-            format!("adjusted Rand index {:.3}", own.adjusted_rand.value),
+            format!("adjusted Rand index {}", number(own.adjusted_rand.value, 3)),
             format!("purity {:.3}", own.purity.value),
         ],
         tone,
@@ -106,8 +106,8 @@ fn judged_tables(judged: &Judged) -> Vec<Table> {
     if judged.subjects.is_empty() {
         return vec![];
     }
-    let text = |estimate: Estimate| {
-        format!("{:.3} ({:.3} to {:.3})", estimate.value, estimate.low, estimate.high)
+    let text = |Estimate { value, low, high }: Estimate| {
+        format!("{} ({} to {})", number(value, 3), number(low, 3), number(high, 3))
     };
     let row = |(at, subject): (usize, &Judgement)| {
         let lead = at.checked_sub(1).map_or("–".to_owned(), |at| text(judged.leads[at]));

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use firebox_data::TextColumns;
+use firebox_remote::is_remote;
 use firebox_text::{
     EncoderSource, TextHeads, TextLossConfig, TextSplit, WordPieceTraining, check_settings,
 };
@@ -94,6 +95,7 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
             "no texts are named: set `text.path` to a table, or to ../data/sample.texts.toml",
         );
     }
+    check_local(text)?;
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     if text.test.as_ref().is_some_and(|test| real(test) == real(&text.path)) {
         return setting(
@@ -140,6 +142,24 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     }
 }
 
+/// Refuses URLs: nothing fetches what they name.
+fn check_local(text: &TextConfig) -> Result<(), PipelineError> {
+    let named = [
+        ("path", Some(&text.path)),
+        ("test", text.test.as_ref()),
+        ("encoder.folder", text.encoder.folder.as_ref()),
+    ];
+    let mut named = named.into_iter().filter_map(|(key, path)| Some((key, path?)));
+    match named.find(|(_, path)| is_remote(path)) {
+        None => Ok(()),
+        Some((key, path)) => Err(PipelineError::Setting(format!(
+            "`text.{key}` is {}, and texts and their encoders are read from files alone\n  download it, and name \
+             the copy",
+            path.display()
+        ))),
+    }
+}
+
 pub(super) fn table(config: &PipelineConfig) -> Result<&TextConfig, PipelineError> {
     config.text.as_ref().ok_or_else(|| {
         PipelineError::Setting(
@@ -169,6 +189,25 @@ fn nothing_unused(config: &PipelineConfig) -> Result<(), PipelineError> {
 mod tests {
     use super::*;
     use crate::Kind;
+
+    #[test]
+    fn urls_are_refused_with_their_key_and_the_way_out() {
+        let url = || PathBuf::from("https://host/texts.csv");
+        let said = |text: TextConfig| {
+            let text = Some(text);
+            let config = PipelineConfig { pipeline: Kind::Text, text, ..PipelineConfig::default() };
+            check(&config).unwrap_err().to_string()
+        };
+        let path = said(TextConfig { path: url(), ..TextConfig::default() });
+        assert!(path.starts_with("`text.path` is https://host/texts.csv, and texts"), "{path}");
+        assert!(path.ends_with("download it, and name the copy"), "{path}");
+        let text = || TextConfig { path: "a.csv".into(), ..TextConfig::default() };
+        let test = said(TextConfig { test: Some(url()), ..text() });
+        assert!(test.starts_with("`text.test` is https:"), "{test}");
+        let encoder = EncoderSource { folder: Some(url()), ..EncoderSource::default() };
+        let encoder = said(TextConfig { encoder, ..text() });
+        assert!(encoder.starts_with("`text.encoder.folder` is https:"), "{encoder}");
+    }
 
     #[test]
     fn a_split_without_test_texts_needs_a_table_of_them() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Stream, count};
-use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict};
+use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict, signed};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig};
 use firebox_models::{TextModel, TextScores};
@@ -367,8 +367,12 @@ fn verdict(
         .max_by(|a, b| a.0.macro_f1.value.total_cmp(&b.0.macro_f1.value))
         .unwrap_or((&methods[0], own));
     let beside = format!(
-        "the best baseline, {}, reaches {:.3}, a difference of {:+.3} ({:+.3} to {:+.3})",
-        best.name, best.macro_f1.value, difference.value, difference.low, difference.high
+        "the best baseline, {}, reaches {:.3}, a difference of {} ({} to {})",
+        best.name,
+        best.macro_f1.value,
+        signed(difference.value, 3),
+        signed(difference.low, 3),
+        signed(difference.high, 3)
     );
     let all = methods.iter().filter_map(|method| method.difference);
     let (outcome, said) = if units < FEWEST {

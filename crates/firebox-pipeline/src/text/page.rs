@@ -1,7 +1,9 @@
 //! What the report says of a run of the pipeline `text`.
 
 use firebox_core::count;
-use firebox_eval::{Card, Chart, Estimate, Fact, Interval, Part, Report, Table, Tone};
+use firebox_eval::{
+    Card, Chart, Estimate, Fact, Interval, Part, Report, Table, Tone, number, signed,
+};
 use serde_json::json;
 
 use super::Learnt;
@@ -33,12 +35,13 @@ pub(super) fn report(
 }
 
 fn between(estimate: Estimate) -> String {
-    format!("{:.3} to {:.3}", estimate.low, estimate.high)
+    format!("{} to {}", number(estimate.low, 3), number(estimate.high, 3))
 }
 
 fn cards(measured: &Measured) -> Vec<Card> {
     let card = |title: &str, estimate: Estimate, against: Option<(&str, Estimate)>| {
-        let beside = against.map(|(name, d)| format!("{:+.3} ({}) to {name}", d.value, between(d)));
+        let beside =
+            against.map(|(name, d)| format!("{} ({}) to {name}", signed(d.value, 3), between(d)));
         Card {
             title: title.to_owned(),
             value: format!("{:.3}", estimate.value),
