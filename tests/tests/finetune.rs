@@ -348,6 +348,11 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
     let set = &scores["report"]["sets"][0];
     assert_eq!(set["name"], "A");
     assert_eq!(set["accuracies"]["frozen-svm"].as_array().unwrap().len(), 2);
+    // What was filled is told, and is in the report.
+    assert_eq!(set["defects"][0]["count"], 1);
+    assert_eq!(set["defects"][0]["done"], "filled");
+    let told = errors(&output);
+    assert!(told.contains("A: channel `value`: 1 value missing, NaN or too large"), "{told}");
     assert_eq!(set["accuracies"]["majority"], serde_json::json!([0.5]));
 
     // The same again: every training is read back, and every figure is the same.

@@ -178,6 +178,20 @@ fn generated_data_replaces_only_what_it_may() {
     assert!(std::fs::read_to_string(at("out.csv")).unwrap().starts_with("symbol,"));
 }
 
+#[test]
+fn clips_are_refused_where_tables_are_generated() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.clips.toml"), "channels = 3\n").unwrap();
+    let output = firebox(folder.path(), &["data", "generate", "a.clips.toml", "x.csv"]);
+    let said = errors(&output);
+    assert_eq!(code(&output), Some(2), "{said}");
+    assert!(
+        said.contains("clips are not generated as a table") && said.contains(".demand.toml"),
+        "{said}"
+    );
+    assert!(!folder.path().join("x.csv").exists());
+}
+
 /// One row for each stage, whatever it took; a log with a bad byte; a folder with another name; and
 /// checkpoints that are gone.
 #[cfg(unix)]

@@ -36,6 +36,7 @@ mod augmentation;
 mod column;
 mod control;
 mod count;
+mod equal;
 mod event;
 mod folds;
 mod forecast;
@@ -57,6 +58,7 @@ pub use augmentation::{
 pub use column::{Backing, Column};
 pub use control::{Request, Requests};
 pub use count::{count, quoted};
+pub use equal::EqualSeries;
 pub use event::{Event, Listener, Silent};
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};

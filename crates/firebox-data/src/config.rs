@@ -272,7 +272,7 @@ pub struct CheckPolicies {
     /// The longest run that `fill` fills, in steps: a longer gap is cut as by `split`, a longer
     /// run of missing values is dropped.
     pub longest_fill: usize,
-    /// Channels that have one value over all steps of all series.
+    /// Channels that have one value over all steps of all series. `drop` leaves out those without any value, too.
     pub constant: ConstantPolicy,
 }
 

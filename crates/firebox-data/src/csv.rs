@@ -12,6 +12,7 @@ use polars::prelude::*;
 use crate::config::role_of;
 use crate::frame::scan_path;
 use crate::mapping::Mapping;
+use crate::time::is_like_time;
 use crate::{Csv, DataError, Format};
 
 /// The separator of a file.
@@ -91,13 +92,15 @@ pub(crate) fn first_line(path: &Path) -> Result<String, DataError> {
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// The fields of one line; a separator within double quotes does not separate.
+/// The fields of one line; a separator within double quotes does not separate, and two double quotes there are one.
 pub(crate) fn fields(line: &str, separator: u8) -> Vec<String> {
     let mut fields = Vec::new();
     let mut field = String::new();
     let mut quoted = false;
-    for character in line.chars() {
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
         match character {
+            '"' if quoted && characters.next_if_eq(&'"').is_some() => field.push('"'),
             '"' => quoted = !quoted,
             _ if character == char::from(separator) && !quoted => {
                 fields.push(std::mem::take(&mut field));
@@ -179,6 +182,24 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
         Some(holds) => without_blank_lines(path, frame, holds, names.len() == 1),
         None => Ok(frame),
     }
+}
+
+/// Columns as texts, of so many rows at most.
+pub(crate) fn texts(
+    path: &Path,
+    csv: &Csv,
+    columns: &[String],
+    rows: usize,
+) -> Result<PolarsResult<DataFrame>, DataError> {
+    let names = header(path, csv)?;
+    let text = |name: &String| Field::new(name.as_str().into(), DataType::String);
+    let schema: Schema = names.iter().map(text).collect();
+    let columns: Vec<Expr> = columns.iter().map(|name| col(name.as_str())).collect();
+    Ok(reader(path, csv)?
+        .with_schema(Some(Arc::new(schema)))
+        .with_n_rows(Some(rows))
+        .finish()
+        .and_then(|frame| frame.select(columns).collect()))
 }
 
 /// Channels that were read as text, as the numbers that stand there without the blanks around them.
@@ -326,7 +347,7 @@ fn not_a_number(
     let way_out = if let Some(nearly) = nearly(value.trim(), csv) {
         nearly
     } else if mapping.by_default {
-        crate::mapping::NOT_CHANNELS
+        mapping.not_a_channel(is_like_time(value))
     } else if role_of(column).is_price() || value.chars().any(|c| c.is_ascii_digit()) {
         "correct it, or list it in `data.csv.missing` if it stands for a missing value"
     } else {

@@ -50,6 +50,17 @@ pub enum DataError {
         /// Extensions looked for.
         wanted: &'static str,
     },
+    /// A folder whose files lie in folders inside it.
+    #[error(
+        "the folder {} holds files of data only in folders inside it, which are not searched: name these in a list, `data.path = [{}]`\n  classes are read from a column of the files, which `data.columns.label` names, and not from the names of folders",
+        folder.display(), Quoted(inside)
+    )]
+    DataInFolders {
+        /// The folder.
+        folder: PathBuf,
+        /// Those inside it that hold data.
+        inside: Vec<PathBuf>,
+    },
     /// Whoever wanted the data wants them no more.
     #[error("it was asked to stop, and nothing of the data is kept")]
     Stopped,
@@ -69,7 +80,10 @@ pub enum DataError {
         folder: PathBuf,
     },
     /// A folder without an array, nor one in the folders right inside it.
-    #[error("the folder {} has no .npy file, nor have the folders right inside it", path.display())]
+    #[error(
+        "the folder {} has no .npy file, nor have the folders right inside it: .npy files alone are converted; others are read as they are, by `data.path`",
+        path.display()
+    )]
     NoArray {
         /// The folder.
         path: PathBuf,
@@ -330,7 +344,7 @@ pub enum DataError {
     },
     /// No channel that changes.
     #[error(
-        "every channel has one value over all steps ({}): there is nothing to learn from",
+        "no channel has more than one value over all steps ({}): there is nothing to learn from",
         List(channels)
     )]
     AllConstant {
@@ -339,8 +353,7 @@ pub enum DataError {
     },
     /// A channel without any value.
     #[error(
-        "the channel `{channel}` has no finite value in {}: leave it out of `data.columns.channels`",
-        place
+        "the channel `{channel}` has no finite value in {place}: list the others in `data.columns.channels`, or set `data.checks.constant` to \"drop\" to leave such channels out"
     )]
     NoValue {
         /// The channel.
@@ -366,6 +379,18 @@ pub enum DataError {
     Defects {
         /// All of them.
         findings: Vec<Finding>,
+    },
+    /// Rows that are out of order or share their times, of files whose series no column tells apart.
+    #[error(
+        "the data has defects that `data.checks` does not allow\n  if a file holds several series, name the column that tells them apart in `data.columns.series`{}; the ways out below would make one series of them{}",
+        Hint::new("perhaps", column),
+        Findings(findings)
+    )]
+    SeveralSeries {
+        /// All defects.
+        findings: Vec<Finding>,
+        /// A column that does tell series apart, by the first rows of a file.
+        column: Option<String>,
     },
     /// Settings of generated demand that make none.
     #[error("the demand's `{key}` is {found}: {wanted}")]
@@ -563,6 +588,19 @@ impl fmt::Display for List<'_> {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
+    }
+}
+
+/// Paths as items of a list in TOML, of which a long one is cut.
+struct Quoted<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        for (index, path) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}\"{}\"", if index == 0 { "" } else { ", " }, path.display())?;
+        }
+        if self.0.len() > SHOWN { f.write_str(", ...") } else { Ok(()) }
     }
 }
 

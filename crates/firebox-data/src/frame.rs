@@ -120,7 +120,7 @@ impl<'a> Table<'a> {
     }
 }
 
-fn scan(path: &Path, format: Format) -> Result<PolarsResult<LazyFrame>, DataError> {
+pub(crate) fn scan(path: &Path, format: Format) -> Result<PolarsResult<LazyFrame>, DataError> {
     let path = scan_path(path)?;
     Ok(match format {
         Format::Arrow => LazyFrame::scan_ipc(
@@ -169,9 +169,10 @@ fn check_numeric(
         Some(Err(name)) => (name.to_owned(), false),
         None => return Ok(()),
     };
-    // A text beside numbers mostly says which series a row is of.
-    let way_out = match is_text && mapping.by_default {
-        true => crate::mapping::NOT_CHANNELS,
+    // A text beside numbers mostly says which series a row is of, and a date the time, if no other column does.
+    let is_time = mapping.time.is_none() && matches!(kind, Some(Ok(kind)) if kind.is_temporal());
+    let way_out = match (is_text || is_time) && mapping.by_default {
+        true => mapping.not_a_channel(is_time),
         false => {
             "cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`"
         }
@@ -277,7 +278,7 @@ impl Reading<'_> {
     }
 
     /// A column of names as codes; a missing name is [`NO_LABEL`].
-    fn codes(&self, name: &str, interner: &mut Interner) -> Result<Vec<u32>, DataError> {
+    pub(crate) fn codes(&self, name: &str, interner: &mut Interner) -> Result<Vec<u32>, DataError> {
         let column = self.column(name)?;
         let text = column.cast(&DataType::String).map_err(|_| {
             self.wrong_type(name, column.dtype(), "names are text, whole numbers or booleans")

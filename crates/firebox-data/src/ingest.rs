@@ -16,6 +16,7 @@ use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop};
 use crate::generated::settings;
+use crate::hints::explained;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
 use crate::raw::{Gathered, Raw};
@@ -23,8 +24,8 @@ use crate::time::Zone;
 use crate::timeframes::derive;
 use crate::warnings::{warn, warn_of};
 use crate::{
-    Checks, ClipsConfig, DataConfig, DataError, Format, clips, demand, fast, frame, market, npy,
-    store, ts,
+    Action, Checks, ClipsConfig, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format,
+    clips, demand, fast, frame, market, npy, store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -305,8 +306,52 @@ fn warn_without_times(listener: &dyn Listener, without: bool) {
 
 /// The checks, and the making of timeframes.
 pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
-    let (set, checks) = clean(raw, config.interval, &config.checks)?;
+    let (set, checks) = cleaned(raw, config)?;
     with_timeframes(set, checks, config)
+}
+
+/// The checks alone. Where constant channels are left out, so are those without any value.
+pub(crate) fn cleaned(mut raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+    let dropped = match config.checks.constant {
+        ConstantPolicy::Drop => drop_void(&mut raw)?,
+        ConstantPolicy::Error | ConstantPolicy::Keep => vec![],
+    };
+    let named = raw.by.is_some();
+    let (set, mut checks) = clean(raw, config.interval, &config.checks)
+        .map_err(|error| explained(error, config, named))?;
+    checks.findings.extend(dropped);
+    Ok((set, checks))
+}
+
+/// Leaves out the channels that have no finite value in any series.
+pub(crate) fn drop_void(raw: &mut Raw) -> Result<Vec<Finding>, DataError> {
+    let is_void = |channel: &usize| {
+        let mut columns = raw.series.iter().map(|series| &series.columns[*channel]);
+        !columns.any(|column| column.iter().any(|value| value.is_finite()))
+    };
+    let void: Vec<usize> = (0..raw.channels.len()).filter(is_void).collect();
+    if void.is_empty() {
+        return Ok(vec![]);
+    }
+    if void.len() == raw.channels.len() {
+        let channels = raw.channels.iter().map(|channel| channel.name.clone()).collect();
+        return Err(DataError::AllConstant { channels });
+    }
+    let series = raw.series.len() as u64;
+    let mut findings = Vec::with_capacity(void.len());
+    for channel in void.into_iter().rev() {
+        raw.series.iter_mut().for_each(|series| drop(series.columns.remove(channel)));
+        findings.push(Finding {
+            defect: Defect::Constant,
+            channel: Some(raw.channels.remove(channel).name),
+            count: 1,
+            series,
+            action: Action::Dropped,
+            detail: "no value is finite".to_owned(),
+        });
+    }
+    findings.reverse();
+    Ok(findings)
 }
 
 pub(crate) fn with_timeframes(

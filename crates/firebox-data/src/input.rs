@@ -123,6 +123,10 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         if matches!(declared, Format::Auto | Format::Npy) && has_class_folders(path) {
             return Err(DataError::ClassFolders { folder: path.to_owned() });
         }
+        let inside = folders_of_data(path, declared);
+        if !inside.is_empty() {
+            return Err(DataError::DataInFolders { folder: path.to_owned(), inside });
+        }
         let wanted = match declared {
             Format::Auto => {
                 "converted sample, and no .csv, .tsv, .parquet, .pq, .arrow, .feather, .ipc, .npy, .ts, .market.toml, .demand.toml or .clips.toml"
@@ -147,6 +151,24 @@ fn has_class_folders(folder: &Path) -> bool {
     let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     let is_array = |entry: fs::DirEntry| Format::of(&entry.path()) == Some(Format::Npy);
     inside(folder).any(|entry| inside(&entry.path()).any(is_array))
+}
+
+/// The folders right inside this one that hold files of the format, in the order of their names.
+fn folders_of_data(folder: &Path, declared: Format) -> Vec<PathBuf> {
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_shown = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
+        };
+        paths.filter(is_shown).collect()
+    };
+    let is_data = |path: &PathBuf| {
+        Format::of(path).is_some_and(|format| declared == Format::Auto || declared == format)
+    };
+    let mut folders = inside(folder);
+    folders.retain(|folder| inside(folder).iter().any(is_data));
+    folders.sort();
+    folders
 }
 
 /// Whether this is the label file of an array, which is read together with the array.

@@ -8,8 +8,8 @@ use std::fmt;
 
 use firebox_core::{Channel, Listener, Series, SeriesSet, Stream};
 
-use crate::clean::{clean, in_order};
-use crate::ingest::{checked, raw, with_timeframes};
+use crate::clean::in_order;
+use crate::ingest::{checked, cleaned, raw, with_timeframes};
 use crate::raw::Raw;
 use crate::{CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, time};
 
@@ -48,7 +48,7 @@ impl Original {
         listener: &dyn Listener,
     ) -> Result<(Self, SeriesSet, Checks), DataError> {
         let raw = raw(config, listener)?;
-        let (set, checks) = clean(raw.clone(), config.interval, &config.checks)?;
+        let (set, checks) = cleaned(raw.clone(), config)?;
         let kept = raw.channels.iter().map(|channel| set.channels().contains(channel)).collect();
         let original = Self { raw, config: config.clone(), kept, interval: checks.interval };
         let (set, checks) = with_timeframes(set, checks, config)?;

@@ -55,6 +55,7 @@ mod fast;
 mod frame;
 mod generated;
 mod groups;
+mod hints;
 mod indicators;
 mod ingest;
 mod input;

@@ -12,8 +12,11 @@ const TIMES: [&str; 5] = ["time", "timestamp", "datetime", "date", "ts"];
 const LABELS: [&str; 6] = ["label", "labels", "class", "target", "regime", "y"];
 const SERIES: [&str; 4] = ["series", "symbol", "ticker", "instrument"];
 
-/// The way out where a column that was not named is no channel.
-pub(crate) const NOT_CHANNELS: &str = "name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`";
+/// The way out where a column that was not named holds names or other texts.
+const NOT_CHANNELS: &str = "name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`";
+
+/// The same of a column that looks like times, where no other is known to hold them.
+const PERHAPS_TIMES: &str = "if the column holds the times, name it in `data.columns.time`; else name the columns to learn from in `data.columns.channels`";
 
 /// Which column of a file is what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,11 @@ impl Mapping {
     pub(crate) fn used(&self) -> impl Iterator<Item = &str> {
         let others = [&self.time, &self.series, &self.label].into_iter().flatten();
         others.chain(self.channels.iter().map(|channel| &channel.name)).map(String::as_str)
+    }
+
+    /// The way out where a column that was not named is no channel.
+    pub(crate) fn not_a_channel(&self, is_like_time: bool) -> &'static str {
+        if is_like_time && self.time.is_none() { PERHAPS_TIMES } else { NOT_CHANNELS }
     }
 
     /// Finds the declared columns, and the others by their names.

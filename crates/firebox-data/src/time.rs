@@ -53,6 +53,18 @@ pub(crate) fn parse_iso(text: &[u8]) -> Option<Written> {
     })
 }
 
+/// Whether a text looks like a date or a time of day, however it is written: `02.01.2023 00:00`, `1/2/23`, `12:30`.
+pub(crate) fn is_like_time(text: &str) -> bool {
+    let first = text.trim().split([' ', 'T', ',']).next().unwrap_or_default();
+    let is_number = |part: &str| (1..=4).contains(&part.len()) && digits(part.as_bytes()).is_some();
+    let is_of = |parts: &[usize], between: char| {
+        parts.contains(&first.split(between).count()) && first.split(between).all(is_number)
+    };
+    // Shorter ones are numbers of versions.
+    let is_date = first.len() >= 6 && ['.', '/', '-'].into_iter().any(|by| is_of(&[3], by));
+    is_date || is_of(&[2, 3], ':') || parse_iso(text.as_bytes()).is_some()
+}
+
 fn time_of_day(text: &[u8]) -> Option<i64> {
     let (clock, fraction) = match text.iter().position(|byte| matches!(byte, b'.' | b',')) {
         Some(point) => (&text[..point], &text[point + 1..]),
@@ -289,6 +301,16 @@ mod tests {
         assert_eq!(utc("2014-05-01T00:01:00.1234567") - moment, 123_456);
         assert_eq!(parse_iso(b"2014-05-01T00:01"), Some(Written::Local(moment)));
         assert_eq!(parse_iso(b"2014-05-01T00:01Z"), Some(Written::Utc(moment)));
+    }
+
+    #[test]
+    fn what_looks_like_a_time_does_however_it_is_written() {
+        for text in ["02.01.2023 00:00", "1/2/23", "12:30", " 2024-01-02T00:00Z", "20230102 0000"] {
+            assert!(is_like_time(text), "{text}");
+        }
+        for text in ["", "1.5", "1.2.3", "fine", "10-20", "192.168.1.1", "20230102", "1,234.5"] {
+            assert!(!is_like_time(text), "{text}");
+        }
     }
 
     #[test]

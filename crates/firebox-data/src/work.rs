@@ -453,7 +453,7 @@ impl Work {
 }
 
 /// Whether a model can be given the value: windows are made of f32.
-fn fits(value: f64) -> bool {
+pub(crate) fn fits(value: f64) -> bool {
     value.abs() <= f64::from(f32::MAX)
 }
 

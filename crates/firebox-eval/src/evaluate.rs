@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use firebox_core::{Event, Listener, Stream};
+use firebox_core::{Event, Listener, Stream, count, quoted};
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bound_when_all_agree;
@@ -374,6 +374,25 @@ fn majority(parts: &Parts, classes: usize) -> u32 {
     counts.iter().position(|count| *count == largest).unwrap_or(0) as u32
 }
 
+/// What to say of classes that are tested and were not learnt, if there are any. `learnt` says of each class whether
+/// probes were fitted on a window of it, `tested` how many test windows it has.
+pub fn unlearnt_classes(classes: &[String], learnt: &[bool], tested: &[u64]) -> Option<String> {
+    const NAMED: usize = 5;
+    let unlearnt = (0..classes.len()).filter(|class| !learnt[*class] && tested[*class] > 0);
+    let windows = count(unlearnt.clone().map(|class| tested[class]).sum(), "test window");
+    let names: Vec<&String> = unlearnt.map(|class| &classes[class]).collect();
+    let shown = quoted(&names, NAMED);
+    match names.len() {
+        0 => None,
+        1 => Some(format!(
+            "class {shown} has {windows} and no training window: no probe can find it"
+        )),
+        _ => Some(format!(
+            "classes {shown} have {windows} and no training window: no probe can find them"
+        )),
+    }
+}
+
 fn coverage_warnings(
     classes: &[String],
     parts: &Parts,
@@ -385,13 +404,10 @@ fn coverage_warnings(
     for label in parts.train.labels.iter().chain(&parts.validation.labels) {
         seen[*label as usize] = true;
     }
+    warnings.extend(unlearnt_classes(classes, &seen, support));
     for ((class, seen), support) in classes.iter().zip(seen).zip(support) {
-        match (seen, support) {
-            (true, 0) => warnings.push(format!("class `{class}` does not occur in the test windows")),
-            (false, 1..) => warnings.push(format!(
-                "class `{class}` has {support} test windows and no training window: no probe can find it"
-            )),
-            _ => {}
+        if seen && *support == 0 {
+            warnings.push(format!("class `{class}` does not occur in the test windows"));
         }
     }
     let independent = parts.test.len() / block;
@@ -455,6 +471,22 @@ mod tests {
         assert_eq!(better.confusion.total(), 300);
         // The same call gives the same numbers.
         assert_eq!(better, run(&config, [3.0, 1.0, 0.5]));
+    }
+
+    #[test]
+    fn classes_that_are_tested_and_not_learnt_are_said_in_one_sentence() {
+        let classes = ["a", "b", "c"].map(str::to_owned);
+        let said =
+            |learnt: [bool; 3], tested: [u64; 3]| unlearnt_classes(&classes, &learnt, &tested);
+        assert_eq!(said([true, true, false], [1, 0, 0]), None);
+        assert_eq!(
+            said([true, false, true], [4, 1, 0]).unwrap(),
+            "class `b` has 1 test window and no training window: no probe can find it"
+        );
+        assert_eq!(
+            said([false, false, true], [4, 1, 0]).unwrap(),
+            "classes `a`, `b` have 5 test windows and no training window: no probe can find them"
+        );
     }
 
     #[test]

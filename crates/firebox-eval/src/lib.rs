@@ -83,6 +83,7 @@ pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
     Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
+    unlearnt_classes,
 };
 pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
@@ -104,11 +105,12 @@ pub use reconstruction::{
     fill_last_value, fill_linear, fill_mean,
 };
 pub use report::{
-    Advice, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun, Curves,
-    EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure, PUBLISHED, Part,
-    Published, Raster, Reason, Recipe, Report, Saved, ScaleChange, Sheet, SheetChart, SheetSection,
-    SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome, StudyParameter, StudyReport,
-    StudyTrial, Table, TestScore, Tone, WrittenReport, WrittenStudy, published,
+    Advice, ArchiveDefect, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun,
+    Curves, EmbeddingView, EpochPoint, Fact, Interval, Line, MOST_RUNS, Machine, Measure,
+    PUBLISHED, Part, Published, Raster, Reason, Recipe, Report, Saved, ScaleChange, Sheet,
+    SheetChart, SheetSection, SideBySide, Stage, StepPoint, StudyObjective, StudyOutcome,
+    StudyParameter, StudyReport, StudyTrial, Table, TestScore, Tone, WrittenReport, WrittenStudy,
+    published,
 };
 pub use ridge::Ridge;
 pub use svm::Svm;

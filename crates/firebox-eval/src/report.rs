@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
 
-pub use archive::{ArchiveReport, ArchiveSet, Recipe};
+pub use archive::{ArchiveDefect, ArchiveReport, ArchiveSet, Recipe};
 pub use compare::{ComparedRun, MOST_RUNS, SideBySide, TestScore};
 pub use part::{Card, Chart, Interval, Line, Part, Tone};
 pub use published::{PUBLISHED, Published, published};
@@ -322,10 +322,11 @@ impl Report {
         self.reconstruction = reconstruction;
     }
 
-    /// Warnings of the run and of the evaluation together.
+    /// Warnings of the run and of the evaluation together, each once.
     pub(crate) fn all_warnings(&self) -> Vec<&str> {
         let evaluation = self.evaluation.iter().flat_map(|evaluation| &evaluation.warnings);
-        self.warnings.iter().chain(evaluation).map(String::as_str).collect()
+        let new = evaluation.filter(|warning| !self.warnings.contains(warning));
+        self.warnings.iter().chain(new).map(String::as_str).collect()
     }
 
     /// The first epoch of the best validation loss.

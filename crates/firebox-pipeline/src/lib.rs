@@ -170,6 +170,13 @@ pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, P
         std::fs::write(&output, table).map_err(error::at(&output))?;
         return Ok(format!("{texts} texts"));
     }
+    if settings.to_string_lossy().to_ascii_lowercase().ends_with(".clips.toml") {
+        return Err(PipelineError::Setting(format!(
+            "clips are not generated as a table: name {} in `data.path`, and they are made as they are read\n  \
+             written as CSV are the bars of a .market.toml, the hours of a .demand.toml and the texts of a .texts.toml",
+            settings.display()
+        )));
+    }
     let market = firebox_data::MarketConfig::from_toml(&text)
         .map_err(|error| layers::in_file(settings, &text, &error))?;
     market.write_csv_file(&apply::replaceable(output, force, &[settings.to_path_buf()])?)?;

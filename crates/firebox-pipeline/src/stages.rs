@@ -15,7 +15,7 @@ use firebox_core::{
     count, split,
 };
 use firebox_data::Ingested;
-use firebox_eval::{Raster, Reason};
+use firebox_eval::{Raster, Reason, unlearnt_classes};
 use firebox_loader::LoaderConfig;
 use firebox_monitor::{Picture, TrackedRun, Trackers, obeying, sampled_with};
 use firebox_train::{LossScale, TrainConfig};
@@ -35,7 +35,7 @@ use crate::pools::pools;
 use crate::profile::Profiling;
 use crate::score::WantedScores;
 use crate::shared::Shared;
-use crate::{PipelineConfig, Prepared, page};
+use crate::{Kind, PipelineConfig, Prepared, page};
 
 pub(crate) use size::check_size;
 
@@ -462,6 +462,17 @@ pub(crate) fn rule_for(
     Ok((rule, "as written"))
 }
 
+/// What is to be said of classes that only the test part has. `by_part` has the labels of training, validation and test:
+/// probes are fitted on the first two.
+fn unlearnt(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
+    let [train, validation, test] = by_part;
+    let mut learnt = vec![false; names.len()];
+    train.iter().chain(validation).for_each(|label| learnt[*label as usize] = true);
+    let mut tested = vec![0; names.len()];
+    test.iter().for_each(|label| tested[*label as usize] += 1);
+    unlearnt_classes(names, &learnt, &tested)
+}
+
 fn classes_of(names: &[String]) -> String {
     match names {
         [] => "no value".to_owned(),
@@ -563,6 +574,7 @@ impl Run<'_> {
                     ),
                 });
             }
+            self.warn_of_equal(&parts);
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
@@ -587,6 +599,13 @@ impl Run<'_> {
                 "the validation part has no more than {}: which epoch is kept, and when training ends, is chance; give it a larger share, or more data",
                 count(windows as u64, "window")
             );
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// Warns of series that equal another one.
+    pub(crate) fn warn_of_equal(&self, parts: &Split) {
+        for message in parts.equal.warnings() {
             self.listener.on(&Event::Warning { message });
         }
     }
@@ -690,6 +709,12 @@ impl Run<'_> {
                 ),
             });
         }
+        // Fine-tuning refuses them.
+        if self.config.pipeline != Kind::Finetune
+            && let Some(message) = unlearnt(names, &by_part)
+        {
+            self.listener.on(&Event::Warning { message });
+        }
         Ok(())
     }
 
@@ -727,6 +752,16 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_that_only_the_test_part_has_is_named() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(unlearnt(&names, &[vec![0, 0], vec![2], vec![0, 2]]), None);
+        assert_eq!(
+            unlearnt(&names, &[vec![0, 0], vec![2], vec![1, 0, 1]]).unwrap(),
+            "class `b` has 2 test windows and no training window: no probe can find it"
+        );
+    }
 
     #[test]
     fn a_finished_report_is_not_replaced_without_a_word() {

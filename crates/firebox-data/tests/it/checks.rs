@@ -233,6 +233,19 @@ fn constant_channels() {
 }
 
 #[test]
+fn channels_without_a_value_are_left_out_with_constant_ones() {
+    let files = Files::new();
+    files.write("a.csv", "x,y,z\n1,,7\n2,NaN,7\n3,inf,7\n");
+    let dropped = files.ingest("a.csv", "checks = { constant = 'drop' }").unwrap();
+    assert_eq!(dropped.set.series()[0].values, [1., 2., 3.]);
+    assert_eq!(dropped.checks.channels.len(), 1);
+    let action = (Defect::Constant, 1, Action::Dropped);
+    assert_eq!(found(&dropped.checks), [action, action]);
+    let last = dropped.checks.findings.last().unwrap().to_string();
+    assert_eq!(last, "channel `y` is constant (no value is finite)");
+}
+
+#[test]
 fn clean_data_has_no_findings_and_the_interval_is_the_most_frequent() {
     let files = Files::new();
     files.write("a.csv", crate::bars(200));
@@ -254,10 +267,11 @@ fn all_defects_are_reported_at_once() {
         (40, ["4", "4", "4", "4"]),
     ]);
     let error = run(&text, "").unwrap_err();
-    let DataError::Defects { findings } = &error else { panic!("{error}") };
+    let DataError::SeveralSeries { findings, column: None } = &error else { panic!("{error}") };
     assert_eq!(findings.len(), 7);
     insta::assert_snapshot!(error, @r#"
 the data has defects that `data.checks` does not allow
+  if a file holds several series, name the column that tells them apart in `data.columns.series`; the ways out below would make one series of them
 - 1 row is not in the order of time (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z after 2024-01-02T00:02:00Z); set `data.checks.unsorted` to "fill" to sort the rows, or to "drop" to leave those out
 - 1 row has the time of another (first: series `a`, row 5 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.duplicates` to "drop" to keep the first row of each time, or to "fill" to keep the last
 - channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value

@@ -336,3 +336,14 @@ fn blank_lines_of_csv_are_no_rows() {
     let error = files.error("a.csv", "");
     assert!(error.contains("channel `x`: 1 value missing"), "{error}");
 }
+
+#[test]
+fn two_quotes_in_the_name_of_a_column_are_one() {
+    let files = Files::new();
+    files.write("a.csv", "time,\"a\"\"b\",\"c,d\",\"\"\"e\"\n2024-01-02,1,2,3\n2024-01-03,2,4,5\n");
+    let set = files.ingest("a.csv", "").unwrap().set;
+    let names: Vec<_> = set.channels().iter().map(|channel| channel.name.as_str()).collect();
+    assert_eq!(names, ["a\"b", "c,d", "\"e"]);
+    let named = files.ingest("a.csv", "columns = { channels = ['a\"b'] }").unwrap().set;
+    assert_eq!(named.series()[0].values, [1., 2.]);
+}

@@ -37,6 +37,16 @@ fn paths() {
     let array = npy(&[2, 1], &[1., 2.]);
     files.write("classes/cat/a.npy", array);
     assert_snapshot!(files.error("classes", ""), @"the folder classes has no file of data, but folders of .npy arrays: `firebox data convert classes SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`");
+    for name in ["b", "a", "c/.hidden"] {
+        files.write(&format!("tables/{name}/x.csv"), bars(3));
+    }
+    let inside = files.error("tables", "");
+    assert_eq!(files.error("tables", "format = 'csv'"), inside);
+    assert_snapshot!(inside, @r#"
+the folder tables holds files of data only in folders inside it, which are not searched: name these in a list, `data.path = ["tables/a", "tables/b"]`
+  classes are read from a column of the files, which `data.columns.label` names, and not from the names of folders
+"#);
+    assert!(files.error("tables", "format = 'parquet'").contains("has no .parquet or .pq file"));
 }
 
 #[test]
@@ -81,6 +91,7 @@ fn headers_and_columns() {
     assert_snapshot!(csv("time;x\n2024-01-02;1\n", ""), @"a.csv, line 1: the header is one column, `time;x`: set `data.csv.separator` to ';' if that is what separates them");
     assert_snapshot!(csv("time\n2024-01-02\n2024-01-03\n", ""), @"a.csv has no column to learn from besides its time, series and label: it has `time`");
     assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(csv("Zeit,x\n02.01.2023 00:00,1\n02.01.2023 01:00,2\n", ""), @"a.csv, row 1, column `Zeit`: `02.01.2023 00:00` is not a number: if the column holds the times, name it in `data.columns.time`; else name the columns to learn from in `data.columns.channels`");
 }
 
 #[test]
@@ -174,15 +185,16 @@ fn times() {
 
 #[test]
 fn series_without_values_or_names() {
-    assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @"the channel `y` has no finite value in a.csv: leave it out of `data.columns.channels`");
+    assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @r#"the channel `y` has no finite value in a.csv: list the others in `data.columns.channels`, or set `data.checks.constant` to "drop" to leave such channels out"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,\n2024-01-03,\n", "checks = { constant = 'drop' }"), @"no channel has more than one value over all steps (`x`): there is nothing to learn from");
     assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"a.csv, row 2, column `symbol`: `` names no series: every row needs a name");
     let lost = "symbol,time,x\nA,2024-01-02,1\nA,2024-01-03,2\nB,2024-01-02,\nB,2024-01-03,\n";
-    assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @r#"nothing is left of series `B` (2 rows) after its defects are dropped: remove it, or set `data.checks` to "fill" what it can"#);
+    assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @"nothing is left of series `B` (2 rows) after its defects are dropped: its channel `x` has no value; remove the series");
     assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @r#"
 the data has defects that `data.checks` does not allow
 - channel `x` is constant (every value is 3); set `data.checks.constant` to "drop" or "keep"
 "#);
-    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", "checks = { constant = 'drop' }"), @"every channel has one value over all steps (`x`): there is nothing to learn from");
+    assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", "checks = { constant = 'drop' }"), @"no channel has more than one value over all steps (`x`): there is nothing to learn from");
 }
 
 fn table() -> DataFrame {

@@ -83,6 +83,22 @@ pub struct ArchiveSet {
     pub accuracies: BTreeMap<Recipe, Vec<f64>>,
     /// Seconds that it took.
     pub seconds: f64,
+    /// What its files have that was mended, or left as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub defects: Vec<ArchiveDefect>,
+}
+
+/// One kind of defect of a set's files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveDefect {
+    /// What was found, in words.
+    pub found: String,
+    /// How many.
+    pub count: u64,
+    /// Samples that have it.
+    pub samples: u64,
+    /// What was done about it.
+    pub done: String,
 }
 
 impl ArchiveSet {
@@ -256,6 +272,22 @@ impl ArchiveReport {
         }
     }
 
+    fn defects(&self) -> Table {
+        let rows = self.sets.iter().flat_map(|set| {
+            set.defects.iter().map(move |ArchiveDefect { found, count, samples, done }| {
+                let [count, samples] = [count, samples].map(u64::to_string);
+                vec![set.name.clone(), found.clone(), count, samples, done.clone()]
+            })
+        });
+        let columns = ["set", "found", "count", "samples", "done about it"];
+        Table {
+            title: "Data checks".to_owned(),
+            note: String::new(),
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        }
+    }
+
     fn failures(&self) -> Table {
         let rows = self.failed.iter().map(|(set, why)| vec![set.clone(), why.clone()]);
         Table {
@@ -287,6 +319,7 @@ impl ArchiveReport {
             ("scores", "Scores", table(&self.scores(), false)),
             ("published", "Published figures", others),
             ("sets", "Sets", table(&self.data(), false)),
+            ("checks", "Data checks", table(&self.defects(), false)),
             ("failed", "Not measured", table(&self.failures(), false)),
             (
                 "configuration",
@@ -312,6 +345,7 @@ impl ArchiveReport {
         write_table(&mut out, &self.scores(), true);
         self.others().iter().for_each(|one| write_table(&mut out, one, true));
         write_table(&mut out, &self.data(), true);
+        write_table(&mut out, &self.defects(), true);
         write_table(&mut out, &self.failures(), true);
         let _ =
             write!(out, "## Configuration\n\n```toml\n{}\n```\n", self.configuration.trim_end());
@@ -393,6 +427,7 @@ mod tests {
                 (Recipe::Ensemble, vec![ensemble]),
             ]),
             seconds: 12.0,
+            defects: vec![],
         }
     }
 
@@ -430,8 +465,20 @@ mod tests {
     fn all_three_files_hold_the_figures_and_a_failure_is_named() {
         let mut report = report(vec![set("GunPoint", 0.987)]);
         report.failed.push(("Broken<Set>".to_owned(), "it has one class".to_owned()));
+        assert!(!report.html().contains("Data checks"));
+        let before = serde_json::to_value(&report).unwrap();
+        assert!(before["sets"][0].get("defects").is_none(), "as files of before");
+        assert_eq!(serde_json::from_value::<ArchiveReport>(before).unwrap(), report);
+        report.sets[0].defects.push(ArchiveDefect {
+            found: "values are missing".to_owned(),
+            count: 1234,
+            samples: 17,
+            done: "filled".to_owned(),
+        });
         let (page, text) = (report.html(), report.markdown());
-        for part in ["0.987", "0.920", "0.900 to 0.940", "it has one class"] {
+        let mended = ["values are missing", "1234", "filled"];
+        let scored = ["0.987", "0.920", "0.900 to 0.940", "it has one class"];
+        for part in scored.into_iter().chain(mended) {
             assert!(page.contains(part) && text.contains(part), "{part}");
         }
         assert!(page.contains("Broken&lt;Set&gt;") && !page.contains("<Set>"));

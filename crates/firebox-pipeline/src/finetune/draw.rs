@@ -116,7 +116,7 @@ mod tests {
     /// `series` series of 40 steps, labelled by their number, windows of 10.
     fn parts(series: u32, class: impl Fn(u32) -> u32) -> Split {
         let one = |index: u32| {
-            let values = (0..40).map(f64::from).collect();
+            let values = (0..40).map(|step| f64::from(step + index)).collect();
             let labels = StepLabels::Whole(class(index));
             Series { labels, ..Series::regular(format!("s{index:03}"), 0, 1, values, 1) }
         };

@@ -279,7 +279,7 @@ pub fn evaluate_ucr(
                 unit: "seeds".to_owned(),
             });
         };
-        match (recipe::Job { config, device, stop, output, pair }).run(&mut progress) {
+        match (recipe::Job { config, device, stop, output, pair, listener }).run(&mut progress) {
             Ok(set) => {
                 let seconds = set_started.elapsed().as_secs_f64();
                 report.sets.push(ArchiveSet { seconds, ..set });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use burn::tensor::activation::softmax;
-use firebox_core::{Key, Requests, Silent, Stream};
+use firebox_core::{Key, Listener, Requests, Silent, Stream};
 use firebox_eval::{
     ArchiveSet, Features, Logistic, RandomKernels, Recipe, Ridge, Stop, Svm, choose_penalty,
 };
@@ -34,6 +34,8 @@ pub(super) struct Job<'a> {
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) output: &'a Path,
     pub(super) pair: &'a Pair,
+    /// Told what there is to know of the data.
+    pub(super) listener: &'a dyn Listener,
 }
 
 /// What one seed gives: accuracies, and the shares of the classes for the ensemble.
@@ -46,7 +48,7 @@ impl Job<'_> {
     /// Measures the set; `progress` is told of each seed.
     pub(super) fn run(&self, progress: &mut dyn FnMut(u64)) -> Result<ArchiveSet, PipelineError> {
         let Self { config, output, pair, .. } = *self;
-        let set = sets::read(pair, &output.join("cache"), config, &Silent)?;
+        let set = sets::read(pair, &output.join("cache"), config, self.listener)?;
         let truth = labels(set.test.as_ref())?;
         let mut accuracies = BTreeMap::<Recipe, Vec<f64>>::new();
         let mut sum = vec![0.0; truth.len() * set.classes.len()];
@@ -71,6 +73,7 @@ impl Job<'_> {
             classes: set.classes.len(),
             accuracies,
             seconds: 0.0,
+            defects: set.defects,
         })
     }
 

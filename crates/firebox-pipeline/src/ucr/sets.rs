@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_core::{
-    HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser, SplitError, SplitRule,
-    TrainWindows, WindowRule, Windows, split,
+    EqualSeries, Event, HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser,
+    SplitError, SplitRule, TrainWindows, WindowRule, Windows, split,
 };
-use firebox_data::DataConfig;
+use firebox_data::{Checks, DataConfig};
+use firebox_eval::ArchiveDefect;
 use firebox_loader::NormalisedWindows;
 
 use super::UcrConfig;
@@ -83,10 +84,12 @@ pub(super) struct Set {
     pub(super) test: Arc<NormalisedWindows<HeldOutWindows>>,
     pub(super) classes: Vec<String>,
     pub(super) channels: usize,
+    /// What its files have that was mended, or left as it is.
+    pub(super) defects: Vec<ArchiveDefect>,
 }
 
 /// Reads a set. Every sample is a window, cut at `longest` steps, in units of the training file's
-/// standard deviations.
+/// standard deviations. What is to be known of the data is told with the name of the set.
 pub(super) fn read(
     pair: &Pair,
     cache: &Path,
@@ -96,18 +99,55 @@ pub(super) fn read(
     let mut config = DataConfig::new(&pair.train);
     config.test = Some(DataConfig::new(&pair.test).path);
     config.checks = settings.data.checks;
-    let ingested = firebox_data::ingest(&config, cache, listener)?;
+    let warn = |message: &str| {
+        let message = format!("{}: {message}", pair.name);
+        listener.on(&Event::Warning { message });
+    };
+    let named = |event: &Event| {
+        if let Event::Warning { message } = event {
+            warn(message);
+        }
+    };
+    let ingested = firebox_data::ingest(&config, cache, &named)?;
     let rule = WindowRule { length: settings.longest, stride: 1, whole: true };
     let given = SplitRule::Given { validation: 0.0, seed: 0 };
     let parts = split(&ingested.set, &rule, &given, &Labels::Last).map_err(in_pieces)?;
     check(pair, &parts.train, &parts.test)?;
+    let mut defects = found(&ingested.checks);
+    defects.iter().for_each(|defect| warn(&format!("{}: {}", defect.found, defect.done)));
+    parts.equal.warnings().iter().for_each(|message| warn(message));
+    defects.extend(shared(&parts.equal));
     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
     Ok(Set {
         key: ingested.key,
         classes: parts.train.classes().to_vec(),
         channels: ingested.set.channels().len(),
+        defects,
         train: Arc::new(NormalisedWindows::new(parts.train, normaliser.clone())),
         test: Arc::new(NormalisedWindows::new(parts.test, normaliser)),
+    })
+}
+
+/// The defects that the settings allow, with what was done about them.
+fn found(checks: &Checks) -> Vec<ArchiveDefect> {
+    let defect = |finding: &firebox_data::Finding| ArchiveDefect {
+        found: finding.to_string(),
+        count: finding.count,
+        samples: finding.series,
+        done: format!("{:?}", finding.action).to_lowercase(),
+    };
+    checks.findings.iter().map(defect).collect()
+}
+
+/// Training samples that are test samples, too: the archive has them, and they stay.
+fn shared(equal: &EqualSeries) -> Option<ArchiveDefect> {
+    let [train, test] = equal.given.as_ref()?;
+    let samples = equal.tested as u64;
+    Some(ArchiveDefect {
+        found: format!("training samples that equal a test sample, such as `{train}` and `{test}`"),
+        count: samples,
+        samples,
+        done: "kept".to_owned(),
     })
 }
 
@@ -231,6 +271,40 @@ mod tests {
         let message = error.to_string();
         assert!(message.contains("has 1 of the class `c`"), "{message}");
         assert!(message.contains("are these two files of one set?"), "{message}");
+    }
+
+    #[test]
+    fn what_was_filled_and_what_both_files_have_is_told_with_the_name_of_the_set() {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, second) in [("A_TRAIN.ts", 2.0), ("A_TEST.ts", 3.0)] {
+            let file = folder.path().join(file);
+            write(&file, "a b", &[("a", 1.0), ("b", second)]);
+            // A value of the second sample is missing.
+            let text = std::fs::read_to_string(&file).unwrap();
+            let text = text.replace(&format!("\n{second},"), &format!("\n{second},?,"));
+            let text = text.replace(&format!(",{}:b", second + 7.0), ":b");
+            std::fs::write(&file, text).unwrap();
+        }
+        let pair = &pairs(folder.path()).unwrap()[0];
+        let config = UcrConfig::default().with(&["data.checks.not_finite=fill".to_owned()]);
+        let config = config.unwrap();
+        let read = || {
+            let said = std::sync::Mutex::new(Vec::new());
+            let listener = |event: &Event| match event {
+                Event::Warning { message } => said.lock().unwrap().push(message.clone()),
+                other => panic!("{other:?}"),
+            };
+            let set = read(pair, &folder.path().join("cache"), &config, &listener).unwrap();
+            (set.defects, said.into_inner().unwrap())
+        };
+        let (defects, said) = read();
+        let [filled, shared] = &defects[..] else { panic!("{defects:?}") };
+        assert_eq!((filled.count, filled.samples, &*filled.done), (2, 2, "filled"));
+        assert_eq!((shared.count, &*shared.done), (1, "kept"));
+        assert!(said[0].starts_with("A: channel `value`: 2 values missing, NaN"), "{said:?}");
+        assert!(said[0].ends_with("): filled"), "{said:?}");
+        assert!(said[1].starts_with("A: 1 series of the training files equals one"), "{said:?}");
+        assert_eq!((said.len(), read()), (2, (defects, said.clone())), "told every time");
     }
 
     #[test]

@@ -1,0 +1,232 @@
+//! Series that equal another one value for value. What was learnt of one says everything of the other, so they stay
+//! together where whole series are divided. Names, times and labels are not compared.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+use crate::{Origin, SeriesSet, SeriesValues};
+
+/// Values from the middle of a series that are looked at first: they differ in nearly all series that differ, and lie
+/// in one page of a mapped file.
+const GLANCE: usize = 8;
+
+/// Values that are compared at a time.
+const AT_ONCE: usize = 2048;
+
+/// Series that equal another one, as far as a split has to do with it; none in a split by time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EqualSeries {
+    /// Series that were drawn together with another one, because both are equal.
+    pub together: usize,
+    /// Names of two of them.
+    pub drawn: Option<[String; 2]>,
+    /// Series of the training files that equal one of the test files, which nothing can move.
+    pub tested: usize,
+    /// Names of one of them, and of the one that it equals.
+    pub given: Option<[String; 2]>,
+}
+
+impl EqualSeries {
+    /// What the user should know of it, one sentence for each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some([one, other]) = &self.drawn {
+            warnings.push(format!(
+                "{} series equal another one, such as `{one}` and `{other}`: equal series stay in one part of the split",
+                self.together
+            ));
+        }
+        if let Some([one, other]) = &self.given {
+            warnings.push(format!(
+                "{} series of the training files {} one of the test files, such as `{one}` and `{other}`: what is measured of them may be too good; leave them out of the training files",
+                self.tested,
+                if self.tested == 1 { "equals" } else { "equal" }
+            ));
+        }
+        warnings
+    }
+
+    /// Those of units that are drawn.
+    pub(crate) fn drawn(set: &SeriesSet, units: &[Vec<usize>]) -> Self {
+        let mut several = units.iter().filter(|unit| unit.len() > 1);
+        let together = several.clone().map(Vec::len).sum();
+        let drawn = several.next().map(|unit| names(set, [unit[0], unit[1]]));
+        Self { together, drawn, ..Self::default() }
+    }
+
+    /// The same with the series of `train` that equal one of a test file.
+    pub(crate) fn with_tested(self, set: &SeriesSet, firsts: &[usize], train: &[usize]) -> Self {
+        let mut tests = HashMap::new();
+        for (index, series) in set.series().iter().enumerate() {
+            if series.origin == Origin::Test {
+                tests.entry(firsts[index]).or_insert(index);
+            }
+        }
+        let mut found =
+            train.iter().filter_map(|index| Some([*index, *tests.get(&firsts[*index])?]));
+        let tested = found.clone().count();
+        let given = found.next().map(|pair| names(set, pair));
+        Self { tested, given, ..self }
+    }
+}
+
+fn names(set: &SeriesSet, pair: [usize; 2]) -> [String; 2] {
+    pair.map(|index| set.series()[index].name.clone())
+}
+
+/// The first series that each equals: itself, if none before it does.
+pub(crate) fn firsts(set: &SeriesSet) -> Vec<usize> {
+    let values = |index: usize| &set.series()[index].values;
+    let mut firsts: Vec<usize> = (0..set.series().len()).collect();
+    let some = (0..firsts.len()).filter(|index| !values(*index).is_empty());
+    for similar in alike(some, |index| glance(values(index))) {
+        // Many may have nothing in their middle: then a hash of all values keeps comparisons few.
+        for similar in alike(similar, |index| hash(values(index), 0..values(index).len())) {
+            let mut distinct: Vec<usize> = Vec::new();
+            for index in similar {
+                match distinct.iter().find(|first| is_equal(values(**first), values(index))) {
+                    Some(first) => firsts[index] = *first,
+                    None => distinct.push(index),
+                }
+            }
+        }
+    }
+    firsts
+}
+
+/// Some series in units of equal ones: both units and their members in the order that they have in `of`.
+pub(crate) fn units(firsts: &[usize], of: &[usize]) -> Vec<Vec<usize>> {
+    let mut places = HashMap::new();
+    let mut units: Vec<Vec<usize>> = Vec::new();
+    for &index in of {
+        let place = *places.entry(firsts[index]).or_insert(units.len());
+        if place == units.len() {
+            units.push(Vec::new());
+        }
+        units[place].push(index);
+    }
+    units
+}
+
+/// Members that share a key with another one, in their order.
+fn alike<K: Eq + Hash>(
+    members: impl IntoIterator<Item = usize>,
+    key: impl Fn(usize) -> K,
+) -> Vec<Vec<usize>> {
+    let mut by_key = HashMap::<K, Vec<usize>>::new();
+    for member in members {
+        by_key.entry(key(member)).or_default().push(member);
+    }
+    by_key.into_values().filter(|members| members.len() > 1).collect()
+}
+
+fn glance(values: &SeriesValues) -> (usize, u64) {
+    let length = values.len();
+    let start = (length / 2).saturating_sub(GLANCE / 2);
+    (length, hash(values, start..length.min(start + GLANCE)))
+}
+
+fn hash(values: &SeriesValues, range: Range<usize>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    values.rows(range, 1, |values| {
+        for value in values {
+            // Zeros of both signs are equal.
+            hasher.write_u64(if *value == 0.0 { 0 } else { value.to_bits() });
+        }
+    });
+    hasher.finish()
+}
+
+fn is_equal(a: &SeriesValues, b: &SeriesValues) -> bool {
+    let length = a.len();
+    length == b.len()
+        && (0..length).step_by(AT_ONCE).all(|start| {
+            let part = start..length.min(start + AT_ONCE);
+            a.part(part.clone()) == b.part(part)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Channel, Narrow, Role, Series};
+
+    struct Far(Vec<f32>);
+
+    impl Narrow for Far {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn read(&self, start: usize, out: &mut [f32]) {
+            out.copy_from_slice(&self.0[start..start + out.len()]);
+        }
+
+        fn check(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn set(all: Vec<SeriesValues>) -> SeriesSet {
+        let series = all.into_iter().enumerate().map(|(index, values)| {
+            let steps = vec![0.0; values.len()];
+            let own = Series::regular(format!("s{index}"), 0, 1, steps, 1);
+            Series { values, segments: vec![], ..own }
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        SeriesSet::new(channels, vec![], series.collect()).unwrap()
+    }
+
+    #[test]
+    fn series_are_equal_if_every_value_is() {
+        let wave: Vec<f64> = (0..5000).map(|step| f64::from(step % 97)).collect();
+        let other = |place: usize, value: f64| {
+            let mut values = wave.clone();
+            values[place] = value;
+            SeriesValues::from(values)
+        };
+        let all = vec![
+            SeriesValues::from(wave.clone()),
+            other(0, 1.0),
+            other(4999, 500.0),
+            other(0, -0.0),
+            SeriesValues::from(wave[..4999].to_vec()),
+            SeriesValues::from(wave.clone()),
+            other(4999, 500.0),
+            SeriesValues::from(vec![]),
+            SeriesValues::from(vec![]),
+        ];
+        assert_eq!(firsts(&set(all)), [0, 1, 2, 0, 4, 0, 2, 7, 8]);
+    }
+
+    #[test]
+    fn values_that_are_kept_elsewhere_are_compared_where_they_are() {
+        let far = Arc::new(Far((0..9000).map(|step| (step % 3000) as f32).collect()));
+        let part = |start: usize| {
+            SeriesValues::narrow(Arc::clone(&far) as Arc<dyn Narrow>, start..start + 3000)
+        };
+        let near: Vec<f64> = (0..3000).map(f64::from).collect();
+        let all = vec![part(0), part(1), part(3000), SeriesValues::from(near), part(6000)];
+        assert_eq!(firsts(&set(all)), [0, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn units_keep_the_order_of_their_first_members() {
+        assert_eq!(units(&[0, 1, 0, 3, 1], &[1, 2, 3, 4]), [vec![1, 4], vec![2], vec![3]]);
+        assert_eq!(units(&[0, 1, 2], &[0, 1, 2]), [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn what_is_told_has_a_number_and_an_example() {
+        assert!(EqualSeries::default().warnings().is_empty());
+        let pair = |a: &str, b: &str| Some([a.to_owned(), b.to_owned()]);
+        let equal =
+            EqualSeries { together: 12, drawn: pair("a", "b"), tested: 1, given: pair("c", "d") };
+        let [drawn, given] = &equal.warnings()[..] else { panic!("{equal:?}") };
+        assert!(drawn.starts_with("12 series equal another one, such as `a` and `b`: equal"));
+        assert!(given.starts_with("1 series of the training files equals one of the test files"));
+    }
+}

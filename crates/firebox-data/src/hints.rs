@@ -1,0 +1,215 @@
+//! Second looks at data that were refused: what the likelier cause is, and the way out of that.
+//!
+//! Nothing here runs for data that are taken. What cannot be found out leaves the error as it is.
+
+use std::collections::HashMap;
+
+use firebox_core::Silent;
+use polars::prelude::{DataFrame, DataType, Expr, IdxSize, col};
+
+use crate::config::role_of;
+use crate::frame::{Reading, scan};
+use crate::ingest::{drop_void, raw};
+use crate::input::{Input, inputs};
+use crate::mapping::Mapping;
+use crate::raw::{Interner, NO_LABEL, Raw};
+use crate::schema::Declared;
+use crate::time::Zone;
+use crate::work::fits;
+use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, csv};
+
+/// Rows of a file, files and columns of each that are looked at: a hint is not worth more.
+const ROWS: IdxSize = 100_000;
+const FILES: usize = 8;
+const COLUMNS: usize = 32;
+
+/// The error of the checks, with its cause where another one is likelier than what they saw. `named` says whether a
+/// column names the series.
+pub(crate) fn explained(error: DataError, config: &DataConfig, named: bool) -> DataError {
+    let is_of_order =
+        |finding: &Finding| matches!(finding.defect, Defect::Unsorted | Defect::Duplicates);
+    match error {
+        DataError::Defects { findings } if !named && findings.iter().any(is_of_order) => {
+            DataError::SeveralSeries { findings, column: telling_column(config) }
+        }
+        DataError::NothingLeft { series, rows, hint } => {
+            let raw = raw(config, &Silent).ok();
+            let hint =
+                raw.and_then(|raw| empty_channel(raw, &series, config)).unwrap_or_else(|| {
+                    match config.checks.not_finite {
+                        Policy::Fill => "remove it, or correct the file".to_owned(),
+                        Policy::Error | Policy::Drop => hint,
+                    }
+                });
+            DataError::NothingLeft { series, rows, hint }
+        }
+        other => other,
+    }
+}
+
+/// Why nothing is left of a series, if that is a channel without a value that can be used.
+fn empty_channel(mut raw: Raw, series: &str, config: &DataConfig) -> Option<String> {
+    if config.checks.constant == ConstantPolicy::Drop {
+        drop_void(&mut raw).ok()?;
+    }
+    let series = raw.series.iter().find(|one| one.name == series)?;
+    let mut channels = raw.channels.iter().zip(&series.columns);
+    let (channel, column) =
+        channels.find(|(_, column)| !column.iter().any(|value| fits(*value)))?;
+    let others = match raw.channels.len() {
+        1 => "",
+        _ => ", or list the other channels in `data.columns.channels`",
+    };
+    let finite = column.iter().copied().filter(|value| value.is_finite());
+    Some(match finite.map(f64::abs).max_by(f64::total_cmp) {
+        Some(largest) => format!(
+            "the values of its channel `{}` are too large for f32, which ends at 3.4e38 (they reach {largest:e}); scale the column{others}",
+            channel.name
+        ),
+        None => {
+            format!("its channel `{}` has no value; remove the series{others}", channel.name)
+        }
+    })
+}
+
+/// A column that tells series apart in the first rows of a file.
+fn telling_column(config: &DataConfig) -> Option<String> {
+    let zone = Zone::named(config.columns.time_zone.as_deref()).ok()?;
+    let inputs = inputs(config).ok()?;
+    inputs.iter().take(FILES).find_map(|input| telling_column_of(input, config, &zone))
+}
+
+/// Of one file: that of the fewest names.
+fn telling_column_of(input: &Input, config: &DataConfig, zone: &Zone) -> Option<String> {
+    let (names, declared) = match input.format {
+        Format::Csv => (csv::header(&input.path, &config.csv).ok()?, None),
+        Format::Parquet | Format::Arrow => {
+            let declared = Declared::read(&input.path, input.format).ok()?;
+            (declared.names.clone(), Some(declared))
+        }
+        _ => return None,
+    };
+    let mapping = Mapping::new(&input.path, &names, &config.columns).ok()?;
+    let time = mapping.time.clone()?;
+    let is_used = |name: &String| {
+        let channels = &config.columns.channels;
+        *name == time
+            || mapping.label.as_ref() == Some(name)
+            || channels.iter().any(|channel| channel.name == *name)
+            || role_of(name).is_price()
+    };
+    // Texts of CSV may be numbers, which are looked at below.
+    let may_name = |name: &String| match declared.as_ref().map(|declared| declared.kind(name)) {
+        None => true,
+        Some(Some(Ok(kind))) => *kind == DataType::String || kind.is_integer(),
+        Some(_) => false,
+    };
+    let columns = names.iter().filter(|name| !is_used(name) && may_name(name)).take(COLUMNS);
+    let columns: Vec<String> = columns.cloned().collect();
+    let wanted: Vec<String> = columns.iter().chain([&time]).cloned().collect();
+    let frame = first_rows(input, config, declared.as_ref(), &wanted)?;
+    let reading = Reading { input, config, zone, frame: &frame, mapping: &mapping };
+    let times = reading.times(&time).ok()?;
+    let series = |column: &String| {
+        let mut interner = Interner::default();
+        let codes = reading.codes(column, &mut interner).ok()?;
+        let is_name = |name: &String| name.parse::<f64>().is_err() || name.parse::<i64>().is_ok();
+        interner.names.iter().all(is_name).then(|| told_apart(&times, &codes))?
+    };
+    let telling = columns.iter().filter_map(|column| Some((series(column)?, column)));
+    telling.min_by_key(|(series, _)| *series).map(|(_, column)| column.clone())
+}
+
+fn first_rows(
+    input: &Input,
+    config: &DataConfig,
+    declared: Option<&Declared>,
+    wanted: &[String],
+) -> Option<DataFrame> {
+    let Some(declared) = declared else {
+        return csv::texts(&input.path, &config.csv, wanted, ROWS as usize).ok()?.ok();
+    };
+    if !declared.all_can_be_read() {
+        return None;
+    }
+    let wanted: Vec<Expr> = wanted.iter().map(|name| col(name.as_str())).collect();
+    let rows = scan(&input.path, input.format).ok()?;
+    rows.and_then(|rows| rows.limit(ROWS).select(wanted).collect()).ok()
+}
+
+/// How many series these names make, if the rows of each are in the order of their times, and they alone are.
+fn told_apart(times: &[i64], names: &[u32]) -> Option<usize> {
+    let mut last = HashMap::new();
+    for (time, name) in times.iter().zip(names) {
+        let before = last.insert(*name, *time);
+        if *name == NO_LABEL || before.is_some_and(|before| before >= *time) {
+            return None;
+        }
+    }
+    let back = times.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+    // A few rows in a wrong place would be in order by any column of many names.
+    let is_likely = (2..=times.len() / 2).contains(&last.len()) && last.len() <= back + 1;
+    is_likely.then_some(last.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HINT: &str = "name the column that tells them apart in `data.columns.series`";
+
+    fn said(text: &str, edit: impl Fn(&mut DataConfig)) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        std::fs::write(&file, text).unwrap();
+        let mut config = DataConfig::new(&file);
+        edit(&mut config);
+        crate::read(&config, &Silent).unwrap_err().to_string()
+    }
+
+    /// Five days of two stations, day by day or station by station.
+    fn stations(names: [&str; 2], by_day: bool) -> String {
+        let row = |row: usize| {
+            let (day, station) = if by_day { (row / 2, row % 2) } else { (row % 5, row / 5) };
+            format!("2024-01-0{},{},{}\n", day + 1, names[station], row * row)
+        };
+        let rows: String = (0..10).map(row).collect();
+        format!("time,station,demand\n{rows}")
+    }
+
+    #[test]
+    fn a_column_that_tells_series_apart_is_named_before_other_ways_out() {
+        let demand = |config: &mut DataConfig| config.columns.channels = vec!["demand".into()];
+        for by_day in [true, false] {
+            let error = said(&stations(["north", "south"], by_day), demand);
+            assert!(error.contains(&format!("{HINT} (perhaps `station`?)")), "{error}");
+            assert!(error.find(HINT) < error.find("data.checks.duplicates"), "{error}");
+            // Numbers of stations are taken as a channel.
+            let error = said(&stations(["17", "4"], by_day), |_| ());
+            assert!(error.contains(&format!("{HINT} (perhaps `station`?)")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_column_that_tells_no_series_apart_is_not_named() {
+        let text = "time,day,x\n2024-01-01,1,1\n2024-01-02,2,2\n2024-01-04,4,3\n2024-01-03,3,4\n2024-01-05,1,5\n2024-01-06,2,6\n2024-01-07,3,7\n2024-01-08,4,8\n";
+        let error = said(text, |_| ());
+        assert!(error.contains(&format!("{HINT};")), "{error}");
+    }
+
+    #[test]
+    fn rows_of_series_that_are_named_are_what_they_are_called() {
+        let twice = stations(["north", "north"], true);
+        let error = said(&twice, |config| config.columns.series = Some("station".to_owned()));
+        assert!(error.contains("the time of another") && !error.contains(HINT), "{error}");
+    }
+
+    #[test]
+    fn values_too_large_are_told_as_such_where_nothing_is_left() {
+        let text = "time,x,y\n2024-01-01,1e300,1\n2024-01-02,-2e300,2\n2024-01-03,1e300,3\n";
+        let fill = |config: &mut DataConfig| config.checks.not_finite = Policy::Fill;
+        let error = said(text, fill);
+        let expected = "the values of its channel `x` are too large for f32, which ends at 3.4e38 (they reach 2e300); scale the column, or list the other channels";
+        assert!(error.contains(expected), "{error}");
+    }
+}
