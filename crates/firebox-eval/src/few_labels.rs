@@ -215,7 +215,7 @@ impl FewLabels {
             0 if chance == all => (
                 Outcome::DoesNotBeat,
                 format!(
-                    "Fine-tuning is no better than always answering the majority class `{}` ({}), so nothing was learnt",
+                    "Fine-tuning is no better than always answering the majority class `{}` ({}), so nothing is shown to be learnt",
                     self.majority_class,
                     percent(self.majority.value)
                 ),
@@ -225,7 +225,14 @@ impl FewLabels {
                 "Fine-tuning answers one class for every test window, so nothing was learnt"
                     .to_owned(),
             ),
-            0 => (Outcome::DoesNotBeat, "Pre-training does not help".to_owned()),
+            0 if self
+                .shares
+                .iter()
+                .any(|share| rivals(share).any(|other| other.difference.is_below_zero())) =>
+            {
+                (Outcome::DoesNotBeat, "Pre-training does not help".to_owned())
+            }
+            0 => (Outcome::DoesNotBeat, "Pre-training is not shown to help".to_owned()),
             count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
             _ => (
                 Outcome::Beats,
@@ -275,7 +282,7 @@ impl FewLabels {
                     points(difference.value.abs())
                 ),
                 () => format!(
-                    ", not told from {name}: {} points ({low} to {high})",
+                    ", no difference from {name} shown: {} points ({low} to {high})",
                     signed_points(difference.value)
                 ),
             };
@@ -437,7 +444,7 @@ mod tests {
         assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
         assert!(
             verdict.sentence.starts_with(
-                "Fine-tuning is no better than always answering the majority class `rest` (66.7 %), so nothing was learnt"
+                "Fine-tuning is no better than always answering the majority class `rest` (66.7 %), so nothing is shown to be learnt"
             ),
             "{}",
             verdict.sentence

@@ -152,7 +152,7 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
     insta::assert_snapshot!(said.sentence, @"The model beats the last value: it errs 50.0 % less than the best baseline; its mean absolute error of `load` 1 step ahead is 0.389.");
     let equal = forecast_verdict(&measured(&[noise(4, 600, 1.0)], &naive, 6));
     assert_eq!(equal.outcome, Outcome::DoesNotBeat);
-    insta::assert_snapshot!(equal.sentence, @"The model does not beat every baseline: the last value is as good; its mean absolute error of `load` 1 step ahead is 0.751.");
+    insta::assert_snapshot!(equal.sentence, @"The model does not beat every baseline: no difference from the last value is shown; its mean absolute error of `load` 1 step ahead is 0.751.");
     let worse = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &naive, 6));
     insta::assert_snapshot!(worse.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50.");
     let few = forecast_verdict(&measured(&[half], &naive, 40));
@@ -172,7 +172,11 @@ fn a_baseline_without_an_error_is_better_than_any_model_that_has_one() {
     }
     let both = forecast_verdict(&measured(&[vec![0.0; 600]], &[0.0; 600], 6));
     assert_eq!(both.outcome, Outcome::DoesNotBeat);
-    assert!(both.sentence.contains("the last value is as good"), "{}", both.sentence);
+    assert!(
+        both.sentence.contains("no difference from the last value is shown"),
+        "{}",
+        both.sentence
+    );
 }
 
 /// Two targets one step ahead, the second without a scale, where the model errs `second` times what the
@@ -210,14 +214,14 @@ fn an_output_without_a_scale_is_not_left_out_of_the_verdict() {
     assert_eq!(told, both.main_score().unwrap());
     let said = forecast_verdict(&both);
     assert_eq!(said.outcome, Outcome::Beats);
-    insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: the training values have none a season before, or never differ from it).");
+    insta::assert_snapshot!(said.sentence, @"The model beats the last value at every target and horizon: it errs 50.0 % less than the best baseline; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: training windows cover no two of its values a season apart, or these never differ).");
     let open = forecast_verdict(&second_without_a_scale(1.0, 2.0));
     assert_eq!(open.outcome, Outcome::DoesNotBeat);
-    insta::assert_snapshot!(open.sentence, @"The model does not beat every baseline: the last value is as good at `still` +1; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: the training values have none a season before, or never differ from it).");
+    insta::assert_snapshot!(open.sentence, @"The model does not beat every baseline: no difference from the last value is shown at `still` +1; its mean absolute scaled error over 1 of 2 targets and horizons is 0.191 (`still` +1 has no scaled error: training windows cover no two of its values a season apart, or these never differ).");
     // Where none has one, each counts by itself.
     let none = forecast_verdict(&second_without_a_scale(0.6, f64::NAN));
     assert_eq!(none.outcome, Outcome::Beats);
-    insta::assert_snapshot!(none.sentence, @"The model beats the last value at every target and horizon: it errs 40.0 % less than the best baseline where it gains least; no target has a scaled error: their training values have none a season before, or never differ from it.");
+    insta::assert_snapshot!(none.sentence, @"The model beats the last value at every target and horizon: it errs 40.0 % less than the best baseline where it gains least; no target has a scaled error: training windows cover no two of its values a season apart, or these never differ.");
     let worse = forecast_verdict(&second_without_a_scale(2.0, f64::NAN));
     assert_eq!(worse.outcome, Outcome::DoesNotBeat);
 }

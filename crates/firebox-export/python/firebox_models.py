@@ -732,6 +732,7 @@ MODELS = {
 def build(architecture):
     """The model that the `architecture` of a card names, with fresh weights."""
     [(name, sizes)] = architecture.items()
+    sizes = dict(sizes)
     config = sizes.pop("config")
     return MODELS[name](**sizes, **config)
 
@@ -740,7 +741,7 @@ def load(folder):
     """The model of a folder in evaluation, and its card."""
     folder = pathlib.Path(folder)
     card = json.loads((folder / "model.json").read_text())
-    model = build(json.loads(json.dumps(card["architecture"])))
+    model = build(card["architecture"])
     model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.eval(), card
 

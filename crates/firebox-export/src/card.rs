@@ -93,6 +93,9 @@ pub struct ModelCard {
     pub trained: String,
     /// What it scored, by name.
     pub scores: BTreeMap<String, f64>,
+    /// What was scored, where it is not the model of these weights by itself, such as several seeds of which it is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub scores_of: String,
     /// BLAKE3 of the file of weights, in hexadecimal digits. Empty until that is written.
     #[serde(default)]
     pub weights: String,
@@ -115,7 +118,9 @@ impl ModelCard {
             ("data_key", self.data_key.to_string()),
             ("training_key", self.training_key.to_string()),
             ("scores", json(&self.scores)),
+            ("scores_of", self.scores_of.clone()),
         ];
+        entries.retain(|(name, text)| *name != "scores_of" || !text.is_empty());
         entries.extend(self.forecast.iter().map(|forecast| ("forecast", json(forecast))));
         entries.extend(self.texts.iter().map(|texts| ("texts", json(texts))));
         entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()
@@ -160,7 +165,11 @@ impl ModelCard {
             let _ = writeln!(out, "| {name} | {value} |");
         }
         if !self.scores.is_empty() {
-            out += "\n## Scores\n\n| score | value |\n|---|---|\n";
+            out += "\n## Scores\n\n";
+            if !self.scores_of.is_empty() {
+                let _ = writeln!(out, "{}\n", self.scores_of);
+            }
+            out += "| score | value |\n|---|---|\n";
             for (name, value) in &self.scores {
                 let _ = writeln!(out, "| {name} | {} |", score(*value));
             }

@@ -47,6 +47,8 @@ pub(crate) struct Kept<'a> {
     /// One line on what was trained.
     pub(crate) trained: &'a str,
     pub(crate) scores: Vec<(String, f64)>,
+    /// What was scored, where it is not this model by itself.
+    pub(crate) scores_of: String,
     pub(crate) shown: Shown,
 }
 
@@ -151,6 +153,7 @@ impl Run<'_> {
             training_key: self.keys.training,
             trained: kept.trained.to_owned(),
             scores: finite.collect(),
+            scores_of: kept.scores_of,
             weights: String::new(),
         };
         let model = SavedModel { card, parameters: kept.parameters, tokenizer };

@@ -139,6 +139,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         classes: &[],
         trained: &summary,
         scores: named(&scores),
+        scores_of: String::new(),
         shown: Shown::windows(run, &windows)?,
     };
     run.keep_model(work, kept)?;

@@ -1,6 +1,6 @@
 //! The one sentence on a forecaster. As for encoders, a gain whose interval includes zero is never a
 //! win. "Beats" needs a win over every baseline, over all outputs together, and none that is better
-//! at any of them; where one is as good, the sentence says so.
+//! at any of them; where no difference from one is shown, the sentence says so.
 
 use super::{ForecastEvaluation, Forecaster};
 use crate::text::{count, list, percent, significant};
@@ -57,6 +57,10 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
     Verdict { outcome: Outcome::DoesNotBeat, sentence }
 }
 
+/// Why a target has no scaled error.
+const NO_SCALE: &str =
+    "training windows cover no two of its values a season apart, or these never differ";
+
 /// What its error is.
 fn reach(evaluation: &ForecastEvaluation) -> String {
     let first = evaluation.outputs.first();
@@ -79,13 +83,12 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
         let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();
         let scaled = significant(score.mase.value);
         match outputs - without.len() {
-            0 => "no target has a scaled error: their training values have none a season before, or never differ from it"
-                .to_owned(),
+            0 => format!("no target has a scaled error: {NO_SCALE}"),
             scale if scale == outputs => format!(
                 "its mean absolute scaled error over {outputs} targets and horizons is {scaled}"
             ),
             scale => format!(
-                "its mean absolute scaled error over {scale} of {outputs} targets and horizons is {scaled} ({} {} no scaled error: the training values have none a season before, or never differ from it)",
+                "its mean absolute scaled error over {scale} of {outputs} targets and horizons is {scaled} ({} {} no scaled error: {NO_SCALE})",
                 list(&names),
                 if names.len() == 1 { "has" } else { "have" }
             ),
@@ -105,10 +108,10 @@ fn least(evaluation: &ForecastEvaluation, each: bool) -> f64 {
     all.map(|gain| gain.gain.value).fold(f64::INFINITY, f64::min)
 }
 
-/// For each baseline: where the gain over it is so, if it is so anywhere.
+/// For each baseline, which `what` is said of: where the gain over it is so, if it is so anywhere.
 fn said(
     evaluation: &ForecastEvaluation,
-    what: &str,
+    what: impl Fn(&str) -> String,
     so: impl Fn(&Estimate) -> bool,
 ) -> Vec<String> {
     let mut said = vec![];
@@ -124,17 +127,18 @@ fn said(
             all if all == evaluation.outputs.len() => " everywhere".to_owned(),
             _ => format!(" at {}", list(&names)),
         };
-        said.push(format!("the {} is {what}{of}", baseline.name()));
+        said.push(what(baseline.name()) + &of);
     }
     said
 }
 
 /// Where a baseline is better.
 fn worse(evaluation: &ForecastEvaluation) -> Vec<String> {
-    said(evaluation, "better", Estimate::is_below_zero)
+    said(evaluation, |name| format!("the {name} is better"), Estimate::is_below_zero)
 }
 
 /// Where it cannot be told.
 fn unclear(evaluation: &ForecastEvaluation) -> Vec<String> {
-    said(evaluation, "as good", |gain| !gain.is_above_zero() && !gain.is_below_zero())
+    let what = |name: &str| format!("no difference from the {name} is shown");
+    said(evaluation, what, |gain| !gain.is_above_zero() && !gain.is_below_zero())
 }

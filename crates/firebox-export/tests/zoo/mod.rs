@@ -406,6 +406,7 @@ pub(crate) fn saved(architecture: &Architecture, seed: u64) -> SavedModel {
             training_key: key("training"),
             trained: "12 steps in 3 epochs | a line".to_owned(),
             scores: [("accuracy".to_owned(), 0.75)].into(),
+            scores_of: String::new(),
             weights: String::new(),
         },
         parameters: weights(architecture, seed),

@@ -65,6 +65,7 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
         training_key: Key::builder("training", 1).finish(),
         trained: "some steps".to_owned(),
         scores: [].into(),
+        scores_of: String::new(),
         weights: String::new(),
     };
     SavedModel { card, parameters, tokenizer: None }

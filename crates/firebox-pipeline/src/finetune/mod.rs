@@ -309,6 +309,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         classes,
         trained: &trained,
         scores: named(&told),
+        scores_of: String::new(),
         shown: Shown::windows(run, &windows)?,
     };
     run.keep_model(work, kept)?;

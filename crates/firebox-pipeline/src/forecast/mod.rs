@@ -286,6 +286,10 @@ fn kept<'a>(
         classes: &[],
         trained,
         scores,
+        scores_of: match table(run.config)?.seeds {
+            1 => String::new(),
+            seeds => format!("Means over {seeds} seeds; these weights are those of the first."),
+        },
         shown: Shown { forecast: Some(sequences.scaler.clone()), ..shown },
     })
 }

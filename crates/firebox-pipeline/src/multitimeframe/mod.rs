@@ -181,7 +181,8 @@ impl Chain for Multitimeframe {
         }
         let (made, steps) = (trained.lines.len() as u64, trained.steps());
         let trainings = count(made, "training");
-        let said = format!("{trainings} of {} folds: {} in all", folds.len(), count(steps, "step"));
+        let of = count(folds.len() as u64, "fold");
+        let said = format!("{trainings} of {of}: {} in all", count(steps, "step"));
         let kept = LastFold { ingested: &ingested, fold: folds.last(), parts: parts.last() };
         run.keep_models(work, &settings, &kept, &trained, &measured)?;
         let report = page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
@@ -258,6 +259,8 @@ impl Run<'_> {
                     classes,
                     trained: &said,
                     scores: own.map(scores).unwrap_or_default(),
+                    scores_of: "On the test windows of all folds, each by the model of its fold; these weights are those of the last fold."
+                        .to_owned(),
                     shown: Shown::series(self, last.ingested, parts.normaliser.clone())?,
                 };
                 self.keep_model_in(work, kept, folder)

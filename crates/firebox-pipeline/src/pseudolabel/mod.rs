@@ -152,6 +152,8 @@ impl Chain for Pseudolabel {
             classes: &classes,
             trained: &said,
             scores: named(&judged.scores()),
+            scores_of: "Of the clusters that test windows lie in by their nearest centre of K-means on this encoder's vectors (`firebox embed`); the classes that this classifier tells are not what was scored."
+                .to_owned(),
             shown: Shown::windows(run, &windows)?,
         };
         run.keep_model(work, kept)?;

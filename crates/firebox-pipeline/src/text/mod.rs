@@ -147,6 +147,7 @@ impl Chain for Text {
             classes: &corpus.texts.labels,
             trained: &learnt.summary,
             scores: named(&measured.scores()),
+            scores_of: String::new(),
             shown: Shown::texts(input, tokens.tokenizer.to_json().to_owned()),
         };
         run.keep_model(work, kept)?;
