@@ -127,7 +127,7 @@ fn said(
             all if all == evaluation.outputs.len() => " everywhere".to_owned(),
             _ => format!(" at {}", list(&names)),
         };
-        said.push(what(baseline.name()) + &of);
+        said.push(what(&baseline.name()) + &of);
     }
     said
 }
