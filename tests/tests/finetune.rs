@@ -257,11 +257,21 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     assert!(said.contains("run.json was damaged, and is written anew"), "{said}");
     assert!(said.contains("nothing to do"), "{said}");
     assert_eq!(std::fs::read(&begun).unwrap(), whole);
-    // What the file was then is not there any more.
+    // It may have been longer or shorter then, and is what was trained on.
     let test = folder.join("A_TEST.ts");
     samples(&test, "slow fast", &[("slow", 21), ("fast", 20)]);
-    let text = run(folder, &[&quick[..], &["--set", &set(&other.display().to_string())]].concat());
-    assert!(text.contains("A_TEST.ts, as they were before they changed"), "{text}");
+    let message = refused(folder, &["--set", &set(&other.display().to_string())]);
+    assert!(message.contains("A_TEST.ts is among the files of its `data.path`"), "{message}");
+    let moved = folder.join("A_TEST.moved");
+    std::fs::rename(&test, &moved).unwrap();
+    let elsewhere = format!("data.test={}", folder.join("A_TRAIN.ts").display());
+    let own = format!("data.path={}", folder.join("B.ts").display());
+    samples(&folder.join("B.ts"), "slow fast", &[("slow", 25), ("fast", 25)]);
+    let there = set(&other.display().to_string());
+    let arguments = ["--set", &there, "--set", &elsewhere, "--set", &own];
+    let text = run(folder, &[&quick[..], &arguments[..]].concat());
+    assert!(text.contains("the files of its data are not all there"), "{text}");
+    std::fs::rename(&moved, &test).unwrap();
     // A pipeline that lies above weights of somebody else is none of theirs.
     std::fs::create_dir(folder.join("weights")).unwrap();
     let weights = read_checkpoint(&other);
@@ -270,7 +280,7 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     std::fs::write(folder.join("pipeline.toml"), ours).unwrap();
     let foreign = set("weights/foreign.safetensors");
     let text = run(folder, &[&quick[..], &["--set", &foreign]].concat());
-    assert!(text.contains("saw what is tested on here is not known"), "{text}");
+    assert!(text.contains("was not checked: no run"), "{text}");
     let message = refused(folder, &["--set", &set("nowhere")]);
     assert!(message.contains("nowhere` has no weights: it is not there"), "{message}");
     std::fs::write(folder.join("w.safetensors"), b"no weights").unwrap();

@@ -120,7 +120,7 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     assert_eq!(figures["block"], 24);
     let page = compared_with_its_copy(folder, &run);
     for part in [
-        " mean absolute error of demand over 2 horizons",
+        " mean absolute error of demand 1 and 3 steps ahead",
         " in the training of the first seed, ",
         " in 1 other training<",
     ] {

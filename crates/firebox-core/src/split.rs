@@ -555,7 +555,7 @@ fn parts_drawn(
 }
 
 /// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
-/// the class of the first. One unit of each class at least stays where it was.
+/// the class of the first. One series of each class at least stays where it was.
 fn draw(
     set: &SeriesSet,
     units: Vec<Vec<usize>>,
@@ -563,13 +563,15 @@ fn draw(
     stream: Stream,
     parts: &mut [usize],
 ) {
+    let class = |index: usize| match set.series()[index].labels {
+        crate::StepLabels::Whole(label) => Some(label),
+        crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
+    };
     let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<Vec<usize>>>::new();
+    let mut staying = std::collections::BTreeMap::<Option<u32>, usize>::new();
     for unit in units {
-        let class = match set.series()[unit[0]].labels {
-            crate::StepLabels::Whole(label) => Some(label),
-            crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
-        };
-        by_class.entry(class).or_default().push(unit);
+        unit.iter().for_each(|index| *staying.entry(class(*index)).or_default() += 1);
+        by_class.entry(class(unit[0])).or_default().push(unit);
     }
     let mut draws = stream.draws();
     // The rounding of one class is made good by the next, so that the share holds over all.
@@ -580,13 +582,24 @@ fn draw(
         for (owed, (part, share)) in owed.iter_mut().zip(shares) {
             *owed += share * all;
             let wanted = owed.round().max(0.0) as usize;
-            let (mut taken, mut left) = (0, free.len());
+            let mut taken = 0;
             free.retain(|unit| {
+                // Equal series may be of several classes.
+                let members =
+                    |of: Option<u32>| unit.iter().filter(|one| class(**one) == of).count();
+                let leaves_some = |index: &usize| {
+                    let of = class(*index);
+                    staying.get(&of).is_some_and(|all| *all > members(of))
+                };
                 // A unit is left where more would be too many by it than are missing without it.
-                let take = left > 1 && 2 * taken + unit.len() <= 2 * wanted;
+                let fits = 2 * taken + unit.len() <= 2 * wanted;
+                let take = fits && unit.iter().all(leaves_some);
                 if take {
-                    unit.iter().for_each(|index| parts[*index] = *part);
-                    (taken, left) = (taken + unit.len(), left - 1);
+                    for index in unit {
+                        parts[*index] = *part;
+                        staying.entry(class(*index)).and_modify(|all| *all -= 1);
+                    }
+                    taken += unit.len();
                 }
                 !take
             });

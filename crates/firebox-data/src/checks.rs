@@ -175,7 +175,7 @@ impl Finding {
                 "set `data.checks.duplicates` to \"drop\" to keep the first row of each time, or to \"fill\" to keep the last"
             }
             Defect::Crowded => {
-                "set `data.interval` to the steps between rows, train on data of one rate alone, or set `data.checks.crowded` to \"drop\" to leave those rows out"
+                "set `data.interval` to the steps between rows, train on data of one rate alone, or set `data.checks.crowded` to \"drop\" to leave those rows out, or to \"keep\" to take each as a step"
             }
             Defect::NotFinite => {
                 "set `data.checks.not_finite` to \"drop\" to cut the series there, or to \"fill\" to repeat the last value"

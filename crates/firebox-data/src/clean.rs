@@ -120,6 +120,9 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
 /// Of so many differences, one must be the most frequent for an interval to be told by it.
 const FREQUENT: u64 = 20;
 
+/// Of fewer differences, all may be different by gaps.
+const FEW: u64 = 8;
+
 /// The most frequent difference between consecutive times; the shorter of two equally frequent. Where hardly two are
 /// equal, as of clocks with microseconds, the one in the middle.
 pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Option<i64> {
@@ -141,7 +144,7 @@ pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Opti
     }
     let all: u64 = counts.values().sum();
     let (most, count) = counts.iter().max_by_key(|(difference, count)| (**count, -**difference))?;
-    if count * FREQUENT >= all {
+    if count * FREQUENT >= all && (*count > 1 || all < FEW) {
         return Some(*most);
     }
     let mut counts: Vec<(i64, u64)> = counts.into_iter().collect();

@@ -264,8 +264,7 @@ pub struct CheckPolicies {
     /// lowers the low.
     pub ohlc: Policy,
     /// Consecutive times less than half an interval apart, such as rows of another rate: a window of so many steps
-    /// would span less time there. Left out of a written configuration where it is `error`.
-    #[serde(skip_serializing_if = "is_refused")]
+    /// would span less time there.
     pub crowded: CrowdedPolicy,
     /// Consecutive times more than one and a half intervals apart.
     pub gaps: GapPolicy,
@@ -304,11 +303,6 @@ pub enum Policy {
     Fill,
 }
 
-/// Series that were stored before there was the key keep theirs.
-fn is_refused(policy: &CrowdedPolicy) -> bool {
-    *policy == CrowdedPolicy::Error
-}
-
 /// What is done about rows that follow too soon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -316,7 +310,8 @@ pub enum CrowdedPolicy {
     /// The data is refused.
     #[default]
     Error,
-    /// Those rows are left out, and after one of them all up to the next whole interval.
+    /// Those rows are left out, and after one of them all until nine tenths of an interval have passed since the last
+    /// that was kept.
     Drop,
     /// They are kept, each as one step.
     Keep,

@@ -19,6 +19,7 @@ use crate::work::fits;
 use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, csv};
 
 /// Rows of a file, files and columns of each that are looked at: a hint is not worth more.
+const FEWEST: u64 = 3;
 const ROWS: IdxSize = 100_000;
 const FILES: usize = 8;
 const COLUMNS: usize = 32;
@@ -30,7 +31,12 @@ pub(crate) fn explained(error: DataError, config: &DataConfig, named: bool) -> D
         |finding: &Finding| matches!(finding.defect, Defect::Unsorted | Defect::Duplicates);
     match error {
         DataError::Defects { findings } if !named && findings.iter().any(is_of_order) => {
-            DataError::SeveralSeries { findings, column: telling_column(config) }
+            let many = |finding: &Finding| is_of_order(finding) && finding.count >= FEWEST;
+            match telling_column(config) {
+                // A single row that is there twice is no second series.
+                None if !findings.iter().any(many) => DataError::Defects { findings },
+                column => DataError::SeveralSeries { findings, column },
+            }
         }
         DataError::NothingLeft { series, rows, hint } => {
             let raw = raw(config, &Silent).ok();

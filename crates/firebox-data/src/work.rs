@@ -152,8 +152,8 @@ impl Work {
         });
     }
 
-    /// Counts the rows that follow too soon, and leaves them out if that is the policy. Behind one of them, a whole
-    /// interval has to pass: rows of a higher rate become rows of this one.
+    /// Counts the rows that follow too soon, and leaves them out if that is the policy. Behind one of them, nearly a whole
+    /// interval has to pass (a tenth is for clocks that are not quite even): rows of a higher rate become rows of this one.
     pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
         let Some(interval) = interval else { return };
         let Some(times) = self.raw.time.take() else { return };
@@ -174,7 +174,7 @@ impl Work {
             kept.retain(|step| {
                 let time = times[*step as usize];
                 dropped = last.is_some_and(|last: i64| {
-                    soon(time - last) || (dropped && time - last < interval)
+                    soon(time - last) || (dropped && time - last < interval - interval / 10)
                 });
                 if !dropped {
                     last = Some(time);
@@ -184,7 +184,8 @@ impl Work {
         }
         self.raw.time = Some(times);
         if kept.len() < self.raw.len() {
-            self.counts.rows_dropped += (self.raw.len() - kept.len()) as u64;
+            self.counts.crowded = (self.raw.len() - kept.len()) as u64;
+            self.counts.rows_dropped += self.counts.crowded;
             self.take(kept);
         }
     }

@@ -118,9 +118,8 @@ impl ModelCard {
             ("data_key", self.data_key.to_string()),
             ("training_key", self.training_key.to_string()),
             ("scores", json(&self.scores)),
-            ("scores_of", self.scores_of.clone()),
         ];
-        entries.retain(|(name, text)| *name != "scores_of" || !text.is_empty());
+        entries.extend((!self.scores_of.is_empty()).then(|| ("scores_of", self.scores_of.clone())));
         entries.extend(self.forecast.iter().map(|forecast| ("forecast", json(forecast))));
         entries.extend(self.texts.iter().map(|texts| ("texts", json(texts))));
         entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()

@@ -85,6 +85,12 @@ pub(crate) fn begun(path: &Path) -> Result<Option<Begun>, PipelineError> {
     }
 }
 
+/// Whether this is the folder of a run that says what it was begun as, well or not: other programs have files of some
+/// of these names.
+pub(crate) fn is_run(path: &Path) -> bool {
+    [BEGUN, PIPELINE, EVENTS].iter().all(|name| path.join(name).is_file())
+}
+
 /// What is said of a run whose damaged `run.json` is written anew.
 pub(crate) fn written_anew(path: &Path) -> String {
     format!(

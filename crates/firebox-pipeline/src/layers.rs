@@ -126,15 +126,14 @@ pub(crate) fn parse(
     let mut figment = Figment::from(Serialized::globals(table));
     let mut layers = Vec::new();
     for (name, value) in environment {
-        let is = |known: &str| known == name || (known.ends_with('_') && name.starts_with(known));
-        if NO_SETTINGS.iter().any(|known| is(known)) {
+        if is_no_setting(&name) {
             continue;
         }
         let Some(path) = name.strip_prefix("FIREBOX_") else {
             refuse_small_letters(&name)?;
             continue;
         };
-        let path = path.to_lowercase().replace(NESTING, ".");
+        let path = key_of(path);
         refuse_unknown(&name, &path)?;
         layers.push((format!("environment variable {name}"), path, value));
     }
@@ -263,16 +262,29 @@ const TOP: [&str; 18] = [
     "pseudolabel",
 ];
 
+/// The key of a setting that the rest of a variable's name says.
+fn key_of(name: &str) -> String {
+    name.to_lowercase().replace(NESTING, ".")
+}
+
+/// Whether a variable of this name is ours, and no setting of a pipeline.
+fn is_no_setting(name: &str) -> bool {
+    let is = |known: &str| known == name || (known.ends_with('_') && name.starts_with(known));
+    NO_SETTINGS.iter().any(|known| is(known))
+}
+
 /// A variable that would be ours in capitals was meant to be ours.
 fn refuse_small_letters(name: &str) -> Result<(), ConfigError> {
     let meant = name.to_uppercase();
-    if !meant.starts_with("FIREBOX_") {
-        return Ok(());
-    }
+    let Some(path) = meant.strip_prefix("FIREBOX_") else { return Ok(()) };
+    let is_known = is_no_setting(&meant) || refuse_unknown(&meant, &key_of(path)).is_ok();
     Err(ConfigError::Layer {
         layer: format!("environment variable {name}"),
         message: "it is not read, as its name does not begin with FIREBOX_ in capitals".to_owned(),
-        hint: format!("\n  did you mean {meant}? unset it if it is not meant for Firebox"),
+        hint: match is_known {
+            true => format!("\n  did you mean {meant}? unset it if it is not meant for Firebox"),
+            false => "\n  unset it if it is not meant for Firebox".to_owned(),
+        },
     })
 }
 

@@ -158,8 +158,11 @@ pub(crate) fn run(
     // A run of an earlier version left no model; it is made from what is there.
     if let Some(said) = conclusion(path, keys.evaluation).filter(|_| is_kept(path)) {
         if let Some(message) = damaged {
-            RunFolder::open(path)?.begin(&begun_as(prepared, keys))?;
-            listener.on(&Event::Warning { message });
+            // A finished run may lie where nothing can be written.
+            let begin = |folder: RunFolder| folder.begin(&begun_as(prepared, keys));
+            if RunFolder::open(path).and_then(begin).is_ok() {
+                listener.on(&Event::Warning { message });
+            }
         }
         if prepared.profile().is_some() {
             let message = "nothing was profiled: the finished run is there, and no step is taken";

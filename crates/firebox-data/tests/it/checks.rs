@@ -70,9 +70,10 @@ fn duplicate_times() {
 
 #[test]
 fn rows_of_a_higher_rate() {
-    let mut text = values(&[(0, "1"), (1, "2"), (2, "3")]);
+    let mut text =
+        values(&["1", "2", "3", "4", "5", "6", "7"].map(|x| (x.parse::<u32>().unwrap() - 1, x)));
     // A clock that is early and late, then rows every ten seconds, then every minute again.
-    for (second, x) in [(175, 4), (245, 5), (255, 6), (265, 7), (275, 8), (305, 9), (360, 10)] {
+    for (second, x) in [(415, 8), (485, 9), (495, 10), (505, 11), (515, 12), (545, 13), (600, 14)] {
         text += &format!("2024-01-02T00:{:02}:{:02},{x}\n", second / 60, second % 60);
     }
     let refused = run(&text, "").unwrap_err().to_string();
@@ -81,21 +82,44 @@ fn rows_of_a_higher_rate() {
         "{refused}"
     );
     assert!(
-        refused.contains("the interval is 1min; first: series `a`, row 6 of a.csv"),
+        refused.contains("the interval is 1min; first: series `a`, row 10 of a.csv"),
         "{refused}"
     );
     assert!(refused.contains("10.0 seconds after the row before it"), "{refused}");
     assert!(refused.contains("set `data.checks.crowded` to"), "{refused}");
-    let all: Vec<f64> = (1..=10).map(f64::from).collect();
+    let all: Vec<f64> = (1..=14).map(f64::from).collect();
     let kept = run(&text, "crowded = 'keep'").unwrap();
     assert_eq!(*kept.set.series()[0].values.all(), *all);
     assert_eq!(found(&kept.checks), [(Defect::Crowded, 3, Action::Kept)]);
     let dropped = run(&text, "crowded = 'drop'").unwrap();
     // The row after half a minute is none of a minute.
-    assert_eq!(*dropped.set.series()[0].values.all(), [1., 2., 3., 4., 5., 9., 10.]);
+    let rows = [1., 2., 3., 4., 5., 6., 7., 8., 9., 13., 14.];
+    assert_eq!(*dropped.set.series()[0].values.all(), rows);
     assert_eq!(found(&dropped.checks), [(Defect::Crowded, 3, Action::Dropped)]);
     assert_eq!(dropped.checks.by_series[0].rows_dropped, 3);
-    assert_eq!(dropped.set.series()[0].segments, [0..7]);
+    assert_eq!(dropped.set.series()[0].segments, [0..11]);
+}
+
+#[test]
+fn an_extra_row_on_a_clock_that_is_not_quite_even() {
+    let mut text = "time,x\n".to_owned();
+    let mut draws = firebox_core::Stream::new(3, "clock").draws();
+    let start = 1_704_153_600_000_000i64;
+    for row in 0..100i64 {
+        let at = start + row * 60_000_000 + (1e5 * (2.0 * draws.uniform_f64() - 1.0)) as i64;
+        text += &format!("{at},{row}\n");
+        if row == 50 {
+            text += &format!("{},{row}.5\n", at + 20_000_000);
+        }
+    }
+    let files = Files::new();
+    files.write("a.csv", &text);
+    let settings =
+        "interval = '1min'\ncolumns = { time_unit = 'us' }\nchecks = { crowded = 'drop' }";
+    let dropped = files.ingest("a.csv", settings).unwrap();
+    assert_eq!(found(&dropped.checks), [(Defect::Crowded, 1, Action::Dropped)]);
+    let rows: Vec<f64> = (0..100).map(f64::from).collect();
+    assert_eq!(*dropped.set.series()[0].values.all(), *rows);
 }
 
 #[test]
@@ -277,7 +301,7 @@ the data has defects that `data.checks` does not allow
 - channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 value missing, NaN or too large for f32 (first: series `a`, row 4 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 bar whose high lies inside the bar (first: series `a`, row 2 of a.csv, 2024-01-02T00:02:00Z); set `data.checks.ohlc` to "drop" to leave those bars out, or to "fill" to widen their range
-- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
+- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 10 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
 - channel `high` is constant (every value is 4); set `data.checks.constant` to "drop" or "keep"
 "#);
 }

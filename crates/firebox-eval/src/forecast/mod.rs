@@ -17,7 +17,7 @@ pub use linear::{Linear, LinearData};
 pub use scores::{ForecastData, evaluate_forecasts, mean_r2};
 pub use verdict::forecast_verdict;
 
-use crate::text::count;
+use crate::text::{count, list};
 use crate::{Estimate, TestScore};
 
 /// What forecasts.
@@ -159,7 +159,10 @@ impl ForecastEvaluation {
         }
         let over = match outputs {
             1 => format!("{} ahead", count(first.horizon, "step")),
-            _ => format!("over {outputs} horizons"),
+            _ => {
+                let horizons = self.outputs.iter().map(|output| output.horizon.to_string());
+                format!("{} steps ahead", list(&horizons.collect::<Vec<_>>()))
+            }
         };
         Some(TestScore::number(format!("mean absolute error of {} {over}", first.target), all.mae))
     }

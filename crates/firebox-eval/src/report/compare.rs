@@ -78,18 +78,25 @@ fn in_order<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     names
 }
 
-/// What names are sorted by: text and the number behind it, in turn.
+/// What names are sorted by: text and the number behind it, in turn. Of a number with decimals, these are a text of
+/// their own, which begins with the point.
 fn pieces(name: &str) -> Vec<(&str, u64)> {
     let mut pieces = vec![];
     let mut rest = name;
     while !rest.is_empty() {
-        let (text, behind) =
-            rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
-        let end = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-        let (number, next) = behind.split_at(end);
-        let none = if number.is_empty() { 0 } else { u64::MAX };
-        pieces.push((text, number.parse().unwrap_or(none)));
-        rest = next;
+        let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let begin = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let is_fraction = !pieces.is_empty() && &rest[..begin] == ".";
+        let end = begin + digits(&rest[begin..]);
+        if is_fraction {
+            // Digits behind the point compare as text: .05 comes before .1.
+            pieces.push((&rest[..end], 0));
+        } else {
+            let number = &rest[begin..end];
+            let none = if number.is_empty() { 0 } else { u64::MAX };
+            pieces.push((&rest[..begin], number.parse().unwrap_or(none)));
+        }
+        rest = &rest[end..];
     }
     pieces
 }
@@ -417,14 +424,16 @@ fn tests(run: &ComparedRun) -> Vec<TestScore> {
 
 /// A chart for each name of a score.
 fn score_charts(all: &[(&str, TestScore)]) -> String {
-    let mut metrics: Vec<&str> = vec![];
+    // A share and a number of one name are on other axes.
+    let kind = |test: &TestScore| (test.metric.clone(), test.is_share);
+    let mut metrics: Vec<(String, bool)> = vec![];
     for (_, test) in all {
-        if !metrics.contains(&test.metric.as_str()) {
-            metrics.push(&test.metric);
+        if !metrics.contains(&kind(test)) {
+            metrics.push(kind(test));
         }
     }
-    let chart = |metric: &str| {
-        let of_metric: Vec<_> = all.iter().filter(|(_, test)| test.metric == metric).collect();
+    let chart = |metric: (String, bool)| {
+        let of_metric: Vec<_> = all.iter().filter(|(_, test)| kind(test) == metric).collect();
         let row = |(run, test): &&(&str, TestScore)| IntervalRow {
             label: match test.model.as_str() {
                 "" => (*run).to_owned(),
@@ -435,7 +444,7 @@ fn score_charts(all: &[(&str, TestScore)]) -> String {
         };
         let rows: Vec<IntervalRow> = of_metric.iter().map(row).collect();
         let (_, first) = of_metric.first()?;
-        let title = format!("Test {metric}, with its interval");
+        let title = format!("Test {}, with its interval", metric.0);
         Some(interval_chart(&title, &rows, !first.is_share, first.format()))
     };
     metrics.into_iter().filter_map(chart).collect()
@@ -481,5 +490,11 @@ mod tests {
         let names = names.map(str::to_owned);
         let expected = ["a", "demand", "demand +1/mae", "demand +6/mae", "demand +24/mae"];
         assert_eq!(in_order(names.iter()), expected);
+        let shares =
+            ["share-1/seed-10", "share-0.5/b", "share-0.25/b", "share-0.05/b", "share-0.1/b"];
+        let shares = shares.map(str::to_owned);
+        let expected =
+            ["share-0.05/b", "share-0.1/b", "share-0.25/b", "share-0.5/b", "share-1/seed-10"];
+        assert_eq!(in_order(shares.iter()), expected);
     }
 }

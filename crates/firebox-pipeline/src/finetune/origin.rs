@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::PipelineConfig;
 use crate::error::PipelineError;
 use crate::feed::local;
-use crate::folder::{PIPELINE, begun};
+use crate::folder::{PIPELINE, begun, is_run};
 use crate::kept::MODEL;
 use crate::keys::json;
 use crate::stages::{Run, Windows};
@@ -55,18 +55,17 @@ impl Origin {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         // weights.safetensors in step-1 in checkpoints in seed-1 in fine-tuned in share-1 in parts in the run. Other
         // folders may have a pipeline, too, that is none of the weights' own.
-        let mut run = None;
-        for at in real.ancestors().take(9) {
-            if begun(at)?.is_some() {
-                run = Some(at);
-                break;
-            }
-        }
+        let run = real.ancestors().take(9).find(|at| is_run(at));
         // The model that a run keeps is written as an exported file is; what else was exported into its folder may be
         // another's.
         let run = run.filter(|run| {
             exported.is_none() || real.parent().is_some_and(|at| at == run.join(MODEL))
         });
+        // One that is damaged says nothing of what it was.
+        let run = match run {
+            Some(at) => begun(at)?.map(|_| at),
+            None => None,
+        };
         let folders: Vec<&Path> = match run {
             Some(run) => real.ancestors().take_while(|at| at.starts_with(run)).collect(),
             None => vec![],
@@ -112,9 +111,8 @@ impl Origin {
             said?.into_iter().for_each(warn);
         }
         if self.settings.is_none() {
-            warn(format!(
-                "whether the encoder of {} saw what is tested on here is not known: there is no run around its weights, and nothing was checked; name the run that trained it, if it is there",
-                self.path.display()
+            warn(self.unknown(
+                "no run with a `pipeline.toml` that can be read is known to have trained it",
             ));
         }
         if let Some(theirs) = &self.settings {
@@ -131,6 +129,14 @@ impl Origin {
             said.into_iter().for_each(warn);
         }
         Ok(())
+    }
+
+    /// What is said where it cannot be found out which windows the encoder saw.
+    fn unknown(&self, why: &str) -> String {
+        format!(
+            "whether the encoder of {} saw windows that are tested on here was not checked: {why}; name the run that trained it, if it is there, with its data",
+            self.path.display()
+        )
     }
 
     /// What is to be said of channels that are others than the encoder saw.
@@ -179,20 +185,21 @@ impl Origin {
             return Ok(None);
         }
         let common = match same {
-            true => Common::whole(ours.data),
-            false => Common::of(theirs.data, ours.data, stop)?,
+            true => Shared::whole(ours.data),
+            false => Shared::of(theirs.data, ours.data, stop)?,
         };
-        let Some(common) = common else { return Ok(None) };
+        let common = match common {
+            Shared::Files(common) => common,
+            Shared::Nothing => return Ok(None),
+            Shared::Unknown => {
+                return Ok(Some(self.unknown("the files of its data are not all there")));
+            }
+        };
         let (path, first) = (self.path.display(), common.first.display());
         let now = match same {
             true => self.data_key,
             false => unless_stopped(fingerprint_until(stop, theirs.data))?,
         };
-        if self.data_key.is_some() && self.data_key != now {
-            return Ok(Some(format!(
-                "the encoder of {path} was trained on files of this pipeline, such as {first}, as they were before they changed: it may have seen windows that are tested on here, and what is measured may be too good"
-            )));
-        }
         let refuse = |what: String| {
             Err(PipelineError::Setting(format!(
                 "the encoder of {path} was trained on what this pipeline tests on: {what}\n  \
@@ -201,6 +208,11 @@ impl Origin {
         };
         if ours.data.test.is_some() {
             return refuse(format!("{first} is among the files of its `data.path`"));
+        }
+        if self.data_key.is_some() && self.data_key != now {
+            return Ok(Some(format!(
+                "the encoder of {path} was trained on files of this pipeline, such as {first}, and its data have changed since, or how they are read: it may have seen windows that are tested on here, and what is measured may be too good; pre-train it again"
+            )));
         }
         match (theirs.rule, ours.rule) {
             (SplitRule::Time { test: theirs, .. }, SplitRule::Time { test: ours, .. })
@@ -220,7 +232,7 @@ impl Origin {
                 SplitRule::Series { test: our_test, seed: our_seed, .. },
             ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(None),
             _ => Ok(Some(format!(
-                "the encoder of {path} was trained on {} of this pipeline, such as {first}, by another split: it may have seen windows that are tested on here, and what is measured may be too good",
+                "the encoder of {path} was trained on {} of this pipeline, such as {first}, that were read or divided otherwise: it may have seen windows that are tested on here, and what is measured may be too good",
                 count(common.files, "file")
             ))),
         }
@@ -235,23 +247,32 @@ struct Common {
     is_all: bool,
 }
 
-impl Common {
+/// What of that is known.
+enum Shared {
+    Nothing,
+    Files(Common),
+    /// Their files cannot be told.
+    Unknown,
+}
+
+impl Shared {
     /// All files of data.
-    fn whole(data: &DataConfig) -> Option<Self> {
-        let files = files(data, &data.path)?;
-        Some(Self { first: files.first()?.clone(), files: files.len() as u64, is_all: true })
+    fn whole(data: &DataConfig) -> Self {
+        let Some(files) = files(data, &data.path) else { return Self::Unknown };
+        let Some(first) = files.first().cloned() else { return Self::Nothing };
+        Self::Files(Common { first, files: files.len() as u64, is_all: true })
     }
 
-    /// Those that have the same content, under whatever names. None if there are none, and if the files cannot be told.
+    /// Those that have the same content, under whatever names.
     fn of(
         theirs: &DataConfig,
         ours: &DataConfig,
         stop: &AtomicBool,
-    ) -> Result<Option<Self>, PipelineError> {
+    ) -> Result<Self, PipelineError> {
         let tested = ours.test.as_ref().unwrap_or(&ours.path);
         let (Some(trained), Some(tested)) = (files(theirs, &theirs.path), files(ours, tested))
         else {
-            return Ok(None);
+            return Ok(Self::Unknown);
         };
         let length = |path: &Path| fs::metadata(path).ok().map(|found| found.len());
         let lengths: HashSet<Option<u64>> = tested.iter().map(|path| length(path)).collect();
@@ -263,9 +284,9 @@ impl Common {
             let hash = hash(path)?;
             common.extend((hash.is_some() && known.contains(&hash)).then_some(path));
         }
-        let Some(first) = common.first() else { return Ok(None) };
+        let Some(first) = common.first() else { return Ok(Self::Nothing) };
         let is_all = common.len() == trained.len() && trained.len() == tested.len();
-        Ok(Some(Self { first: (*first).clone(), files: common.len() as u64, is_all }))
+        Ok(Self::Files(Common { first: (*first).clone(), files: common.len() as u64, is_all }))
     }
 }
 
@@ -433,7 +454,7 @@ mod tests {
         fs::write(&path, "one and more").unwrap();
         let (theirs, ours) = (SplitRule::time(0.1, 0.1), SplitRule::time(0.1, 0.2));
         let warned = said(&before, (&data, theirs), (&data, ours)).unwrap().unwrap();
-        assert!(warned.contains("a.csv, as they were before they changed"), "{warned}");
+        assert!(warned.contains("a.csv, and its data have changed since"), "{warned}");
         let refused = said(&trained_on(&data), (&data, theirs), (&data, ours)).unwrap_err();
         assert!(refused.contains("left the last 0.1 of the steps"), "{refused}");
     }

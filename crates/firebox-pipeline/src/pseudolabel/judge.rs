@@ -89,10 +89,14 @@ impl Judged {
                 Outcome::Beats,
                 "Clusters agree better with the true classes after training on them",
             ),
-            () if self.leads.first().is_some_and(Estimate::is_above_zero) => (
-                Outcome::DoesNotBeat,
-                "Clusters agree better with the true classes than before training on them, and are not shown to agree better than those of the windows themselves",
-            ),
+            () if self.leads.first().is_some_and(Estimate::is_above_zero)
+                && !self.leads.iter().any(Estimate::is_below_zero) =>
+            {
+                (
+                    Outcome::DoesNotBeat,
+                    "Clusters agree better with the true classes than before training on them, and are not shown to agree better than those of the windows themselves",
+                )
+            }
             () => (
                 Outcome::DoesNotBeat,
                 "Training on clusters is not shown to make them agree better with the true classes",

@@ -76,7 +76,7 @@ pub enum CheckpointError {
     #[error("`{}` is not a checkpoint: it has no `manifest.json`", .0.display())]
     NoManifest(PathBuf),
     /// A file differs from what the manifest says.
-    #[error("`{}` is damaged: {what}; put it back, use another checkpoint, or remove the folder of the run, which is then trained again", path.display())]
+    #[error("`{}` is damaged: {what}; put it back, or use another checkpoint; a run that goes on begins again if its folder is removed", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
