@@ -217,7 +217,8 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     let text = run(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(text.contains("10 of 10 parameters match (100 % of their numbers)"), "{text}");
     assert!(text.contains("not used: `decoder.hidden.bias`"), "{text}");
-    assert!(!text.contains("may be too good"), "{text}");
+    // Nothing is said of the encoder, but that the samples of this test are the same in both files.
+    assert!(!text.contains("the encoder of") && !text.contains("not checked"), "{text}");
 
     let wider = with(&["--set", "model.bilstm-mae.hidden=7"]);
     let message = refused(folder, &wider.iter().map(String::as_str).collect::<Vec<_>>());

@@ -291,11 +291,10 @@ fn all_defects_are_reported_at_once() {
         (40, ["4", "4", "4", "4"]),
     ]);
     let error = run(&text, "").unwrap_err();
-    let DataError::SeveralSeries { findings, column: None } = &error else { panic!("{error}") };
+    let DataError::Defects { findings } = &error else { panic!("{error}") };
     assert_eq!(findings.len(), 7);
     insta::assert_snapshot!(error, @r#"
 the data has defects that `data.checks` does not allow
-  if a file holds several series, name the column that tells them apart in `data.columns.series`; the ways out below would make one series of them
 - 1 row is not in the order of time (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z after 2024-01-02T00:02:00Z); set `data.checks.unsorted` to "fill" to sort the rows, or to "drop" to leave those out
 - 1 row has the time of another (first: series `a`, row 5 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.duplicates` to "drop" to keep the first row of each time, or to "fill" to keep the last
 - channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
