@@ -300,7 +300,7 @@ the data has defects that `data.checks` does not allow
 - channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 value missing, NaN or too large for f32 (first: series `a`, row 4 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 bar whose high lies inside the bar (first: series `a`, row 2 of a.csv, 2024-01-02T00:02:00Z); set `data.checks.ohlc` to "drop" to leave those bars out, or to "fill" to widen their range
-- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 10 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
+- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
 - channel `high` is constant (every value is 4); set `data.checks.constant` to "drop" or "keep"
 "#);
 }
