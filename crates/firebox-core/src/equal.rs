@@ -152,23 +152,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::values::tests::Far;
     use crate::{Channel, Narrow, Role, Series};
-
-    struct Far(Vec<f32>);
-
-    impl Narrow for Far {
-        fn count(&self) -> usize {
-            self.0.len()
-        }
-
-        fn read(&self, start: usize, out: &mut [f32]) {
-            out.copy_from_slice(&self.0[start..start + out.len()]);
-        }
-
-        fn check(&self) -> Result<(), String> {
-            Ok(())
-        }
-    }
 
     fn set(all: Vec<SeriesValues>) -> SeriesSet {
         let series = all.into_iter().enumerate().map(|(index, values)| {
@@ -204,7 +189,7 @@ mod tests {
 
     #[test]
     fn values_that_are_kept_elsewhere_are_compared_where_they_are() {
-        let far = Arc::new(Far((0..9000).map(|step| (step % 3000) as f32).collect()));
+        let far = Arc::new(Far((0..9000).map(|step| (step % 3000) as f32).collect(), Ok(())));
         let part = |start: usize| {
             SeriesValues::narrow(Arc::clone(&far) as Arc<dyn Narrow>, start..start + 3000)
         };

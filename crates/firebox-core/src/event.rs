@@ -53,12 +53,12 @@ pub enum Event {
         /// Epoch, from 1.
         epoch: u64,
         /// Training loss of this step.
-        #[serde(deserialize_with = "number")]
+        #[serde(deserialize_with = "number_or_nan")]
         loss: f64,
         /// Learning rate of this step.
         learning_rate: f64,
         /// Global gradient norm before clipping.
-        #[serde(deserialize_with = "number")]
+        #[serde(deserialize_with = "number_or_nan")]
         gradient_norm: f64,
         /// Samples in the step.
         samples: u64,
@@ -87,7 +87,7 @@ pub enum Event {
         /// Steps taken so far.
         step: u64,
         /// Mean training loss over the epoch.
-        #[serde(deserialize_with = "number")]
+        #[serde(deserialize_with = "number_or_nan")]
         train_loss: f64,
         /// Validation loss.
         validation_loss: Option<f64>,
@@ -162,8 +162,12 @@ pub enum Event {
     },
 }
 
-/// JSON has no number for what is not finite: it is written as `null`, and read as NaN.
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+/// For `deserialize_with`: JSON has no number for what is not finite, which is written as `null` and read as NaN.
+///
+/// # Errors
+///
+/// What is neither a number nor `null`.
+pub fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 

@@ -59,7 +59,7 @@ pub use column::{Backing, Column};
 pub use control::{Request, Requests};
 pub use count::{count, quoted};
 pub use equal::EqualSeries;
-pub use event::{Event, Listener, Silent};
+pub use event::{Event, Listener, Silent, number_or_nan};
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};

@@ -229,10 +229,11 @@ impl fmt::Debug for SeriesValues {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    struct Far(Vec<f32>);
+    /// Values that are elsewhere, and whether they are all there.
+    pub(crate) struct Far(pub(crate) Vec<f32>, pub(crate) Result<(), String>);
 
     impl Narrow for Far {
         fn count(&self) -> usize {
@@ -244,13 +245,14 @@ mod tests {
         }
 
         fn check(&self) -> Result<(), String> {
-            Err("lost".to_owned())
+            self.1.clone()
         }
     }
 
     #[test]
     fn narrow_values_read_like_wide_ones_and_are_copied_when_written_to() {
-        let far = Arc::new(Far((0..9000).map(|value| value as f32 + 0.5).collect()));
+        let far = (0..9000).map(|value| value as f32 + 0.5).collect();
+        let far = Arc::new(Far(far, Err("lost".to_owned())));
         let wide: Vec<f64> = far.0[7..].iter().map(|value| f64::from(*value)).collect();
         let mut narrow = SeriesValues::narrow(Arc::clone(&far) as Arc<dyn Narrow>, 7..9000);
         let same = SeriesValues::from(wide.clone());
@@ -275,6 +277,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "7..10 of 9 numbers")]
     fn a_part_ends_before_the_whole_does() {
-        SeriesValues::narrow(Arc::new(Far(vec![0.0; 9])), 7..10);
+        SeriesValues::narrow(Arc::new(Far(vec![0.0; 9], Ok(()))), 7..10);
     }
 }

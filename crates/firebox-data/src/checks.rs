@@ -147,6 +147,18 @@ pub enum Action {
     Kept,
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "refused",
+            Self::Dropped => "dropped",
+            Self::Filled => "filled",
+            Self::Split => "split",
+            Self::Kept => "kept",
+        })
+    }
+}
+
 /// One kind of defect over all series; for defects of values, in one channel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {

@@ -62,6 +62,11 @@ impl DataConfig {
         Self { path: Paths(vec![path.into()]), ..Self::default() }
     }
 
+    /// All paths, those of the test set behind the others.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.path.0.iter().chain(self.test.iter().flat_map(|test| &test.0))
+    }
+
     /// Takes relative paths to be relative to `folder` instead of the working directory. URLs stay as they
     /// are.
     pub fn resolve(&mut self, folder: &Path) {

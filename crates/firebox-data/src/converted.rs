@@ -53,8 +53,7 @@ fn unreadable(input: &Input, error: &CacheError) -> DataError {
 /// The name of a sample's file, with that of its folder if it is one of several, which may hold files of one name;
 /// the number of a sample that was converted before names were kept.
 fn name(input: &Input, samples: &Samples, index: usize, config: &DataConfig) -> String {
-    let several =
-        config.path.0.len() + config.test.iter().map(|test| test.0.len()).sum::<usize>() > 1;
+    let several = config.paths().count() > 1;
     match samples.name(index) {
         Some(name) if several => format!("{}/{name}", input.stem()),
         Some(name) => name.to_owned(),

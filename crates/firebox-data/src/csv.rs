@@ -3,10 +3,10 @@
 //! Polars says only that something did not parse; on failure the file is looked through again, so
 //! that the message can name the row and the value.
 
-use firebox_core::count;
 use std::path::Path;
 use std::sync::Arc;
 
+use firebox_core::count;
 use polars::prelude::*;
 
 use crate::config::role_of;

@@ -1,9 +1,10 @@
 //! What can be wrong with data, in words that name the place and the way out.
 
-use firebox_core::count;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use firebox_core::{count, quoted};
 
 use crate::{Finding, Format};
 
@@ -577,17 +578,7 @@ pub(crate) struct List<'a>(pub(crate) &'a [String]);
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 12;
-        if self.0.is_empty() {
-            return f.write_str("no column");
-        }
-        for (index, name) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{}`{name}`", if index == 0 { "" } else { ", " })?;
-        }
-        match self.0.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
+        f.write_str(&if self.0.is_empty() { "no column".to_owned() } else { quoted(self.0, 12) })
     }
 }
 

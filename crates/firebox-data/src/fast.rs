@@ -19,7 +19,7 @@ use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 use crate::store::{About, Entry, LabelKind, Making};
 use crate::time::Zone;
 use crate::turns::in_turn;
-use crate::work::Work;
+use crate::work::{Work, is_soon};
 use crate::{Checks, DataConfig, DataError, Format, GapPolicy, Interval};
 use firebox_core::{Backing, Channel, Key, Series, SeriesSet, StepLabels};
 
@@ -329,7 +329,7 @@ fn gaps(
         let mut cuts = Vec::new();
         work.find_gaps(times, interval, |step, _| cuts.push(step));
         // Rows that follow too soon are looked at, and left out, on the long way.
-        let soon = |pair: &[i64]| pair[1] - pair[0] < interval - interval / 2;
+        let soon = |pair: &[i64]| is_soon(pair[1] - pair[0], interval);
         known((!times.windows(2).any(soon)).then_some(()))?;
         known((cuts.is_empty() || config.checks.gaps == GapPolicy::Split).then_some(()))?;
         work.cut(cuts, times.len());

@@ -26,6 +26,11 @@ fn zone_hint(is_like_it: bool, at: i64) -> &'static str {
     }
 }
 
+/// Whether a row follows less than half an interval after another.
+pub(crate) fn is_soon(difference: i64, interval: i64) -> bool {
+    difference < interval - interval / 2
+}
+
 /// A series between the checks.
 pub(crate) struct Work {
     pub(crate) raw: RawSeries,
@@ -157,7 +162,7 @@ impl Work {
     pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
         let Some(interval) = interval else { return };
         let Some(times) = self.raw.time.take() else { return };
-        let soon = |difference: i64| difference < interval - interval / 2;
+        let soon = |difference| is_soon(difference, interval);
         let first = (1..times.len()).find(|step| soon(times[*step] - times[*step - 1]));
         let Some(first) = first else {
             self.raw.time = Some(times);

@@ -7,7 +7,7 @@
 
 use firebox_core::Stream;
 use rayon::prelude::*;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::{Confusion, Metric, Metrics};
 
@@ -15,19 +15,14 @@ use crate::{Confusion, Metric, Metrics};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// On the windows as they are.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub value: f64,
     /// Lower end of the interval.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub low: f64,
     /// Upper end of the interval.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub high: f64,
-}
-
-/// JSON has no number for what is not finite: it is written as `null`, and read as NaN.
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Estimate {

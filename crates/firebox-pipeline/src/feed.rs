@@ -246,8 +246,7 @@ pub(crate) fn local<'a>(
     stop: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Cow<'a, DataConfig>, RemoteError> {
-    let remote = |paths: &Paths| paths.0.iter().any(|path| is_remote(path));
-    if !remote(&data.path) && !data.test.as_ref().is_some_and(remote) {
+    if !data.paths().any(|path| is_remote(path)) {
         return Ok(Cow::Borrowed(data));
     }
     let local = |paths: &Paths| -> Result<Paths, RemoteError> {

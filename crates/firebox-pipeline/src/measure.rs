@@ -254,7 +254,7 @@ pub(crate) fn defect_table(ingested: &Ingested) -> Table {
                 finding.to_string(),
                 finding.count.to_string(),
                 finding.series.to_string(),
-                format!("{:?}", finding.action).to_lowercase(),
+                finding.action.to_string(),
             ]
         })
         .collect();

@@ -250,9 +250,7 @@ impl Prepared {
 
 /// The URLs among the paths of the data.
 fn urls(config: &PipelineConfig) -> impl Iterator<Item = &Path> {
-    let test = config.data.test.iter().flat_map(|test| &test.0);
-    let all = config.data.path.0.iter().chain(test).map(PathBuf::as_path);
-    all.filter(|path| is_remote(path))
+    config.data.paths().map(PathBuf::as_path).filter(|path| is_remote(path))
 }
 
 /// What no single component can check by itself.

@@ -25,7 +25,7 @@ pub struct StepRecord {
     /// Epoch, from 1.
     pub epoch: u64,
     /// Training loss.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub loss: f64,
     /// Summands of the loss by name.
     #[serde(deserialize_with = "numbers")]
@@ -33,7 +33,7 @@ pub struct StepRecord {
     /// Learning rate.
     pub learning_rate: f64,
     /// Global gradient norm before clipping.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub gradient_norm: f64,
     /// Factor on the loss while its gradients were computed.
     #[serde(default = "unscaled")]
@@ -57,7 +57,7 @@ pub struct EpochRecord {
     /// Steps taken so far.
     pub step: u64,
     /// Mean training loss over the epoch.
-    #[serde(deserialize_with = "number")]
+    #[serde(deserialize_with = "firebox_core::number_or_nan")]
     pub train_loss: f64,
     /// Validation loss, if it was validated.
     pub validation_loss: Option<f64>,
@@ -153,10 +153,6 @@ impl TimesRecord {
 
 fn unscaled() -> f64 {
     1.0
-}
-
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {

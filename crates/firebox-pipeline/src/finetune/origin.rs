@@ -196,10 +196,6 @@ impl Origin {
             }
         };
         let (path, first) = (self.path.display(), common.first.display());
-        let now = match same {
-            true => self.data_key,
-            false => unless_stopped(fingerprint_until(stop, theirs.data))?,
-        };
         let refuse = |what: String| {
             Err(PipelineError::Setting(format!(
                 "the encoder of {path} was trained on what this pipeline tests on: {what}\n  \
@@ -209,6 +205,10 @@ impl Origin {
         if ours.data.test.is_some() {
             return refuse(format!("{first} is among the files of its `data.path`"));
         }
+        let now = match same {
+            true => self.data_key,
+            false => unless_stopped(fingerprint_until(stop, theirs.data))?,
+        };
         if self.data_key.is_some() && self.data_key != now {
             return Ok(Some(format!(
                 "the encoder of {path} was trained on files of this pipeline, such as {first}, and its data have changed since, or how they are read: it may have seen windows that are tested on here, and what is measured may be too good; pre-train it again"
@@ -305,10 +305,8 @@ fn fetched<'a>(
     ours: &'a PipelineConfig,
     stop: &AtomicBool,
 ) -> Result<Option<Cow<'a, DataConfig>>, PipelineError> {
-    let all =
-        |data: &'a DataConfig| data.path.0.iter().chain(data.test.iter().flat_map(|test| &test.0));
-    let known: HashSet<&PathBuf> = all(&ours.data).collect();
-    if all(theirs).any(|path| is_remote(path) && !known.contains(path)) {
+    let known: HashSet<&PathBuf> = ours.data.paths().collect();
+    if theirs.paths().any(|path| is_remote(path) && !known.contains(path)) {
         return Ok(None);
     }
     Ok(Some(without_urls(theirs, ours, stop)?))

@@ -134,7 +134,7 @@ fn found(checks: &Checks) -> Vec<ArchiveDefect> {
         found: finding.to_string(),
         count: finding.count,
         samples: finding.series,
-        done: format!("{:?}", finding.action).to_lowercase(),
+        done: finding.action.to_string(),
     };
     checks.findings.iter().map(defect).collect()
 }
