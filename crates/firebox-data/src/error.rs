@@ -1,10 +1,17 @@
 //! What can be wrong with data, in words that name the place and the way out.
 
-use std::fmt;
+mod io;
+mod message;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{count, quoted};
+use firebox_core::count;
+
+pub(crate) use message::{List, nearest};
+
+use io::Room;
+use message::{Findings, Hint, Quoted};
 
 use crate::{Finding, Format};
 
@@ -494,111 +501,11 @@ impl DataError {
         if stop.load(Ordering::Relaxed) { Err(Self::Stopped) } else { Ok(()) }
     }
 
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Io { action, path: path.to_owned(), source }
-    }
-
     pub(crate) fn line(path: &Path, line: usize, problem: impl Into<String>) -> Self {
         Self::Line { path: path.to_owned(), line, problem: problem.into() }
     }
 
     pub(crate) fn malformed(path: &Path, format: Format, problem: impl Into<String>) -> Self {
         Self::Malformed { path: path.to_owned(), format, problem: problem.into() }
-    }
-
-    /// Whether the user can mend it in settings or data; else the disk refused while running.
-    pub fn is_bad_input(&self) -> bool {
-        use std::io::ErrorKind;
-        let Self::Io { action, source, .. } = self else { return !matches!(self, Self::Stopped) };
-        match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
-                false
-            }
-            ErrorKind::NotFound
-            | ErrorKind::PermissionDenied
-            | ErrorKind::NotADirectory
-            | ErrorKind::IsADirectory => true,
-            _ => {
-                !["write", "encode", "replace", "make"].iter().any(|made| action.starts_with(made))
-            }
-        }
-    }
-}
-
-/// The way out where a disk takes nothing more.
-struct Room<'a>(&'a std::io::Error);
-
-impl fmt::Display for Room<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use std::io::ErrorKind;
-        f.write_str(match self.0.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "\n  free some space, or name a place on another disk"
-            }
-            ErrorKind::ReadOnlyFilesystem => "\n  name a place that can be written to",
-            _ => "",
-        })
-    }
-}
-
-/// The most similar of some names, if it is similar enough to be what was meant.
-pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let lower = name.to_lowercase();
-    let score = |other: &str| strsim::jaro_winkler(&lower, &other.to_lowercase());
-    names
-        .into_iter()
-        .map(|other| (score(other), other))
-        .filter(|(score, _)| *score > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, other)| other.to_owned())
-}
-
-struct Hint<'a> {
-    words: &'static str,
-    name: &'a Option<String>,
-}
-
-impl<'a> Hint<'a> {
-    fn new(words: &'static str, name: &'a Option<String>) -> Self {
-        Self { words, name }
-    }
-}
-
-impl fmt::Display for Hint<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name {
-            Some(name) => write!(f, " ({} `{name}`?)", self.words),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Names, of which a long list is cut.
-pub(crate) struct List<'a>(pub(crate) &'a [String]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&if self.0.is_empty() { "no column".to_owned() } else { quoted(self.0, 12) })
-    }
-}
-
-/// Paths as items of a list in TOML, of which a long one is cut.
-struct Quoted<'a>(&'a [PathBuf]);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 4;
-        for (index, path) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{}\"{}\"", if index == 0 { "" } else { ", " }, path.display())?;
-        }
-        if self.0.len() > SHOWN { f.write_str(", ...") } else { Ok(()) }
-    }
-}
-
-struct Findings<'a>(&'a [Finding]);
-
-impl fmt::Display for Findings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|finding| write!(f, "\n- {finding}; {}", finding.way_out()))
     }
 }

@@ -1,0 +1,315 @@
+//! Divides whole series: drawn evenly from each class, or as the files give them. Equal series stay together.
+
+use super::SplitError;
+use crate::equal::{firsts, units};
+use crate::{EqualSeries, Origin, SeriesSet, Stream};
+
+/// The part of each series: test files to the test, a share of each class to validation. A training series stays one,
+/// whatever series of a test file it equals.
+pub(super) fn parts_given(
+    set: &SeriesSet,
+    validation: f64,
+    seed: u64,
+) -> Result<(Vec<usize>, EqualSeries), SplitError> {
+    let of = |origin: Origin| {
+        let series = set.series().iter().enumerate();
+        series.filter(move |(_, series)| series.origin == origin).map(|(index, _)| index)
+    };
+    let mut parts = vec![0; set.series().len()];
+    of(Origin::Test).for_each(|index| parts[index] = 2);
+    let train: Vec<usize> = of(Origin::Train).collect();
+    for (part, missing) in
+        [("training", train.is_empty()), ("test", of(Origin::Test).next().is_none())]
+    {
+        if missing {
+            return Err(SplitError::NotGiven { part });
+        }
+    }
+    let firsts = firsts(set);
+    let units = units(&firsts, &train);
+    // Where nothing is drawn, nothing is drawn together.
+    let equal = match validation > 0.0 {
+        true => EqualSeries::drawn(set, &units),
+        false => EqualSeries::default(),
+    };
+    let equal = equal.with_tested(set, &firsts, &train);
+    draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
+    Ok((parts, equal))
+}
+
+/// The part of each series where whole series are drawn.
+pub(super) fn parts_drawn(
+    set: &SeriesSet,
+    validation: f64,
+    test: f64,
+    seed: u64,
+) -> (Vec<usize>, EqualSeries) {
+    let mut parts = vec![0; set.series().len()];
+    let all: Vec<usize> = (0..parts.len()).collect();
+    let units = units(&firsts(set), &all);
+    let equal = EqualSeries::drawn(set, &units);
+    draw(set, units, &[(2, test), (1, validation)], Stream::new(seed, "series split"), &mut parts);
+    (parts, equal)
+}
+
+/// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
+/// the class of the first. One series of each class at least stays where it was.
+fn draw(
+    set: &SeriesSet,
+    units: Vec<Vec<usize>>,
+    shares: &[(usize, f64)],
+    stream: Stream,
+    parts: &mut [usize],
+) {
+    let class = |index: usize| match set.series()[index].labels {
+        crate::StepLabels::Whole(label) => Some(label),
+        crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
+    };
+    let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<Vec<usize>>>::new();
+    let mut staying = std::collections::BTreeMap::<Option<u32>, usize>::new();
+    for unit in units {
+        unit.iter().for_each(|index| *staying.entry(class(*index)).or_default() += 1);
+        by_class.entry(class(unit[0])).or_default().push(unit);
+    }
+    let mut draws = stream.draws();
+    // The rounding of one class is made good by the next, so that the share holds over all.
+    let mut owed = vec![0.0f64; shares.len()];
+    for mut free in by_class.into_values() {
+        draws.shuffle(&mut free);
+        let all = free.iter().map(Vec::len).sum::<usize>() as f64;
+        for (owed, (part, share)) in owed.iter_mut().zip(shares) {
+            *owed += share * all;
+            let wanted = owed.round().max(0.0) as usize;
+            let mut taken = 0;
+            free.retain(|unit| {
+                // Equal series may be of several classes.
+                let members =
+                    |of: Option<u32>| unit.iter().filter(|one| class(**one) == of).count();
+                let leaves_some = |index: &usize| {
+                    let of = class(*index);
+                    staying.get(&of).is_some_and(|all| *all > members(of))
+                };
+                // A unit is left where more would be too many by it than are missing without it.
+                let fits = 2 * taken + unit.len() <= 2 * wanted;
+                let take = fits && unit.iter().all(leaves_some);
+                if take {
+                    for index in unit {
+                        parts[*index] = *part;
+                        staying.entry(class(*index)).and_modify(|all| *all -= 1);
+                    }
+                    taken += unit.len();
+                }
+                !take
+            });
+            *owed -= taken as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::split::tests::rule;
+    use crate::{Channel, Labels, Role, Series, SplitRule, StepLabels, Window, WindowRule, split};
+
+    #[test]
+    fn a_given_split_draws_validation_evenly_from_each_class() {
+        let mut series: Vec<_> = (0..40)
+            .map(|index| Series {
+                labels: StepLabels::Whole(index % 2),
+                origin: if index < 30 { Origin::Train } else { Origin::Test },
+                ..Series::regular(format!("s{index}"), 0, 1, vec![0.0; 5 + index as usize], 1)
+            })
+            .collect();
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let given = SplitRule::Given { validation: 0.2, seed: 1 };
+        let whole = WindowRule { length: 20, stride: 1, whole: true };
+        let set =
+            Arc::new(SeriesSet::new(channels.clone(), classes.clone(), series.clone()).unwrap());
+        let parts = split(&set, &whole, &given, &Labels::Last).unwrap();
+        assert_eq!([parts.train.len(), parts.validation.len(), parts.test.len()], [24, 6, 10]);
+        let ones = parts.validation.windows().iter().filter(|w| w.label == Some(1)).count();
+        assert_eq!(ones, 3);
+        assert_eq!((parts.train.windows()[0].length, parts.train.longest()), (5, 20));
+        series.truncate(30);
+        let set = Arc::new(SeriesSet::new(channels, classes, series).unwrap());
+        assert_eq!(
+            split(&set, &whole, &given, &Labels::Last).unwrap_err(),
+            SplitError::NotGiven { part: "test" }
+        );
+    }
+
+    #[test]
+    fn a_split_by_series_draws_each_class_evenly_and_shares_no_series() {
+        let series = (0..40).map(|index| Series {
+            labels: StepLabels::Whole(u32::from(index >= 30)),
+            ..Series::regular(format!("s{index}"), 0, 1, vec![f64::from(index); 60], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
+        let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
+        let parts = split(&set, &rule(20, 5), &by_series, &Labels::Last).unwrap();
+        let of = |windows: &[Window]| {
+            windows.iter().map(|w| w.series).collect::<std::collections::BTreeSet<_>>()
+        };
+        let [train, validation, test] =
+            [of(parts.train.windows()), of(parts.validation.windows()), of(parts.test.windows())];
+        assert_eq!([train.len(), validation.len(), test.len()], [28, 4, 8]);
+        assert!(train.is_disjoint(&test) && train.is_disjoint(&validation));
+        assert!(validation.is_disjoint(&test));
+        assert_eq!(test.iter().filter(|series| **series >= 30).count(), 2);
+        assert_eq!((parts.left_out, parts.boundaries), (0, None));
+    }
+
+    /// Series of one value each, with the class and the file that each is of.
+    fn of_values(series: &[(f64, Option<u32>, Origin)]) -> Arc<SeriesSet> {
+        let series = series.iter().enumerate().map(|(index, (value, class, origin))| Series {
+            labels: class.map_or(StepLabels::None, StepLabels::Whole),
+            origin: *origin,
+            ..Series::regular(format!("s{index}"), 0, 1, vec![*value; 6], 1)
+        });
+        let classes = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let channels = vec![Channel::new("x", Role::Other)];
+        Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap())
+    }
+
+    /// The draw as it was before equal series were kept together.
+    fn drawn_one_by_one(
+        set: &SeriesSet,
+        of: &[usize],
+        shares: &[(usize, f64)],
+        stream: Stream,
+        parts: &mut [usize],
+    ) {
+        let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<usize>>::new();
+        for &index in of {
+            let class = match set.series()[index].labels {
+                StepLabels::Whole(label) => Some(label),
+                StepLabels::None | StepLabels::PerStep(_) => None,
+            };
+            by_class.entry(class).or_default().push(index);
+        }
+        let mut draws = stream.draws();
+        let mut owed = vec![0.0f64; shares.len()];
+        for mut members in by_class.into_values() {
+            draws.shuffle(&mut members);
+            let (all, mut free) = (members.len() as f64, &members[..]);
+            for (owed, (part, share)) in owed.iter_mut().zip(shares) {
+                *owed += share * all;
+                let take = (owed.round().max(0.0) as usize).min(free.len().saturating_sub(1));
+                *owed -= take as f64;
+                free[..take].iter().for_each(|index| parts[*index] = *part);
+                free = &free[take..];
+            }
+        }
+    }
+
+    #[test]
+    fn series_that_all_differ_are_drawn_as_ever() {
+        let mut draws = Stream::new(5, "sets").draws();
+        for seed in 0..200 {
+            let series: Vec<_> = (0..=draws.below(70))
+                .map(|index| {
+                    let class = u32::try_from(draws.below(5)).unwrap();
+                    let test = index > 0 && draws.chance(0.3);
+                    let origin = if test { Origin::Test } else { Origin::Train };
+                    (index as f64, Some(class).filter(|class| *class < 4), origin)
+                })
+                .collect();
+            let set = of_values(&series);
+            let [validation, test] = [0.45, 0.5].map(|most| most * draws.uniform_f64());
+            let all: Vec<usize> = (0..series.len()).collect();
+            let mut expected = vec![0; series.len()];
+            let shares = [(2, test), (1, validation)];
+            drawn_one_by_one(&set, &all, &shares, Stream::new(seed, "series split"), &mut expected);
+            let found = parts_drawn(&set, validation, test, seed);
+            assert_eq!(found, (expected, EqualSeries::default()), "{seed}");
+
+            let tested = |index: &usize| series[*index].2 == Origin::Test;
+            let mut expected: Vec<usize> =
+                all.iter().map(|index| if tested(index) { 2 } else { 0 }).collect();
+            let Ok(found) = parts_given(&set, validation, seed) else {
+                assert!(!all.iter().any(tested), "there is a training and a test series");
+                continue;
+            };
+            let train: Vec<usize> = all.into_iter().filter(|index| !tested(index)).collect();
+            let stream = Stream::new(seed, "validation split");
+            drawn_one_by_one(&set, &train, &[(1, validation)], stream, &mut expected);
+            assert_eq!(found, (expected, EqualSeries::default()), "{seed}");
+        }
+    }
+
+    #[test]
+    fn equal_series_stay_in_one_part_for_every_seed() {
+        // 60 series, of which 40 equal one of another class.
+        let value = |index: u32| f64::from(if index < 40 { index / 2 } else { index });
+        let series: Vec<_> =
+            (0..60).map(|index| (value(index), Some(index % 2), Origin::Unassigned)).collect();
+        let set = of_values(&series);
+        for seed in 0..50 {
+            let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed };
+            let parts = split(&set, &rule(6, 1), &by_series, &Labels::Last).unwrap();
+            let values = |windows: &[Window]| -> std::collections::BTreeSet<u64> {
+                windows.iter().map(|window| series[window.series as usize].0.to_bits()).collect()
+            };
+            let (train, validation, test) = (
+                values(parts.train.windows()),
+                values(parts.validation.windows()),
+                values(parts.test.windows()),
+            );
+            assert!(train.is_disjoint(&test) && train.is_disjoint(&validation), "{seed}");
+            assert!(validation.is_disjoint(&test), "{seed}");
+            // Members are counted, so that the shares are those of series.
+            assert!(parts.test.len().abs_diff(12) <= 1, "{seed}: {}", parts.test.len());
+            assert!(parts.validation.len().abs_diff(6) <= 1, "{seed}");
+            let warnings = parts.equal.warnings();
+            assert!(warnings[0].starts_with("40 series equal another one, such as `s0` and `s1`"));
+            assert_eq!((warnings.len(), parts.equal.tested), (1, 0));
+        }
+    }
+
+    #[test]
+    fn many_equal_series_do_not_fill_a_small_part() {
+        // 50 of 60 are equal: they can only be trained on.
+        let series: Vec<_> =
+            (0..60u32).map(|index| (f64::from(index.min(10)), None, Origin::Unassigned)).collect();
+        for seed in 0..20 {
+            let (parts, equal) = parts_drawn(&of_values(&series), 0.05, 0.1, seed);
+            let count = |part| parts.iter().filter(|found| **found == part).count();
+            assert_eq!(([count(0), count(1), count(2)], equal.together), ([51, 3, 6], 50));
+        }
+    }
+
+    #[test]
+    fn training_series_that_equal_given_test_series_are_counted_and_change_no_draw() {
+        let series = |same: bool| -> Vec<_> {
+            let train = (0..40u32).map(|index| (f64::from(index), Some(index % 2), Origin::Train));
+            let shift = if same { 37.0 } else { 100.0 };
+            let test = (0..8u32)
+                .map(move |index| (f64::from(index) + shift, Some(index % 2), Origin::Test));
+            train.chain(test).collect()
+        };
+        let (parts, equal) = parts_given(&of_values(&series(true)), 0.2, 3).unwrap();
+        assert_eq!(parts_given(&of_values(&series(false)), 0.2, 3).unwrap().0, parts);
+        assert_eq!((equal.together, equal.tested), (0, 3));
+        let [warning] = &equal.warnings()[..] else { panic!("{equal:?}") };
+        let expected =
+            "3 series of the training files equal one of the test files, such as `s37` and `s40`";
+        assert!(warning.starts_with(expected), "{warning}");
+        // Two equal training series are validated on together, if one is drawn at all.
+        let twice: Vec<_> = [0.0, 1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+            .into_iter()
+            .map(|value| (value, None, if value < 6.0 { Origin::Train } else { Origin::Test }))
+            .collect();
+        for (validation, together) in [(0.4, 2), (0.0, 0)] {
+            for seed in 0..20 {
+                let (parts, equal) = parts_given(&of_values(&twice), validation, seed).unwrap();
+                assert_eq!((parts[1], equal.together), (parts[2], together), "{seed}");
+            }
+        }
+    }
+}

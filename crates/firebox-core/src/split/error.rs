@@ -1,0 +1,113 @@
+//! Why there is no split or fold: what was found, what is allowed and the way out.
+
+/// A split that leaves nothing to train on or to measure with.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SplitError {
+    /// A share outside its range.
+    #[error(
+        "the {part} share is {found}; shares lie between 0 and 1 and leave some data for training"
+    )]
+    Share {
+        /// Part of the split.
+        part: &'static str,
+        /// Share found.
+        found: f64,
+    },
+    /// A window of no steps, or a stride of zero.
+    #[error(
+        "window length {length} and stride {stride} must both be at least 1 and at most {}",
+        u32::MAX
+    )]
+    Rule {
+        /// Window length.
+        length: usize,
+        /// Stride.
+        stride: usize,
+    },
+    /// No window fits into any segment.
+    #[error(
+        "no window fits: it needs {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)"
+    )]
+    TooLong {
+        /// Steps of a window and of its label's horizon.
+        needed: usize,
+        /// Steps of the longest segment.
+        longest: usize,
+        /// Its series.
+        series: String,
+    },
+    /// A part without a window.
+    #[error(
+        "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap\n  {hint}"
+    )]
+    Empty {
+        /// Part of the split.
+        part: &'static str,
+        /// Windows in all parts.
+        windows: usize,
+        /// Windows that fit no part.
+        left_out: usize,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// Whole windows of series that are not whole.
+    #[error(
+        "`window.whole` makes one window of each series, and {count} of {series} are cut into pieces (`{example}` into {pieces}) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
+    )]
+    Pieces {
+        /// Series in pieces.
+        count: usize,
+        /// Series in all.
+        series: usize,
+        /// The first of them.
+        example: String,
+        /// Its pieces.
+        pieces: usize,
+    },
+    /// The split that the files give, for files that give none.
+    #[error(
+        "the split is `given`, but no series comes from a {part} file\n  name the test set in `data.test`, or use [split.time] or [split.series]"
+    )]
+    NotGiven {
+        /// Missing part.
+        part: &'static str,
+    },
+    /// Forward labels without a closing price.
+    #[error("forward labels need a channel with the role `close`")]
+    NoClose,
+    /// Return labels without a price or its change.
+    #[error("return labels need a channel with the role `close`, or with the role `return`")]
+    NoReturn,
+    /// Too few folds, or a share for validation outside its range.
+    #[error(
+        "{folds} folds with a validation share of {validation} cannot be made; there are at least 1 and at most 1000 folds, and the share lies above 0 and below 1"
+    )]
+    Folds {
+        /// Number of folds.
+        folds: usize,
+        /// Share for validation.
+        validation: f64,
+    },
+    /// A fold without a window in one of its parts.
+    #[error(
+        "fold {fold} of {folds} has no {part} window: its {part} part is {found} long in the longest run, and a window with its label takes {needed} after {embargo} that are left out at the boundary\n  it takes about {wanted} steps of one series without a gap in all ({have} there are): give more data, use fewer folds, a larger validation share, a smaller `embargo`, or shorter windows"
+    )]
+    FoldEmpty {
+        /// The fold, from 1.
+        fold: usize,
+        /// Number of folds.
+        folds: usize,
+        /// Part of the fold.
+        part: &'static str,
+        /// Steps of the longest run within the part, before the embargo.
+        found: usize,
+        /// Steps of a window and of its label's horizon.
+        needed: usize,
+        /// Steps left out after the boundary.
+        embargo: usize,
+        /// Steps of one series that would be enough.
+        wanted: usize,
+        /// Steps of the longest series.
+        have: usize,
+    },
+}

@@ -1,0 +1,154 @@
+//! The rule of a split, as a user writes it, and the shares that it may ask for.
+
+use serde::{Deserialize, Serialize};
+
+use super::SplitError;
+
+/// How windows are divided into training, validation and test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum SplitRule {
+    /// By two moments in time that hold for all series. Steps are counted over all series
+    /// together: the last `test` of them are tested on, the `validation` before them validated on.
+    Time {
+        /// Share of the steps for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
+        validation: f64,
+        /// Share of the steps for the test, `0..1`; by default a fifth.
+        #[serde(default = "fifth")]
+        test: f64,
+        /// Steps left out after each boundary; by default one window and the label's horizon.
+        #[serde(default)]
+        gap: Option<usize>,
+    },
+    /// By whole series, for samples that share no clock: shares of them are drawn for validation
+    /// and test, evenly from each class. No series is seen by two parts, nor is one that equals it.
+    Series {
+        /// Share of the series for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
+        validation: f64,
+        /// Share of the series for the test, `0..1`; by default a fifth.
+        #[serde(default = "fifth")]
+        test: f64,
+        /// Seed of the draw, by default 1337.
+        #[serde(default = "seed")]
+        seed: u64,
+    },
+    /// Series from test files are tested on; of the others, a share is drawn for validation,
+    /// evenly from each class.
+    Given {
+        /// Share of the training series for validation, `0..1`; by default a tenth.
+        #[serde(default = "tenth")]
+        validation: f64,
+        /// Seed of the draw, by default 1337.
+        #[serde(default = "seed")]
+        seed: u64,
+    },
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+fn fifth() -> f64 {
+    0.2
+}
+
+fn seed() -> u64 {
+    1337
+}
+
+impl SplitRule {
+    /// A split by time with the default gap.
+    pub fn time(validation: f64, test: f64) -> Self {
+        Self::Time { validation, test, gap: None }
+    }
+
+    /// The rule for data of which the user wrote none, and why: as the files give it where they
+    /// give a test set; by whole series where several of them share no clock; else by time.
+    pub fn automatic(given: bool, clock: bool, series: usize) -> (Self, &'static str) {
+        let (validation, test, seed) = (tenth(), fifth(), seed());
+        match () {
+            () if given => (
+                Self::Given { validation, seed },
+                "`data.test` names a test set, so its series are the test part and validation is drawn from the others",
+            ),
+            () if !clock && series > 1 => (
+                Self::Series { validation, test, seed },
+                "the series have no times, so there is no moment that holds for all of them: whole series are drawn for each part",
+            ),
+            () => (
+                Self::time(validation, test),
+                "what comes last is tested on, so that nothing is learnt from what comes after",
+            ),
+        }
+    }
+
+    /// Its name in a configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Time { .. } => "time",
+            Self::Series { .. } => "series",
+            Self::Given { .. } => "given",
+        }
+    }
+}
+
+/// The shares that validation and the test should hold. A given test has none of its own and may not be empty.
+pub(super) fn shares(rule: &SplitRule) -> (f64, f64) {
+    match *rule {
+        SplitRule::Time { validation, test, .. } | SplitRule::Series { validation, test, .. } => {
+            (validation, test)
+        }
+        SplitRule::Given { validation, .. } => (validation, 1.0),
+    }
+}
+
+/// Refuses shares outside their range, and those that leave nothing to train on.
+pub(super) fn check_shares(rule: &SplitRule) -> Result<(), SplitError> {
+    let (validation, test) = match *rule {
+        SplitRule::Time { validation, test, .. } | SplitRule::Series { validation, test, .. } => {
+            (validation, test)
+        }
+        SplitRule::Given { validation, .. } => (validation, 0.0),
+    };
+    let range = 0.0..1.0;
+    match () {
+        () if !range.contains(&validation) => {
+            Err(SplitError::Share { part: "validation", found: validation })
+        }
+        () if !range.contains(&test) => Err(SplitError::Share { part: "test", found: test }),
+        () if validation + test >= 1.0 => {
+            Err(SplitError::Share { part: "validation + test", found: validation + test })
+        }
+        () => Ok(()),
+    }
+}
+
+/// What to change where a part is empty.
+pub(super) fn way_out(rule: &SplitRule) -> &'static str {
+    match rule {
+        SplitRule::Time { .. } => {
+            "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`"
+        }
+        SplitRule::Series { .. } => {
+            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and equal series stay in one part"
+        }
+        SplitRule::Given { .. } => {
+            "give it a larger share in [split.given], or more series; each class keeps at least one series for training, and equal series stay in one part"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_automatic_rule_never_cuts_across_samples_or_a_given_test_set() {
+        let name = |given, clock, series| SplitRule::automatic(given, clock, series).0.name();
+        assert_eq!(name(true, true, 1), "given");
+        assert_eq!(name(false, false, 9), "series");
+        assert_eq!([name(false, false, 1), name(false, true, 9)], ["time", "time"]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Pieces of messages: a name that may have been meant, lists that are cut, defects with their ways out.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use firebox_core::quoted;
+
+use crate::Finding;
+
+/// The most similar of some names, if it is similar enough to be what was meant.
+pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = name.to_lowercase();
+    let score = |other: &str| strsim::jaro_winkler(&lower, &other.to_lowercase());
+    names
+        .into_iter()
+        .map(|other| (score(other), other))
+        .filter(|(score, _)| *score > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, other)| other.to_owned())
+}
+
+/// A name that may have been meant, if there is one.
+pub(super) struct Hint<'a> {
+    words: &'static str,
+    name: &'a Option<String>,
+}
+
+impl<'a> Hint<'a> {
+    pub(super) fn new(words: &'static str, name: &'a Option<String>) -> Self {
+        Self { words, name }
+    }
+}
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => write!(f, " ({} `{name}`?)", self.words),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names, of which a long list is cut.
+pub(crate) struct List<'a>(pub(crate) &'a [String]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&if self.0.is_empty() { "no column".to_owned() } else { quoted(self.0, 12) })
+    }
+}
+
+/// Paths as items of a list in TOML, of which a long one is cut.
+pub(super) struct Quoted<'a>(pub(super) &'a [PathBuf]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        for (index, path) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}\"{}\"", if index == 0 { "" } else { ", " }, path.display())?;
+        }
+        if self.0.len() > SHOWN { f.write_str(", ...") } else { Ok(()) }
+    }
+}
+
+/// Defects, each on a line of its own with the way out.
+pub(super) struct Findings<'a>(pub(super) &'a [Finding]);
+
+impl fmt::Display for Findings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|finding| write!(f, "\n- {finding}; {}", finding.way_out()))
+    }
+}

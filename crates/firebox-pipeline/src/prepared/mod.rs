@@ -1,0 +1,325 @@
+//! What was written, resolved once into what runs.
+
+mod difference;
+mod find;
+mod paths;
+mod validate;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use firebox_core::{Listener, MatmulPrecision};
+use firebox_eval::Reason;
+use firebox_monitor::ProfileConfig;
+
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::feed::fetch_first;
+use crate::folder;
+use crate::keys::Keys;
+use crate::plan::Plan;
+use crate::settle::{as_before, check_environment, multiplying, settle};
+use crate::{Finished, PipelineConfig, layers, stages};
+use difference::same_settings;
+use find::find_beside;
+use paths::{absolute, urls};
+
+pub(crate) use difference::first_difference;
+pub use find::find_run;
+pub(crate) use paths::absolute_choices;
+pub(crate) use validate::check;
+
+/// Where a pipeline comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A pipeline file.
+    File(PathBuf),
+    /// A run to go on with, by its folder or by its name within the runs folder; with the file it
+    /// came from, if that was named too, to find the runs folder by.
+    Resume {
+        /// Folder or name.
+        run: PathBuf,
+        /// The pipeline file.
+        file: Option<PathBuf>,
+    },
+}
+
+/// A pipeline whose settings are read and valid.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    name: String,
+    config: PipelineConfig,
+    resumed: Option<PathBuf>,
+    profile: Option<ProfileConfig>,
+    /// Why settings that were measured have their values.
+    settled: Vec<Reason>,
+}
+
+impl Prepared {
+    /// Reads the file, or that of the run to go on with, and lays `environment` and `settings`
+    /// over it.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read, is unknown or out of range; a run that is not there.
+    pub fn new(
+        source: &Source,
+        environment: impl IntoIterator<Item = (String, String)>,
+        settings: &[String],
+    ) -> Result<Self, PipelineError> {
+        let (file, resumed) = match source {
+            Source::File(file) => (file.clone(), None),
+            Source::Resume { run, file } => {
+                let folder = find_beside(run, file.as_deref())?;
+                (folder.join(folder::PIPELINE), Some(folder))
+            }
+        };
+        let environment: Vec<(String, String)> = environment.into_iter().collect();
+        let mut config = layers::load(&file, environment.clone(), settings)?;
+        check(&config)?;
+        if let Source::Resume { run, file: Some(named) } = source {
+            let theirs = layers::load(named, environment, settings)?;
+            same_settings(run, &config, named, &theirs)?;
+            // Whether it was so when the run was begun is known by the device and its key.
+            config.run.matmul = config
+                .run
+                .matmul
+                .or(theirs.run.matmul.filter(|matmul| *matmul == MatmulPrecision::Highest));
+        }
+        let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = match &resumed {
+            // A run is named after its pipeline and its key, unless someone gave it another name.
+            Some(run) => folder::begun(run)?.map(|begun| begun.name).or_else(|| {
+                let name = stem(run)?;
+                Some(name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name).to_owned())
+            }),
+            None => stem(&file),
+        };
+        let name = name.unwrap_or_else(|| "run".to_owned());
+        Ok(Self { name, config, resumed, profile: None, settled: vec![] })
+    }
+
+    /// Profiles these steps of the training, if it takes them.
+    #[must_use]
+    pub fn profiled(mut self, profile: Option<ProfileConfig>) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The steps to profile.
+    pub(crate) fn profile(&self) -> Option<ProfileConfig> {
+        self.profile
+    }
+
+    /// A pipeline whose settings were checked before.
+    pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
+        Self { name: name.to_owned(), config, resumed: None, profile: None, settled: vec![] }
+    }
+
+    /// The same with every setting that the device or a measurement on it decides.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot do what was asked for, or a measurement fails.
+    pub(crate) fn settled(&self, device: &ChosenDevice) -> Result<Self, PipelineError> {
+        let (config, mut settled) = settle(&self.config, device)?;
+        let before = self.resumed.as_ref().map(|run| run.join(folder::PIPELINE));
+        if let Some(before) = before.and_then(|path| std::fs::read_to_string(path).ok()) {
+            settled = as_before(&before, &config, settled);
+        }
+        Ok(Self { config, settled, ..self.clone() })
+    }
+
+    /// Why settings that a device or a measurement decided have their values.
+    pub(crate) fn settled_reasons(&self) -> &[Reason] {
+        &self.settled
+    }
+
+    /// The keys of its results, and the folder of its run. It is [settled](Self::settled).
+    pub(crate) fn place(&self, device: &ChosenDevice) -> Result<(Keys, PathBuf), PipelineError> {
+        let keys = self.keys(device)?;
+        let path = self.run_path(&keys);
+        Ok((keys, path))
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &PipelineConfig {
+        &self.config
+    }
+
+    /// Name of the pipeline.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URLs that it reads, whose copies are fetched first.
+    pub fn urls(&self) -> impl Iterator<Item = &Path> {
+        urls(&self.config)
+    }
+
+    /// The stages, their keys, and which of their results are there. The keys depend on what files hold, so those on
+    /// servers are fetched, with word of how far that is.
+    ///
+    /// # Errors
+    ///
+    /// When the files to read are not there, or `train.groups` or `train.layer_decay` names what the
+    /// model does not have.
+    pub fn plan(
+        &self,
+        device: &ChosenDevice,
+        listener: &dyn Listener,
+    ) -> Result<Plan, PipelineError> {
+        self.check_model(device)?;
+        fetch_first(&self.config, &AtomicBool::new(false), listener)?;
+        let settled = self.settled(device)?;
+        let keys = settled.keys(device)?;
+        Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
+    }
+
+    /// Runs every stage whose result is not there.
+    ///
+    /// `stop` ends fetching, ingestion and augmentation soon, with nothing half-made kept but what was fetched, training
+    /// after the step in hand, and the evaluation after the batch in hand, with everything saved.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends a stage. What was complete before stays and is used by the next run.
+    /// [`PipelineError::Interrupted`] if `stop` came before there was a run.
+    pub fn run(
+        &self,
+        device: &ChosenDevice,
+        stop: &Arc<AtomicBool>,
+        listener: &dyn Listener,
+    ) -> Result<Finished, PipelineError> {
+        self.check_model(device)?;
+        fetch_first(&self.config, stop, listener)?;
+        let settled = self.settled(device)?;
+        let keys = settled.keys(device)?;
+        let path = settled.run_path(&keys);
+        if let Some(resumed) = &self.resumed
+            && let Some(begun) = folder::begun(resumed)?
+            && begun.training != keys.training
+        {
+            return Err(PipelineError::Setting(format!(
+                "{} cannot go on: its data, settings or device have changed since it was begun (its key was {}, and is {} now)\n  \
+                 take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or run the pipeline without --resume, which begins another run",
+                resumed.display(),
+                begun.training.short(),
+                keys.training.short()
+            )));
+        }
+        let run = || stages::run(&settled, device, &keys, &path, stop, listener);
+        multiplying(settled.config.run.matmul, run)
+    }
+
+    /// Checks the environment, the size of the model and names of its parameters before any data is read, which takes
+    /// longer.
+    fn check_model(&self, device: &ChosenDevice) -> Result<(), PipelineError> {
+        check_environment()?;
+        stages::check_size(&self.config, device)?;
+        self.config.pipeline.chain().check_model(&self.config, device)
+    }
+
+    fn keys(&self, device: &ChosenDevice) -> Result<Keys, PipelineError> {
+        self.config.pipeline.chain().keys(&self.config, device)
+    }
+
+    fn run_path(&self, keys: &Keys) -> PathBuf {
+        let name = format!("{}-{}", self.name, keys.training.short());
+        self.resumed.clone().unwrap_or_else(|| self.config.run.directory.join(name))
+    }
+
+    /// The settings with paths that mean the same from any folder.
+    pub(crate) fn absolute(&self) -> Result<PipelineConfig, PipelineError> {
+        absolute(self.config.clone())
+    }
+
+    /// The settings as a pipeline file that means the same from any folder.
+    pub(crate) fn toml(&self) -> Result<String, PipelineError> {
+        let config = self.absolute()?;
+        toml::to_string(&config).map_err(|error| {
+            PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
+        })
+    }
+
+    /// The same, as it stands beside a run.
+    pub(crate) fn resolved(&self, reasons: &[Reason]) -> Result<String, PipelineError> {
+        let mut out = "# The settings of this run, with every default.\n# Go on with it: firebox run --resume <this folder>\n".to_owned();
+        for Reason { key, value, reason } in reasons {
+            out.push_str(&format!("# {key} = {value}: {reason}\n"));
+        }
+        Ok(out + "\n" + &self.toml()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_that_the_model_lacks_are_refused_before_any_data_is_read() {
+        let device = ChosenDevice::named("test");
+        let mut config = PipelineConfig::default();
+        config.data.path = firebox_data::Paths(vec![PathBuf::from("no/such/file.csv")]);
+        let plan = |config: &PipelineConfig| {
+            let prepared = Prepared::of("test", config.clone());
+            prepared.plan(&device, &firebox_core::Silent).unwrap_err().to_string()
+        };
+        assert!(!plan(&config).contains("train."), "{}", plan(&config));
+        let group = |name: &str| firebox_train::ParameterGroup {
+            parameters: vec![name.to_owned()],
+            ..firebox_train::ParameterGroup::default()
+        };
+        config.train.groups = vec![group("decoder.*")];
+        assert!(!plan(&config).contains("train."), "{}", plan(&config));
+        config.train.groups = vec![group("deocder.*")];
+        assert!(plan(&config).contains("`train.groups` names `deocder.*`"), "{}", plan(&config));
+        config.train.groups.clear();
+        let layers = vec!["gru.*".to_owned()];
+        config.train.layer_decay = Some(firebox_train::LayerDecay { factor: 0.5, layers });
+        let said = plan(&config);
+        assert!(said.contains("`train.layer_decay.layers` names `gru.*`"), "{said}");
+    }
+
+    #[test]
+    fn the_urls_that_are_fetched_are_named_and_files_are_not() {
+        let mut config = PipelineConfig::default();
+        let [url, other] = ["s3://bucket/bars.parquet", "https://host/test.csv"].map(PathBuf::from);
+        config.data.path = firebox_data::Paths(vec![url.clone(), PathBuf::from("bars.csv")]);
+        config.data.test = Some(firebox_data::Paths(vec![other.clone()]));
+        let prepared = Prepared::of("test", config);
+        assert_eq!(prepared.urls().collect::<Vec<_>>(), [url.as_path(), other.as_path()]);
+    }
+
+    #[test]
+    fn a_run_goes_on_beside_a_file_that_asks_for_exact_products() {
+        use MatmulPrecision::{High, Highest, Medium};
+        let folder = tempfile::tempdir().unwrap();
+        let (run, file) = (folder.path().join("small-1"), folder.path().join("small.toml"));
+        std::fs::create_dir(&run).unwrap();
+        let resumed = |begun: Option<MatmulPrecision>, asked: Option<MatmulPrecision>| {
+            for (path, matmul) in [(&run.join(folder::PIPELINE), begun), (&file, asked)] {
+                let mut config = PipelineConfig::default();
+                config.data.path = firebox_data::Paths(vec![folder.path().join("bars.csv")]);
+                config.run.directory = folder.path().join("runs");
+                config.run.matmul = matmul;
+                std::fs::write(path, toml::to_string(&config).unwrap()).unwrap();
+            }
+            let source = Source::Resume { run: run.clone(), file: Some(file.clone()) };
+            let prepared = Prepared::new(&source, [], &[]);
+            prepared.map(|prepared| prepared.config.run.matmul).map_err(|error| error.to_string())
+        };
+        // Runs of earlier versions, settled on a processor, do not say that they were begun with it.
+        assert_eq!(resumed(None, Some(Highest)), Ok(Some(Highest)));
+        assert_eq!(resumed(Some(Highest), Some(Highest)), Ok(Some(Highest)));
+        assert_eq!(resumed(None, None), Ok(None));
+        // What makes other products than the f32 that the run was begun in.
+        for asked in [High, Medium] {
+            let said = resumed(None, Some(asked)).unwrap_err();
+            assert!(said.contains("`run.matmul` is"), "{said}");
+        }
+        let said = resumed(Some(Highest), None).unwrap_err();
+        assert!(said.contains("`run.matmul` is"), "{said}");
+    }
+}

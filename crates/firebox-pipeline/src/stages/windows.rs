@@ -1,0 +1,157 @@
+//! From files to the windows of each part: the stages `ingest` and `windows`.
+
+use std::sync::Arc;
+
+use firebox_cache::{Hold, Store};
+use firebox_core::{Event, Normaliser, Split, SplitRule, count, split};
+use firebox_data::Ingested;
+
+use super::Run;
+use super::derived::rule_for;
+use crate::error::PipelineError;
+use crate::feed::local;
+
+/// Validation windows of which fewer tell no epoch from another. A choice.
+const FEW_WINDOWS: usize = 5;
+
+/// The data, ready to be read in windows.
+pub(crate) struct Windows {
+    pub(crate) ingested: Ingested,
+    pub(crate) parts: Split,
+    pub(crate) normaliser: Normaliser,
+    /// The split, and why it is this one.
+    pub(crate) rule: SplitRule,
+    pub(crate) chosen: &'static str,
+    /// Keeps the series in the cache: a run that prunes must leave what this one, killed, would
+    /// start again from.
+    #[expect(dead_code, reason = "it is held and not read")]
+    pub(crate) hold: Hold,
+}
+
+impl Run<'_> {
+    /// Files → series → parts of windows.
+    pub(crate) fn windows(&self, remade: &mut usize) -> Result<Arc<Windows>, PipelineError> {
+        let make = || self.make_windows(remade);
+        let (windows, there) = self.shared.get("windows", self.keys.windows, make)?;
+        if there {
+            self.shared_stage("ingest", Some(self.keys.series));
+        }
+        Ok(windows)
+    }
+
+    /// Files → series, which stay in the cache as long as they are held.
+    pub(crate) fn ingest(&self, remade: &mut usize) -> Result<(Ingested, Hold), PipelineError> {
+        let config = self.config;
+        let series = self.keys.series;
+        let ingested = self.stage("ingest", Some(series), remade, || {
+            let data = local(&config.data, &config.run, self.stop, self.listener)?;
+            let cache = &config.run.cache;
+            let ingested = firebox_data::ingest_until(self.stop, &data, cache, self.listener)?;
+            let detail = format!(
+                "{} of {} in {} series, {} of defect",
+                count(ingested.set.steps() as u64, "step"),
+                count(ingested.set.channels().len() as u64, "channel"),
+                ingested.set.series().len(),
+                count(ingested.checks.findings.len() as u64, "kind")
+            );
+            let reused = ingested.reused;
+            Ok((ingested, reused, detail))
+        })?;
+        let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
+        Ok((ingested, hold))
+    }
+
+    fn make_windows(&self, remade: &mut usize) -> Result<Windows, PipelineError> {
+        let config = self.config;
+        let (ingested, hold) = self.ingest(remade)?;
+        // Windows are views: making them is never work that could be reused.
+        self.stage("windows", None, &mut 0, || {
+            let (rule, chosen) = rule_for(config, &ingested)?;
+            if config.window.length < 3 {
+                self.listener.on(&Event::Warning {
+                    message: format!(
+                        "`window.length` is {}: so short a window leaves nothing beside a masked step to reconstruct it from; 16 steps and more are usual",
+                        config.window.length
+                    ),
+                });
+            }
+            let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
+            self.check_labels(&ingested, &parts)?;
+            if parts.test.is_empty() {
+                self.listener.on(&Event::Warning {
+                    message: format!(
+                        "the test part has no window (`split.{}.test` is 0): nothing is measured on one",
+                        rule.name()
+                    ),
+                });
+            }
+            self.warn_of_equal(&parts);
+            self.warn_of_unused([&parts], config.labels.horizon());
+            self.warn_of_few(&parts);
+            let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
+            let detail = format!(
+                "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
+                parts.train.len(),
+                parts.validation.len(),
+                parts.test.len(),
+                rule.name(),
+                parts.left_out
+            );
+            let windows = Windows { ingested, parts, normaliser, rule, chosen, hold };
+            Ok((windows, false, detail))
+        })
+    }
+
+    /// Warns of a validation part by which no epoch can be told from another.
+    pub(crate) fn warn_of_few(&self, parts: &Split) {
+        let windows = parts.validation.len();
+        if (1..FEW_WINDOWS).contains(&windows) {
+            let message = format!(
+                "the validation part has no more than {}: which epoch is kept, and when training ends, is chance; give it a larger share, or more data",
+                count(windows as u64, "window")
+            );
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// Warns of series that equal another one.
+    pub(crate) fn warn_of_equal(&self, parts: &Split) {
+        for message in parts.equal.warnings() {
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// Warns of series that no part of a split has a window of: they would be gone without a word. `horizon` is the number of
+    /// steps after a window that its label or targets look at.
+    pub(crate) fn warn_of_unused<'a>(
+        &self,
+        splits: impl IntoIterator<Item = &'a Split>,
+        horizon: usize,
+    ) {
+        const NAMED: usize = 5;
+        let parts = splits.into_iter().flat_map(|split| -> [&firebox_core::Windows; 3] {
+            [&split.train, &split.validation, &split.test]
+        });
+        let mut parts = parts.peekable();
+        let Some(series) = parts.peek().map(|part| part.set().series()) else { return };
+        let mut used = vec![false; series.len()];
+        for window in parts.flat_map(|part| part.windows()) {
+            used[window.series as usize] = true;
+        }
+        let unused = series.iter().zip(&used).filter(|(_, used)| !**used);
+        let unused: Vec<String> = unused.map(|(series, _)| format!("`{}`", series.name)).collect();
+        if unused.is_empty() {
+            return;
+        }
+        let more = if unused.len() > NAMED { ", …" } else { "" };
+        self.listener.on(&Event::Warning {
+            message: format!(
+                "{} of {} series have no window and are not used ({}{more}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`), or leave these series out",
+                unused.len(),
+                series.len(),
+                unused[..unused.len().min(NAMED)].join(", "),
+                self.config.window.length + horizon
+            ),
+        });
+    }
+}
