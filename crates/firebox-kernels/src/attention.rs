@@ -6,6 +6,8 @@
 mod composed;
 #[cfg(feature = "cube")]
 mod gpu;
+mod masked;
+mod permutation;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -20,9 +22,12 @@ use crate::cpu::{
     self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, CpuKernels,
     GradientLayout, Operand, Operands, Place, ProbabilityMask,
 };
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, tied};
+use crate::operands;
 use crate::profile::kernel_span;
 use crate::rounded::halved;
+
+pub use masked::{attention_masked, self_attention_masked};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -54,6 +59,7 @@ impl Attention {
     }
 
     /// What is dropped, if anything is.
+    #[track_caller]
     fn mask(&self, stream: Option<Stream>) -> Option<ProbabilityMask> {
         assert!(
             (0.0..=1.0).contains(&self.dropout),
@@ -89,11 +95,13 @@ impl Attention {
 /// # Shapes
 /// - q: `[batch, queries, heads · size]`, in any strides
 /// - k, v: `[batch, keys, heads · size]`
-/// - lengths: `[batch]`, all queries or keys if `None`
+/// - lengths: `[batch]`, all queries or keys if `None`; [`attention_masked`] takes masks
 /// - the result: `[batch, queries, heads · size]`
 ///
 /// # Panics
-/// If a shape does not fit, or the dropout is not in `[0, 1]`; the message holds the shapes.
+/// If a shape does not fit, if types or devices differ, or if the dropout is not in `[0, 1]`; the message holds the
+/// shapes and types.
+#[track_caller]
 pub fn attention(
     q: Tensor<3>,
     k: Tensor<3>,
@@ -103,16 +111,8 @@ pub fn attention(
     dropout: Option<Stream>,
     settings: &Attention,
 ) -> Tensor<3> {
-    let ([batch, queries, width], [_, keys, _]) = (q.dims(), k.dims());
-    let sizes = sizes(settings, [batch, queries, keys], width);
-    assert!(
-        k.dims() == [batch, keys, width] && v.dims() == [batch, keys, width],
-        "attention of queries {:?} ([batch, queries, width]) to keys {:?} and values {:?}: both must \
-         be [{batch}, keys, {width}]",
-        q.dims(),
-        k.dims(),
-        v.dims()
-    );
+    let sizes = attention_sizes(&q, &k, &v, settings);
+    let AttentionSizes { batch, queries, .. } = sizes;
     for (what, lengths) in [("query", query_lengths), ("key", key_lengths)] {
         check_lengths(what, batch, lengths);
     }
@@ -121,8 +121,10 @@ pub fn attention(
         queries: query_lengths.map(<[usize]>::to_vec),
         keys: key_lengths.map(<[usize]>::to_vec),
     };
+    let [_, _, width] = q.dims();
     if batch * queries * width == 0 {
-        return Tensor::zeros([batch, queries, width], (&q.device(), q.dtype()));
+        let nothing = Tensor::zeros([batch, queries, width], (&q.device(), q.dtype()));
+        return tied(tied(tied(nothing, &q), &k), &v);
     }
     let on_cpu = is_flex(&q) && is_flex(&k) && is_flex(&v);
     match kernels(on_cpu, &sizes) {
@@ -133,6 +135,11 @@ pub fn attention(
         }
         None => elsewhere(vec![q, k, v], &sizes, &lengths, mask, settings),
     }
+}
+
+/// Queries, keys and values as messages name them.
+fn named([q, k, v]: [&Tensor<3>; 3]) -> [operands::Operand<'_>; 3] {
+    [operands::operand("queries", q), operands::operand("keys", k), operands::operand("values", v)]
 }
 
 /// Where the CPU kernels do not run: in GPU kernels, else composed. Queries, keys and values, or all in
@@ -162,11 +169,12 @@ fn elsewhere(
 /// # Shapes
 /// - qkv: `[batch, time, 3 · heads · size]`: queries of all heads, then keys, then values, as from
 ///   PyTorch's `in_proj_weight`
-/// - lengths: valid steps of each sample, `[batch]`, all if `None`
+/// - lengths: valid steps of each sample, `[batch]`, all if `None`; [`self_attention_masked`] takes a mask
 /// - the result: `[batch, time, heads · size]`
 ///
 /// # Panics
 /// As [`attention()`].
+#[track_caller]
 pub fn self_attention(
     qkv: Tensor<3>,
     lengths: Option<&[usize]>,
@@ -177,8 +185,9 @@ pub fn self_attention(
     assert!(
         columns % 3 == 0,
         "self-attention of {:?} ([batch, time, 3 · heads · size]): the last axis holds queries, keys \
-         and values and must be a multiple of 3",
-        qkv.dims()
+         and values and must be a multiple of 3 (in {:?})",
+        qkv.dims(),
+        qkv.dtype()
     );
     let width = columns / 3;
     let sizes = sizes(settings, [batch, time, time], width);
@@ -187,7 +196,7 @@ pub fn self_attention(
     let lengths = lengths.map(<[usize]>::to_vec);
     let lengths = AttentionLengths { queries: lengths.clone(), keys: lengths };
     if batch * time * width == 0 {
-        return Tensor::zeros([batch, time, width], (&qkv.device(), qkv.dtype()));
+        return tied(Tensor::zeros([batch, time, width], (&qkv.device(), qkv.dtype())), &qkv);
     }
     match kernels(is_flex(&qkv), &sizes) {
         Some(kernels) => {
@@ -199,6 +208,29 @@ pub fn self_attention(
     }
 }
 
+/// The sizes of [`attention()`] among these tensors.
+#[track_caller]
+fn attention_sizes(
+    q: &Tensor<3>,
+    k: &Tensor<3>,
+    v: &Tensor<3>,
+    settings: &Attention,
+) -> AttentionSizes {
+    let ([batch, queries, width], [_, keys, _]) = (q.dims(), k.dims());
+    let sizes = sizes(settings, [batch, queries, keys], width);
+    assert!(
+        k.dims() == [batch, keys, width] && v.dims() == [batch, keys, width],
+        "attention of queries {:?} ([batch, queries, width]) to keys {:?} and values {:?}: both must \
+         be [{batch}, keys, {width}] ({})",
+        q.dims(),
+        k.dims(),
+        v.dims(),
+        operands::types(named([q, k, v]))
+    );
+    operands::alike("attention", named([q, k, v]));
+    sizes
+}
+
 #[track_caller]
 pub(crate) fn sizes(
     settings: &Attention,
@@ -208,7 +240,8 @@ pub(crate) fn sizes(
     let heads = settings.heads;
     assert!(
         heads > 0 && width.is_multiple_of(heads),
-        "attention with {heads} heads of a width of {width}: the width must be a multiple of the heads"
+        "attention with {heads} heads of a width of {width}: the width must be a multiple of the heads \
+         (queries are [{batch}, {queries}, {width}], of [batch, queries, width])"
     );
     AttentionSizes { batch, queries, keys, heads, size: width / heads }
 }

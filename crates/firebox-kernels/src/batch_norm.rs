@@ -20,15 +20,19 @@ use crate::cpu::{self, Affine, CpuKernels, Epilogue, Mask, Normalised, Statistic
 use crate::cube::{BatchMoments, BatchNormOps, BatchNormSettings, batch_norm_fits};
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::dropout::{check, scale};
 use crate::inference::plain;
+use crate::operands::{alike, operand, together, types};
 use crate::profile::kernel_span;
 use crate::{dropout, max_pool1d};
 
 pub use running::RunningStatistic;
 
 type Primitive = FloatTensor<Flex>;
+
+/// As messages name it.
+const OPERATION: &str = "batch normalisation";
 
 /// Settings of a [`BatchNorm`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,7 +113,10 @@ impl BatchNorm {
     /// - x and the result: `[batch, time, channel]`
     ///
     /// # Panics
-    /// If `x`, gamma and beta differ in their number of channels; the message holds all.
+    /// If `x`, gamma, beta and the running statistics differ in their number of channels or in device, or in type
+    /// where it is composed of Burn's operations; the message holds the shapes and types. The kernels of a GPU take
+    /// parameters and statistics of another type than `x`, and those of a processor statistics of any in evaluation.
+    #[track_caller]
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.forward_with(x, NormEpilogue::NONE, None)
     }
@@ -126,6 +133,7 @@ impl BatchNorm {
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and if `pool` is zero or `dropout` not in `[0, 1]`.
+    #[track_caller]
     pub fn forward_with(
         &self,
         x: Tensor<3>,
@@ -133,24 +141,48 @@ impl BatchNorm {
         stream: Option<Stream>,
     ) -> Tensor<3> {
         let (shape, [channels], [shifts]) = (x.dims(), self.gamma.dims(), self.beta.dims());
-        assert!(
-            shape[2] == channels && shifts == channels && epilogue.pool > 0,
-            "batch normalisation of {shape:?} ([batch, time, channel]) by gamma [{channels}] and beta [{shifts}], \
-             with a maximum of {} steps: the channels must be the same, the steps at least 1",
-            epilogue.pool
-        );
-        check(epilogue.dropout);
         let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let [running_mean, running_var] =
+            [&self.running_mean, &self.running_var].map(RunningStatistic::value);
+        let ([means], [variances]) = (running_mean.dims(), running_var.dims());
+        let operands = [
+            operand("x", &x),
+            operand("gamma", &gamma),
+            operand("beta", &beta),
+            operand("running mean", &running_mean),
+            operand("running variance", &running_var),
+        ];
+        assert!(
+            [shifts, means, variances, shape[2]] == [channels; 4] && epilogue.pool > 0,
+            "batch normalisation of {shape:?} ([batch, time, channel]) by gamma [{channels}] and beta [{shifts}], \
+             running mean [{means}] and variance [{variances}], with a maximum of {} steps: the channels must be \
+             the same, the steps at least 1 ({})",
+            epilogue.pool,
+            types(operands)
+        );
+        together(OPERATION, operands);
+        check(epilogue.dropout, operand("x", &x));
         let on_cpu = is_flex(&x) && is_flex(&gamma) && is_flex(&beta);
         let [samples, time, width] = shape;
+        if on_cpu && samples * time * width == 0 {
+            let shape = [samples, time / epilogue.pool, width];
+            let nothing = Tensor::zeros(shape, (&x.device(), x.dtype()));
+            return tied(tied(tied(nothing, &x), &gamma), &beta);
+        }
         let some = samples * width * (time / epilogue.pool) > 0;
         match CpuKernels::fused().filter(|_| on_cpu && some) {
-            Some(kernels) => self.fused(kernels, x, epilogue, stream),
+            Some(kernels) => {
+                if self.is_training() {
+                    alike(OPERATION, operands);
+                }
+                self.fused(kernels, x, epilogue, stream)
+            }
             None => self.elsewhere(x, epilogue, stream),
         }
     }
 
     /// Where the CPU kernels do not run: in GPU kernels, else composed.
+    #[track_caller]
     fn elsewhere(&self, x: Tensor<3>, epilogue: NormEpilogue, stream: Option<Stream>) -> Tensor<3> {
         #[cfg(feature = "cube")]
         if self.takes(&x) {
@@ -220,7 +252,7 @@ impl BatchNorm {
 
     /// Moves the running statistics towards the mean and the biased variance of a batch of so many
     /// rows; those of a channel stay as they are where the batch's are not finite, of which PyTorch's would
-    /// never recover.
+    /// never recover. All have one type.
     fn update(&self, mean: Tensor<1>, variance: Tensor<1>, rows: usize) {
         let unbiased = rows as f64 / (rows.max(2) - 1) as f64;
         let finite = mean.clone().is_finite().bool_and(variance.clone().is_finite());
@@ -232,7 +264,19 @@ impl BatchNorm {
         self.running_var.change(|running| moved(running, variance * unbiased));
     }
 
+    #[track_caller]
     fn composed(&self, x: Tensor<3>, epilogue: NormEpilogue, stream: Option<Stream>) -> Tensor<3> {
+        let running = [&self.running_mean, &self.running_var].map(RunningStatistic::value);
+        alike(
+            OPERATION,
+            [
+                operand("x", &x),
+                operand("gamma", &self.gamma.val()),
+                operand("beta", &self.beta.val()),
+                operand("running mean", &running[0]),
+                operand("running variance", &running[1]),
+            ],
+        );
         let [samples, time, width] = x.dims();
         let rows = x.reshape([samples * time, width]);
         let (mean, variance) = if self.is_training() && samples * time > 0 {

@@ -15,8 +15,9 @@ use tracing::span::EnteredSpan;
 
 use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::init::uniform;
+use crate::operands::{Operand, alike, operand, types};
 use crate::products::{named, product};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
@@ -40,35 +41,17 @@ type Primitive = FloatTensor<Flex>;
 ///   without a step where the kernel reaches farther than the padded input
 ///
 /// # Panics
-/// If `x` has other channels than the weight, or the bias another length than output channels; the message
-/// holds both shapes.
+/// If `x` has other channels than the weight, the bias another length than output channels, or, where the result has
+/// a step, if types or devices differ; the message holds the shapes and types.
+#[track_caller]
 pub fn conv1d(
     x: Tensor<3>,
     layer: &Conv1d,
     precision: Precision,
     noise: Option<GaussianNoise>,
 ) -> Tensor<3> {
-    let conv = check(x.dims(), layer);
-    let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
-    let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
-    let taken = layer.groups == 1 && conv.input > 0;
-    let noise = noise.filter(|noise| noise.deviation != 0.0);
-    let shape = [conv.batch, conv.steps(), conv.output];
-    if shape.contains(&0) {
-        return Tensor::zeros(shape, (&weight.device(), x.dtype()));
-    }
-    match CpuKernels::fused().filter(|_| on_cpu && taken) {
-        Some(kernels) => {
-            let arithmetic = ConvArithmetic { kernels, bf16: precision == Precision::Bf16 };
-            fused(
-                Fused { arithmetic, conv, noise: noise.map(GaussianNoise::kernel) },
-                halved(x, precision),
-                halved(weight, precision),
-                bias,
-            )
-        }
-        None => composed(conv, x, weight, bias, layer.groups, precision, noise),
-    }
+    let conv = check(operand("x", &x), x.dims(), "[batch, time, channel]", layer);
+    of_checked(conv, x, layer, precision, noise)
 }
 
 /// [`conv1d`] of sequences in burn-nn's and PyTorch's order, `[batch, channel, time]`, whose result
@@ -76,8 +59,12 @@ pub fn conv1d(
 ///
 /// # Panics
 /// As [`conv1d`].
+#[track_caller]
 pub fn conv1d_channels_first(x: Tensor<3>, layer: &Conv1d, precision: Precision) -> Tensor<3> {
-    conv1d(x.swap_dims(1, 2), layer, precision, None).swap_dims(1, 2)
+    let [batch, channels, time] = x.dims();
+    let order = "[batch, channel, time]";
+    let conv = check(operand("x", &x), [batch, time, channels], order, layer);
+    of_checked(conv, x.swap_dims(1, 2), layer, precision, None).swap_dims(1, 2)
 }
 
 /// A convolution with stride 1 whose result has as many steps as its input, for an odd `kernel`:
@@ -104,24 +91,64 @@ pub fn init_conv1d(
     }
 }
 
+/// [`conv1d`] of what fits.
 #[track_caller]
-fn check([batch, time, channels]: [usize; 3], layer: &Conv1d) -> Conv {
+fn of_checked(
+    conv: Conv,
+    x: Tensor<3>,
+    layer: &Conv1d,
+    precision: Precision,
+    noise: Option<GaussianNoise>,
+) -> Tensor<3> {
+    let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+    let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
+    let taken = layer.groups == 1 && conv.input > 0;
+    let noise = noise.filter(|noise| noise.deviation != 0.0);
+    let shape = [conv.batch, conv.steps(), conv.output];
+    if shape.contains(&0) {
+        let nothing = Tensor::zeros(shape, (&weight.device(), x.dtype()));
+        let nothing = tied(tied(nothing, &x), &weight);
+        return bias.iter().fold(nothing, tied);
+    }
+    let shift = bias.as_ref().map(|bias| operand("bias", bias));
+    let operands = [operand("x", &x), operand("weight", &weight)].into_iter().chain(shift);
+    alike("a convolution", operands);
+    match CpuKernels::fused().filter(|_| on_cpu && taken) {
+        Some(kernels) => {
+            let arithmetic = ConvArithmetic { kernels, bf16: precision == Precision::Bf16 };
+            fused(
+                Fused { arithmetic, conv, noise: noise.map(GaussianNoise::kernel) },
+                halved(x, precision),
+                halved(weight, precision),
+                bias,
+            )
+        }
+        None => composed(conv, x, weight, bias, layer.groups, precision, noise),
+    }
+}
+
+/// What is computed of `x`, whose axes lie in an order.
+#[track_caller]
+fn check(x: Operand<'_>, [batch, time, channels]: [usize; 3], order: &str, layer: &Conv1d) -> Conv {
     let [output, input, kernel] = layer.weight.dims();
     let Conv1d { stride, dilation, groups, .. } = *layer;
     assert!(
         channels == input * groups && kernel * stride * dilation > 0,
-        "a convolution of {:?} ([batch, time, channel]) with a weight of {:?} ([output channel, \
+        "a convolution of {} ({order}) with a weight of {:?} ([output channel, \
          channel / groups, kernel]), {groups} groups, stride {stride} and dilation {dilation}: the \
-         channels must be the same, and kernel, stride and dilation at least 1",
-        [batch, time, channels],
-        [output, input, kernel]
+         channels must be the same, and kernel, stride and dilation at least 1 ({})",
+        x.dims(),
+        [output, input, kernel],
+        types([x, operand("weight", &*layer.weight)])
     );
-    if let Some([found]) = layer.bias.as_ref().map(|bias| bias.dims()) {
+    if let Some(bias) = &layer.bias {
+        let [found] = bias.dims();
         assert!(
             found == output,
             "a convolution with a weight of {:?} ([output channel, channel / groups, kernel]) and a bias of \
-             [{found}]: the bias must have a number for each of {output} output channels",
-            [output, input, kernel]
+             [{found}]: the bias must have a number for each of {output} output channels ({})",
+            [output, input, kernel],
+            types([operand("weight", &*layer.weight), operand("bias", &**bias)])
         );
     }
     let padding = match layer.padding {

@@ -45,6 +45,18 @@ pub(crate) fn flex_in_graph<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Au
     }
 }
 
+/// A result without a number, in the graph of a tensor that it would have been made of, which so gets zeros for its
+/// gradient and not none: on Burn's CPU backend.
+pub(crate) fn tied<const D: usize, const E: usize>(
+    nothing: Tensor<D>,
+    to: &Tensor<E>,
+) -> Tensor<D> {
+    if !to.is_autodiff() || !is_flex(to) || nothing.dtype() != DType::F32 {
+        return nothing;
+    }
+    lift(nothing) + to.clone().sum().reshape([1_usize; D])
+}
+
 /// The same numbers, whole, in order and held by nobody else: in the memory that they have, if nobody
 /// else holds it.
 pub(crate) fn own(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {

@@ -18,6 +18,7 @@ use crate::cube::{DeviceMask, DropoutOps};
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
 use crate::device::{constant_like, flex, flex_in_graph, is_flex};
+use crate::operands::{Operand, operand};
 use crate::profile::kernel_span;
 
 /// Sets each element to zero with this `probability` and divides the others by `1 - probability`.
@@ -28,12 +29,13 @@ use crate::profile::kernel_span;
 ///
 /// # Panics
 /// If `probability` is not in `[0, 1]`.
+#[track_caller]
 pub fn dropout<const D: usize>(
     x: Tensor<D>,
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    check(probability);
+    check(probability, operand("x", &x));
     let Some(stream) = stream.filter(|_| probability > 0.0 && x.shape().num_elements() > 0) else {
         return x;
     };
@@ -44,10 +46,10 @@ pub fn dropout<const D: usize>(
 }
 
 #[track_caller]
-pub(crate) fn check(probability: f64) {
+pub(crate) fn check(probability: f64, x: Operand<'_>) {
     assert!(
         (0.0..=1.0).contains(&probability),
-        "dropout probability {probability} is not between 0 and 1"
+        "dropout probability {probability} is not between 0 and 1 (of {x})"
     );
 }
 
@@ -68,12 +70,13 @@ fn elsewhere<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> 
 ///
 /// # Panics
 /// If `probability` is not in `[0, 1]`.
+#[track_caller]
 pub fn relu_dropout<const D: usize>(
     x: Tensor<D>,
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    check(probability);
+    check(probability, operand("x", &x));
     let Some(kernels) = CpuKernels::fused().filter(|_| is_flex(&x)) else {
         return dropout(burn::tensor::activation::relu(x), probability, stream);
     };

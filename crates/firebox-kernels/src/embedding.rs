@@ -28,6 +28,7 @@ use crate::cube::EmbeddingOps;
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::operands::{Operand, listed, operand, together};
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -43,19 +44,22 @@ type Primitive = FloatTensor<Flex>;
 ///
 /// # Panics
 /// If `padding` names no row. On Burn's CPU backend, if an index names no row; the message holds it. On other
-/// devices that is left to their own gather, which may read any row for it.
+/// devices that is left to their own gather, which may read any row for it, and indices that are elsewhere are
+/// refused. The message holds the shapes and types.
+#[track_caller]
 pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
     let ([batch, time], table) = (indices.dims(), layer.weight.val());
     let [rows, width] = table.dims();
     assert!(
         padding.is_none_or(|row| row < rows),
-        "the padding of an embedding is row {padding:?}, and its table has {rows} rows"
+        "the padding of an embedding is row {padding:?}, and its table has {rows} rows ({})",
+        listed([operand("indices", &indices), operand("table", &table)])
     );
     let fits = is_flex(&table) && batch * time * rows * width > 0;
     if !fits || CpuKernels::fused().is_none() {
         return elsewhere(layer, indices, padding);
     }
-    let indices = numbers(indices, rows);
+    let indices = numbers(indices, rows, operand("table", &table));
     let shape = [batch, time, width];
     let run = |table: &Primitive| {
         let numbers = 2 * batch * time * width;
@@ -80,14 +84,19 @@ pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usi
 }
 
 /// Where the CPU kernels do not run: with the gradient of a GPU kernel, else composed of Burn's own operations.
+#[track_caller]
 fn elsewhere(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
+    let table = layer.weight.val();
+    together("an embedding", [operand("indices", &indices), operand("table", &table)]);
     #[cfg(feature = "cube")]
-    if let Some(rows) = on_gpu(layer.weight.val(), &indices, padding) {
+    if let Some(rows) = on_gpu(table, &indices, padding) {
         return rows;
     }
     let rows = layer.forward(indices.clone());
-    let Some(padding) = padding else { return rows };
     let [batch, time] = indices.dims();
+    // Burn expands nothing to nothing.
+    let some = rows.shape().num_elements() > 0;
+    let Some(padding) = padding.filter(|_| some) else { return rows };
     let passed = indices.equal_elem(padding as i64).reshape([batch, time, 1]);
     let fixed = rows.clone().detach();
     rows.clone().mask_where(passed.expand(rows.dims()), fixed)
@@ -117,11 +126,16 @@ fn on_gpu(table: Tensor<2>, indices: &Tensor<2, Int>, padding: Option<usize>) ->
 }
 
 /// Indices on the host.
-fn numbers(indices: Tensor<2, Int>, rows: usize) -> Vec<u32> {
+#[track_caller]
+fn numbers(indices: Tensor<2, Int>, rows: usize, table: Operand<'_>) -> Vec<u32> {
+    // The message alone would hold the tensor, and so make a copy of its numbers.
+    let (shape, dtype) = (indices.dims(), indices.dtype());
     let data = indices.into_data();
     let check = |index: i64| match u32::try_from(index) {
         Ok(row) if (row as usize) < rows => row,
-        _ => panic!("the index {index} names no row of an embedding of {rows} rows"),
+        _ => panic!(
+            "the index {index} names no row of an embedding of {rows} rows (indices {shape:?} in {dtype:?}, {table})"
+        ),
     };
     data.iter::<i64>().map(check).collect()
 }

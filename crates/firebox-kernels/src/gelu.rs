@@ -13,6 +13,7 @@ use firebox_core::Stream;
 use crate::cpu::{self, CpuKernels, Mask};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::{check, dropout, in_place, scale};
+use crate::operands::{alike, operand, types};
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -30,12 +31,13 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 ///
 /// # Panics
 /// If `probability` is not in `[0, 1]`.
+#[track_caller]
 pub fn gelu_dropout<const D: usize>(
     x: Tensor<D>,
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    check(probability);
+    check(probability, operand("x", &x));
     let fits = is_flex(&x) && x.shape().num_elements() > 0;
     let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
         return dropout(burn::tensor::activation::gelu(x), probability, stream);
@@ -90,15 +92,23 @@ impl Backward<Flex, 1> for Bent {
 /// - x, y and the result have the same
 ///
 /// # Panics
-/// If the shapes differ, or `probability` is not in `[0, 1]`.
+/// If shapes, types or devices differ, or `probability` is not in `[0, 1]`; the message holds the shapes and types.
+#[track_caller]
 pub fn dropout_add<const D: usize>(
     x: Tensor<D>,
     y: Tensor<D>,
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
-    check(probability);
-    assert_eq!(x.dims(), y.dims(), "the two sides of a residual sum must have the same shape");
+    check(probability, operand("x", &x));
+    alike("a residual sum", [operand("x", &x), operand("y", &y)]);
+    assert!(
+        x.dims() == y.dims(),
+        "the two sides of a residual sum must have the same shape, but x is {:?} and y {:?} ({})",
+        x.dims(),
+        y.dims(),
+        types([operand("x", &x), operand("y", &y)])
+    );
     let fits = is_flex(&x) && is_flex(&y) && x.shape().num_elements() > 0;
     let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
         return x + dropout(y, probability, stream);
@@ -233,12 +243,19 @@ mod tests {
 
     #[test]
     fn gelu_at_its_ends() {
-        let x = [f32::NAN, 0.0, -0.0, 50.0, -50.0, f32::INFINITY, 1e-40, -8.0];
+        // The smallest numbers of which f32 has the half.
+        let (small, least) = (1e-40, 2.0 * f32::from_bits(1));
+        let x =
+            [f32::NAN, 0.0, -0.0, 50.0, -50.0, f32::INFINITY, small, -8.0, -small, least, -least];
         for kernels in CpuKernels::available().into_iter().skip(1) {
             let y = kernels.force(|| values(gelu(Tensor::<1>::from_data(x, &Device::flex()))));
             assert!(y[0].is_nan() && y[1] == 0.0 && y[2] == 0.0 && y[3] == 50.0, "{y:?}");
-            assert!(y[4] == 0.0 && y[5] == f32::INFINITY && y[6] < 1e-40, "{y:?}");
+            assert!(y[4] == 0.0 && y[5] == f32::INFINITY, "{y:?}");
             assert!(y[7].abs() < 1e-6, "{y:?}");
+            // Φ(0) is a half.
+            for (place, x) in [(6, small), (8, -small), (9, least), (10, -least)] {
+                assert_eq!(y[place].to_bits(), (0.5 * x).to_bits(), "{kernels:?}: {y:?}");
+            }
         }
     }
 
@@ -279,18 +296,24 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_a_bit() {
-        let x = Tensor::<2>::from_data(
-            TensorData::new(noise(4, 300_000), [300, 1000]),
-            &Device::flex(),
-        );
+        let device = Device::flex().autodiff();
+        let [x, d] = [4, 6].map(|seed| TensorData::new(noise(seed, 300_300), [300, 1001]));
         let stream = Some(Stream::new(5, "dropout"));
-        let results = [1, 2, 3].map(|threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("a pool").install(|| {
-                values(dropout_add(x.clone(), gelu_dropout(x.clone(), 0.4, stream), 0.2, stream))
-            })
-        });
-        assert!(results[0] == results[1] && results[0] == results[2]);
+        let run = || {
+            let x = Tensor::<2>::from_data(x.clone(), &device).require_grad();
+            let bent = gelu_dropout(x.clone(), 0.4, stream);
+            let sum = dropout_add(x.clone(), bent, 0.2, stream);
+            let d = Tensor::<2>::from_data(d.clone(), &device);
+            let grads = (sum.clone() * d).sum().backward();
+            [values(sum), values(x.grad(&grads).expect("tracked"))]
+        };
+        for kernels in CpuKernels::available() {
+            let results = [1, 2, 3].map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                pool.expect("a pool").install(|| kernels.force(run))
+            });
+            assert!(results[0] == results[1] && results[0] == results[2], "{kernels:?}");
+        }
     }
 
     #[test]

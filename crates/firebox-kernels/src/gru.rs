@@ -110,7 +110,9 @@ impl Gru {
     /// - output: `[batch, time, directions * hidden]`, the forward direction first
     ///
     /// # Panics
-    /// If a shape does not fit; the message holds the shapes.
+    /// If a shape does not fit, or if input, parameters and state differ in type or device; the message holds the
+    /// shapes and types.
+    #[track_caller]
     pub fn forward(
         &self,
         input: Tensor<3>,
@@ -119,13 +121,30 @@ impl Gru {
         dropout: Option<Stream>,
     ) -> (Tensor<3>, Tensor<3>) {
         let shape = self.config.shape();
-        let stack = Stack { cell: CellKind::Gru, config: &shape, precision: self.precision };
+        let stack = Stack {
+            cell: CellKind::Gru,
+            config: &shape,
+            precision: self.precision,
+            parameters: &self.parameters,
+        };
         // To the kernels the hidden state of a GRU is also its cell state: one carries it into the
         // products, the other past the gates. Both parts of its gradient are added up by the graph.
         let state = state.map(|hidden| LstmState { cell: hidden.clone(), hidden });
         let weights = |index: usize| columns(&self.parameters[index]);
         let (output, last) = stack.forward(input, lengths, state, dropout, weights);
         (output, last.hidden)
+    }
+
+    /// Each layer as a module of its own, as [`Lstm::layers`](crate::Lstm::layers) gives them.
+    pub fn layers(&self) -> Vec<Self> {
+        let directions = self.config.directions();
+        let layer = |(index, parameters): (usize, &[Direction])| {
+            let input =
+                if index == 0 { self.config.input } else { self.config.hidden * directions };
+            let config = GruConfig { input, layers: 1, ..self.config.clone() };
+            Self { config, precision: self.precision, parameters: parameters.to_vec() }
+        };
+        self.parameters.chunks(directions).enumerate().map(layer).collect()
     }
 
     /// The same module with its products computed in this type; see

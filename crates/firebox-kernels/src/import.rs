@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 use firebox_core::Precision;
 
 use crate::lstm::Direction;
+use crate::operands::{Operand, listed, of_one_type, on_one_device, operand};
 use crate::{Gru, GruConfig, Lstm, LstmConfig};
 
 /// Why burn-nn's layers cannot be taken over.
@@ -27,6 +28,17 @@ pub enum ImportError {
         layer: usize,
         /// The setting.
         setting: &'static str,
+    },
+    /// Parameters of one layer that differ in type or device.
+    #[error(
+        "layer {layer} has parameters of several types or on several devices, {found}; cast or move them \
+         first, as in `module.to_device(&device)`"
+    )]
+    Types {
+        /// Index of the layer.
+        layer: usize,
+        /// Its parameters.
+        found: String,
     },
     /// Layers that do not fit on each other.
     #[error(
@@ -54,7 +66,7 @@ impl Lstm {
     ///
     /// # Errors
     /// If a layer is reversed, clips, couples its gates or has other activation functions, or if
-    /// the layers do not fit on each other.
+    /// the layers do not fit on each other, or their parameters differ in type or device.
     pub fn from_burn(layers: &[burn::nn::Lstm]) -> Result<Self, ImportError> {
         let layers: Vec<_> = layers.iter().map(|layer| vec![layer]).collect();
         import_lstm(&layers)
@@ -147,6 +159,16 @@ fn import_gru(layers: &[Vec<&burn::nn::Gru>]) -> Result<Gru, ImportError> {
     Ok(Gru { config, precision: Precision::F32, parameters })
 }
 
+/// All parameters of gates.
+fn operands<'a>(gates: &[&'a GateController]) -> Vec<Operand<'a>> {
+    let linears = gates.iter().flat_map(|gate| [&gate.input_transform, &gate.hidden_transform]);
+    let parameters = linears.flat_map(|linear| {
+        let bias = linear.bias.as_ref().map(|bias| operand("bias", &**bias));
+        std::iter::once(operand("weight", &*linear.weight)).chain(bias)
+    });
+    parameters.collect()
+}
+
 /// A parameter made of these parts, without their history.
 fn joined<const D: usize>(parts: impl Iterator<Item = Tensor<D>>) -> Param<Tensor<D>> {
     let parts: Vec<_> = parts.collect();
@@ -194,6 +216,15 @@ impl Stack {
                 expected_input,
                 expected_hidden,
             });
+        }
+        let operands = operands(gates);
+        let all = || operands.iter().copied();
+        if !of_one_type(all()) || !on_one_device(all()) {
+            let found = match on_one_device(all()) {
+                true => listed(all()),
+                false => all().map(|one| one.with_device()).collect::<Vec<_>>().join(", "),
+            };
+            return Err(ImportError::Types { layer, found });
         }
         let matrix = |part: fn(&GateController) -> &Linear| {
             joined(gates.iter().map(|gate| part(gate).weight.val()).map(Tensor::transpose))

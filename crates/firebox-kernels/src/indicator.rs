@@ -17,7 +17,7 @@ const WORD: usize = i32::BITS as usize;
 ///
 /// # Panics
 ///
-/// When there are more or fewer.
+/// When there are more or fewer; the message holds the shape.
 ///
 /// # Example
 ///
@@ -29,8 +29,13 @@ const WORD: usize = i32::BITS as usize;
 /// assert_eq!(mask.dims(), [1, 3, 1]);
 /// assert_eq!(mask.sum().into_scalar::<f32>(), 2.0);
 /// ```
+#[track_caller]
 pub fn indicator<const D: usize>(holds: &[bool], shape: [usize; D], device: &Device) -> Tensor<D> {
-    assert_eq!(holds.len(), shape.iter().product::<usize>(), "one for each number of {shape:?}");
+    assert!(
+        holds.len() == shape.iter().product::<usize>(),
+        "an indicator in F32 was given {} values; there must be one for each number of {shape:?}",
+        holds.len()
+    );
     let device = device.clone().without_autodiff();
     if device == Device::flex() || holds.is_empty() {
         let values: Vec<f32> = holds.iter().map(|holds| f32::from(*holds)).collect();

@@ -3,7 +3,7 @@
 //!
 //! Only Burn's CPU backend has them. Where they do not run (other devices and types, gradients, a
 //! batch that would leave threads without work) they return `None`, and the caller composes the layer
-//! as it does in training.
+//! as it does in training. So it is where types differ, which the operations one by one refuse.
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -55,7 +55,8 @@ pub struct EncoderSettings {
 /// - the result: `[rows, output]`
 ///
 /// # Panics
-/// If a shape does not fit; the message holds the shapes.
+/// If a shape does not fit; the message holds the shapes and the type. Types that differ give `None`.
+#[track_caller]
 pub fn feed_forward(
     precision: Precision,
     x: &Tensor<2>,
@@ -101,7 +102,8 @@ pub struct DenseLayer<'a> {
 /// - the result: `[rows, output]`, of the last layer
 ///
 /// # Panics
-/// If a shape does not fit; the message holds the shapes.
+/// If a shape does not fit; the message holds the shapes and the type. Types that differ give `None`.
+#[track_caller]
 pub fn dense_layers(
     precision: Precision,
     x: &Tensor<2>,
@@ -117,9 +119,12 @@ pub fn dense_layers(
     let norms = std::iter::once(before).chain(layers.iter().map(|layer| Some(layer.norm?.0)));
     for (width, norm) in widths.zip(norms) {
         let channels = norm.map_or(width, |norm| norm.gamma.dims()[0]);
-        assert_eq!(
-            channels, width,
-            "a batch normalisation of {channels} channels for rows of {width}"
+        assert!(
+            channels == width,
+            "a batch normalisation of {channels} channels for rows of {width}: both must be the same (x is {:?}, \
+             of [rows, input], in {:?})",
+            x.dims(),
+            x.dtype()
         );
     }
     let weights: usize = dense.iter().map(|layer| layer.sizes().iter().product::<usize>()).sum();
@@ -164,7 +169,8 @@ pub fn dense_layers(
 /// - lengths: valid steps of each sample, `[batch]`, all if `None`
 ///
 /// # Panics
-/// If a shape does not fit; the message holds the shapes.
+/// If a shape does not fit; the message holds the shapes and the type. Types that differ give `None`.
+#[track_caller]
 pub fn encoder_layer(
     x: &Tensor<3>,
     lengths: Option<&[usize]>,
@@ -193,9 +199,12 @@ pub fn encoder_layer(
         ("layer normalisation", norm1.sizes[0], width),
         ("layer normalisation", norm2.sizes[0], width),
     ] {
-        assert_eq!(
-            found, allowed,
-            "{what} gives {found} numbers a step where {allowed} are needed"
+        assert!(
+            found == allowed,
+            "{what} gives {found} numbers a step where {allowed} are needed (x is {:?}, of [batch, time, width], \
+             in {:?})",
+            x.dims(),
+            x.dtype()
         );
     }
     let [_, between] = layers[2].sizes();
@@ -236,19 +245,26 @@ fn products<const D: usize>(
     Products::of(precision).filter(|_| fits)
 }
 
-/// Checks that layers follow one another.
+/// Checks that layers follow one another; all is in f32 when this is called.
 #[track_caller]
-fn check(what: &str, [rows, width]: [usize; 2], layers: &[Dense]) {
-    layers.iter().map(Dense::sizes).fold(width, |width, [input, output]| {
-        assert_eq!(
-            width,
-            input,
-            "{what} is {:?} ([rows, width]), but a weight is {:?} ([input, output])",
-            [rows, width],
-            [input, output]
+fn check(what: &str, [rows, mut width]: [usize; 2], layers: &[Dense]) {
+    for layer in layers {
+        let sizes @ [input, output] = layer.sizes();
+        assert!(
+            width == input,
+            "{what} is {:?} ([rows, width]), but a weight is {sizes:?} ([input, output]): what goes into it must \
+             be as wide as it is high, {input}, and is {width} wide (all in F32)",
+            [rows, width]
         );
-        output
-    });
+        let shifts = layer.bias.as_ref().map_or(output, |bias| bias.dims()[0]);
+        assert!(
+            shifts == output,
+            "behind {what}, {:?} ([rows, width]), a weight is {sizes:?} ([input, output]) and its bias [{shifts}]: \
+             the bias must be [{output}] (all in F32)",
+            [rows, width]
+        );
+        width = output;
+    }
 }
 
 /// Parameters of a linear layer.

@@ -9,10 +9,12 @@
 //! and gives the same numbers on every device.
 //!
 //! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
-//! and dropout of the probabilities, of which no more than a tile exists at any time. [`gelu()`],
-//! [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands between the linear layers
-//! of a Transformer, each as one pass. [`linear_add`] and [`feed_forward_add`] are these layers with what
-//! follows them, which is computed while a part of a product lies in the cache, forward and back.
+//! and dropout of the probabilities, of which no more than a tile exists at any time;
+//! [`self_attention_masked`] and [`attention_masked`] take masks in place of lengths, for padding on the
+//! left and gaps. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
+//! between the linear layers of a Transformer, each as one pass. [`linear_add`] and [`feed_forward_add`]
+//! are these layers with what follows them, which is computed while a part of a product lies in the
+//! cache, forward and back.
 //!
 //! [`conv1d`] takes sequences with their channels side by side, makes no matrix of windows, and draws
 //! [`GaussianNoise`] on its input while it reads it. [`BatchNorm`] goes through memory once for what
@@ -37,6 +39,11 @@
 //! formula is composed of Burn's own operations. [`CpuKernels`] says which variant runs; the
 //! environment variable `FIREBOX_KERNELS` (`composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` or
 //! `amx`) forces one, `composed` on every device.
+//!
+//! Results and gradients are ordinary vectors: what a step reuses of the memory of the step before comes from the
+//! program's allocator, which in `firebox` is that of the crate `mimalloc` with its `mi_option_purge_delay` at -1, so
+//! that freed memory stays with the process. A program of your own should set the same as its `#[global_allocator]`: with
+//! the system's, page faults were a quarter of a training step.
 //!
 //! # On GPUs
 //!
@@ -73,7 +80,7 @@
 //! | [`max_pool1d`] | one each way, without kept indices | all windows |
 //! | [`GaussianNoise`], [`add_row_noise`] | one, with every number drawn where it is added | any type; for rows f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
-//! | [`attention()`], [`self_attention`] | one forward, two back; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
+//! | [`attention()`], [`self_attention`], with lengths or masks | one forward, two back, and with gaps in a mask Burn's gather for each tensor, both ways; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
 //!
 //! Everything else is composed of Burn's operations, which its fusion joins where it can. Where
 //! Burn's fusion is in the build, switch on the feature `fusion` as well. Without the feature `autotune`
@@ -89,6 +96,20 @@
 //! [`recomputed`] makes a segment of a model keep its input alone and compute itself again for its
 //! gradient, bit for bit. On a processor, buffers that a step gave back are kept for the next one;
 //! [`release_buffers`] gives them up, and [`buffer_bytes`] counts them.
+//!
+//! # Operands that do not go together
+//!
+//! Nothing is converted or moved unasked. The float operands of an operation have one type and lie on one device, in a
+//! graph or not; where they do not, it panics before anything runs, with the operation, the shape, type and device of
+//! each operand, and the way out. So it does where shapes do not fit. Losses, which measure any type in f32, and what
+//! reads another module's weights say so in an error. Of types, these ask less:
+//!
+//! - [`BatchNorm`]: the kernels of a GPU take parameters and running statistics of another type than the input, those
+//!   of a processor running statistics of any in evaluation.
+//! - [`feed_forward`], [`dense_layers`] and [`encoder_layer`] are `None` where types or devices differ, as wherever
+//!   they do not run.
+//! - [`conv1d`] compares neither types nor devices where its result is empty.
+//! - A quantised operand goes with any float type.
 //!
 //! Nothing here reads files, knows a model or chooses a device.
 //!
@@ -139,6 +160,7 @@ mod lstm;
 mod max_pool;
 mod noise;
 mod norm;
+mod operands;
 mod optimizer;
 mod packed;
 mod products;
@@ -148,7 +170,9 @@ mod residual;
 mod rounded;
 mod row_noise;
 
-pub use attention::{Attention, attention, self_attention};
+pub use attention::{
+    Attention, attention, attention_masked, self_attention, self_attention_masked,
+};
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{
@@ -179,7 +203,7 @@ pub use noise::GaussianNoise;
 pub use norm::layer_norm;
 pub use optimizer::{
     Clip, DeviceConstants, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
-    add_scaled, approach, squared_norm, update_on_device, update_parameters,
+    add_scaled, approach, approach_on_device, squared_norm, update_on_device, update_parameters,
 };
 pub use packed::KeptWeights;
 pub use products::{F32Products, NoF32Products, product};

@@ -13,6 +13,7 @@ use firebox_core::Precision;
 
 use crate::cpu::{self, CpuKernels, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
+use crate::operands::{alike, operand, types};
 use crate::packed::{keeps, packed};
 use crate::products::product;
 use crate::profile::kernel_span;
@@ -29,7 +30,9 @@ type Primitive = FloatTensor<Flex>;
 /// - the result: `[rows, output]`
 ///
 /// # Panics
-/// If `x` is not as wide as the layer's weight is high; the message holds the shapes.
+/// If `x` is not as wide as the layer's weight is high, if the bias is not as long as it is wide, or if they differ
+/// in type or device; the message holds the shapes and types.
+#[track_caller]
 pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     linear_in(Precision::F32, x, layer)
 }
@@ -47,16 +50,11 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
 ///
 /// # Panics
 /// As [`linear()`] does.
+#[track_caller]
 pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
-    let ([rows, input], [high, output]) = (x.dims(), weight.dims());
-    assert_eq!(
-        input,
-        high,
-        "the input of a linear layer is {:?} ([rows, input]), but its weight is {:?} ([input, output])",
-        x.dims(),
-        weight.dims()
-    );
+    check(&x, &weight, bias.as_ref());
+    let ([rows, input], [_, output]) = (x.dims(), weight.dims());
     let on_cpu = is_flex(&x) && is_flex(&weight) && bias.as_ref().is_none_or(is_flex);
     let fits = on_cpu && rows * input * output > 0;
     let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
@@ -92,6 +90,30 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
         OpsKind::Tracked(prepared) => prepared.finish(Tape { sizes, x, weight }, y),
         OpsKind::UnTracked(prepared) => prepared.finish(y),
     })
+}
+
+/// Refuses an input and parameters that do not go together.
+#[track_caller]
+fn check(x: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>) {
+    let own = bias.map(|bias| operand("bias", bias));
+    let operands = [operand("input", x), operand("weight", weight)].into_iter().chain(own);
+    alike("a linear layer", operands.clone());
+    let ([_, input], sizes @ [high, output]) = (x.dims(), weight.dims());
+    assert!(
+        input == high,
+        "the input of a linear layer is {:?} ([rows, input]), but its weight is {sizes:?} ([input, \
+         output]): the input must be as wide as the weight is high ({})",
+        x.dims(),
+        types(operands)
+    );
+    if let Some([length]) = bias.map(|bias| bias.dims()) {
+        assert!(
+            length == output,
+            "the bias of a linear layer is [{length}] ([output]), but its weight is {sizes:?} ([input, \
+             output]): the bias must be [{output}], a number for each column of the weight ({})",
+            types(operands)
+        );
+    }
 }
 
 /// The same of Burn's operations.
@@ -340,13 +362,19 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_a_bit() {
-        let results = [1, 2, 3].map(|threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            let kernels = *CpuKernels::available().last().expect("one");
-            let run = || run(kernels, Precision::F32, [9000, 256, 128], true);
-            pool.expect("a pool").install(run)
-        });
-        assert!(results[0] == results[1] && results[0] == results[2]);
+        // Wide, odd, and one whose gradient of the weight is computed turned around.
+        for sizes in [[4100, 256, 128], [2500, 131, 77], [3100, 140, 3]] {
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+                    let results = [1, 2, 3].map(|threads| {
+                        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                        pool.expect("a pool").install(|| run(kernels, precision, sizes, true))
+                    });
+                    let same = results[0] == results[1] && results[0] == results[2];
+                    assert!(same, "{kernels:?} {precision} {sizes:?}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -355,5 +383,16 @@ mod tests {
         let device = Device::flex();
         let weight = Param::from_tensor(Tensor::<2>::zeros([4, 3], &device));
         linear(Tensor::zeros([2, 5], &device), &Linear { weight, bias: None });
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "the bias of a linear layer is [1] ([output]), but its weight is [4, 3]"
+    )]
+    fn a_bias_is_not_spread_over_columns() {
+        let device = Device::flex();
+        let weight = Param::from_tensor(Tensor::<2>::zeros([4, 3], &device));
+        let bias = Some(Param::from_tensor(Tensor::zeros([1], &device)));
+        linear(Tensor::zeros([2, 4], &device), &Linear { weight, bias });
     }
 }

@@ -20,6 +20,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Element};
 use crate::device::{flex, flex_in_graph, is_flex, own};
+use crate::operands::{on_one_device, operand};
 
 mod composed;
 #[cfg(feature = "cube")]
@@ -40,7 +41,10 @@ pub struct MeanLoss {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LossError {
     /// The number of targets or weights does not fit.
-    #[error("{found} {what} were given for {shape:?}; there must be {allowed}")]
+    #[error(
+        "{found} {what} were given for {shape:?}; there must be {allowed} (logits or predictions are in \
+         {dtype:?})"
+    )]
     Count {
         /// Targets or weights.
         what: &'static str,
@@ -48,8 +52,21 @@ pub enum LossError {
         found: usize,
         /// Shape of the logits or predictions.
         shape: Vec<usize>,
+        /// Type of the logits or predictions.
+        dtype: DType,
         /// How many fit.
         allowed: String,
+    },
+    /// Targets that are not where the logits or predictions are.
+    #[error(
+        "a loss takes operands on one device, but was given {predictions}, {targets}: move the targets first, \
+         as in `targets.to_device(&predictions.device())`"
+    )]
+    Device {
+        /// Shape, type and device of the logits or predictions.
+        predictions: String,
+        /// Those of the targets.
+        targets: String,
     },
     /// A target that names no class.
     #[error(
@@ -136,7 +153,8 @@ impl Default for CrossEntropy<'_> {
 /// - class weights: one for each class
 ///
 /// # Errors
-/// If a target names no class, or a number of targets or weights or a setting does not fit.
+/// If a target names no class, or a number of targets or weights or a setting does not fit; the message holds shape and
+/// type of the logits.
 pub fn cross_entropy(
     logits: Tensor<2>,
     targets: &[i64],
@@ -202,8 +220,9 @@ fn rows(
     ];
     for (what, found, allowed) in counts {
         if found != allowed {
-            let (shape, allowed) = (vec![count, classes], allowed.to_string());
-            return Err(LossError::Count { what, found, shape, allowed });
+            let (shape, dtype) = (vec![count, classes], logits.dtype());
+            let allowed = allowed.to_string();
+            return Err(LossError::Count { what, found, shape, dtype, allowed });
         }
     }
     let smoothing = config.label_smoothing;
@@ -249,7 +268,8 @@ pub struct BinaryCrossEntropy<'a> {
 /// - positive weights: one for each label
 ///
 /// # Errors
-/// If a number of weights or a setting does not fit.
+/// If the targets' shape or device, a number of weights or a setting does not fit; the message holds the shapes and
+/// types.
 pub fn binary_cross_entropy<const D: usize>(
     logits: Tensor<D>,
     targets: Tensor<D>,
@@ -262,7 +282,8 @@ pub fn binary_cross_entropy<const D: usize>(
     let shape = logits.dims();
     if let Some(found) = positive.map(<[f32]>::len).filter(|found| *found != shape[D - 1]) {
         let (what, allowed) = ("positive weights", shape[D - 1].to_string());
-        return Err(LossError::Count { what, found, shape: shape.to_vec(), allowed });
+        let (shape, dtype) = (shape.to_vec(), logits.dtype());
+        return Err(LossError::Count { what, found, shape, dtype, allowed });
     }
     element_loss(Element::Binary { positive, focal }, logits, targets, weights)
 }
@@ -275,7 +296,8 @@ pub fn binary_cross_entropy<const D: usize>(
 ///   of 1 and 0
 ///
 /// # Errors
-/// If the number of weights does not fit, or one is negative.
+/// If the targets' shape or device or the number of weights does not fit, or one is negative; the message holds the
+/// shapes and types.
 pub fn squared_error<const D: usize>(
     predictions: Tensor<D>,
     targets: Tensor<D>,
@@ -288,7 +310,8 @@ pub fn squared_error<const D: usize>(
 /// weights. Shapes are those of [`squared_error`].
 ///
 /// # Errors
-/// If `delta` is not above 0, the number of weights does not fit, or one is negative.
+/// If `delta` is not above 0, the targets' shape or device or the number of weights does not fit, or one is negative; the
+/// message holds the shapes and types.
 pub fn huber<const D: usize>(
     predictions: Tensor<D>,
     targets: Tensor<D>,
@@ -307,16 +330,23 @@ fn element_loss<const D: usize>(
 ) -> Result<MeanLoss, LossError> {
     let shape = predictions.dims();
     let (count, width) = (shape.iter().product::<usize>(), shape[D - 1]);
+    let dtype = predictions.dtype();
     if targets.dims() != shape {
         let found = targets.dims().iter().product();
-        let (what, allowed) = ("targets", format!("one for each number, not {:?}", targets.dims()));
-        return Err(LossError::Count { what, found, shape: shape.to_vec(), allowed });
+        let (dims, of) = (targets.dims(), targets.dtype());
+        let (what, allowed) = ("targets", format!("one for each number, not {dims:?} in {of:?}"));
+        return Err(LossError::Count { what, found, shape: shape.to_vec(), dtype, allowed });
+    }
+    let both = [operand("predictions", &predictions), operand("targets", &targets)];
+    if !on_one_device(both.into_iter()) {
+        let [predictions, targets] = both.map(|operand| operand.with_device());
+        return Err(LossError::Device { predictions, targets });
     }
     let rows = count.checked_div(width).unwrap_or(0);
     if let Some(found) = weights.map(<[f32]>::len).filter(|n| *n != count && *n != rows) {
         let allowed = format!("{count}, one for each number, or {rows}, one for each row");
         let (what, shape) = ("weights", shape.to_vec());
-        return Err(LossError::Count { what, found, shape, allowed });
+        return Err(LossError::Count { what, found, shape, dtype, allowed });
     }
     weights_fit("weights", weights)?;
     let weight = match weights {
@@ -335,9 +365,10 @@ fn element_loss<const D: usize>(
         Some(weights) => (Some(weights.as_slice()), 1.0),
         None => (weights, weight),
     };
-    let predictions = in_f32(predictions.reshape([count]));
+    // Not `reshape`, to which a size of 0 is that of the axis at its place.
+    let predictions = in_f32(predictions.flatten::<1>(0, D - 1));
     let targets = if targets.is_autodiff() { targets.inner() } else { targets };
-    let targets = in_f32(targets.reshape([count]));
+    let targets = in_f32(targets.flatten::<1>(0, D - 1));
     let value = match kernels(&predictions).filter(|_| is_flex(&targets)) {
         None => composed::elements(kind, predictions, targets, width, weights) / divisor(sum),
         Some(kernels) => {

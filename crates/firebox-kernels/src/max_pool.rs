@@ -16,7 +16,7 @@ use crate::cpu::{CpuKernels, MaxPool};
 use crate::cube::PoolOps;
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::{flex, flex_in_graph, is_flex, tied};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -34,18 +34,22 @@ type Primitive = FloatTensor<Flex>;
 ///   the kernel is longer than the padded input
 ///
 /// # Panics
-/// If `kernel` or `stride` is zero, or `padding` more than half of `kernel`.
+/// If `kernel` or `stride` is zero, or `padding` more than half of `kernel`; the message holds the shape and type.
+#[track_caller]
 pub fn max_pool1d(x: Tensor<3>, kernel: usize, stride: usize, padding: usize) -> Tensor<3> {
     assert!(
         kernel > 0 && stride > 0 && padding <= kernel / 2,
         "pooling with a kernel of {kernel}, stride {stride} and padding {padding}: kernel and stride \
-         must be at least 1, the padding at most half of the kernel"
+         must be at least 1, the padding at most half of the kernel (x is {:?}, of [batch, time, channel], \
+         in {:?})",
+        x.dims(),
+        x.dtype()
     );
     let [samples, time, width] = x.dims();
     let padded = time + 2 * padding;
     let out = if padded < kernel { 0 } else { (padded - kernel) / stride + 1 };
     if samples * out * width * time == 0 {
-        return Tensor::zeros([samples, out, width], (&x.device(), x.dtype()));
+        return tied(Tensor::zeros([samples, out, width], (&x.device(), x.dtype())), &x);
     }
     let pool = MaxPool { samples, time, out, width, kernel, stride, padding };
     match CpuKernels::fused().filter(|_| is_flex(&x)) {
@@ -198,9 +202,43 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_longer_than_the_sequence_gives_no_step() {
-        let x = Tensor::<3>::zeros([2, 3, 4], &Device::flex());
-        assert_eq!(max_pool1d(x, 5, 2, 0).dims(), [2, 0, 4]);
+    fn threads_do_not_change_a_bit() {
+        let device = Device::flex().autodiff();
+        for (kernel, stride, padding) in [(2, 2, 0), (5, 3, 2)] {
+            let shape = [41, 61, 33];
+            let data = TensorData::new(integers(3, shape.iter().product()), shape);
+            let run = || {
+                let x = Tensor::<3>::from_data(data.clone(), &device).require_grad();
+                let y = max_pool1d(x.clone(), kernel, stride, padding);
+                // Windows overlap: a step gets several gradients.
+                let grads = (y.clone() * y.clone()).sum().backward();
+                [values(y), values(x.grad(&grads).expect("tracked"))]
+            };
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                let results = [1, 2, 3].map(|threads| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                    pool.expect("a pool").install(|| kernels.force(run))
+                });
+                let same = results[0] == results[1] && results[0] == results[2];
+                assert!(same, "{kernels:?}, kernel {kernel}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_no_step_goes_in_or_comes_out_the_gradient_is_zeros() {
+        let device = Device::flex().autodiff();
+        // A kernel longer than the sequence, no sample, no step, no channel.
+        for (shape, out) in [([2, 3, 4], 0), ([0, 9, 4], 3), ([2, 0, 4], 0), ([2, 9, 0], 3)] {
+            let plain = Tensor::<3>::zeros(shape, &Device::flex());
+            assert_eq!(max_pool1d(plain, 5, 2, 0).dims(), [shape[0], out, shape[2]]);
+            let x = Tensor::<3>::zeros(shape, &device).require_grad();
+            let y = max_pool1d(x.clone(), 5, 2, 0);
+            assert_eq!(y.dims(), [shape[0], out, shape[2]]);
+            let grads = y.sum().backward();
+            let dx = x.grad(&grads).expect("tracked");
+            assert_eq!((dx.dims(), values(dx)), (shape, vec![0.0; shape.iter().product()]));
+        }
     }
 
     #[test]

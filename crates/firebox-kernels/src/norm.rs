@@ -17,6 +17,7 @@ use crate::cube::{NormOps, NormSettings, norm_fits};
 use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::in_place;
+use crate::operands::{alike, operand, types};
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -33,7 +34,8 @@ type Primitive = FloatTensor<Flex>;
 /// - gamma, beta: `[width]`
 ///
 /// # Panics
-/// If a shape does not fit; the message holds the shapes.
+/// If a shape does not fit, or types or devices differ; the message holds the shapes and types.
+#[track_caller]
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -43,11 +45,15 @@ pub fn layer_norm<const D: usize>(
     let shape = x.dims();
     let [width] = gamma.dims();
     let fits = beta.as_ref().is_none_or(|beta| beta.dims() == [width]);
+    let shift = beta.as_ref().map(|beta| operand("beta", beta));
+    let operands = || [operand("x", &x), operand("gamma", &gamma)].into_iter().chain(shift);
+    alike("layer normalisation", operands());
     assert!(
         shape[D - 1] == width && fits,
         "layer normalisation of {shape:?} with a scale of {width} and a shift of {:?}: all must be \
-         as wide as the last axis",
-        beta.map(|beta| beta.dims()[0])
+         as wide as the last axis ({})",
+        beta.as_ref().map(|beta| beta.dims()[0]),
+        types(operands())
     );
     let on_cpu = is_flex(&x) && is_flex(&gamma) && beta.as_ref().is_none_or(is_flex);
     match CpuKernels::fused().filter(|_| on_cpu && x.shape().num_elements() > 0) {
@@ -315,24 +321,28 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_bit() {
         let device = Device::flex().autodiff();
-        let x = noise(6, 3000 * 40, 1.0, 0.0);
-        let run = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("a pool").install(|| {
-                let x = TensorData::new(x.clone(), [3000, 40]);
+        for width in [40, 37] {
+            let x = noise(6, 3000 * width, 1.0, 0.0);
+            let run = || {
+                let x = TensorData::new(x.clone(), [3000, width]);
                 let x = Tensor::<2>::from_data(x, &device).require_grad();
-                let gamma = Tensor::<1>::ones([40], &device).require_grad();
-                let y = layer_norm(x.clone(), gamma.clone(), None, 1e-5);
-                let grads = (y.clone() * y).sum_dim(1).sum().backward();
-                (
-                    x.grad(&grads).expect("tracked").into_data(),
-                    gamma.grad(&grads).expect("tracked").into_data(),
-                )
-            })
-        };
-        let first = run(1);
-        assert_eq!(first, run(2));
-        assert_eq!(first, run(3));
+                let [gamma, beta] =
+                    [0.5, 1.5].map(|scale| Tensor::<1>::full([width], scale, &device));
+                let (gamma, beta) = (gamma.require_grad(), beta.require_grad());
+                let y = layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), 1e-5);
+                let grads = (y.clone() * y.clone()).sum_dim(1).sum().backward();
+                let of = |one: &Tensor<1>| one.grad(&grads).expect("tracked").into_data();
+                let dx = x.grad(&grads).expect("tracked").into_data();
+                [y.into_data(), dx, of(&gamma), of(&beta)]
+            };
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                let [one, two, three] = [1, 2, 3].map(|threads| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                    pool.expect("a pool").install(|| kernels.force(run))
+                });
+                assert!(one == two && one == three, "{kernels:?}, width {width}");
+            }
+        }
     }
 
     #[test]

@@ -25,9 +25,10 @@ use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, is_flex, own};
+use crate::operands::{Operand, alike, listed, operand, types};
 use crate::profile::kernel_span;
 
-pub use device::{DeviceConstants, DeviceStep, update_on_device};
+pub use device::{DeviceConstants, DeviceStep, approach_on_device, update_on_device};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -134,6 +135,12 @@ pub struct ParameterUpdate {
 }
 
 impl ParameterUpdate {
+    fn operands(&self) -> impl Iterator<Item = Operand<'_>> + Clone {
+        let moments = self.moments.iter().map(|moment| operand("moment", moment));
+        let both = [operand("parameter", &self.parameter), operand("gradient", &self.gradient)];
+        both.into_iter().chain(moments)
+    }
+
     fn tensors(&self) -> impl Iterator<Item = &Tensor<1>> {
         [&self.parameter, &self.gradient].into_iter().chain(&self.moments)
     }
@@ -145,8 +152,9 @@ impl ParameterUpdate {
 pub enum SquaredNorm {
     /// In f64; finite exactly if every gradient is.
     Known(f64),
-    /// One `[1]` for all gradients or for each, to be read and added up. An f32 overflows for
-    /// gradients above 1.8e19, which then count as infinite.
+    /// One `[1]` for all gradients or for each, to be read and added up. It is an f32 and overflows where the
+    /// norm, with the loss scale, is above 1.8e19: such gradients count as infinite though none of them is, and
+    /// a dynamic loss scale falls until they do not.
     Pending(Vec<Tensor<1>>),
 }
 
@@ -186,8 +194,9 @@ pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
 /// they are: the caller then counts no update.
 ///
 /// # Panics
-/// If the tensors of a parameter differ in size, or are not as many as the rule needs; the message
-/// holds the shapes.
+/// If the tensors of a parameter differ in size, type or device, or are not as many as the rule needs; the message
+/// holds the shapes and types.
+#[track_caller]
 pub fn update_parameters(
     rule: &UpdateRule,
     clip: Clip,
@@ -197,7 +206,9 @@ pub fn update_parameters(
     if state.found_infinite() {
         return updates;
     }
-    updates.iter().for_each(|update| check(rule, update));
+    for update in &updates {
+        check(rule, update);
+    }
     let prepare = preparation(clip, state);
     match kernels_for(updates.iter().flat_map(ParameterUpdate::tensors)) {
         Some(kernels) => fused(kernels, rule, prepare, state, &mut updates),
@@ -236,7 +247,13 @@ fn elsewhere(
 ///
 /// # Shapes
 /// - sums and values: as many of each, the n-th of both `[elements of the n-th]`, in no graph
+///
+/// # Panics
+/// If there are more of one, or if the n-th of both differ in size, type or device; the message holds the shapes and
+/// types.
+#[track_caller]
 pub fn add_scaled(sums: Vec<Tensor<1>>, values: &[&Tensor<1>], factor: f64) -> Vec<Tensor<1>> {
+    check_pairs("a scaled sum", ["sum", "value"], &sums, values);
     combine(sums, values, factor, false)
 }
 
@@ -245,12 +262,36 @@ pub fn add_scaled(sums: Vec<Tensor<1>>, values: &[&Tensor<1>], factor: f64) -> V
 ///
 /// # Shapes
 /// - means and values: as many of each, the n-th of both `[elements of the n-th]`, in no graph
+///
+/// # Panics
+/// As [`add_scaled`].
+#[track_caller]
 pub fn approach(means: Vec<Tensor<1>>, values: &[&Tensor<1>], share: f64) -> Vec<Tensor<1>> {
+    check_pairs("a moving average", ["mean", "value"], &means, values);
     combine(means, values, share, true)
 }
 
+/// Refuses tensors that do not go together with what changes them.
+#[track_caller]
+fn check_pairs(operation: &str, [one, other]: [&str; 2], to: &[Tensor<1>], from: &[&Tensor<1>]) {
+    assert!(
+        to.len() == from.len(),
+        "{operation} was given {} tensors named {one} and {} named {other}; there must be as many of both",
+        to.len(),
+        from.len()
+    );
+    for (place, (to, from)) in to.iter().zip(from).enumerate() {
+        let operands = [operand(one, to), operand(other, *from)];
+        alike(operation, operands);
+        assert!(
+            to.dims() == from.dims(),
+            "{operation} was given {} at place {place}; both must have as many elements",
+            listed(operands)
+        );
+    }
+}
+
 fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) -> Vec<Tensor<1>> {
-    assert_eq!(to.len(), from.len(), "tensors that are changed and tensors that change them");
     let Some(kernels) = kernels_for(to.iter().chain(from.iter().copied())) else {
         let each = to.into_iter().zip(from).map(|(to, from)| match towards {
             false => to + (*from).clone() * factor,
@@ -263,7 +304,6 @@ fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) 
         from.iter().map(|from| flex((*from).clone()).to_contiguous()).collect();
     let work = to.iter_mut().zip(&from).map(|(to, from)| {
         let (to, from) = (to.storage_mut::<f32>(), from.storage::<f32>());
-        assert_eq!(to.len(), from.len(), "a tensor and what changes it");
         cpu::AddWork { to, from, factor: factor as f32, towards }
     });
     cpu::sweep(kernels, work.collect());
@@ -276,14 +316,20 @@ fn kernels_for<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<C
     tensors.all(|tensor| is_flex(tensor) && !tensor.is_autodiff()).then_some(kernels)
 }
 
+#[track_caller]
 fn check(rule: &UpdateRule, update: &ParameterUpdate) {
+    alike("an update of a parameter", update.operands());
     let ([parameter], [gradient]) = (update.parameter.dims(), update.gradient.dims());
-    let moments: Vec<usize> = update.moments.iter().map(|moment| moment.dims()[0]).collect();
+    let moments = update.moments.iter().map(|moment| moment.dims()[0]);
     assert!(
-        gradient == parameter && moments == vec![parameter; rule.moments()],
+        gradient == parameter
+            && moments.len() == rule.moments()
+            && moments.clone().all(|moment| moment == parameter),
         "a parameter of {parameter} elements has a gradient of {gradient} and moments of \
-         {moments:?}: all must have as many elements, and the rule keeps {} moments",
-        rule.moments()
+         {:?}: all must have as many elements, and the rule keeps {} moments ({})",
+        moments.collect::<Vec<_>>(),
+        rule.moments(),
+        types(update.operands())
     );
 }
 

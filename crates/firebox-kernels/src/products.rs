@@ -13,6 +13,8 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Precision;
 
+use crate::operands::{alike, listed, operand};
+
 #[cfg(feature = "cube")]
 use crate::cube::{ProductOps, has_tf32};
 #[cfg(feature = "cube")]
@@ -102,11 +104,28 @@ impl F32Products {
 
 /// `left · right`, with their axes before the last two broadcast, in the type of both. Of f32 on a GPU as exact as
 /// this precision and thread have it.
+///
+/// # Shapes
+/// - left: `[..., rows, inner]`
+/// - right: `[..., inner, columns]`
+/// - the result: `[..., rows, columns]`
+///
+/// # Panics
+/// If the shapes do not fit, or types or devices differ; the message holds the shapes and types.
+#[track_caller]
 pub fn product<const D: usize>(
     precision: Precision,
     left: Tensor<D>,
     right: Tensor<D>,
 ) -> Tensor<D> {
+    let operands = [operand("left", &left), operand("right", &right)];
+    alike("a product", operands);
+    assert!(
+        fits(&left.dims(), &right.dims()),
+        "a product of {}: the left ([..., rows, inner]) must be as wide as the right ([..., inner, columns]) is high, \
+         and axes before these as long in both, or 1 in one",
+        listed(operands)
+    );
     #[cfg(feature = "cube")]
     {
         let way = F32Products::of(precision);
@@ -122,6 +141,12 @@ pub fn product<const D: usize>(
     left.matmul(right)
 }
 
+/// Whether matrices of these shapes can be multiplied.
+fn fits(left: &[usize], right: &[usize]) -> bool {
+    let ([outer @ .., _, inner], [others @ .., rows, _]) = (left, right) else { return false };
+    inner == rows && outer.iter().zip(others).all(|(a, b)| a == b || *a == 1 || *b == 1)
+}
+
 /// Whether layers of this precision take products by name on a device.
 pub(crate) fn named(precision: Precision, device: &Device) -> bool {
     let way = F32Products::of(precision);
@@ -133,11 +158,7 @@ pub(crate) fn named(precision: Precision, device: &Device) -> bool {
 fn is_on_gpu<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> bool {
     use burn::tensor::DType::F32;
     let some = |x: &Tensor<D>| x.dtype() == F32 && x.dims().iter().all(|size| *size > 0);
-    let ([.., inner], [.., rows, _]) = (&left.dims()[..], &right.dims()[..]) else { return false };
-    let batches = left.dims().into_iter().zip(right.dims()).take(D - 2);
-    // Others are left to Burn's own product, which refuses them.
-    let fits = inner == rows && batches.into_iter().all(|(a, b)| a == b || a == 1 || b == 1);
-    fits && some(left) && some(right) && GpuKernels::takes(&left.device(), F32).is_ok()
+    some(left) && some(right) && GpuKernels::takes(&left.device(), F32).is_ok()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::device::{flex_in_graph, is_flex};
 use crate::dropout::{check, relu_dropout};
 use crate::gelu::{dropout_add, gelu_dropout, mask};
 use crate::linear::{gradients, linear_in, register, span};
+use crate::operands::{alike, listed, operand};
 use crate::profile::kernel_span;
 
 type Primitive = FloatTensor<Flex>;
@@ -48,10 +49,13 @@ pub struct FeedForward<'a> {
 /// - the result: `[rows, output]`
 ///
 /// # Panics
-/// If a shape does not fit, or the probability is not in `[0, 1]`.
+/// If a shape does not fit, if types or devices differ, or if the probability is not in `[0, 1]`; the message holds the
+/// shapes and types.
+#[track_caller]
 pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
     let FeedForward { precision, first, activation, second, dropout, streams } = *network;
-    check(dropout);
+    check(dropout, operand("x", &x));
+    check_layers("a feed-forward network and residual sum", &residual, &x, &[first, second]);
     let masks = streams.map(|stream| mask(dropout, stream));
     let halves = Half::new(precision, &x, first, masks[0]).zip(Half::of(
         precision,
@@ -59,8 +63,7 @@ pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward
         second,
         masks[1],
     ));
-    let follows = first.weight.dims()[1] == second.weight.dims()[0];
-    let Some((one, two)) = halves.filter(|(_, two)| follows && two.ends_at(&residual)) else {
+    let Some((one, two)) = halves.filter(|(_, two)| two.ends_at(&residual)) else {
         return composed(residual, x, network);
     };
     let cpu::Linear { products, rows, input, output: between } = one.sizes;
@@ -110,6 +113,31 @@ pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward
     })
 }
 
+/// Refuses layers, one after the other, that do not go together with what goes into them or with what their result is
+/// added to.
+#[track_caller]
+fn check_layers(operation: &str, residual: &Tensor<2>, x: &Tensor<2>, layers: &[&Linear]) {
+    let weights = layers.iter().map(|layer| operand("weight", &*layer.weight));
+    let biases = layers.iter().filter_map(|layer| Some(operand("bias", &**layer.bias.as_ref()?)));
+    let ends = [operand("residual", residual), operand("input", x)];
+    let operands = ends.into_iter().chain(weights).chain(biases);
+    alike(operation, operands.clone());
+    let [rows, input] = x.dims();
+    let fits = |width: usize, layer: &&Linear| {
+        let [high, output] = layer.weight.dims();
+        let shifts = layer.bias.as_ref().is_none_or(|bias| bias.dims() == [output]);
+        (width == high && shifts).then_some(output)
+    };
+    let output = layers.iter().try_fold(input, fits);
+    assert!(
+        output.is_some_and(|output| residual.dims() == [rows, output]),
+        "{operation} of {}: each weight ([input, output]) must be as high as what goes into it ([rows, input]) is \
+         wide, each bias ([output]) as long as its weight is wide, and residual and result ([rows, output]) must \
+         have the same shape",
+        listed(operands)
+    );
+}
+
 /// The same of operations one by one.
 fn composed(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Tensor<2> {
     let FeedForward { precision, first, activation, second, dropout, streams } = *network;
@@ -130,7 +158,9 @@ fn composed(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward<'_>) -> Ten
 /// - the result: `[rows, output]`
 ///
 /// # Panics
-/// If a shape does not fit, or the probability is not in `[0, 1]`.
+/// If a shape does not fit, if types or devices differ, or if the probability is not in `[0, 1]`; the message holds the
+/// shapes and types.
+#[track_caller]
 pub fn linear_add(
     precision: Precision,
     residual: Tensor<2>,
@@ -139,7 +169,8 @@ pub fn linear_add(
     dropout: f64,
     stream: Option<Stream>,
 ) -> Tensor<2> {
-    check(dropout);
+    check(dropout, operand("x", &x));
+    check_layers("a linear layer and residual sum", &residual, &x, &[layer]);
     let mask = mask(dropout, stream);
     let half = Half::new(precision, &x, layer, mask).filter(|half| half.ends_at(&residual));
     let Some(Half { sizes, weight, bias }) = half else {
@@ -402,12 +433,30 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_a_bit() {
-        let settings = (Precision::F32, Activation::Gelu, true, true);
-        let found = [1, 2, 3].map(|threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.expect("a pool").install(|| run(feed_forward_add, [900, 64, 256], settings))
-        });
-        assert!(found[0] == found[1] && found[0] == found[2]);
+        let one: Apply = |residual, x, network| {
+            let FeedForward { precision, first, dropout, streams, .. } = *network;
+            linear_add(precision, residual, x, first, dropout, streams[0])
+        };
+        // Of the layer alone, input and output are as wide; odd widths have no mask of their own.
+        let (both, odd) = ([900, 64, 256], [1101, 67, 67]);
+        let cases: [(Apply, [usize; 3]); 3] =
+            [(feed_forward_add, both), (feed_forward_add, odd), (one, odd)];
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            for (apply, sizes) in cases {
+                for precision in [Precision::F32, Precision::Bf16] {
+                    for activation in [Activation::Gelu, Activation::Relu] {
+                        let settings = (precision, activation, sizes == both, true);
+                        let found = [1, 2, 3].map(|threads| {
+                            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                            let run = || kernels.force(|| run(apply, sizes, settings));
+                            pool.expect("a pool").install(run)
+                        });
+                        let same = found[0] == found[1] && found[0] == found[2];
+                        assert!(same, "{kernels:?} {sizes:?} {settings:?}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

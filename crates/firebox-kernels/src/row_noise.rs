@@ -15,6 +15,7 @@ use crate::cube::{RowNoiseOps, row_noise_threads};
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
 use crate::device::constant_like;
+use crate::operands::{alike, operand, types};
 
 /// `x` with normal noise on the rows that have a stream. Value `i` of a row, counted step by step, gets
 /// number `i` of the stream's [`fill_normal`](Stream::fill_normal) times its channel's deviation.
@@ -28,16 +29,20 @@ use crate::device::constant_like;
 /// - deviations: `[batch, channel]`, in the units of `x`; streams: `[batch]`
 ///
 /// # Panics
-/// If there is not one stream and one row of deviations for each row of `x`.
+/// If there is not one stream and one row of deviations for each row of `x`, or if types or devices differ; the message
+/// holds the shapes and types.
+#[track_caller]
 pub fn add_row_noise(x: Tensor<3>, deviations: Tensor<2>, streams: &[Option<Stream>]) -> Tensor<3> {
     let [batch, time, channel] = x.dims();
     assert!(
         deviations.dims() == [batch, channel] && streams.len() == batch,
         "noise for {} rows with deviations of {:?} on [{batch}, {time}, {channel}]: there must be one \
-         stream for each row and one deviation for each of its channels",
+         stream for each row and one deviation for each of its channels ({})",
         streams.len(),
-        deviations.dims()
+        deviations.dims(),
+        types([operand("x", &x), operand("deviations", &deviations)])
     );
+    alike("noise on rows", [operand("x", &x), operand("deviations", &deviations)]);
     if x.shape().num_elements() == 0 || streams.iter().all(Option::is_none) {
         return x;
     }

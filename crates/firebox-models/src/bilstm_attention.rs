@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
 use crate::encoder_layer::{EPSILON, norm};
+use crate::recurrent::lstm_outputs;
 use crate::transformer::at_least_one;
 use crate::{Encoder, ModelError, valid_steps};
 
@@ -106,6 +107,7 @@ impl BiLstmAttentionConfig {
             },
             config: self.clone(),
             precision: Precision::F32,
+            recomputed: false,
         })
     }
 }
@@ -123,6 +125,8 @@ pub struct BiLstmAttention {
     config: BiLstmAttentionConfig,
     #[module(skip)]
     precision: Precision,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 #[derive(Module, Debug)]
@@ -147,6 +151,14 @@ impl BiLstmAttention {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { lstm: self.lstm.in_precision(precision), precision, ..self }
+    }
+
+    /// The same model, of which each LSTM layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     /// A score for each class, before softmax. A sample without a step has the scores of a vector of
@@ -202,7 +214,8 @@ impl Encoder for BiLstmAttention {
         if lengths.is_some_and(|lengths| lengths.iter().all(|length| *length == 0)) {
             return Tensor::zeros([batch, time, 2 * self.config.hidden], &input.device());
         }
-        let (output, _) = self.lstm.forward(norm(&self.input_norm, input), lengths, None, dropout);
+        let input = norm(&self.input_norm, input);
+        let output = lstm_outputs(&self.lstm, self.recomputed, input, lengths, dropout);
         // LayerNorm gives its bias where the LSTM gave zeros.
         without_padding(norm(&self.norm, output), lengths)
     }

@@ -16,13 +16,14 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, Lstm, LstmConfig, dropout, feed_forward, init_linear, layer_norm, linear_in,
-    normal, recomputed, relu_dropout,
+    Activation, Lstm, LstmConfig, feed_forward, init_linear, layer_norm, linear_in, normal,
+    relu_dropout,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
 use crate::pretrain::{hidden, reconstruction_loss};
+use crate::recurrent::lstm_outputs;
 use crate::{Encoder, Loss, MaskRule, ModelError, Pretrain, PretrainBatch, StepMask, valid_steps};
 
 /// What LayerNorm adds to the variance; PyTorch's default.
@@ -164,29 +165,6 @@ impl BiLstmMae {
         Self { recomputed, ..self }
     }
 
-    /// The LSTM's output, layer by layer if they are computed again.
-    fn recur(
-        &self,
-        input: Tensor<3>,
-        lengths: Option<&[usize]>,
-        stream: Option<Stream>,
-    ) -> Tensor<3> {
-        if !self.recomputed {
-            return self.lstm.forward(input, lengths, None, stream).0;
-        }
-        self.lstm.layers().iter().enumerate().fold(input, |x, (index, layer)| {
-            let lengths = lengths.map(<[usize]>::to_vec);
-            // Above the first layer, dropout of what is below: computed again like the rest.
-            let below = index.checked_sub(1).and_then(|below| Some((below, stream?)));
-            let rate = self.config.dropout;
-            recomputed(layer, x, move |layer, x| {
-                let stream = below.map(|(below, stream)| stream.substream(below as u64));
-                let x = dropout(x, rate, stream);
-                layer.forward(x, lengths.as_deref(), None, None).0
-            })
-        })
-    }
-
     /// Parameters of the LSTM alone: what R1 counts as the encoder.
     pub fn encoder_parameters(&self) -> usize {
         self.lstm.num_params()
@@ -252,7 +230,7 @@ impl Encoder for BiLstmMae {
         if lengths.is_some_and(|lengths| lengths.iter().all(|length| *length == 0)) {
             return Tensor::zeros([batch, time, 2 * self.config.hidden], &input.device());
         }
-        let output = self.recur(input, lengths, dropout);
+        let output = lstm_outputs(&self.lstm, self.recomputed, input, lengths, dropout);
         let LayerNorm { gamma, beta, .. } = &self.norm;
         let beta = beta.as_ref().map(|beta| beta.val());
         let latent = layer_norm(output, gamma.val(), beta, EPSILON);

@@ -27,6 +27,7 @@ use firebox_kernels::{
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
+use crate::recurrent::lstm_outputs;
 use crate::{Encoder, ModelError, pool_mean_max};
 
 /// The stream that the classifier's dropout draws from; those below it belong to the encoder.
@@ -182,6 +183,7 @@ impl CnnBiLstmConfig {
             output: init_linear(stream.substream(3), width, classes, device),
             config: self.clone(),
             precision: Precision::F32,
+            recomputed: false,
         })
     }
 }
@@ -202,6 +204,8 @@ pub struct CnnBiLstm {
     config: CnnBiLstmConfig,
     #[module(skip)]
     precision: Precision,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 #[derive(Module, Debug)]
@@ -227,6 +231,15 @@ impl CnnBiLstm {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { lstm: self.lstm.in_precision(precision), precision, ..self }
+    }
+
+    /// The same model, of which each LSTM layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit. Convolutions and linear layers
+    /// keep what they compute: a batch normalisation moves its running statistics whenever it runs.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     /// Scores of each class. In training, batch normalisation uses the statistics of this batch.
@@ -291,7 +304,7 @@ impl CnnBiLstm {
         let shorter = |length: &usize| (*length >> self.blocks.len()).min(time);
         let lengths: Option<Vec<usize>> = lengths.map(|all| all.iter().map(shorter).collect());
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
-        let (x, _) = self.lstm.forward(x, lengths.as_deref(), None, stream(0));
+        let x = lstm_outputs(&self.lstm, self.recomputed, x, lengths.as_deref(), stream(0));
         let [_, _, width] = x.dims();
         let rows = linear_in(self.precision, x.reshape([batch * time, width]), &self.head);
         let rows = match &self.head_norm {

@@ -18,7 +18,9 @@ use burn::nn::{Linear, PaddingConfig1d};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{conv1d, gelu, init_conv1d, init_linear, linear_in, max_pool1d, product};
+use firebox_kernels::{
+    conv1d, gelu, init_conv1d, init_linear, linear_in, max_pool1d, product, recomputed,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -95,6 +97,7 @@ impl DilatedConfig {
             blocks: (0..self.blocks).map(block).collect(),
             config: self.clone(),
             precision: Precision::F32,
+            recomputed: false,
         })
     }
 }
@@ -109,6 +112,8 @@ pub struct DilatedEncoder {
     config: DilatedConfig,
     #[module(skip)]
     precision: Precision,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 #[derive(Module, Debug)]
@@ -116,6 +121,24 @@ struct Block {
     conv1: Conv1d,
     conv2: Conv1d,
     project: Option<Linear>,
+}
+
+impl Block {
+    /// `[batch, time, channel]` → `[batch, time, output channel]`, zero after each length.
+    fn forward(&self, x: Tensor<3>, lengths: Option<&[usize]>, precision: Precision) -> Tensor<3> {
+        let [batch, time, width] = x.dims();
+        let conv = |x, layer| without_padding(conv1d(gelu(x), layer, precision, None), lengths);
+        let y = conv(conv(x.clone(), &self.conv1), &self.conv2);
+        let kept = match &self.project {
+            None => x,
+            Some(project) => {
+                let rows = linear_in(precision, x.reshape([batch * time, width]), project);
+                let [_, output] = rows.dims();
+                without_padding(rows.reshape([batch, time, output]), lengths)
+            }
+        };
+        kept + y
+    }
 }
 
 impl DilatedEncoder {
@@ -128,6 +151,14 @@ impl DilatedEncoder {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// The same encoder, of which each block keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     /// Encodes steps of which some are hidden: `keep` is `[batch, time, 1]`, 1 or 0.
@@ -145,19 +176,13 @@ impl DilatedEncoder {
             None => x,
         };
         let x = without_padding(x, lengths);
-        self.blocks.iter().fold(x, |x, Block { conv1, conv2, project }| {
-            let [_, _, width] = x.dims();
-            let conv =
-                |x, layer| without_padding(conv1d(gelu(x), layer, self.precision, None), lengths);
-            let y = conv(conv(x.clone(), conv1), conv2);
-            let kept = match project {
-                None => x,
-                Some(project) => {
-                    let rows = linear_in(self.precision, x.reshape([batch * time, width]), project);
-                    without_padding(rows.reshape([batch, time, self.config.output]), lengths)
-                }
-            };
-            kept + y
+        let precision = self.precision;
+        self.blocks.iter().fold(x, |x, block| {
+            if !self.recomputed {
+                return block.forward(x, lengths, precision);
+            }
+            let lengths = lengths.map(<[usize]>::to_vec);
+            recomputed(block, x, move |block, x| block.forward(x, lengths.as_deref(), precision))
         })
     }
 

@@ -167,6 +167,20 @@ impl AnyEncoder {
             Self::StackedLstm(encoder) => Self::StackedLstm(encoder.in_precision(precision)),
         }
     }
+
+    /// The same encoder, of which each layer keeps its input alone and is computed again for its
+    /// gradient, as the encoder's own function of that name says.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        match self {
+            Self::Recurrent(encoder) => Self::Recurrent(encoder.recomputed(recomputed)),
+            Self::Dilated(encoder) => Self::Dilated(encoder.recomputed(recomputed)),
+            Self::Transformer(encoder) => Self::Transformer(encoder.recomputed(recomputed)),
+            Self::CnnBilstm(encoder) => Self::CnnBilstm(encoder.recomputed(recomputed)),
+            Self::BilstmAttention(encoder) => Self::BilstmAttention(encoder.recomputed(recomputed)),
+            Self::StackedLstm(encoder) => Self::StackedLstm(encoder.recomputed(recomputed)),
+        }
+    }
 }
 
 impl Encoder for AnyEncoder {
@@ -277,6 +291,13 @@ impl Masked {
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { encoder: self.encoder.in_precision(precision), precision, ..self }
+    }
+
+    /// The same model, of whose encoder each layer keeps its input alone and is computed again for its
+    /// gradient: see [`AnyEncoder::recomputed`].
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { encoder: self.encoder.recomputed(recomputed), ..self }
     }
 
     /// The hidden steps that are restored: an encoder that shortens time leaves out what does not fill

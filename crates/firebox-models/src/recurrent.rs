@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Gru, GruConfig, Lstm, LstmConfig};
+use firebox_kernels::{Gru, GruConfig, Lstm, LstmConfig, dropout, recomputed};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -90,6 +90,7 @@ impl RecurrentConfig {
             gru: (cell == Cell::Gru).then(|| gru.init(stream, device)),
             norm: LayerNormConfig::new(self.width()).with_epsilon(EPSILON).init(device),
             config: self.clone(),
+            recomputed: false,
         })
     }
 }
@@ -103,6 +104,8 @@ pub struct RecurrentEncoder {
     norm: LayerNorm,
     #[module(skip)]
     config: RecurrentConfig,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 impl RecurrentEncoder {
@@ -120,6 +123,67 @@ impl RecurrentEncoder {
             ..self
         }
     }
+
+    /// The same encoder, of which each recurrent layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
+    }
+}
+
+/// What an LSTM gives for each step, layer by layer if they are computed again for their gradients.
+pub(crate) fn lstm_outputs(
+    lstm: &Lstm,
+    again: bool,
+    input: Tensor<3>,
+    lengths: Option<&[usize]>,
+    stream: Option<Stream>,
+) -> Tensor<3> {
+    if !again {
+        return lstm.forward(input, lengths, None, stream).0;
+    }
+    let run: Layer<Lstm> = |layer, x, lengths| layer.forward(x, lengths, None, None).0;
+    layer_by_layer(&lstm.layers(), lstm.config().dropout, input, lengths, stream, run)
+}
+
+/// The same of a GRU.
+fn gru_outputs(
+    gru: &Gru,
+    again: bool,
+    input: Tensor<3>,
+    lengths: Option<&[usize]>,
+    stream: Option<Stream>,
+) -> Tensor<3> {
+    if !again {
+        return gru.forward(input, lengths, None, stream).0;
+    }
+    let run: Layer<Gru> = |layer, x, lengths| layer.forward(x, lengths, None, None).0;
+    layer_by_layer(&gru.layers(), gru.config().dropout, input, lengths, stream, run)
+}
+
+/// One recurrent layer: what it gives for each step of an input with these valid steps.
+type Layer<M> = fn(&M, Tensor<3>, Option<&[usize]>) -> Tensor<3>;
+
+/// Layers that keep their inputs alone, and are computed again for their gradients.
+fn layer_by_layer<M: Module + 'static>(
+    layers: &[M],
+    rate: f64,
+    input: Tensor<3>,
+    lengths: Option<&[usize]>,
+    stream: Option<Stream>,
+    run: Layer<M>,
+) -> Tensor<3> {
+    layers.iter().enumerate().fold(input, |x, (index, layer)| {
+        let lengths = lengths.map(<[usize]>::to_vec);
+        // Above the first layer, dropout of what is below: computed again like the rest.
+        let below = index.checked_sub(1).and_then(|below| Some((below, stream?)));
+        recomputed(layer, x, move |layer, x| {
+            let stream = below.map(|(below, stream)| stream.substream(below as u64));
+            run(layer, dropout(x, rate, stream), lengths.as_deref())
+        })
+    })
 }
 
 impl Encoder for RecurrentEncoder {
@@ -134,8 +198,8 @@ impl Encoder for RecurrentEncoder {
             _ if lengths.is_some_and(|lengths| lengths.iter().all(|length| *length == 0)) => {
                 return Tensor::zeros([batch, time, self.config.width()], &input.device());
             }
-            (Some(lstm), _) => lstm.forward(input, lengths, None, dropout).0,
-            (None, Some(gru)) => gru.forward(input, lengths, None, dropout).0,
+            (Some(lstm), _) => lstm_outputs(lstm, self.recomputed, input, lengths, dropout),
+            (None, Some(gru)) => gru_outputs(gru, self.recomputed, input, lengths, dropout),
             (None, None) => unreachable!("an encoder is built with one of both"),
         };
         // LayerNorm gives its bias where padding was zero.

@@ -15,7 +15,7 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, relu_dropout};
+use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, recomputed, relu_dropout};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, ModelError};
@@ -92,6 +92,7 @@ impl StackedLstmConfig {
             statics,
             config: self.clone(),
             precision: Precision::F32,
+            recomputed: false,
         })
     }
 }
@@ -117,6 +118,8 @@ pub struct StackedLstm {
     config: StackedLstmConfig,
     #[module(skip)]
     precision: Precision,
+    #[module(skip)]
+    recomputed: bool,
 }
 
 impl StackedLstm {
@@ -135,6 +138,14 @@ impl StackedLstm {
     pub fn in_precision(self, precision: Precision) -> Self {
         let layers = self.layers.into_iter().map(|layer| layer.in_precision(precision)).collect();
         Self { layers, precision, ..self }
+    }
+
+    /// The same model, of which each LSTM layer keeps its input alone and is computed again for its
+    /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
+    /// memory, another forward pass, the same numbers to the bit.
+    #[must_use]
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
     }
 
     /// Forecasts of each sample.
@@ -156,7 +167,7 @@ impl StackedLstm {
         statics: Option<Tensor<2>>,
         dropout: Option<Stream>,
     ) -> Tensor<2> {
-        let (_, last) = self.run(inputs, lengths);
+        let last = self.last(inputs, lengths);
         let given = statics.as_ref().map_or(0, |statics| statics.dims()[1]);
         assert_eq!(given, self.statics, "static features of a model that was built for as many");
         let features = match statics {
@@ -168,31 +179,55 @@ impl StackedLstm {
         linear_in(self.precision, dense, &self.output)
     }
 
-    /// The outputs of the last layer at each step, `[batch, time, hidden]`, and at the last valid one,
-    /// `[batch, hidden]`.
-    fn run(&self, inputs: Tensor<3>, lengths: Option<&[usize]>) -> (Tensor<3>, Tensor<2>) {
-        let [batch, time, _] = inputs.dims();
+    /// What some of the layers, one above the other, give for each step: `[batch, time, hidden]`.
+    fn outputs(&self, layers: &[Lstm], inputs: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
+        layers.iter().fold(inputs, |x, layer| {
+            self.layer(layer, x, lengths, |layer, x, lengths| {
+                layer.forward(x, lengths, None, None).0
+            })
+        })
+    }
+
+    /// What the last layer gives for the last valid step, `[batch, hidden]`.
+    fn last(&self, inputs: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
+        let ([batch, _, _], width) = (inputs.dims(), self.width);
+        let Some((last, below)) = self.layers.split_last() else {
+            // `init` makes at least one layer.
+            return Tensor::zeros([batch, width], &inputs.device());
+        };
+        let x = self.outputs(below, inputs, lengths);
+        self.layer(last, x, lengths, move |layer, x, lengths| {
+            layer.forward(x, lengths, None, None).1.hidden.reshape([batch, width])
+        })
+    }
+
+    /// What `run` takes of a layer, which keeps its input alone if it is computed again.
+    fn layer<const D: usize>(
+        &self,
+        layer: &Lstm,
+        x: Tensor<3>,
+        lengths: Option<&[usize]>,
+        run: impl Fn(&Lstm, Tensor<3>, Option<&[usize]>) -> Tensor<D> + Send + Sync + 'static,
+    ) -> Tensor<D> {
+        let [_, time, _] = x.dims();
         // Without padding the kernels need not look at lengths at all.
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
-        let (mut x, mut last) = (inputs, None);
-        for layer in &self.layers {
-            let (output, state) = layer.forward(x, lengths, None, None);
-            (x, last) = (output, Some(state.hidden));
+        if !self.recomputed {
+            return run(layer, x, lengths);
         }
-        // `init` makes at least one layer.
-        let last = last.unwrap_or_else(|| Tensor::zeros([1, batch, self.width], &x.device()));
-        (x, last.reshape([batch, self.width]))
+        let lengths = lengths.map(<[usize]>::to_vec);
+        recomputed(layer, x, move |layer, x| run(layer, x, lengths.as_deref()))
     }
 }
 
 impl Encoder for StackedLstm {
     fn encode(&self, input: Tensor<3>, lengths: Option<&[usize]>, _: Option<Stream>) -> Tensor<3> {
-        self.run(input, lengths).0
+        self.outputs(&self.layers, input, lengths)
     }
 
     /// The encoding of the last valid step, what R2 forecasts from.
     fn embed(&self, input: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
-        self.run(input, lengths).1
+        self.last(input, lengths)
     }
 
     fn embedding_width(&self) -> usize {

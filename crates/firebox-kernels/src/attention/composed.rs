@@ -6,7 +6,7 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
-use crate::device::constant_like;
+use crate::device::{constant_like, tied};
 use crate::products::product;
 use crate::rounded::rounded;
 
@@ -21,7 +21,8 @@ pub(super) fn attention(
     let AttentionSizes { batch, queries, keys, heads, size } = *sizes;
     let [q, k, v] = inputs;
     if keys == 0 {
-        return q.zeros_like();
+        // Zeros of the queries' graph, whatever these hold.
+        return tied(tied(clear(q, Some(&vec![0; batch])), &k), &v);
     }
     let (of_queries, of_keys) = (&lengths.queries, &lengths.keys);
     // Padding may hold NaN, which no later zero would take back out of a product.

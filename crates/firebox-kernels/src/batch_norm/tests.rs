@@ -294,25 +294,138 @@ fn nan_spoils_its_channel_and_one_row_has_no_variance() {
             let one = Case::new([1, 1, 3], 1.0, 0.0, NormEpilogue::NONE);
             let [y, dx, ..] = one.run(&one.module(&device), None);
             assert!(y == one.beta && dx.iter().all(|d| d.abs() < 1e-3), "{y:?} {dx:?}");
-            let none = Tensor::<3>::zeros([0, 4, 3], &device);
-            assert_eq!(one.module(&device).forward(none).dims(), [0, 4, 3]);
+        });
+    }
+}
+
+#[test]
+fn nothing_goes_in_or_comes_out_and_gradients_are_zeros() {
+    let device = Device::flex().autodiff();
+    // Of the last, steps go in, and are fewer than the maximum takes.
+    for (shape, pool) in [([0, 4, 3], 1), ([2, 0, 3], 2), ([0, 5, 3], 2), ([2, 3, 3], 5)] {
+        for kernels in CpuKernels::available() {
+            kernels.force(|| {
+                let case = Case::new([2, 3, 3], 1.0, 0.3, NormEpilogue::NONE);
+                let module = case.module(&device);
+                let x = Tensor::<3>::zeros(shape, &device).require_grad();
+                let y = module.forward_with(x.clone(), NormEpilogue { pool, ..RELU }, None);
+                assert_eq!(y.dims(), [shape[0], shape[1] / pool, 3], "{kernels:?}");
+                let grads = y.sum().backward();
+                let dx = x.grad(&grads).expect("tracked");
+                assert_eq!((dx.dims(), values(dx)), (shape, vec![0.0; shape.iter().product()]));
+                for parameter in [&module.gamma, &module.beta] {
+                    let d = parameter.val().grad(&grads).expect("tracked");
+                    assert_eq!(values(d), [0.0; 3], "{kernels:?} {shape:?}");
+                }
+                let plain = module.clone().valid().forward(Tensor::zeros(shape, &Device::flex()));
+                assert_eq!(plain.dims(), shape);
+            });
+        }
+    }
+}
+
+#[test]
+fn denormal_numbers_count_forward_and_back() {
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            // Numbers whose variance is far below any ε, and what is left of them by a small one.
+            let mut case = Case::new([8, 5, 7], 1.0, 0.0, NormEpilogue::NONE);
+            case.x = noise(11, case.x.len(), 1e-40, 0.0);
+            let device = Device::flex().autodiff();
+            // A shift would hide what it is added to.
+            case.beta.fill(0.0);
+            let mut module = case.module(&device);
+            module.epsilon = 1e-30;
+            let [y, ..] = case.run(&module, None);
+            for (at, y) in y.iter().enumerate() {
+                let channel = at % 7;
+                let column = || case.x.iter().skip(channel).step_by(7).map(|x| f64::from(*x));
+                let mean = column().sum::<f64>() / 40.0;
+                let exact = (f64::from(case.x[at]) - mean) * 1e15 * f64::from(case.gamma[channel]);
+                // A unit of the smallest numbers, and of their mean.
+                let error = (f64::from(*y) - exact).abs();
+                assert!(error < 8.0 * 2f64.powi(-149) * 1e15, "{kernels:?} {at}: {y:e} {exact:e}");
+            }
+            // Gradients that are denormal arrive at numbers that are not.
+            let mut case = Case::new([8, 5, 7], 1.0, 0.3, NormEpilogue::NONE);
+            case.dy = noise(12, case.dy.len(), 1e-40, 0.0);
+            let [_, dx, dgamma, dbeta, ..] = case.reference();
+            let found = case.run(&case.module(&device), None);
+            let names = ["dx", "dgamma", "dbeta"].into_iter().zip([&dx, &dgamma, &dbeta]);
+            for ((name, exact), found) in names.zip(&found[1..]) {
+                let largest = exact.iter().fold(0.0, |largest, one| one.abs().max(largest));
+                assert!(largest > 5e-41, "{name}");
+                for (found, exact) in found.iter().zip(exact) {
+                    let error = (f64::from(*found) - exact).abs();
+                    assert!(
+                        error < 64.0 * 2f64.powi(-149),
+                        "{kernels:?} {name}: {found:e} {exact:e}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn nan_spoils_the_gradients_of_its_channel_and_no_other() {
+    let device = Device::flex().autodiff();
+    let of = |at: usize| at % 20 == 7;
+    for epilogue in [NormEpilogue::NONE, NormEpilogue { pool: 2, ..RELU }] {
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            kernels.force(|| {
+                let same = |name: &str, found: &[f32], nan: &dyn Fn(usize) -> bool| {
+                    let fits = found.iter().enumerate().all(|(at, one)| one.is_nan() == nan(at));
+                    assert!(fits, "{kernels:?} {epilogue:?} {name}: {found:?}");
+                };
+                let mut case = Case::new([4, 6, 20], 1.0, 0.0, epilogue);
+                case.x[3 * 20 + 7] = f32::NAN;
+                let [y, dx, dgamma, dbeta] = case.run(&case.module(&device), None);
+                same("y", &y, &of);
+                same("dx", &dx, &of);
+                same("dgamma", &dgamma, &of);
+                // A sum of what arrives, which is finite.
+                same("dbeta", &dbeta, &|_| false);
+            });
+        }
+    }
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let mut case = Case::new([4, 6, 20], 1.0, 0.0, NormEpilogue::NONE);
+            case.dy[3 * 20 + 7] = f32::NAN;
+            let [y, dx, dgamma, dbeta] = case.run(&case.module(&device), None);
+            assert!(y.iter().all(|y| y.is_finite()));
+            for (name, found) in [("dx", &dx), ("dgamma", &dgamma), ("dbeta", &dbeta)] {
+                let fits = found.iter().enumerate().all(|(at, one)| one.is_nan() == of(at));
+                assert!(fits, "{kernels:?} {name}: {found:?}");
+            }
         });
     }
 }
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    let epilogue = NormEpilogue { rectify: true, pool: 2, dropout: 0.2 };
-    let case = Case::new([50, 61, 40], 1.0, 0.0, epilogue);
-    let results = [1, 2, 3].map(|threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("a pool").install(|| {
-            let module = case.module(&Device::flex().autodiff());
-            let results = case.run(&module, Some(Stream::new(1, "dropout")));
-            (results, values(module.running_var.value()))
-        })
-    });
-    assert!(results[0] == results[1] && results[0] == results[2]);
+    for (shape, epilogue) in [
+        ([50, 61, 40], NormEpilogue { rectify: true, pool: 2, dropout: 0.2 }),
+        ([50, 61, 37], NormEpilogue::NONE),
+        ([7000, 1, 5], RELU),
+    ] {
+        let case = Case::new(shape, 1.0, 0.0, epilogue);
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            let run = || {
+                let module = case.module(&Device::flex().autodiff());
+                let results = case.run(&module, Some(Stream::new(1, "dropout")));
+                let running = [&module.running_mean, &module.running_var];
+                (results, running.map(|statistic| values(statistic.value())))
+            };
+            let results = [1, 2, 3].map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                pool.expect("a pool").install(|| kernels.force(run))
+            });
+            let same = results[0] == results[1] && results[0] == results[2];
+            assert!(same, "{kernels:?} {shape:?}");
+        }
+    }
 }
 
 #[test]
@@ -333,6 +446,41 @@ fn scales_and_shifts_must_fit() {
     let mut module = BatchNormConfig::new(4).init(&device);
     module.beta = Param::from_tensor(Tensor::zeros([3], &device));
     module.forward(Tensor::zeros([2, 5, 4], &device));
+}
+
+/// A module on the processor whose running statistics are in F16.
+fn with_half_statistics() -> BatchNorm {
+    let mut module = BatchNormConfig::new(5).init(&Device::flex().autodiff());
+    let half = |value: f64| Tensor::full([5], value, (&Device::flex(), DType::F16));
+    module.running_mean = RunningStatistic::new(half(0.5));
+    module.running_var = RunningStatistic::new(half(4.0));
+    module
+}
+
+#[test]
+fn in_evaluation_kernels_take_running_statistics_of_another_type() {
+    let module = with_half_statistics().valid();
+    for kernels in CpuKernels::available().into_iter().filter(|k| *k != CpuKernels::Composed) {
+        kernels.force(|| {
+            let y = values(module.forward(Tensor::full([2, 3, 5], 2.5, &Device::flex())));
+            assert!(y.iter().all(|y| (y - 1.0).abs() < 1e-4), "{kernels:?}: {y:?}");
+        });
+    }
+}
+
+#[test]
+fn in_training_running_statistics_of_another_type_are_refused() {
+    for kernels in CpuKernels::available() {
+        let refused = std::panic::catch_unwind(|| {
+            let x = Tensor::full([2, 3, 5], 2.5, &Device::flex().autodiff());
+            kernels.force(|| with_half_statistics().forward(x));
+        });
+        let panic = refused.expect_err("another type");
+        let message = panic.downcast_ref::<String>().expect("a message");
+        for said in ["x [2, 3, 5] in F32", "running mean [5] in F16"] {
+            assert!(message.contains(said), "{kernels:?}: {message}");
+        }
+    }
 }
 
 #[test]

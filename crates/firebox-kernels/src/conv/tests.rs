@@ -356,11 +356,27 @@ fn nan_spoils_the_windows_that_hold_it_and_nothing_else() {
 fn nothing_goes_in_or_comes_out() {
     let device = Device::flex().autodiff();
     let empty = Case::new(sizes([0, 5, 3, 2, 3]), true);
-    let x = Tensor::<3>::zeros([0, 5, 3], &device);
-    assert_eq!(conv1d(x, &empty.layer(&device), Precision::F32, None).dims(), [0, 5, 2]);
     let short = Case::new(Conv { padding: [0, 0], ..sizes([2, 4, 3, 2, 5]) }, true);
-    let x = Tensor::<3>::zeros([2, 4, 3], &device);
-    assert_eq!(conv1d(x, &short.layer(&device), Precision::F32, None).dims(), [2, 0, 2]);
+    for (case, shape, out) in [(empty, [0, 5, 3], [0, 5, 2]), (short, [2, 4, 3], [2, 0, 2])] {
+        for kernels in CpuKernels::available() {
+            for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+                kernels.force(|| {
+                    let (x, layer) = (Tensor::<3>::zeros(shape, &device), case.layer(&device));
+                    let x = x.require_grad();
+                    let y = conv1d(x.clone(), &layer, precision, None);
+                    assert_eq!(y.dims(), out);
+                    let grads = y.sum().backward();
+                    let dx = x.grad(&grads).expect("tracked");
+                    assert_eq!(dx.dims(), shape);
+                    let dw = values(layer.weight.val().grad(&grads).expect("tracked"));
+                    let bias = layer.bias.as_ref().expect("a bias").val();
+                    let db = values(bias.grad(&grads).expect("tracked"));
+                    let zeros = [values(dx), dw, db].concat();
+                    assert!(zeros.iter().all(|d| *d == 0.0), "{kernels:?} {precision}");
+                });
+            }
+        }
+    }
 }
 
 /// Burn's own module, its `Same` and `Valid` padding, its groups and its order of axes.

@@ -148,7 +148,8 @@ impl Products {
         assert_eq!(inner, right.rows, "inner sizes of a product");
         assert_eq!(out.len, rows * columns, "a product of {rows} × {columns}");
         if let Some(bias) = bias {
-            assert_eq!(bias.len(), columns, "a bias for {columns} columns");
+            let length = bias.len();
+            assert!(length == columns, "a bias of {length} numbers for {columns} columns");
         }
         if rows * columns == 0 {
             return;

@@ -80,7 +80,9 @@ fn strided(ends: &Sequence<u32>, #[comptime] i: usize) -> (usize, usize) {
     (first as usize, stride as usize)
 }
 
-/// The sum of the squares of what each cube reads, written to `sums` from `from` on.
+/// The sum of the squares of what each cube reads, written to `sums` from `from` on. In f32, so that it is
+/// infinite from a norm of 1.8e19 on: a step has one number for both, the norm by which gradients are clipped
+/// and whether all are finite, and its square has to fit.
 #[cube(launch_unchecked)]
 pub(super) fn squares(
     gradients: &Sequence<Box<[f32]>>,

@@ -21,48 +21,16 @@ pub(super) struct Chosen {
     precision: Precision,
 }
 
-/// The kernels for these tensors, or `None` if the layer must be composed of Burn's operations.
-///
-/// # Panics
-/// If the input is on a GPU and a weight or a state has another type or is on another device.
-pub(super) fn kernels(
-    stack: &Stack<'_>,
-    input: &Tensor<3>,
-    weights: &[Weights],
-    initial: Option<&LstmState>,
-) -> Option<Chosen> {
+/// The kernels for tensors of one type and device, as all that get here are; `None` if the layer must be composed of
+/// Burn's operations.
+pub(super) fn kernels(stack: &Stack<'_>, input: &Tensor<3>, directions: usize) -> Option<Chosen> {
     let [batch, _, _] = input.dims();
     let dtype = compute_type(input.dtype(), stack.precision);
     let hidden = stack.config.hidden;
-    let kernels =
-        GpuKernels::of_layer(&input.device(), dtype, weights.len(), batch, hidden).ok()?;
-    for Weights { weight_ih, weight_hh, bias } in weights {
-        same(input, "input weights", weight_ih);
-        same(input, "recurrent weights", weight_hh);
-        same(input, "biases", bias);
-    }
-    if let Some(LstmState { hidden, cell }) = initial {
-        same(input, "hidden state", hidden);
-        same(input, "cell state", cell);
-    }
+    let kernels = GpuKernels::of_layer(&input.device(), dtype, directions, batch, hidden).ok()?;
     let (cell, tile) = (stack.cell, GpuKernels::forced_tile());
     let way = Way { kernels, cell, tile, products: F32Products::of(stack.precision) };
     Some(Chosen { way, dtype, precision: stack.precision })
-}
-
-#[track_caller]
-fn same<const D: usize>(input: &Tensor<3>, name: &str, other: &Tensor<D>) {
-    assert!(
-        other.dtype() == input.dtype() && other.device() == input.device(),
-        "the {name} of the layer, {:?} in {:?} on {:?}, and its input, {:?} in {:?} on {:?}, must \
-         have one type and device",
-        other.dims(),
-        other.dtype(),
-        other.device(),
-        input.dims(),
-        input.dtype(),
-        input.device()
-    );
 }
 
 /// All directions of one layer; the same as [`composed::layer`](super::composed::layer).

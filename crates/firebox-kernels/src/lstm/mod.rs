@@ -2,6 +2,7 @@
 //!
 //! What one layer computes is in [`fused`] and [`composed`]; this file does not touch gates.
 
+mod check;
 mod composed;
 mod fused;
 #[cfg(feature = "cube")]
@@ -14,6 +15,7 @@ use firebox_core::{Precision, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CellKind;
+use crate::device::tied;
 use crate::{dropout, uniform};
 
 pub(crate) use module::recurrent_module;
@@ -230,7 +232,9 @@ impl Lstm {
     /// - output: `[batch, time, directions * hidden]`, the forward direction first
     ///
     /// # Panics
-    /// If a shape does not fit; the message holds the shapes.
+    /// If a shape does not fit, or if input, parameters and state differ in type or device; the message holds the
+    /// shapes and types.
+    #[track_caller]
     pub fn forward(
         &self,
         input: Tensor<3>,
@@ -238,7 +242,12 @@ impl Lstm {
         state: Option<LstmState>,
         dropout: Option<Stream>,
     ) -> (Tensor<3>, LstmState) {
-        let stack = Stack { cell: CellKind::Lstm, config: &self.config, precision: self.precision };
+        let stack = Stack {
+            cell: CellKind::Lstm,
+            config: &self.config,
+            precision: self.precision,
+            parameters: &self.parameters,
+        };
         stack.forward(input, lengths, state, dropout, |index| self.parameters[index].weights())
     }
 
@@ -280,10 +289,13 @@ pub(crate) struct Stack<'a> {
     pub(crate) cell: CellKind,
     pub(crate) config: &'a LstmConfig,
     pub(crate) precision: Precision,
+    /// Layer by layer; in each layer the forward direction, then the reverse one.
+    pub(crate) parameters: &'a [Direction],
 }
 
 impl Stack<'_> {
     /// [`Lstm::forward`], with the weights of each direction of each layer by its index.
+    #[track_caller]
     pub(crate) fn forward(
         &self,
         input: Tensor<3>,
@@ -294,15 +306,11 @@ impl Stack<'_> {
     ) -> (Tensor<3>, LstmState) {
         self.check(&input, lengths, state.as_ref());
         let [batch, time, _] = input.dims();
-        let LstmConfig { hidden, layers, .. } = *self.config;
-        let directions = self.config.directions();
         if batch == 0 || time == 0 {
-            let zeros =
-                |shape: [usize; 3]| Tensor::<3>::zeros(shape, (&input.device(), input.dtype()));
-            let nothing = || zeros([layers * directions, batch, hidden]);
-            let state = state.unwrap_or_else(|| LstmState { hidden: nothing(), cell: nothing() });
-            return (zeros([batch, time, directions * hidden]), state);
+            return self.of_nothing(&input, state);
         }
+        let LstmConfig { layers, .. } = *self.config;
+        let directions = self.config.directions();
         // All samples at full length: the same as no lengths, and cheaper.
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
         let (mut output, mut hiddens, mut cells) = (input, vec![], vec![]);
@@ -326,6 +334,32 @@ impl Stack<'_> {
         (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
     }
 
+    /// What comes of no sample or no step: an output without a number, and the state that was given, else zeros. All
+    /// that they would have been made of has zeros for its gradient.
+    fn of_nothing(&self, input: &Tensor<3>, state: Option<LstmState>) -> (Tensor<3>, LstmState) {
+        let ([batch, time, _], directions) = (input.dims(), self.config.directions());
+        let LstmConfig { hidden, layers, .. } = *self.config;
+        let zeros = |shape: [usize; 3]| Tensor::<3>::zeros(shape, (&input.device(), input.dtype()));
+        let mut output = tied(zeros([batch, time, directions * hidden]), input);
+        for Direction { weight_ih, weight_hh, bias_ih, bias_hh } in self.parameters {
+            output = tied(tied(output, &weight_ih.val()), &weight_hh.val());
+            output = tied(tied(output, &bias_ih.val()), &bias_hh.val());
+        }
+        let LstmState { hidden, cell } = match state {
+            Some(state) => {
+                output = tied(tied(output, &state.hidden), &state.cell);
+                state
+            }
+            None => {
+                let nothing = || zeros([layers * directions, batch, hidden]);
+                LstmState { hidden: nothing(), cell: nothing() }
+            }
+        };
+        // A state may hold numbers, to which the sum of an output without any adds zero.
+        let state = LstmState { hidden: tied(hidden, &output), cell: tied(cell, &output) };
+        (output, state)
+    }
+
     /// A layer that the CPU kernels do not take: in a GPU kernel, else composed.
     fn elsewhere(
         &self,
@@ -335,51 +369,9 @@ impl Stack<'_> {
         initial: Option<LstmState>,
     ) -> (Tensor<3>, LstmState) {
         #[cfg(feature = "cube")]
-        if let Some(kernels) = gpu::kernels(self, &input, &weights, initial.as_ref()) {
+        if let Some(kernels) = gpu::kernels(self, &input, weights.len()) {
             return gpu::layer(kernels, input, lengths, weights, initial);
         }
         composed::layer(self, input, lengths, weights, initial)
-    }
-
-    fn check(&self, input: &Tensor<3>, lengths: Option<&[usize]>, state: Option<&LstmState>) {
-        let name = match self.cell {
-            CellKind::Lstm => "LSTM",
-            CellKind::Gru => "GRU",
-        };
-        let [batch, time, channels] = input.dims();
-        assert_eq!(
-            channels,
-            self.config.input,
-            "the input of the {name} is {:?} ([batch, time, input]), but the module was made for {} \
-             input channels",
-            input.dims(),
-            self.config.input
-        );
-        if let Some(lengths) = lengths {
-            assert_eq!(
-                lengths.len(),
-                batch,
-                "{} lengths were given for an input of {:?} ([batch, time, input])",
-                lengths.len(),
-                input.dims()
-            );
-            if let Some(index) = lengths.iter().position(|length| *length > time) {
-                panic!(
-                    "sample {index} has length {}, longer than its input of {time} steps",
-                    lengths[index]
-                );
-            }
-        }
-        if let Some(state) = state {
-            let directions = self.config.layers * self.config.directions();
-            let expected = [directions, batch, self.config.hidden];
-            for (part, found) in [("hidden", state.hidden.dims()), ("cell", state.cell.dims())] {
-                assert_eq!(
-                    found, expected,
-                    "the {part} state of the {name} is {found:?}, but [layers * directions, batch, \
-                     hidden] is {expected:?}"
-                );
-            }
-        }
     }
 }

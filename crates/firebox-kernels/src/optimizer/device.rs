@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 #[cfg(feature = "cube")]
 use super::gpu::has_kernels;
 use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
+use crate::operands::{alike, operand};
 
 /// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
 #[derive(Clone, Debug)]
@@ -87,13 +88,21 @@ impl DeviceStep {
 
 impl SquaredNorm {
     /// As one number on a device, `[1]` in f32, without waiting for it.
+    ///
+    /// # Panics
+    /// If there is one for each gradient, and their types or devices differ.
+    #[track_caller]
     pub fn on_device(self, device: &Device) -> Tensor<1> {
         match self {
             Self::Known(norm) => {
                 Tensor::from_data(TensorData::new(vec![norm as f32], [1]), (device, DType::F32))
             }
             Self::Pending(mut parts) if parts.len() == 1 => parts.remove(0),
-            Self::Pending(parts) => Tensor::cat(parts, 0).sum(),
+            Self::Pending(parts) => {
+                let operands = parts.iter().map(|part| operand("squared norm", part));
+                alike("the squared norm of all gradients", operands);
+                Tensor::cat(parts, 0).sum()
+            }
         }
     }
 }
@@ -106,18 +115,32 @@ impl SquaredNorm {
 /// weights differ by some 1e-7 of a step. Elsewhere the state is read first.
 ///
 /// # Panics
-/// As [`update_parameters`](super::update_parameters).
+/// As [`update_parameters`](super::update_parameters), and if a number of the step is not one.
+#[track_caller]
 pub fn update_on_device(
     rule: &UpdateRule,
     clip: Clip,
     step: DeviceStep,
     updates: Vec<ParameterUpdate>,
 ) -> (DeviceStep, Vec<ParameterUpdate>) {
-    updates.iter().for_each(|update| check(rule, update));
+    for update in &updates {
+        check(rule, update);
+    }
+    for (name, number) in step.numbers() {
+        assert!(
+            number.dims() == [1],
+            "the {name} of an optimizer step on the device is {:?} in {:?}; it must be [1] in F32",
+            number.dims(),
+            number.dtype()
+        );
+    }
     #[cfg(feature = "cube")]
     if !updates.is_empty()
         && super::gpu::takes(
-            updates.iter().flat_map(ParameterUpdate::tensors).chain(step.tensors()),
+            updates
+                .iter()
+                .flat_map(ParameterUpdate::tensors)
+                .chain(step.numbers().map(|(_, number)| number)),
         )
     {
         return on_gpu(*rule, clip, step, updates);
@@ -128,10 +151,56 @@ pub fn update_on_device(
     (DeviceStep { updates: step.updates + counted, ..step }, updates)
 }
 
-#[cfg(feature = "cube")]
+/// [`approach`](super::approach) by a share that is in the memory of the tensors' device, `[1]` in f32. Where it
+/// is 0, the means come back as they are, whatever the values.
+///
+/// On a GPU with kernels of this crate nothing is read back. Elsewhere the share is read first.
+///
+/// # Shapes
+/// As [`approach`](super::approach).
+///
+/// # Panics
+/// As [`approach`](super::approach), and if the share is not one number.
+#[track_caller]
+pub fn approach_on_device(
+    means: Vec<Tensor<1>>,
+    values: &[&Tensor<1>],
+    share: Tensor<1>,
+) -> Vec<Tensor<1>> {
+    super::check_pairs("a moving average", ["mean", "value"], &means, values);
+    assert!(
+        share.dims() == [1],
+        "the share of a moving average on the device is {:?} in {:?}; it must be [1] in F32",
+        share.dims(),
+        share.dtype()
+    );
+    if !has_kernels(&share.device()) {
+        let share = f64::from(share.into_scalar::<f32>());
+        return if share == 0.0 { means } else { super::approach(means, values, share) };
+    }
+    let moves = share.clone().equal_elem(0.0).bool_not();
+    let each = means.into_iter().zip(values).map(|(mean, value)| {
+        let size = mean.dims();
+        // Burn expands nothing to nothing.
+        if size == [0] {
+            return mean;
+        }
+        let moved = mean.clone() + ((*value).clone() - mean.clone()) * share.clone();
+        mean.mask_where(moves.clone().expand(size), moved)
+    });
+    each.collect()
+}
+
 impl DeviceStep {
-    fn tensors(&self) -> impl Iterator<Item = &Tensor<1>> {
-        [&self.learning_rate, &self.loss_scale, &self.squared_norm, &self.updates].into_iter()
+    /// What is in the memory of the device, with its name.
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, &Tensor<1>)> {
+        [
+            ("learning rate", &self.learning_rate),
+            ("loss scale", &self.loss_scale),
+            ("squared norm", &self.squared_norm),
+            ("count of updates", &self.updates),
+        ]
+        .into_iter()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, attention, self_attention};
+use firebox_kernels::{
+    Attention, attention, attention_masked, self_attention, self_attention_masked,
+};
 
 use crate::reference::Problem;
 
@@ -27,12 +29,61 @@ pub fn problem(seed: u64, [batch, queries, keys, heads, size]: [usize; 5]) -> Pr
         size,
         query_lengths: None,
         key_lengths: None,
+        query_mask: None,
+        key_mask: None,
         causal: false,
         scale: None,
         dropout: 0.0,
         stream: None,
         values,
     }
+}
+
+/// A mask of `[batch, rows]`, for one sample after the other with gaps, padding on the left, nothing, everything,
+/// one row, and padding on the right.
+pub fn mask(seed: u64, [batch, rows]: [usize; 2]) -> Vec<bool> {
+    let mut draws = Stream::new(seed, "mask").draws();
+    let mut mask = Vec::with_capacity(batch * rows);
+    for sample in 0..batch {
+        let at = draws.below(rows as u64) as usize;
+        mask.extend((0..rows).map(|row| match sample % 6 {
+            0 => draws.chance(0.6),
+            1 => row >= at,
+            2 => false,
+            3 => true,
+            4 => row == at,
+            _ => row <= at,
+        }));
+    }
+    mask
+}
+
+/// A problem on noise of sequences with themselves and a mask.
+pub fn masked(seed: u64, [batch, time, heads, size]: [usize; 4]) -> Problem {
+    let mask = Some(mask(seed, [batch, time]));
+    let query_mask = mask.clone();
+    Problem { query_mask, key_mask: mask, ..problem(seed, [batch, time, time, heads, size]) }
+}
+
+/// NaN wherever a mask of the problem leaves a row out.
+pub fn with_nan_outside(problem: &Problem) -> Problem {
+    let mut dirty = problem.clone();
+    let width = problem.width();
+    for (values, mask) in dirty.values.iter_mut().zip(problem.masks()) {
+        let rows = values.chunks_mut(width).zip(mask.into_iter().flatten());
+        rows.filter(|(_, valid)| !**valid).for_each(|(row, _)| row.fill(f64::NAN));
+    }
+    dirty
+}
+
+/// Whether the result, or a gradient, is finite and has zeros wherever a mask of the problem leaves a row out.
+pub fn is_clear_outside(problem: &Problem, results: &[Vec<f32>; 4]) -> bool {
+    let [q, k, v, out] = problem.masks();
+    results.iter().zip([out, q, k, v]).all(|(values, mask)| {
+        let mut rows = values.chunks(problem.width()).zip(mask.into_iter().flatten());
+        values.iter().all(|value| value.is_finite())
+            && rows.all(|(row, valid)| *valid || row.iter().all(|value| *value == 0.0))
+    })
 }
 
 pub fn settings(problem: &Problem, precision: Precision) -> Attention {
@@ -74,15 +125,13 @@ pub fn run_on(device: &Device, problem: &Problem, precision: Precision) -> [Vec<
         })
         .collect();
     let [q, k, v] = [0, 1, 2].map(|index| tensors[index].clone().require_grad());
-    let out = attention(
-        q.clone(),
-        k.clone(),
-        v.clone(),
-        problem.query_lengths.as_deref(),
-        problem.key_lengths.as_deref(),
-        problem.stream,
-        &settings(problem, precision),
-    );
+    let (queries, keys) = (problem.query_lengths.as_deref(), problem.key_lengths.as_deref());
+    let (settings, stream) = (settings(problem, precision), problem.stream);
+    let (a, b, c) = (q.clone(), k.clone(), v.clone());
+    let out = match problem.masks() {
+        [None, None, ..] => attention(a, b, c, queries, keys, stream, &settings),
+        [queries, keys, ..] => attention_masked(a, b, c, queries, keys, stream, &settings),
+    };
     let grads = (out.clone() * tensors[3].clone()).sum().backward();
     let [dq, dk, dv] = [q, k, v].map(|x| values(x.grad(&grads).expect("tracked")));
     [values(out), dq, dk, dv]
@@ -90,14 +139,17 @@ pub fn run_on(device: &Device, problem: &Problem, precision: Precision) -> [Vec<
 
 /// The same from one tensor that holds all three side by side.
 pub fn run_packed_on(device: &Device, problem: &Problem, precision: Precision) -> [Vec<f32>; 4] {
-    assert!(problem.queries == problem.keys && problem.query_lengths == problem.key_lengths);
+    assert!(problem.packs());
     let device = device.clone().autodiff();
     let shape = [problem.batch, problem.keys, problem.width()];
     let parts = [0, 1, 2].map(|index| tensor(&problem.values[index], shape, &device));
     let qkv = Tensor::cat(parts.to_vec(), 2).require_grad();
     let settings = settings(problem, precision);
     let lengths = problem.key_lengths.as_deref();
-    let out = self_attention(qkv.clone(), lengths, problem.stream, &settings);
+    let out = match problem.key_mask.as_deref() {
+        None => self_attention(qkv.clone(), lengths, problem.stream, &settings),
+        mask => self_attention_masked(qkv.clone(), mask, problem.stream, &settings),
+    };
     let d = tensor(&problem.values[3], shape, &device);
     let grads = (out.clone() * d).sum().backward();
     let d = qkv.grad(&grads).expect("tracked");

@@ -1,8 +1,10 @@
 //! What is not a number in range: NaN, padding, denormals, nothing at all; and threads.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, CpuKernels, attention, self_attention};
+use firebox_kernels::{
+    Attention, CpuKernels, attention, attention_masked, self_attention, self_attention_masked,
+};
 
 use crate::case::{noise, problem, relative_error, run, run_packed, tensor, values};
 use crate::reference::Problem;
@@ -97,6 +99,55 @@ fn nothing_gives_nothing() {
             let none = Tensor::<3>::ones([2, 0, 8], &device);
             let out = attention(q, none.clone(), none, None, None, None, &Attention::new(2));
             assert_eq!(values(out), vec![0.0; 48]);
+        });
+    }
+}
+
+#[test]
+fn of_nothing_all_that_goes_in_has_zeros_for_its_gradient() {
+    let device = Device::flex().autodiff();
+    let settings = Attention::new(2);
+    let zeros = |x: &Tensor<3>, all: &Gradients| {
+        let d = x.grad(all).expect("tracked");
+        d.dims() == x.dims() && values(d).iter().all(|d| *d == 0.0)
+    };
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for shape in [[0, 5, 12], [2, 0, 12], [2, 5, 0]] {
+                let x = Tensor::<3>::zeros(shape, &device).require_grad();
+                let mask = vec![true; shape[0] * shape[1]];
+                for out in [
+                    self_attention(x.clone(), None, None, &settings),
+                    self_attention_masked(x.clone(), Some(&mask), None, &settings),
+                ] {
+                    assert_eq!(out.dims(), [shape[0], shape[1], shape[2] / 3]);
+                    let all = out.sum().backward();
+                    assert!(zeros(&x, &all), "{kernels:?} {shape:?}");
+                }
+            }
+            // No sample, no query, no number; no key, where what queries hold must not matter.
+            for [batch, queries, keys, width] in
+                [[0, 3, 4, 8], [2, 0, 4, 8], [2, 3, 4, 0], [2, 3, 0, 8], [2, 0, 0, 8]]
+            {
+                let leaf = |rows, value: f64| {
+                    Tensor::<3>::full([batch, rows, width], value, &device).require_grad()
+                };
+                let other = if keys == 0 { f64::NAN } else { 1.0 };
+                let (q, k, v) = (leaf(queries, other), leaf(keys, 1.0), leaf(keys, 1.0));
+                let masks = [vec![true; batch * queries], vec![true; batch * keys]];
+                let (a, b, c) = (q.clone(), k.clone(), v.clone());
+                let plain = attention(a, b, c, None, None, None, &settings);
+                let (a, b, c) = (q.clone(), k.clone(), v.clone());
+                let [of_queries, of_keys] = masks.each_ref().map(|mask| Some(&mask[..]));
+                let masked = attention_masked(a, b, c, of_queries, of_keys, None, &settings);
+                for out in [plain, masked] {
+                    assert_eq!(out.dims(), [batch, queries, width]);
+                    assert!(values(out.clone()).iter().all(|y| *y == 0.0), "{kernels:?}");
+                    let all = out.sum().backward();
+                    let fits = [&q, &k, &v].map(|x| zeros(x, &all));
+                    assert_eq!(fits, [true; 3], "{kernels:?} {batch} {queries} {keys} {width}");
+                }
+            }
         });
     }
 }

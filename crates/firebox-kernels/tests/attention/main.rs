@@ -6,6 +6,7 @@
 
 mod case;
 mod limits;
+mod masked;
 mod numbers;
 mod pytorch;
 mod reference;

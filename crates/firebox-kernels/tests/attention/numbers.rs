@@ -7,11 +7,11 @@ use crate::case::{NAMES, problem, relative_error, run, run_packed};
 use crate::reference::Problem;
 
 /// All variants, as three tensors and as one where that can be.
-fn check(problem: &Problem, bound: f64) {
+pub fn check(problem: &Problem, bound: f64) {
     let exact = problem.solve();
     for kernels in CpuKernels::available() {
         let mut runs = vec![kernels.force(|| run(problem, Precision::F32))];
-        if problem.queries == problem.keys && problem.query_lengths == problem.key_lengths {
+        if problem.packs() {
             runs.push(kernels.force(|| run_packed(problem, Precision::F32)));
         }
         for results in runs {

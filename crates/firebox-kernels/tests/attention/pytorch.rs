@@ -32,6 +32,8 @@ fn golden(name: &str) -> (Problem, [Vec<f64>; 4], [f64; 4]) {
         size,
         query_lengths: lengths.clone(),
         key_lengths: lengths,
+        query_mask: None,
+        key_mask: None,
         causal: metadata["causal"] == "true",
         scale: serde_json::from_str(&metadata["scale"]).expect("a scale"),
         dropout: 0.0,

@@ -12,6 +12,9 @@ pub struct Problem {
     pub size: usize,
     pub query_lengths: Option<Vec<usize>>,
     pub key_lengths: Option<Vec<usize>>,
+    /// Which rows are valid, beside the lengths.
+    pub query_mask: Option<Vec<bool>>,
+    pub key_mask: Option<Vec<bool>>,
     pub causal: bool,
     pub scale: Option<f64>,
     pub dropout: f64,
@@ -30,6 +33,19 @@ impl Problem {
         [self.queries, self.keys, self.keys, self.queries]
     }
 
+    /// Masks of q, k, v and the result.
+    pub fn masks(&self) -> [Option<&[bool]>; 4] {
+        let (queries, keys) = (self.query_mask.as_deref(), self.key_mask.as_deref());
+        [queries, keys, keys, queries]
+    }
+
+    /// Whether it can be asked of one tensor that holds queries, keys and values.
+    pub fn packs(&self) -> bool {
+        self.queries == self.keys
+            && self.query_lengths == self.key_lengths
+            && self.query_mask == self.key_mask
+    }
+
     /// The result and the gradients of q, k and v.
     pub fn solve(&self) -> [Vec<f64>; 4] {
         let [q, k, v, d] = &self.values;
@@ -38,34 +54,39 @@ impl Problem {
         let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
         let scale = self.scale.unwrap_or(1.0 / (self.size as f64).sqrt());
         for sample in 0..self.batch {
-            let length = |lengths: &Option<Vec<usize>>, all: usize| {
-                lengths.as_ref().map_or(all, |lengths| lengths[sample].min(all))
+            let valid = |lengths: &Option<Vec<usize>>, mask: &Option<Vec<bool>>, all: usize| {
+                let length = lengths.as_ref().map_or(all, |lengths| lengths[sample].min(all));
+                let of = |row: &usize| mask.as_ref().is_none_or(|mask| mask[sample * all + row]);
+                (0..length).filter(of).collect::<Vec<usize>>()
             };
-            let queries = length(&self.query_lengths, self.queries);
-            let keys = length(&self.key_lengths, self.keys);
+            let queries = valid(&self.query_lengths, &self.query_mask, self.queries);
+            let keys = valid(&self.key_lengths, &self.key_mask, self.keys);
             for head in 0..self.heads {
                 let at = |rows: usize, row: usize| {
                     let start = (sample * rows + row) * width + head * self.size;
                     start..start + self.size
                 };
-                for i in 0..queries {
+                for (number, i) in queries.iter().copied().enumerate() {
                     let row = at(self.queries, i);
-                    let seen = if self.causal { keys.min(i + 1) } else { keys };
+                    let sees = |j: &usize| !self.causal || *j <= i;
+                    let seen: Vec<usize> = keys.iter().copied().filter(sees).collect();
                     let p = softmax(
-                        (0..seen).map(|j| scale * dot(&q[row.clone()], &k[at(self.keys, j)])),
+                        seen.iter().map(|j| scale * dot(&q[row.clone()], &k[at(self.keys, *j)])),
                     );
+                    // Dropout counts valid rows alone.
                     let keep: Vec<f64> =
-                        (0..seen).map(|j| self.factor(sample, head, i, j)).collect();
-                    let dp: Vec<f64> = (0..seen)
-                        .map(|j| keep[j] * dot(&d[row.clone()], &v[at(self.keys, j)]))
+                        (0..seen.len()).map(|key| self.factor(sample, head, number, key)).collect();
+                    let dp: Vec<f64> = seen
+                        .iter()
+                        .zip(&keep)
+                        .map(|(j, keep)| keep * dot(&d[row.clone()], &v[at(self.keys, *j)]))
                         .collect();
                     let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
-                    for j in 0..seen {
-                        let of_key = at(self.keys, j);
-                        let ds = p[j] * (dp[j] - mean) * scale;
-                        for (a, b) in row.clone().zip(of_key) {
-                            out[a] += p[j] * keep[j] * v[b];
-                            dv[b] += p[j] * keep[j] * d[a];
+                    for (key, j) in seen.into_iter().enumerate() {
+                        let ds = p[key] * (dp[key] - mean) * scale;
+                        for (a, b) in row.clone().zip(at(self.keys, j)) {
+                            out[a] += p[key] * keep[key] * v[b];
+                            dv[b] += p[key] * keep[key] * d[a];
                             dq[a] += ds * k[b];
                             dk[b] += ds * q[a];
                         }
@@ -76,7 +97,7 @@ impl Problem {
         [out, dq, dk, dv]
     }
 
-    /// What the probability of key `j` for query `i` is multiplied by, as the documentation says.
+    /// What the probability of valid key `j` for valid query `i` is multiplied by, as the documentation says.
     fn factor(&self, sample: usize, head: usize, i: usize, j: usize) -> f64 {
         let Some(stream) = self.stream else { return 1.0 };
         let stream = stream.substream((sample * self.heads + head) as u64);

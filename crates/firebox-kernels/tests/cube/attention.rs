@@ -6,7 +6,8 @@ use firebox_kernels::{Attention, CpuKernels, GpuKernels, LaunchWatch, attention}
 
 use super::alone;
 use super::case::{
-    NAMES, problem, relative_error, run_on, run_packed_on, settings, tensor, values,
+    NAMES, is_clear_outside, mask, masked, problem, relative_error, run_on, run_packed_on,
+    settings, tensor, values, with_nan_outside,
 };
 use super::reference::Problem;
 use super::strips::{rounded, run as run_in};
@@ -26,7 +27,7 @@ fn run_packed(problem: &Problem, device: &Device) -> [Vec<f32>; 4] {
 fn check(device: &Device, problem: &Problem, bound: f64) {
     let exact = problem.solve();
     let mut runs = vec![run(problem, device)];
-    if problem.queries == problem.keys && problem.query_lengths == problem.key_lengths {
+    if problem.packs() {
         runs.push(run_packed(problem, device));
     }
     for found in runs {
@@ -160,6 +161,51 @@ fn padding_may_hold_anything_and_gives_zeros() {
             assert!(b[4 * width..40 * width].iter().all(|v| *v == 0.0));
             // Three tensors may have been composed where all in one were not.
             assert!(relative_error(b, a) < 1e-5);
+        }
+    });
+}
+
+#[test]
+fn masks() {
+    alone(|device| {
+        let stream = Some(Stream::new(5, "probabilities"));
+        for (dropout, causal) in [(0.0, false), (0.0, true), (0.3, true)] {
+            let gaps = Problem { dropout, causal, stream, ..masked(140, [6, 20, 2, 16]) };
+            check(&device, &gaps, 1e-5);
+        }
+        let cross = Problem {
+            query_mask: Some(mask(141, [6, 19])),
+            key_mask: Some(mask(142, [6, 30])),
+            ..problem(141, [6, 19, 30, 3, 9])
+        };
+        check(&device, &cross, 1e-5);
+        CpuKernels::Composed.force(|| check(&device, &cross, 1e-5));
+        for one in [cross, Problem { causal: true, ..masked(143, [6, 20, 2, 16]) }] {
+            let clean = run(&one, &device);
+            let dirty = run(&with_nan_outside(&one), &device);
+            assert!(is_clear_outside(&one, &dirty));
+            assert_eq!(dirty, clean);
+            assert_eq!(run(&one, &device), clean, "the same bits again");
+        }
+    });
+}
+
+#[test]
+fn masks_in_half_precision() {
+    alone(|device| {
+        for (precision, dtype) in [(Precision::F16, DType::F16), (Precision::Bf16, DType::BF16)] {
+            if GpuKernels::of_layer(&device, dtype, 1, 1, 1).is_err() {
+                println!("skipped: this device does not store {dtype:?}");
+                continue;
+            }
+            let gaps = masked(144, [6, 20, 2, 16]);
+            let exact = gaps.solve();
+            let found = run_packed_on(&device, &with_nan_outside(&gaps), precision);
+            assert!(is_clear_outside(&gaps, &found));
+            for ((name, found), exact) in NAMES.iter().zip(&found).zip(&exact) {
+                let error = relative_error(found, exact);
+                assert!(error < 2.4e-2, "{dtype:?}: {name} is off by {error:.2e}");
+            }
         }
     });
 }

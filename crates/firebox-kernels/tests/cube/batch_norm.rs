@@ -322,6 +322,19 @@ fn running_statistics_of_another_width_are_no_case_for_kernels() {
     });
 }
 
+#[test]
+fn running_statistics_on_another_device_are_refused() {
+    alone(|device| {
+        let mut module = BatchNormConfig::new(4).init(&Device::flex());
+        module.running_mean = BatchNormConfig::new(4).init(&device).running_mean;
+        let x = Tensor::<3>::zeros([2, 3, 4], &Device::flex());
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.forward(x)));
+        let panic = refused.expect_err("two devices");
+        let message = panic.downcast_ref::<String>().expect("a message");
+        assert!(message.contains("on one device") && message.contains("running mean"), "{message}");
+    });
+}
+
 /// Leaves three numbers of a tensor.
 struct Cut;
 

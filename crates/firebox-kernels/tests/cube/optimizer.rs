@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
     Clip, CpuKernels, DeviceStep, LaunchWatch, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
-    squared_norm, update_on_device, update_parameters,
+    approach_on_device, squared_norm, update_on_device, update_parameters,
 };
 
 use super::alone;
@@ -342,6 +342,76 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
                     }
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn a_norm_whose_square_f32_cannot_hold_is_an_overflow_that_changes_nothing() {
+    alone(|device| {
+        let of = |size: f64| {
+            let mut exact: Vec<Exact> = problem().into_iter().take(4).collect();
+            for (index, gradient) in exact.iter_mut().flat_map(|e| &mut e.gradient).enumerate() {
+                *gradient = if index == 0 { f64::from(size as f32) } else { 0.0 };
+            }
+            let before = on(&device, &exact);
+            let norm = pending(&before);
+            let squared = values(norm.clone())[0];
+            let state = StepState {
+                learning_rate: 0.01,
+                loss_scale: 65_536.0,
+                squared_norm: squared,
+                updates: 2,
+            };
+            let step = DeviceStep { squared_norm: norm, ..DeviceStep::new(&state, &device) };
+            let (step, after) = update_on_device(&ADAMW, Clip::Norm(1.0), step, before.clone());
+            let weights =
+                |all: &[ParameterUpdate]| values(all[0].parameter.clone()).first().copied();
+            (squared, step.read().updates, weights(&before) == weights(&after))
+        };
+        let (squared, updates, same) = of(1.8e19);
+        assert!((squared / 3.24e38 - 1.0).abs() < 1e-6, "{squared:e}");
+        assert_eq!((updates, same), (3, false));
+        // PyTorch, which looks at each number, takes this one; here the scale has to fall first.
+        let (squared, updates, same) = of(1.9e19);
+        assert_eq!((squared, updates, same), (f64::INFINITY, 2, true));
+    });
+}
+
+#[test]
+fn averages_follow_a_share_that_is_on_the_device() {
+    alone(|device| {
+        let problem = problem();
+        assert!(problem.iter().any(|exact| exact.weights.is_empty()), "an empty parameter, too");
+        let of = |which: fn(&Exact) -> &Vec<f64>| -> Vec<Tensor<1>> {
+            problem.iter().map(|exact| tensor(which(exact), &device)).collect()
+        };
+        let (means, weights) = (of(|exact| &exact.weights), of(|exact| &exact.gradient));
+        let held: Vec<_> = means.iter().map(|mean| values(mean.clone())).collect();
+        for share in [0.25, 0.001, 1.0 / 7.0] {
+            let there = tensor(&[share], &device);
+            let moved =
+                approach_on_device(means.clone(), &weights.iter().collect::<Vec<_>>(), there);
+            for (moved, exact) in moved.into_iter().zip(&problem) {
+                let pairs = exact.weights.iter().zip(&exact.gradient);
+                let expected: Vec<f64> = pairs.map(|(w, g)| w + (g - w) * share).collect();
+                let moved = values(moved);
+                assert_eq!(moved.len(), expected.len());
+                if expected.is_empty() {
+                    continue;
+                }
+                let error = relative_error(&moved, &expected);
+                assert!(error < 1e-6, "{share}: {error:.2e}");
+            }
+        }
+        // Of a step that was not taken, nothing comes in.
+        let broken: Vec<_> = (problem.iter())
+            .map(|exact| tensor(&vec![f64::NAN; exact.weights.len()], &device))
+            .collect();
+        let none = tensor(&[0.0], &device);
+        let stayed = approach_on_device(means.clone(), &broken.iter().collect::<Vec<_>>(), none);
+        for (stayed, held) in stayed.into_iter().zip(held) {
+            assert_eq!(values(stayed), held);
         }
     });
 }

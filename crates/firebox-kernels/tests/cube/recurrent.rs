@@ -534,6 +534,6 @@ fn mismatches_are_refused_with_shapes_before_anything_runs() {
             };
             module.forward(Tensor::zeros([2, 5, 3], &device), None, Some(state), None);
         });
-        assert!(wrong.contains("hidden state of the layer, [1, 2, 4] in F32"), "{wrong}");
+        assert!(wrong.contains("hidden state [1, 2, 4] in F32 on"), "{wrong}");
     });
 }

@@ -138,6 +138,58 @@ fn gradients_are_sums_in_the_order_of_the_places_whatever_was_used_before() {
     }
 }
 
+/// The gradient of `Σ d · rows` by a table of 4 rows of 3 numbers, of which these places are taken.
+fn gradient(places: &[i64], d: &[f32], padding: Option<usize>) -> Vec<f32> {
+    let layer = layer(vec![1.0; 12], 4, 3);
+    let out = embedding(&layer, indices(places.to_vec(), [1, places.len()]), padding);
+    let d = TensorData::new(d.to_vec(), out.dims());
+    let d = Tensor::<3>::from_data(d, &Device::flex().autodiff());
+    values(layer.weight.val().grad(&(out * d).sum().backward()).unwrap())
+}
+
+#[test]
+fn denormal_gradients_add_up_and_nan_stays_in_its_number() {
+    let unit = f32::from_bits(1);
+    let units: Vec<f32> = (0..15).map(|at| (at * at - 81) as f32).collect();
+    let d: Vec<f32> = units.iter().map(|units| units * unit).collect();
+    let places = [3, 0, 3, 2, 3];
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let found = gradient(&places, &d, Some(2));
+            for (at, found) in found.iter().enumerate() {
+                let taken = places.iter().enumerate().filter(|(_, row)| **row == at as i64 / 3);
+                let sum: f32 = taken.map(|(place, _)| units[place * 3 + at % 3]).sum();
+                let expected = if at / 3 == 2 { 0.0 } else { sum * unit };
+                assert_eq!(*found, expected, "{kernels:?} {at}");
+            }
+            let mut d = vec![1.0; 15];
+            d[2 * 3 + 1] = f32::NAN;
+            let found = gradient(&places, &d, None);
+            for (at, found) in found.iter().enumerate() {
+                assert_eq!(found.is_nan(), at == 3 * 3 + 1, "{kernels:?} {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn no_places_give_no_rows_and_a_gradient_of_zeros() {
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for shape in [[0, 5], [2, 0]] {
+                for padding in [None, Some(2)] {
+                    let layer = layer(vec![1.0; 12], 4, 3);
+                    let out = embedding(&layer, indices(vec![], shape), padding);
+                    assert_eq!(out.dims(), [shape[0], shape[1], 3], "{kernels:?}");
+                    let all = out.sum().backward();
+                    let gradient = layer.weight.val().grad(&all).unwrap();
+                    assert_eq!((gradient.dims(), values(gradient)), ([4, 3], vec![0.0; 12]));
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn a_gradient_that_is_held_is_not_written_over() {
     let layer = layer(vec![1.0; 12], 4, 3);

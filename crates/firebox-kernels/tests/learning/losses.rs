@@ -316,11 +316,67 @@ fn weights_may_be_as_small_and_as_large_as_numbers_are() {
 fn empty_batches_give_zero() {
     for kernels in CpuKernels::available() {
         kernels.force(|| {
-            let empty = Tensor::<2>::zeros([0, 4], &Device::flex());
-            let loss = cross_entropy(empty.clone(), &[], &CrossEntropy::default()).unwrap();
-            assert_eq!((read(loss.value), loss.weight), (vec![0.0], 0.0));
-            let loss = squared_error(empty.clone(), empty, None).unwrap();
-            assert_eq!((read(loss.value), loss.weight), (vec![0.0], 0.0));
+            let nothing = (0.0, vec![], 0.0);
+            let config = CrossEntropy::default();
+            let none = measure(tensor(&[], [0, 4]), |x| cross_entropy(x, &[], &config));
+            assert_eq!(none, nothing, "{kernels:?}");
+            // No row, and rows of nothing.
+            for shape in [[0, 4], [3, 0]] {
+                let x = || tensor::<2>(&[], shape);
+                assert_eq!(measure(x(), |one| squared_error(one, x(), None)), nothing);
+                assert_eq!(measure(x(), |one| squared_error(one, x(), Some(&[]))), nothing);
+                assert_eq!(measure(x(), |one| huber(one, x(), None, 1.0)), nothing);
+                for focal in [0.0, 1.5] {
+                    let config = BinaryCrossEntropy { focal, ..BinaryCrossEntropy::default() };
+                    let found = measure(x(), |one| binary_cross_entropy(one, x(), None, &config));
+                    assert_eq!(found, nothing, "{kernels:?} {shape:?}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn denormal_predictions_and_targets_count() {
+    // Units of the smallest number; their differences are exact.
+    let (x, t) = ([40_000.0, -3.0, 0.0, 900_000.0], [10_000.0, 5.0, -70_000.0, 900_000.0]);
+    let least = 2f64.powi(-149);
+    let [x, t] = [x, t].map(|units: [f64; 4]| units.map(|one| one * least));
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let near = |what: &str, found: &[f64], exact: [f64; 4]| {
+                for (found, exact) in found.iter().zip(exact) {
+                    assert!(
+                        (found - exact).abs() <= 4.0 * least,
+                        "{kernels:?} {what}: {found:e} {exact:e}"
+                    );
+                }
+            };
+            let target = tensor(&t, [2, 2]);
+            let run = |loss: &dyn Fn(Tensor<2>) -> Result<MeanLoss, LossError>| {
+                measure(tensor(&x, [2, 2]), loss)
+            };
+            // The mean is over four, of a square whose slope is twice the distance.
+            let distance = [0, 1, 2, 3].map(|at| x[at] - t[at]);
+            let (value, gradient, _) = run(&|x| squared_error(x, target.clone(), None));
+            assert_eq!(value, 0.0);
+            near("squared", &gradient, distance.map(|d| d / 2.0));
+            let (_, gradient, _) = run(&|x| huber(x, target.clone(), None, 1.0));
+            near("huber", &gradient, distance.map(|d| d / 4.0));
+            let delta = 20_000.0 * least;
+            let (_, gradient, _) = run(&|x| huber(x, target.clone(), None, delta));
+            near("huber, cut", &gradient, distance.map(|d| d.clamp(-delta, delta) / 4.0));
+            // Of logits next to zero, both sides are as likely.
+            let half = tensor(&[1.0, 0.0, 1.0, 0.0], [2, 2]);
+            let config = BinaryCrossEntropy::default();
+            let (value, gradient, _) =
+                run(&|x| binary_cross_entropy(x, half.clone(), None, &config));
+            close("binary", &[value], &[2f64.ln()], 1e-6);
+            close("binary", &gradient, &[-0.125, 0.125, -0.125, 0.125], 1e-6);
+            let config = CrossEntropy::default();
+            let (value, gradient, _) = run(&|x| cross_entropy(x, &[0, 1], &config));
+            close("entropy", &[value], &[2f64.ln()], 1e-6);
+            close("entropy", &gradient, &[-0.25, 0.25, 0.25, -0.25], 1e-6);
         });
     }
 }

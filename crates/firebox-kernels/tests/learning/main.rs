@@ -1,8 +1,10 @@
-//! What training needs beside layers, against PyTorch and float64.
+//! What training needs beside layers, against PyTorch and float64; and what every operation says of operands that do
+//! not go together.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod embedding;
 mod entropy;
 mod losses;
+mod messages;
 mod optimizer;

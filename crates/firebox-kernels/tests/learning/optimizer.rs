@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
     Clip, CpuKernels, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled,
-    approach, squared_norm, update_on_device, update_parameters,
+    approach, approach_on_device, squared_norm, update_on_device, update_parameters,
 };
 use serde::Deserialize;
 
@@ -348,14 +348,97 @@ fn a_state_in_the_memory_of_the_cpu_is_the_same_state() {
 }
 
 #[test]
+fn a_share_in_the_memory_of_the_cpu_is_the_same_share() {
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for size in SIZES {
+                let [means, weights] =
+                    [1, 2].map(|purpose| tensor(&noise(purpose, size, 1.0), 1.0));
+                for share in [0.3, 1.0 - 0.999, 1.0 / 7.0, 1.0] {
+                    let there = tensor(&[share], 1.0);
+                    let found = approach_on_device(vec![means.clone()], &[&weights], there);
+                    let expected = approach(vec![means.clone()], &[&weights], share);
+                    assert_eq!(values(&found[0]), values(&expected[0]), "{kernels:?}, {share}");
+                }
+            }
+            // Of a step that was not taken, nothing comes in.
+            let means = tensor(&[1.5, -0.0, f64::INFINITY], 1.0);
+            let broken = tensor(&[f64::NAN, f64::INFINITY, 1.0], 1.0);
+            let none = tensor(&[0.0], 1.0);
+            let found = approach_on_device(vec![means.clone()], &[&broken], none);
+            let bits =
+                |of: &Tensor<1>| values(of).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(&found[0]), bits(&means));
+        });
+    }
+}
+
+#[test]
 fn gradients_near_the_ends_of_f32_have_a_finite_norm() {
     if CpuKernels::current() == Ok(CpuKernels::Composed) {
         return;
     }
-    for size in [1e-38, 1e-30, 1e30, 3e38] {
+    for size in [1e-44, 1e-40, 1e-38, 1e-30, 1e30, 3e38] {
         let gradient = tensor(&[size, size, -size, size], 1.0);
         let norm = known(&[&gradient]).sqrt();
         assert!((norm / (2.0 * f64::from(size as f32)) - 1.0).abs() < 1e-12, "{norm}");
+    }
+}
+
+#[test]
+fn denormal_gradients_moments_and_weights_count() {
+    let size = 37;
+    let least = 2f64.powi(-149);
+    let numbers = |purpose| noise(purpose, size, 1e-40);
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            let mut weights = numbers(1);
+            // A normal one beside them.
+            weights[5] = 0.5;
+            let (gradient, first) = (numbers(2), numbers(3));
+            let second: Vec<f64> = numbers(4).iter().map(|v| v.abs()).collect();
+            let state = StepState {
+                learning_rate: 0.01,
+                loss_scale: 1.0,
+                squared_norm: gradient.iter().map(|g| g * g).sum(),
+                updates: 7,
+            };
+            let update = |moments: Vec<Tensor<1>>| ParameterUpdate {
+                parameter: tensor(&weights, 1.0),
+                gradient: tensor(&gradient, 1.0),
+                moments,
+                missed: 0,
+                rate: 1.0,
+                weight_decay: 0.1,
+            };
+            let near = |what: &str, found: &Tensor<1>, slack: f64, exact: &dyn Fn(usize) -> f64| {
+                for (at, found) in values(found).iter().enumerate() {
+                    let error = (f64::from(*found) - exact(at)).abs();
+                    let bound = 4.0 * least * slack + 1e-5 * exact(at).abs();
+                    assert!(error <= bound, "{kernels:?} {what} {at}: {found:e} {:e}", exact(at));
+                }
+            };
+            let moments = vec![tensor(&first, 1.0), tensor(&second, 1.0)];
+            let rule = UpdateRule::AdamW { betas: [0.9, 0.99], eps: 1e-8 };
+            let after = update_parameters(&rule, Clip::Never, &state, vec![update(moments)]);
+            let m = |at: usize| 0.9 * first[at] + 0.1 * gradient[at];
+            // The square of such a gradient is no number of f32.
+            let v = |at: usize| 0.99 * second[at];
+            near("m", &after[0].moments[0], 1.0, &m);
+            near("v", &after[0].moments[1], 1.0, &v);
+            let [one, two] = [0.9f64, 0.99].map(|beta| 1.0 - beta.powi(8));
+            // A unit of the moment is so many of the weight.
+            let slack = 0.01 / one / 1e-8;
+            near("AdamW", &after[0].parameter, slack, &|at| {
+                weights[at] * 0.999 - 0.01 / one * m(at) / ((v(at) / two).sqrt() + 1e-8)
+            });
+            let rule = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: false };
+            let update = update(vec![tensor(&first, 1.0)]);
+            let after = update_parameters(&rule, Clip::Never, &state, vec![update]);
+            let b = |at: usize| 0.9 * first[at] + gradient[at] + 0.1 * weights[at];
+            near("momentum", &after[0].moments[0], 1.0, &b);
+            near("SGD", &after[0].parameter, 1.0, &|at| weights[at] - 0.01 * b(at));
+        });
     }
 }
 

@@ -1,11 +1,12 @@
 //! The LSTM against a float64 reference that was written independently, on odd sizes.
 
-use crate::support::case::Case;
+use crate::support::case::{Case, values};
 use crate::support::reference::{self, Inputs, Outputs};
 use crate::support::relative_error;
-use burn::tensor::Device;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor};
 use firebox_core::Stream;
-use firebox_kernels::{CpuKernels, LstmConfig};
+use firebox_kernels::{CpuKernels, GruConfig, LstmConfig};
 
 fn config(input: usize, hidden: usize, layers: usize, bidirectional: bool) -> LstmConfig {
     LstmConfig { layers, bidirectional, ..LstmConfig::new(input, hidden) }
@@ -283,6 +284,67 @@ fn an_empty_batch_gives_an_empty_result() {
         let (output, state) = module.forward(burn::Tensor::zeros(shape, &device), None, None, None);
         assert_eq!(output.dims(), [shape[0], shape[1], 8]);
         assert_eq!(state.cell.dims(), [4, shape[0], 4]);
+    }
+}
+
+/// Counts parameters, whose gradients must all be zeros.
+struct Zeros<'a>(&'a Gradients, usize);
+
+impl ModuleVisitor for Zeros<'_> {
+    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+        is_zero(&parameter.val(), self.0);
+        self.1 += 1;
+    }
+}
+
+#[track_caller]
+fn is_zero<const D: usize>(tensor: &Tensor<D>, all: &Gradients) {
+    let d = tensor.grad(all).expect("tracked");
+    assert_eq!(d.dims(), tensor.dims());
+    assert!(values(d).iter().all(|d| *d == 0.0));
+}
+
+#[test]
+fn of_an_empty_batch_gradients_are_zeros() {
+    let device = Device::flex().autodiff();
+    let lstm = config(3, 4, 2, true).init(Stream::new(1, "lstm"), &device);
+    let shape = GruConfig { layers: 2, bidirectional: true, ..GruConfig::new(3, 4) };
+    let gru = shape.init(Stream::new(1, "gru"), &device);
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for shape in [[0, 5, 3], [2, 0, 3]] {
+                let x = Tensor::<3>::zeros(shape, &device).require_grad();
+                let check = |what: &str, loss: Tensor<3>, module: &dyn Fn(&mut Zeros<'_>)| {
+                    let all = loss.sum().backward();
+                    is_zero(&x, &all);
+                    let mut zeros = Zeros(&all, 0);
+                    module(&mut zeros);
+                    assert_eq!(zeros.1, 16, "{kernels:?} {what}");
+                };
+                // A pass for each: its graph goes with its gradients.
+                for what in ["y", "h", "c"] {
+                    let (output, state) = lstm.forward(x.clone(), None, None, None);
+                    let loss = match what {
+                        "y" => output,
+                        "h" => state.hidden,
+                        _ => state.cell,
+                    };
+                    assert!(values(loss.clone()).iter().all(|y| *y == 0.0), "{kernels:?} {what}");
+                    check(what, loss, &|zeros| lstm.visit(zeros));
+                }
+                let pass = || gru.forward(x.clone(), None, None, None);
+                check("y", pass().0, &|zeros| gru.visit(zeros));
+                check("h", pass().1, &|zeros| gru.visit(zeros));
+                // A state that is given comes back, and its gradient is one where it is the loss.
+                let h = Tensor::<3>::full([4, shape[0], 4], 0.5, &device).require_grad();
+                let pass = || gru.forward(x.clone(), None, Some(h.clone()), None);
+                is_zero(&h, &pass().0.sum().backward());
+                let (_, last) = pass();
+                assert_eq!(values(last.clone()), vec![0.5; 16 * shape[0]]);
+                let d = h.grad(&last.sum().backward()).expect("tracked");
+                assert_eq!(values(d), vec![1.0; 16 * shape[0]], "{kernels:?}");
+            }
+        });
     }
 }
 

@@ -237,7 +237,8 @@ impl TextModel {
         if targets.labels.len() != batch * count || targets.spans.len() != batch {
             let (what, shape) = ("label targets", vec![batch, count]);
             let allowed = format!("{} labels and {batch} spans", batch * count);
-            return Err(LossError::Count { what, found: targets.labels.len(), shape, allowed });
+            let (found, dtype) = (targets.labels.len(), labels.dtype());
+            return Err(LossError::Count { what, found, shape, dtype, allowed });
         }
         let truth = TensorData::new(targets.labels.to_vec(), [batch, count]);
         let truth = Tensor::from_data(truth, &labels.device().without_autodiff());

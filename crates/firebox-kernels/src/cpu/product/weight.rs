@@ -72,7 +72,8 @@ impl Products {
 impl<'a> Weight<'a> {
     pub(crate) fn new(panels: Arc<Panels>, bias: Option<&'a [f32]>) -> Self {
         let (input, output) = (panels.input, panels.output);
-        assert!(bias.is_none_or(|bias| bias.len() == output), "a bias for {output} columns");
+        let length = bias.map_or(output, <[f32]>::len);
+        assert!(length == output, "a bias of {length} numbers for {output} columns");
         Self { panels, bias, input, output }
     }
 }

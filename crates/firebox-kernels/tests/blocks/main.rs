@@ -1,7 +1,14 @@
 //! Convolution, batch normalisation with its epilogue, and pooling against golden files that
-//! `golden_blocks.py` wrote with PyTorch; and, with products, at both ends of the range of f32.
+//! `golden_blocks.py` wrote with PyTorch; and, with products, at both ends of the range of f32. Linear layers with what
+//! follows them, layer normalisation and GELU are in `dense`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod dense;
+mod differences;
+mod edges;
+mod empty;
+mod run;
 
 use std::collections::BTreeMap;
 use std::path::Path;
