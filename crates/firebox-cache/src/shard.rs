@@ -252,6 +252,10 @@ impl Narrow for Shard {
         self.length.len() * self.width
     }
 
+    fn bytes_each(&self) -> usize {
+        element::bytes(self.storage)
+    }
+
     fn read(&self, start: usize, out: &mut [f32]) {
         self.numbers(start..start + out.len()).write(out);
     }

@@ -287,6 +287,11 @@ impl SeriesSet {
         Ok(())
     }
 
+    /// Bytes that the values of all series take in mapped files; those in memory are not counted.
+    pub fn bytes_elsewhere(&self) -> u64 {
+        self.series.iter().map(|series| series.values.bytes_elsewhere()).sum()
+    }
+
     /// Steps of all series together.
     pub fn steps(&self) -> usize {
         self.series.iter().map(Series::len).sum()

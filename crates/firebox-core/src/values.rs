@@ -34,6 +34,11 @@ pub trait Narrow: Send + Sync {
     fn will_need(&self, range: Range<usize>) {
         let _ = range;
     }
+
+    /// Bytes that each takes where it is kept.
+    fn bytes_each(&self) -> usize {
+        size_of::<f32>()
+    }
 }
 
 /// Values that are widened at a time: the nearest caches hold them.
@@ -151,6 +156,16 @@ impl SeriesValues {
         }
     }
 
+    /// Bytes that they take elsewhere; 0 if they are in memory.
+    pub fn bytes_elsewhere(&self) -> u64 {
+        let each = match &self.0 {
+            Kept::Wide(values) if values.is_elsewhere() => size_of::<f64>(),
+            Kept::Wide(_) => 0,
+            Kept::Narrow(kept, _) => kept.bytes_each(),
+        };
+        self.len() as u64 * each as u64
+    }
+
     /// Whether everything that was read so far was there.
     ///
     /// # Errors
@@ -258,6 +273,7 @@ pub(crate) mod tests {
         let same = SeriesValues::from(wide.clone());
         assert!(narrow == wide && narrow == same);
         assert_eq!((narrow.len(), narrow.at(3), narrow.is_elsewhere()), (8993, 10.5, true));
+        assert_eq!((narrow.bytes_elsewhere(), same.bytes_elsewhere()), (4 * 8993, 0));
         assert_eq!(*narrow.part(5..900), wide[5..900]);
         assert_eq!(narrow.check(), Err("lost".to_owned()));
         for width in [1, 3, 17, 5000] {

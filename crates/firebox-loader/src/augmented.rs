@@ -155,6 +155,10 @@ impl Source for AugmentedWindows {
         from_windows(self, self.originals.windows(), place, epoch, indices, steps, out)
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        self.originals.mapped_bytes()
+    }
+
     fn will_need(&self, samples: Range<usize>) {
         let slots = self.versions.slots();
         self.originals.will_need(samples.start / slots..samples.end.div_ceil(slots));

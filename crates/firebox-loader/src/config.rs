@@ -78,6 +78,24 @@ pub enum Shuffle {
     },
 }
 
+/// Bytes of neighbouring samples that a disk is asked for at once.
+const BLOCK_BYTES: u64 = 1 << 20;
+/// Part of the memory that a window takes. Two are in memory, that in use and the next, and the system keeps others.
+const PART_OF_MEMORY: u64 = 8;
+
+impl Shuffle {
+    /// Blocks for a mapped set of so many samples and bytes, beside so much free memory: a disk reads a block of about
+    /// a MiB as fast as it can, and two windows take a quarter of the memory. None where there are no two blocks.
+    pub fn in_blocks(samples: usize, bytes: u64, free: u64) -> Option<Self> {
+        let each = (bytes / (samples as u64).max(1)).max(1);
+        let block = (BLOCK_BYTES / each).max(1);
+        let most = (free / PART_OF_MEMORY / each).min(samples as u64);
+        let window = (most / block).max(2) * block;
+        (window <= samples as u64)
+            .then_some(Self::Blocks { block: block as usize, window: window as usize })
+    }
+}
+
 /// The number of threads that fill batches unless a number is given: one for every second hardware
 /// thread, from 1 to 8. Copying samples takes a small part of a step; the rest is the device's.
 pub fn default_workers() -> usize {
@@ -140,5 +158,33 @@ impl LoaderConfig {
             0 => self.batch_size,
             tokens => (tokens / steps.max(1)).max(1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_a_mebibyte_and_windows_an_eighth_of_memory() {
+        let blocks = |samples, bytes, free| match Shuffle::in_blocks(samples, bytes, free)? {
+            Shuffle::Blocks { block, window } => {
+                let config = LoaderConfig {
+                    shuffle: Shuffle::Blocks { block, window },
+                    ..LoaderConfig::default()
+                };
+                config.validate().unwrap();
+                Some([block, window])
+            }
+            Shuffle::Full => panic!(),
+        };
+        // 10,000 samples of 2 MB beside 2 GB, and a million of 2 kB.
+        assert_eq!(blocks(10_000, 20_000_000_000, 2_000_000_000), Some([1, 125]));
+        assert_eq!(blocks(1_000_000, 2_048_000_000, 1 << 30), Some([512, 65_536]));
+        // Two blocks are the least, and no window is longer than the set.
+        assert_eq!(blocks(10_000, 20_000_000_000, 1), Some([1, 2]));
+        assert_eq!(blocks(1030, 1030 << 10, 1 << 40), None);
+        assert_eq!(blocks(3000, 3000 << 10, 1 << 40), Some([1024, 2048]));
+        assert_eq!(blocks(1, 1 << 40, 1 << 40), None);
     }
 }

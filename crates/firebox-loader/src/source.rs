@@ -100,6 +100,11 @@ pub trait Source: Send + Sync {
         false
     }
 
+    /// Bytes of mapped files that an epoch reads; 0 where samples lie in memory.
+    fn mapped_bytes(&self) -> u64 {
+        0
+    }
+
     /// Told that these samples are read soon. A source may fetch them from its disk meanwhile.
     fn will_need(&self, samples: Range<usize>) {
         let _ = samples;
@@ -242,6 +247,14 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
         at_once(self.shape())
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        // Of files of which windows take a part, the same part is read; windows that overlap take it once.
+        let steps: u64 = (0..self.len()).map(|index| self.length(index) as u64).sum();
+        let all = (self.windows.set().steps() as u64).max(1);
+        let part = u128::from(steps.min(all)) * u128::from(self.windows.set().bytes_elsewhere());
+        (part / u128::from(all)) as u64
+    }
+
     fn will_need(&self, samples: Range<usize>) {
         let [_, channels] = self.shape();
         for index in samples.start..samples.end.min(self.len()) {
@@ -330,6 +343,10 @@ impl<S: Source> Source for Relabelled<S> {
         self.source.decoded()
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        self.source.mapped_bytes()
+    }
+
     fn will_need(&self, samples: Range<usize>) {
         self.source.will_need(samples);
     }
@@ -389,6 +406,16 @@ macro_rules! mapped_source {
 
             fn decoded(&self) -> bool {
                 self.storage() == Storage::F32
+            }
+
+            fn mapped_bytes(&self) -> u64 {
+                let [time, channel] = self.$shape();
+                let each = match self.storage() {
+                    Storage::F32 => 4,
+                    Storage::F16 | Storage::Bf16 => 2,
+                };
+                // Records are as long as the longest.
+                <$type>::len(self) as u64 * (time * channel * each) as u64
             }
 
             fn will_need(&self, samples: Range<usize>) {
@@ -456,6 +483,10 @@ impl Source for TrainSamples {
 
     fn decoded(&self) -> bool {
         Source::decoded(&self.0)
+    }
+
+    fn mapped_bytes(&self) -> u64 {
+        self.0.mapped_bytes()
     }
 
     fn will_need(&self, samples: Range<usize>) {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -223,6 +223,24 @@ fn buckets_pad_to_their_own_length_and_keep_to_the_tokens() {
     assert_eq!(indices, (0..100).collect::<Vec<_>>());
     for (_, [_, steps, _], lengths, ..) in batches {
         assert!(steps >= *lengths.iter().max().unwrap() && steps <= LONGEST);
+    }
+}
+
+#[test]
+fn batches_have_few_shapes_and_every_epoch_the_same() {
+    for config in orders() {
+        let loader = loader(Ragged(203), config);
+        let shapes = |epoch| -> BTreeSet<[usize; 2]> {
+            let batches = loader.epoch(Position { epoch, batch: 0 }).map(content);
+            batches.map(|(_, [batch, steps, _], ..)| [batch, steps]).collect()
+        };
+        let first = shapes(0);
+        let lengths: BTreeSet<usize> = first.iter().map(|[_, steps]| *steps).collect();
+        let expected = if config.buckets > 0 { LONGEST.div_ceil(config.buckets) } else { 1 };
+        assert_eq!(lengths.len(), expected, "{config:?}: {first:?}");
+        // Of each length the full batch, and what is left of its samples.
+        assert!(first.len() <= 2 * expected, "{config:?}: {first:?}");
+        assert!((1..4).all(|epoch| shapes(epoch) == first), "{config:?}");
     }
 }
 

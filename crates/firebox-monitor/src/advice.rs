@@ -66,6 +66,17 @@ impl Default for SettingKeys {
     }
 }
 
+/// Padding of training batches, and what buckets would leave of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Padding {
+    /// Share of the steps of all batches.
+    pub share: f64,
+    /// A value of `loader.buckets`.
+    pub buckets: usize,
+    /// Share of the steps with it.
+    pub left: f64,
+}
+
 /// The settings that advice is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -79,6 +90,11 @@ pub struct Settings {
     pub prefetch: usize,
     /// Whether the samples could lie in memory and do not: they are no versions that are drawn anew.
     pub may_lie_in_memory: bool,
+    /// Samples of a block and of a window of `loader.shuffle.blocks` that would suit a set in mapped files, where it is
+    /// shuffled as a whole.
+    pub blocks: Option<[usize; 2]>,
+    /// What of a batch is padding, where samples are of unequal lengths and in no buckets.
+    pub padding: Option<Padding>,
     /// Where they are written.
     pub keys: SettingKeys,
     /// Peak learning rate.
@@ -102,6 +118,8 @@ pub struct Settings {
 const WAITING: f64 = 0.05;
 /// Share of the memory from which the next larger batch may not fit.
 const FULL: f64 = 0.9;
+/// Share of the steps of batches from which padding is worth a word: a fifth of what is read and uploaded. A choice.
+const PADDED: f64 = 0.2;
 /// Page faults a second from which a disk is being used as memory: each takes about 0.1 ms.
 const THRASHING: f64 = 100.0;
 
@@ -119,6 +137,7 @@ pub fn advice(usage: &Usage, settings: &Settings) -> Vec<Advice> {
     }
     let found = [
         starvation(usage, settings),
+        padding(settings),
         saves(usage, settings),
         memory(usage, settings),
         thrashing(usage, settings),
@@ -210,6 +229,21 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     }
 }
 
+fn padding(settings: &Settings) -> Option<Advice> {
+    let Padding { share, buckets, left } = settings.padding?;
+    if share < PADDED || left > share / 2.0 {
+        return None;
+    }
+    some(
+        format!("{} of the steps of training batches are padding", percent(share)),
+        format!(
+            "`loader.buckets` from 0 to {buckets}, with which {} are, and batches have {} times fewer steps in all; a batch then holds samples of similar length",
+            percent(left),
+            significant((1.0 - left) / (1.0 - share))
+        ),
+    )
+}
+
 fn saves(usage: &Usage, settings: &Settings) -> Option<Advice> {
     let share = usage.shares().saves;
     if share < WAITING {
@@ -255,7 +289,14 @@ fn thrashing(usage: &Usage, settings: &Settings) -> Option<Advice> {
     }
     some(
         format!("while training, a disk had to serve {} page faults a second", significant(rate)),
-        format!("{}, or keep `run.cache` on a faster disk", smaller_batch(settings)),
+        match settings.blocks {
+            // What is read is the set, whatever a batch takes.
+            Some([block, window]) => format!(
+                "`loader.shuffle.blocks` to `{{ block = {block}, window = {window} }}`, so that the disk reads neighbours (of the other samples of a batch, about {} are then of a sample's own block), or keep the data and `run.cache` on a faster disk",
+                percent(block as f64 / window as f64)
+            ),
+            None => format!("{}, or keep `run.cache` on a faster disk", smaller_batch(settings)),
+        },
     )
 }
 

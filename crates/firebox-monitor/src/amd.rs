@@ -49,6 +49,16 @@ pub(crate) fn sample(device: &Path, index: u32) -> GpuSample {
     }
 }
 
+/// Bytes of a card's memory that nobody uses now, if the driver shows both. A processor's own card takes memory of the
+/// machine, of which it has more than of its own: what is free for it is not known.
+pub(crate) fn free(device: &Path) -> Option<u64> {
+    let total = number(&device.join("mem_info_vram_total"))?;
+    if number(&device.join("mem_info_gtt_total")).is_some_and(|machine| machine > 4 * total) {
+        return None;
+    }
+    Some(total.saturating_sub(number(&device.join("mem_info_vram_used"))?))
+}
+
 /// The folder of a card's sensors, which has a number of its own.
 fn sensors(device: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(device.join("hwmon")).ok()?;

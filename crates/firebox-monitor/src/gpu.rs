@@ -11,12 +11,29 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use crate::amd;
 use crate::apple::Apple;
 
-/// Free memory of a GPU in bytes, now. `numbered` says whether `index` counts as the driver does, as
-/// CUDA's does; otherwise it is known only where there is one GPU.
-pub fn free_gpu_memory(index: u32, numbered: bool) -> Option<u64> {
-    let gpus = Gpus::find();
-    let index = gpus.place(index, numbered)?;
-    Some(gpus.library.ok()?.device_by_index(index).ok()?.memory_info().ok()?.free)
+/// How GPUs are counted where one of them is named by a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// NVIDIA's, as the driver counts them.
+    Nvidia,
+    /// AMD's, as the kernel counts them.
+    Amd,
+    /// In another way: which one is meant is known only where there is one.
+    Other,
+}
+
+/// A GPU that can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Card<'a> {
+    /// By its number.
+    Nvidia(u32),
+    /// By the folder of its device.
+    Amd(&'a Path),
+}
+
+/// Free memory of a GPU in bytes, now.
+pub fn free_gpu_memory(index: u32, numbering: Numbering) -> Option<u64> {
+    Gpus::find().free(index, numbering)
 }
 
 /// What does not change of a GPU.
@@ -28,13 +45,21 @@ pub struct GpuCard {
     pub driver: Option<String>,
 }
 
-/// Memory and driver of a GPU; which one is meant is said as for [`free_gpu_memory`].
+/// Memory and driver of a GPU. `numbered` says whether `index` counts as NVIDIA's driver does, as CUDA's does;
+/// otherwise it is known only where there is one GPU.
 pub fn gpu_card(index: u32, numbered: bool) -> Option<GpuCard> {
     let gpus = Gpus::find();
-    let index = gpus.place(index, numbered)?;
-    let library = gpus.library.ok()?;
-    let memory = library.device_by_index(index).ok()?.memory_info().ok()?.total;
-    Some(GpuCard { memory, driver: library.sys_driver_version().ok() })
+    let numbering = if numbered { Numbering::Nvidia } else { Numbering::Other };
+    match gpus.place(index, numbering)? {
+        Card::Nvidia(index) => {
+            let library = gpus.library.as_ref().ok()?;
+            let memory = library.device_by_index(index).ok()?.memory_info().ok()?.total;
+            Some(GpuCard { memory, driver: library.sys_driver_version().ok() })
+        }
+        Card::Amd(device) => {
+            Some(GpuCard { memory: amd::sample(device, 0).memory_bytes?, driver: None })
+        }
+    }
 }
 
 /// The GPUs that can be asked, or why none can.
@@ -66,9 +91,31 @@ impl Gpus {
         Self { library, count, amd, apple: Apple::find() }
     }
 
-    /// Which of the driver's GPUs is meant.
-    fn place(&self, index: u32, numbered: bool) -> Option<u32> {
-        if numbered { Some(index) } else { (self.count == 1).then_some(0) }
+    /// Which GPU is meant. Beside one of NVIDIA's, a card of AMD's mostly is the processor's own, and not meant.
+    fn place(&self, index: u32, numbering: Numbering) -> Option<Card<'_>> {
+        let amd = |index: usize| self.amd.get(index).map(|device| Card::Amd(device));
+        match (numbering, self.count, self.amd.len()) {
+            (Numbering::Nvidia, ..) => Some(Card::Nvidia(index)),
+            (Numbering::Amd, ..) => amd(index as usize),
+            (Numbering::Other, 1, _) => Some(Card::Nvidia(0)),
+            (Numbering::Other, 0, 1) => amd(0),
+            (Numbering::Other, ..) => None,
+        }
+    }
+
+    /// Bytes that nobody uses of a GPU's memory.
+    fn free(&self, index: u32, numbering: Numbering) -> Option<u64> {
+        match self.place(index, numbering)? {
+            Card::Nvidia(index) => {
+                let library = self.library.as_ref().ok()?;
+                Some(library.device_by_index(index).ok()?.memory_info().ok()?.free)
+            }
+            // ROCm leaves cards out of its numbers, by variables of its own or because it does not know them.
+            Card::Amd(device) if numbering == Numbering::Amd && self.amd.len() == 1 => {
+                amd::free(device)
+            }
+            Card::Amd(_) => None,
+        }
     }
 
     /// None, as on a machine without a driver.
@@ -134,5 +181,39 @@ mod tests {
         let gpus = Gpus { amd: vec![folder.path().to_path_buf()], ..Gpus::none() };
         assert_eq!(gpus.absence(), None);
         assert_eq!(gpus.sample()[0].utilisation, Some(0.4));
+    }
+
+    #[test]
+    fn free_memory_is_that_of_the_card_that_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = |name: &str, total: u64, used: u64| {
+            let device = folder.path().join(name);
+            std::fs::create_dir(&device).unwrap();
+            for (name, bytes) in [("mem_info_vram_total", total), ("mem_info_vram_used", used)] {
+                std::fs::write(device.join(name), format!("{bytes}\n")).unwrap();
+            }
+            device
+        };
+        let (first, second) = (card("0", 100, 30), card("1", 200, 50));
+        let two = Gpus { amd: vec![first.clone(), second], ..Gpus::none() };
+        // Nobody says which of two is meant, and NVIDIA's are not there.
+        for numbering in [Numbering::Amd, Numbering::Other, Numbering::Nvidia] {
+            assert_eq!(two.free(0, numbering), None);
+        }
+        let one = Gpus { amd: vec![first.clone()], ..Gpus::none() };
+        assert_eq!((one.free(0, Numbering::Amd), one.free(1, Numbering::Amd)), (Some(70), None));
+        // It may be another than the one that is computed on.
+        assert_eq!(one.free(0, Numbering::Other), None);
+        // A processor's own card has a part of the machine's memory, and takes more of it.
+        std::fs::write(first.join("mem_info_gtt_total"), "1000\n").unwrap();
+        assert_eq!(one.free(0, Numbering::Amd), None);
+        std::fs::write(first.join("mem_info_gtt_total"), "120\n").unwrap();
+        assert_eq!(one.free(0, Numbering::Amd), Some(70));
+        // Beside one of NVIDIA's, that is meant.
+        let beside = Gpus { count: 1, amd: vec![first.clone()], ..Gpus::none() };
+        assert_eq!(beside.place(0, Numbering::Other), Some(Card::Nvidia(0)));
+        // A card that does not tell.
+        std::fs::remove_file(first.join("mem_info_vram_used")).unwrap();
+        assert_eq!(one.free(0, Numbering::Amd), None);
     }
 }

@@ -51,12 +51,12 @@ mod usage;
 mod watch;
 
 pub use advice::{
-    Advice, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings,
+    Advice, Padding, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings,
     timings_of_trainings,
 };
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
-pub use gpu::{GpuCard, free_gpu_memory, gpu_card};
+pub use gpu::{GpuCard, Numbering, free_gpu_memory, gpu_card};
 pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,

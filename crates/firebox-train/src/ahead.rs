@@ -2,8 +2,8 @@
 //! those of several at once.
 //!
 //! What a step needs of the steps before it is on the device, too: how many updates were applied, by which
-//! it picks its learning rate among those that may be its, and the loss scale. When the host reads is
-//! therefore without influence on what is computed. All that the host alone decides has to wait until it
+//! it picks its learning rate among those that may be its, the loss scale, and by which share an average of the
+//! weights follows. When the host reads is therefore without influence on what is computed. All that the host alone decides has to wait until it
 //! has read: checkpoints, validation, requests, and what is done about a step that is not finite. For the
 //! first steps of each shape it waits before they are taken, because one that had too little memory can be
 //! computed again in smaller parts only as long as nothing was built on it.
@@ -103,10 +103,8 @@ impl Ahead {
         let same = dynamic.is_none_or(|DynamicScale { growth, backoff, interval, .. }| {
             exact(growth) && exact(backoff) && interval < COUNTED
         });
-        let possible = same
-            && config.average.is_none()
-            && config.non_finite != NonFinite::Rollback
-            && DeviceStep::reads_nothing(&device);
+        let possible =
+            same && config.non_finite != NonFinite::Rollback && DeviceStep::reads_nothing(&device);
         possible.then_some(Self {
             device,
             dynamic,
@@ -203,6 +201,14 @@ impl Ahead {
         };
         let squared_norm = step.squared_norm.clone().mask_fill(broken(&step.losses), f32::NAN);
         DeviceStep { learning_rate, loss_scale, squared_norm, updates: updates_there, constants }
+    }
+
+    /// By which of some `shares` an average follows the step that left this state, `[1]`: that of the updates since
+    /// the host last read `updates`, and none if the step was no update.
+    pub(crate) fn share(&self, state: &DeviceStep, updates: u64, shares: Vec<f64>) -> Tensor<1> {
+        let applied = state.updates.clone() - updates as f64;
+        let share = number(shares, &self.device).select(0, applied.int());
+        share.mask_fill(state.squared_norm.clone().is_finite().bool_not(), 0.0)
     }
 
     /// Takes the step, and the state that it left.

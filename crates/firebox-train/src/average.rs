@@ -9,7 +9,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
-use firebox_kernels::approach;
+use firebox_kernels::{approach, approach_on_device};
 use firebox_models::{MapParameter, map_parameters};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,27 @@ impl AverageConfig {
         epoch >= self.from_epoch && updates.is_multiple_of(self.every.max(1))
     }
 
+    /// By which share the average follows each of some steps, as far as the host can know: after none of their
+    /// updates, after one, and so on up to all of the `steps`, where there were `updates` before them and
+    /// `averaged` in the average. 0 where the last of these updates is not averaged.
+    pub(crate) fn shares(
+        &self,
+        epoch: u64,
+        updates: u64,
+        steps: u64,
+        mut averaged: u64,
+    ) -> Vec<f64> {
+        let share = |applied| {
+            if applied == 0 || !self.takes(epoch, updates + applied) {
+                return 0.0;
+            }
+            let share = 1.0 - self.kept(averaged);
+            averaged += 1;
+            share
+        };
+        (0..=steps).map(share).collect()
+    }
+
     /// The share of the average that the next update leaves.
     fn kept(&self, averaged: u64) -> f64 {
         if self.equal { averaged as f64 / (averaged + 1) as f64 } else { self.decay }
@@ -59,17 +80,7 @@ pub struct Average {
 impl Average {
     /// Takes the weights of a model after an update.
     pub fn update<M: Module>(&mut self, model: &M, config: &AverageConfig) {
-        struct Visitor(Vec<Tensor<1>>);
-        impl ModuleVisitor for Visitor {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let value = param.base().inner();
-                let size = value.shape().num_elements();
-                self.0.push(value.reshape([size]));
-            }
-        }
-        let mut visitor = Visitor(vec![]);
-        model.visit(&mut visitor);
-        let weights = visitor.0;
+        let weights = flat_weights(model);
         self.values = match self.values.is_empty() {
             true => weights,
             false => {
@@ -79,6 +90,14 @@ impl Average {
             }
         };
         self.count += 1;
+    }
+
+    /// Takes the weights of a model after a step by a share that is on the device, 0 if the step was not an update
+    /// or is not averaged. There is an average already. The update is counted by whoever reads whether it was one.
+    pub(crate) fn follow<M: Module>(&mut self, model: &M, share: Tensor<1>) {
+        let weights = flat_weights(model);
+        let means = std::mem::take(&mut self.values);
+        self.values = approach_on_device(means, &weights.iter().collect::<Vec<_>>(), share);
     }
 
     /// The model with the averaged weights; as it is before the first update.
@@ -91,5 +110,48 @@ impl Average {
             }
         }
         map_parameters(model, &mut Change(&self.values))
+    }
+}
+
+/// Each float parameter, flattened, in no graph.
+fn flat_weights<M: Module>(model: &M) -> Vec<Tensor<1>> {
+    struct Visitor(Vec<Tensor<1>>);
+    impl ModuleVisitor for Visitor {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base().inner();
+            let size = value.shape().num_elements();
+            self.0.push(value.reshape([size]));
+        }
+    }
+    let mut visitor = Visitor(vec![]);
+    model.visit(&mut visitor);
+    visitor.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_those_that_the_host_would_take_one_by_one() {
+        let check = |config: AverageConfig, epoch, updates: u64, averaged: u64| {
+            let (mut count, mut expected) = (averaged, vec![0.0]);
+            for update in updates + 1..=updates + 9 {
+                let takes = config.takes(epoch, update);
+                expected.push(if takes { 1.0 - config.kept(count) } else { 0.0 });
+                count += u64::from(takes);
+            }
+            assert_eq!(config.shares(epoch, updates, 9, averaged), expected);
+            expected
+        };
+        let third = AverageConfig { equal: true, every: 3, ..AverageConfig::default() };
+        let shares = check(third, 0, 4, 1);
+        let some: Vec<f64> = [2, 5, 8].map(|update| shares[update]).into();
+        assert_eq!(some, [1.0 - 1.0 / 2.0, 1.0 - 2.0 / 3.0, 1.0 - 3.0 / 4.0]);
+        assert_eq!(shares.iter().filter(|share| **share > 0.0).count(), 3);
+        let decay = AverageConfig { decay: 0.75, ..AverageConfig::default() };
+        assert_eq!(check(decay, 2, 0, 5)[1..], [0.25; 9]);
+        let late = AverageConfig { from_epoch: 3, ..AverageConfig::default() };
+        assert_eq!(check(late, 2, 7, 0), [0.0; 10]);
     }
 }

@@ -20,11 +20,15 @@ pub use optimizer::{AdamWConfig, Decay, Optimizer, SgdConfig};
 pub struct TrainConfig {
     /// Passes over the training windows; at least 1.
     pub epochs: u64,
-    /// Optimizer steps after which training ends even within an epoch. None: no such limit.
+    /// Optimizer steps after which training ends even within an epoch, those included whose update was not
+    /// applied, such as overflows: as a loop around PyTorch's `GradScaler` counts them, and so that a storm
+    /// without an end ends the run. None: no such limit.
     pub max_steps: Option<u64>,
     /// The optimizer, with the peak learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate changes over the steps of the run.
+    /// How the learning rate changes over the steps of the run. It follows the updates that were applied: a
+    /// skipped step leaves it where it is, and a run that skipped `n` of its steps ends `n` steps short of
+    /// the schedule's end.
     pub schedule: Schedule,
     /// Largest global L2 norm of the gradient; larger ones are scaled down to it. `false`: never.
     #[serde(with = "crate::off")]

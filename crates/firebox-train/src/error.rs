@@ -162,12 +162,13 @@ pub enum TrainError {
         /// The scale after the last one.
         scale: f64,
     },
-    /// Weights, states and losses are f32 whatever a model computes in.
+    /// Weights, states, gradients, losses and the inputs of batches are f32 whatever a model computes in.
     #[error(
-        "{what} is of type {found}, and must be f32; let the model round operands (`in_precision`), and keep its parameters and its loss as they are"
+        "{what} is of type {found}, and must be f32; let the model round operands (`in_precision`), and keep its parameters, their \
+         gradients, its loss and the inputs of batches as they are"
     )]
     Type {
-        /// A parameter, or the loss.
+        /// A parameter or its gradient, a loss, or the inputs of a batch.
         what: String,
         /// Its type.
         found: String,

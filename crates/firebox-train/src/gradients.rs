@@ -28,6 +28,12 @@ impl Gradients {
         Self(visitor.1)
     }
 
+    /// Those that a test makes.
+    #[cfg(test)]
+    pub(crate) fn of(gradients: Vec<Option<Tensor<1>>>) -> Self {
+        Self(gradients)
+    }
+
     /// The gradient of the `index`-th parameter, `[elements]`.
     pub fn get(&self, index: usize) -> Option<&Tensor<1>> {
         self.0.get(index)?.as_ref()

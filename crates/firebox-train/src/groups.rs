@@ -40,8 +40,8 @@ pub struct LayerDecay {
     pub factor: f64,
     /// Names of each layer's parameters, from the input to the output: the last layer has the full
     /// rate. `{}` stands for a whole number, no part of a longer one, and a name with it for as many
-    /// layers as there are numbers: `encoder.layers.{}.*`. Parameters that no layer names have the
-    /// full rate.
+    /// layers as there are numbers: `encoder.layers.{}.*`. A parameter belongs to the first layer that
+    /// names it; those that no layer names have the full rate.
     pub layers: Vec<String>,
 }
 
@@ -136,6 +136,49 @@ pub fn check_groups<M: Module>(model: &M, config: &TrainConfig) -> Result<(), Gr
     resolve(config, &layouts(model)).map(drop)
 }
 
+/// Checks a configuration that several models are trained with, each by what [`groups_of`] leaves of it: a name
+/// is to be one of some model's, and something is left to train of every model.
+///
+/// # Errors
+/// As those of [`OptimizerState::new`], of all models together or of one of them.
+pub fn check_groups_of_several(
+    models: &[Vec<Layout>],
+    config: &TrainConfig,
+) -> Result<(), GroupError> {
+    resolve(config, &models.concat())?;
+    models.iter().try_for_each(|layouts| resolve(&own(config, layouts), layouts).map(drop))
+}
+
+/// The configuration for one of several models that are trained with it: without names that none of its
+/// parameters has, and without groups and layers that would do nothing.
+pub fn groups_of<M: Module>(model: &M, config: &TrainConfig) -> TrainConfig {
+    own(config, &layouts(model))
+}
+
+fn own(config: &TrainConfig, layouts: &[Layout]) -> TrainConfig {
+    let mut own = config.clone();
+    let mut free: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
+    own.groups.retain_mut(|group| {
+        let named = |pattern: &String| layouts.iter().any(|one| matches(pattern, &one.name));
+        group.parameters.retain(named);
+        let before = free.len();
+        free.retain(|name| !group.parameters.iter().any(|pattern| matches(pattern, name)));
+        free.len() < before
+    });
+    if let Some(decay) = &mut own.layer_decay {
+        // What earlier layers name here, and not in another model, is no reason to refuse a later one.
+        let mut free: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
+        decay.layers.retain(|pattern| {
+            let layers = expand(pattern, layouts);
+            let before = free.len();
+            free.retain(|name| !layers.iter().any(|layer| layer.names(name)));
+            free.len() < before
+        });
+    }
+    own.layer_decay = own.layer_decay.filter(|decay| !decay.layers.is_empty());
+    own
+}
+
 /// The settings of each parameter.
 pub(crate) fn resolve(
     config: &TrainConfig,
@@ -169,7 +212,9 @@ pub(crate) fn resolve(
         }
         let free = |name: &str| !layers.iter().any(|layer| layer.names(name));
         let new = |layer: &Layer<'_>| layouts.iter().any(|l| layer.names(&l.name) && free(&l.name));
-        if !found.iter().all(new) {
+        // A number of a `{}` that earlier layers name whole is no layer of its own.
+        let found: Vec<Layer<'_>> = found.into_iter().filter(new).collect();
+        if found.is_empty() {
             let key = "layer_decay.layers";
             return Err(GroupError::Shadowed { key, pattern: pattern.clone() });
         }
@@ -353,6 +398,97 @@ mod tests {
         assert_eq!(found[2], Settings { rate: 1.0, weight_decay: 0.0, from: Some(2) });
         assert_eq!(found[9], Settings { rate: 10.0, weight_decay: 0.5, from: Some(0) });
         assert!(!found[2].trains_in(1) && found[2].trains_in(2) && !found[0].trains_in(99));
+    }
+
+    /// A recurrent model, which has a part in common with the encoder.
+    fn recurrent() -> Vec<Layout> {
+        let names = ["lstm.weight_ih_l0", "lstm.weight_ih_l1", "norm.bias", "head.weight"];
+        names.map(|name| layout(name, 2)).to_vec()
+    }
+
+    #[test]
+    fn of_several_models_each_takes_what_names_its_own_parameters() {
+        let config = read(
+            r#"{"groups": [{"parameters": ["lstm.*_l0", "embedding.*"], "frozen": true},
+                           {"parameters": ["head.*", "norm.*"], "weight_decay": 0.5},
+                           {"parameters": ["head.weight", "encoder.layers.0.*"], "frozen": true}],
+                "layer_decay": {"factor": 0.5,
+                "layers": ["lstm.*_l{}", "encoder.layers.{}.*", "head.*"]}}"#,
+        );
+        let models = [recurrent(), encoder()];
+        check_groups_of_several(&models, &config).unwrap();
+        let found = |layouts: &[Layout]| -> Vec<(f64, f64, bool)> {
+            let settings = resolve(&own(&config, layouts), layouts).unwrap();
+            settings.iter().map(|s| (s.rate * 16.0, s.weight_decay, s.from.is_none())).collect()
+        };
+        let usual = config.optimizer.weight_decay();
+        let of_recurrent =
+            [(4.0, usual, true), (8.0, usual, false), (16.0, 0.5, false), (16.0, 0.5, false)];
+        assert_eq!(found(&models[0]), of_recurrent);
+        let mut of_encoder = vec![(16.0, usual, true)];
+        for (rate, frozen) in [(1.0, true), (2.0, false), (4.0, false), (8.0, false)] {
+            of_encoder.extend([(rate, usual, frozen); 2]);
+        }
+        of_encoder.push((16.0, 0.5, false));
+        assert_eq!(found(&models[1]), of_encoder);
+        // A model that nothing names is trained as if nothing were written.
+        let other = own(&config, &[layout("output.weight", 2)]);
+        assert_eq!(other, TrainConfig { groups: vec![], layer_decay: None, ..config });
+    }
+
+    #[test]
+    fn layers_that_earlier_ones_hide_in_one_model_alone_stay_for_the_other() {
+        let rates = |config: &TrainConfig, layouts: &[Layout]| -> Vec<f64> {
+            let settings = resolve(&own(config, layouts), layouts).unwrap();
+            settings.iter().map(|settings| settings.rate * 16.0).collect()
+        };
+        let config = read(
+            r#"{"layer_decay": {"factor": 0.5, "layers": ["lstm.*", "norm.*", "head.*", "*.weight"]}}"#,
+        );
+        let mut projected = recurrent();
+        projected.push(layout("proj.weight", 2));
+        let models = [recurrent(), projected];
+        check_groups_of_several(&models, &config).unwrap();
+        assert_eq!(rates(&config, &models[0]), [4.0, 4.0, 8.0, 16.0]);
+        assert_eq!(rates(&config, &models[1]), [2.0, 2.0, 4.0, 8.0, 16.0]);
+        // The layers of a `{}` one by one.
+        let config = read(
+            r#"{"layer_decay": {"factor": 0.5,
+                "layers": ["encoder.layers.0.linear.*", "encoder.layers.{}.*"]}}"#,
+        );
+        let name = |layer: u64| layout(&format!("encoder.layers.{layer}.linear.weight"), 2);
+        let models = [vec![name(0), name(1)], encoder()];
+        check_groups_of_several(&models, &config).unwrap();
+        assert_eq!(rates(&config, &models[0]), [8.0, 16.0]);
+        let of_encoder = [16.0, 1.0, 2.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 16.0];
+        assert_eq!(rates(&config, &models[1]), of_encoder);
+        // In one model, or in all of them, it is refused as before.
+        let config =
+            read(r#"{"layer_decay": {"factor": 0.5, "layers": ["lstm.*", "lstm.weight_ih_l0"]}}"#);
+        assert!(resolve(&config, &recurrent()).is_err());
+        assert!(check_groups_of_several(&[recurrent(), encoder()], &config).is_err());
+    }
+
+    #[test]
+    fn a_name_of_no_model_and_a_model_without_anything_to_train_are_refused() {
+        let refused = |text: &str, expected: &str| {
+            let models = [recurrent(), encoder()];
+            let said = check_groups_of_several(&models, &read(text)).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        };
+        refused(r#"{"groups": [{"parameters": ["lstn.*"]}]}"#, "`lstn.*`, and no parameter");
+        refused(
+            r#"{"layer_decay": {"factor": 0.5, "layers": ["block.{}.*"]}}"#,
+            "`train.layer_decay.layers` names `block.{}.*`",
+        );
+        refused(
+            r#"{"groups": [{"parameters": ["head.*"]}, {"parameters": ["head.weight"]}]}"#,
+            "belongs to an earlier",
+        );
+        refused(
+            r#"{"groups": [{"parameters": ["lstm.*", "norm.*", "head.*"], "frozen": true}]}"#,
+            "freezes every parameter",
+        );
     }
 
     #[test]

@@ -103,6 +103,7 @@ mod state;
 mod tensor_file;
 mod times;
 mod train;
+mod types;
 
 pub use average::{Average, AverageConfig};
 pub use checkpoint::{
@@ -120,7 +121,9 @@ pub use error::TrainError;
 pub use firebox_kernels::{Clip, SquaredNorm};
 pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;
-pub use groups::{GroupError, LayerDecay, ParameterGroup, check_groups};
+pub use groups::{
+    GroupError, LayerDecay, ParameterGroup, check_groups, check_groups_of_several, groups_of,
+};
 pub use history::{EpochRecord, HISTORY_FILE, History, StepRecord, TimesRecord};
 pub use load::{LoadEncoder, MatchReport, load_matching, read_weights};
 pub use mix::{Mix, Mixed};

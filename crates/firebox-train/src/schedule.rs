@@ -141,9 +141,9 @@ impl Default for PlateauState {
 /// Where a step lies within its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The step, from 0.
+    /// The step, from 0: updates that were applied before it. Those that were skipped do not count.
     pub step: u64,
-    /// Steps of the whole run.
+    /// Steps of the whole run, as if none were skipped.
     pub total: u64,
     /// Steps of one epoch.
     pub per_epoch: u64,

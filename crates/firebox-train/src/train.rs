@@ -7,12 +7,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{DType, Tensor};
+use burn::module::Module;
+use burn::tensor::Tensor;
 use firebox_core::{Event, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
 use firebox_loader::{Batch, Batches, HeldOutLoader, Position};
-use firebox_models::{Loss, layouts};
+use firebox_models::Loss;
 use tracing::info_span;
 
 use crate::TrainError;
@@ -37,6 +37,7 @@ use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
 use crate::state::{Best, Mean, State};
 use crate::times::Times;
+use crate::types::{check_batch, check_gradients, check_parameters, check_type};
 
 /// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
 /// to stop.
@@ -327,6 +328,7 @@ impl<M: Module> Session<'_, M> {
         for micro in 0..group {
             let next = info_span!("wait for data").in_scope(|| loader.next());
             let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
+            check_batch(&batch)?;
             samples += batch.indices.len() as u64;
             kinds.push([batch.len() as u64, batch.inputs.dims()[1] as u64, parts]);
             wait += batch.wait;
@@ -352,6 +354,7 @@ impl<M: Module> Session<'_, M> {
                         None => value * scale,
                     };
                     let taken = Gradients::take(&self.model, value.backward());
+                    check_gradients(&taken, self.optimizer.layouts())?;
                     match first {
                         None => (gradients, first) = (taken, Some(weight)),
                         // Each mean counts by what it is a mean of; the sum is divided with the scale.
@@ -366,7 +369,11 @@ impl<M: Module> Session<'_, M> {
         let factor = first.map_or(1.0, |first| weight / first);
         let updates = self.optimizer.updates;
         let steady = self.optimizer.is_steady(&gradients);
-        let ahead = self.ahead.as_mut().filter(|ahead| steady && ahead.counts(updates));
+        // The first weights that are averaged are taken by the host.
+        let epoch = self.state.position.epoch;
+        let begun = |own: AverageConfig| epoch < own.from_epoch || self.average.count > 0;
+        let possible = steady && self.config.average.is_none_or(begun);
+        let ahead = self.ahead.as_mut().filter(|ahead| possible && ahead.counts(updates));
         let mut numbers = None;
         let largest = kinds.iter().map(|[samples, _, parts]| samples.div_ceil(*parts)).max();
         if !ahead.as_ref().is_some_and(|ahead| ahead.has_room(&kinds)) {
@@ -560,6 +567,7 @@ impl<M: Module> Session<'_, M> {
         // Not a function of the step: every epoch hides the same steps of the same samples.
         let samples = Stream::new(self.run.seed, "validation masks");
         let (work, step) = (BatchWork::Validation, self.state.step);
+        check_batch(batch)?;
         loop {
             let parts = self.divisions.parts(work, step);
             let mut losses = vec![];
@@ -568,6 +576,7 @@ impl<M: Module> Session<'_, M> {
                     self.begin(work, step, parts, &batch);
                     let loss = objective.loss(model, &batch, Streams { samples, dropout: None });
                     let weight = loss.weight;
+                    check_type("the validation loss", loss.value.dtype())?;
                     losses.push((read(&[loss], weight, &Gradients::default())?.loss, weight));
                 }
                 Ok(())
@@ -674,7 +683,7 @@ impl<'a, M: Module> Session<'a, M> {
     /// A new run, or the newest whole checkpoint of the one in the folder.
     fn open(model: M, config: &'a TrainConfig, run: &'a Run<'a>) -> Result<Self, TrainError> {
         let mut model = model.train();
-        check_parameter_types(&model)?;
+        check_parameters(&model)?;
         let mut optimizer = OptimizerState::new(&model, config)?;
         let (divisions, noted) = Divisions::open(run.folder)?;
         if let Some(division) = noted {
@@ -753,28 +762,6 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
     match config.checkpoint.size_budget {
         Some(budget) if needed > budget => Err(TrainError::Budget { one, count, needed, budget }),
         _ => Ok(()),
-    }
-}
-
-/// Master weights are f32.
-fn check_parameter_types<M: Module>(model: &M) -> Result<(), TrainError> {
-    struct Types(Vec<DType>);
-    impl ModuleVisitor for Types {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.val().dtype());
-        }
-    }
-    let mut types = Types(vec![]);
-    model.visit(&mut types);
-    let mut found = types.0.into_iter().zip(layouts(model));
-    found.try_for_each(|(found, layout)| check_type(&layout.name, found))
-}
-
-/// Burn neither promotes types nor always complains about another one.
-fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
-    match found {
-        DType::F32 => Ok(()),
-        found => Err(TrainError::Type { what: what.to_owned(), found: format!("{found:?}") }),
     }
 }
 

@@ -118,7 +118,7 @@ impl Report {
         if !self.curves.skipped.is_empty() {
             let _ = write!(
                 out,
-                "{} steps were skipped because a loss or gradient was not finite.\n\n",
+                "{} steps were skipped because a loss or gradient was not finite; the learning rate follows the others.\n\n",
                 self.curves.skipped.len()
             );
         }

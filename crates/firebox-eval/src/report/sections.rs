@@ -201,7 +201,7 @@ fn training(report: &Report) -> String {
     if !curves.skipped.is_empty() {
         let _ = writeln!(
             out,
-            "<p>{} skipped because a loss or gradient was not finite.</p>",
+            "<p>{} skipped because a loss or gradient was not finite; the learning rate follows the others.</p>",
             count(curves.skipped.len(), "step")
         );
     }

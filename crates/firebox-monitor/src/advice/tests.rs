@@ -11,6 +11,8 @@ fn settings() -> Settings {
         workers: 1,
         prefetch: 2,
         may_lie_in_memory: true,
+        blocks: None,
+        padding: None,
         keys: SettingKeys::default(),
         learning_rate: 0.001,
         scaling: Scaling::Off,
@@ -119,6 +121,17 @@ fn each_finding_has_its_figure_and_its_setting() {
     let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);
     let said = found.join(" ");
     assert!(said.contains("all fill batches") && !said.contains("resident"), "{said}");
+    let padded = |share, left| {
+        let padding = Some(Padding { share, buckets: 13, left });
+        lines(&one(step(2, 100.0, 1.0, 1.0)), &Settings { padding, ..settings() }).join(" ")
+    };
+    let said = padded(0.5, 0.1);
+    assert!(said.contains("50.0 % of the steps of training batches are padding"), "{said}");
+    assert!(said.contains("from 0 to 13, with which 10.0 % are"), "{said}");
+    assert!(said.contains("1.80 times fewer steps in all"), "{said}");
+    // Little of it, or much that buckets would leave.
+    assert!(padded(0.19, 0.0).contains("nothing stood out"));
+    assert!(padded(0.5, 0.3).contains("nothing stood out"));
     let save = Event::Checkpoint {
         step: 1,
         path: String::new(),
@@ -133,7 +146,18 @@ fn each_finding_has_its_figure_and_its_setting() {
         &settings(),
         &["950 B of 1.0 kB of memory in use (95.0 %)", "batch_size` from 64 to 32"],
     );
-    check(&one(machine(0.95, 1, 250.0)), &settings(), &["serve 250 page faults a second"]);
+    let faults = one(machine(0.95, 1, 250.0));
+    let smaller = ["serve 250 page faults a second", "batch_size` from 64 to 32", "`run.cache`"];
+    check(&faults, &settings(), &smaller);
+    // Pages of a mapped set are read by their order, whatever a batch takes.
+    let mapped = Settings { blocks: Some([512, 65_536]), ..settings() };
+    let expected = [
+        "serve 250 page faults a second",
+        "-> `loader.shuffle.blocks` to `{ block = 512, window = 65536 }`",
+        "about 0.8 % are then of a sample's own block",
+    ];
+    check(&faults, &mapped, &expected);
+    assert!(!lines(&faults, &mapped)[0].contains("batch_size"));
     check(&one(machine(0.4, 1, 0.0)), &settings(), &["busy 40.0 %", "from 64 to 128"]);
     let mut shared = machine(0.4, 1, 0.0);
     if let Event::Machine(sample) = &mut shared {

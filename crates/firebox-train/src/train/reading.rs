@@ -14,6 +14,7 @@ use tracing::info_span;
 use super::Session;
 use crate::TrainError;
 use crate::ahead::{Ahead, Taken, Unread};
+use crate::average::AverageConfig;
 use crate::division::{BatchWork, if_memory_lasts};
 use crate::gradients::Gradients;
 
@@ -49,6 +50,15 @@ impl<M: Module> Session<'_, M> {
         let state = ahead.begin(&step, &self.state.scaler, self.optimizer.updates);
         let clip = self.config.clipping();
         let state = self.optimizer.step_on_device(&mut self.model, gradients, clip, state);
+        if let Some(average) = &self.config.average {
+            let steps = ahead.len() as u64 + 1;
+            let updates = self.state.updates().saturating_sub(steps);
+            let shares = average.shares(taken.epoch - 1, updates, steps, self.average.count);
+            if shares.iter().any(|share| *share > 0.0) {
+                let share = ahead.share(&state, self.optimizer.updates, shares);
+                self.average.follow(&self.model, share);
+            }
+        }
         ahead.end(step, state, start);
         self.times.computing += updating.elapsed();
     }
@@ -88,7 +98,8 @@ impl<M: Module> Session<'_, M> {
         let (unread, each) = ahead.take();
         drop(read_back);
         self.times.reading_back += reading.elapsed();
-        let mut applied = 0;
+        let before = self.state.updates().saturating_sub(unread.len() as u64);
+        let mut applied = 0_usize;
         for Unread { taken, losses, rates, .. } in unread {
             let (loss, parts) = weighted(&losses, taken.weight, &mut values);
             let squared_norm = values.next().unwrap_or(f64::NAN);
@@ -97,6 +108,10 @@ impl<M: Module> Session<'_, M> {
             if numbers.are_finite() {
                 applied += 1;
                 self.optimizer.updates += 1;
+                let average = self.config.average.as_ref();
+                let takes =
+                    |own: &AverageConfig| own.takes(taken.epoch - 1, before + applied as u64);
+                self.average.count += u64::from(average.is_some_and(takes));
             }
             self.write_down(taken, numbers, rate, each)?;
         }
