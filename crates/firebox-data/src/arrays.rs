@@ -16,7 +16,7 @@ use crate::{DataError, Format};
 /// Bytes that hold the header of any array of a sensible shape.
 const LONGEST_HEADER: u64 = 1 << 16;
 
-/// A `.npy` file of floating-point numbers, looked at and not read.
+/// A `.npy` file, looked at and not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayFile {
     /// Where it is.
@@ -37,8 +37,8 @@ impl ArrayFile {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, is no array, is cut off, has more than three axes, is in Fortran order
-    /// or in big-endian order, or holds anything but floating-point numbers.
+    /// When it cannot be read, is no array, is cut off, has more than three axes, or is in Fortran order
+    /// or in big-endian order.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let malformed = |problem: String| DataError::malformed(path, Format::Npy, problem);
         let file = File::open(path).map_err(DataError::io("open", path))?;
@@ -46,9 +46,6 @@ impl ArrayFile {
         let mut start = Vec::new();
         file.take(LONGEST_HEADER).read_to_end(&mut start).map_err(DataError::io("read", path))?;
         let header = header(&start).map_err(malformed)?;
-        if header.kind != Kind::Float {
-            return Err(malformed("it holds no floating-point numbers: save it as float32".into()));
-        }
         if header.big_endian || (header.fortran && header.shape.len() > 1) {
             let problem = "it is stored in Fortran or big-endian order: save `numpy.ascontiguousarray(x, dtype='<f4')`";
             return Err(malformed(problem.to_owned()));
@@ -82,22 +79,28 @@ impl ArrayFile {
         }
     }
 
-    /// The smallest type that holds its numbers; those of float64 are rounded to it.
-    pub fn storage(&self) -> Storage {
-        if self.header.bytes == 2 { Storage::F16 } else { Storage::F32 }
+    /// The smallest type that holds its numbers; those of float64 are rounded to it. None where they are whole numbers,
+    /// which samples do not hold.
+    pub fn storage(&self) -> Option<Storage> {
+        match (self.header.element.kind, self.header.element.bytes) {
+            (Kind::Float, 2) => Some(Storage::F16),
+            (Kind::Float, _) => Some(Storage::F32),
+            _ => None,
+        }
     }
 
     /// The type of its numbers as NumPy names it.
     pub fn type_name(&self) -> &'static str {
-        match self.header.bytes {
-            2 => "float16",
-            4 => "float32",
-            _ => "float64",
-        }
+        self.header.element.name()
+    }
+
+    /// Length of each axis, as it is stored.
+    pub fn axes(&self) -> &[usize] {
+        &self.header.shape
     }
 
     fn sample_bytes(&self) -> u64 {
-        [self.steps, self.channels, self.header.bytes]
+        [self.steps, self.channels, self.header.element.bytes]
             .into_iter()
             .try_fold(1u64, |product, factor| product.checked_mul(factor as u64))
             .unwrap_or(u64::MAX)
@@ -111,9 +114,14 @@ impl ArrayFile {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or has changed since it was opened.
+    /// When it holds whole numbers, and when the file cannot be read, or has changed since it was opened.
     pub fn read(&self, sample: usize, steps: usize, out: &mut Vec<f32>) -> Result<(), DataError> {
         let path = &self.path;
+        if self.storage().is_none() {
+            let found = self.type_name();
+            let problem = format!("it holds {found}, and samples hold floating-point numbers");
+            return Err(DataError::malformed(path, Format::Npy, problem));
+        }
         let mut file = File::open(path).map_err(DataError::io("open", path))?;
         let found = file.metadata().map_err(DataError::io("read", path))?.len();
         if found != self.bytes {
@@ -123,9 +131,9 @@ impl ArrayFile {
         }
         let start = self.header.start as u64 + sample as u64 * self.sample_bytes();
         file.seek(SeekFrom::Start(start)).map_err(DataError::io("read", path))?;
-        let mut bytes = vec![0; steps.min(self.steps) * self.channels * self.header.bytes];
+        let mut bytes = vec![0; steps.min(self.steps) * self.channels * self.header.element.bytes];
         file.read_exact(&mut bytes).map_err(DataError::io("read", path))?;
-        match self.header.bytes {
+        match self.header.element.bytes {
             2 => {
                 out.extend(bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()))
             }

@@ -41,13 +41,8 @@ pub(crate) fn clean(
     let constant = constant_channels(&works, channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds).filter(|_| raw.time.is_some());
     let findings = findings(&works, &channels, &constant, of_rows, policies);
-    if findings.iter().any(|finding| finding.action == Action::Refused) {
-        let refused = |finding: &Finding| finding.action == Action::Refused;
-        return Err(DataError::Defects {
-            findings: findings.into_iter().filter(refused).collect(),
-        });
-    }
-    if let Some(work) = works.iter().find(|work| work.raw.len() == 0) {
+    let findings = allowed(findings)?;
+    if let Some(work) = works.iter().find(|work| work.counts.steps == 0) {
         let hint = "remove it, or set `data.checks` to \"fill\" what it can".to_owned();
         let (series, rows) = (work.raw.name.clone(), work.counts.rows as usize);
         return Err(DataError::NothingLeft { series, rows, hint });
@@ -67,6 +62,17 @@ pub(crate) fn clean(
     let width = channels.len();
     let series = works.into_par_iter().map(|work| work.finish(width)).collect();
     Ok((SeriesSet::new(channels, raw.classes, series)?, checks))
+}
+
+/// The findings, if none of them is refused.
+pub(crate) fn allowed(findings: Vec<Finding>) -> Result<Vec<Finding>, DataError> {
+    let refused = |finding: &Finding| finding.action == Action::Refused;
+    match findings.iter().any(refused) {
+        true => {
+            Err(DataError::Defects { findings: findings.into_iter().filter(refused).collect() })
+        }
+        false => Ok(findings),
+    }
 }
 
 /// Rows in the order of their times, as the policies have it.
@@ -156,13 +162,13 @@ pub(crate) fn most_frequent<'a>(series: impl Iterator<Item = &'a [i64]>) -> Opti
     })
 }
 
-/// The channels that have one value over all steps of all series.
-fn constant_channels(works: &[Work], channels: usize) -> Vec<usize> {
+/// The channels that have one value over all steps of all series, of which the first is enough here.
+pub(crate) fn constant_channels(works: &[Work], channels: usize) -> Vec<usize> {
     let constant = |channel: &usize| {
         let mut firsts = works.iter().filter_map(|work| work.raw.columns[*channel].first());
         let first = firsts.next();
-        let steps: usize = works.iter().map(|work| work.raw.len()).sum();
-        let each = |work: &Work| work.channels[*channel].constant || work.raw.len() < 2;
+        let steps: u64 = works.iter().map(|work| work.counts.steps).sum();
+        let each = |work: &Work| work.channels[*channel].constant || work.counts.steps < 2;
         steps > 1 && works.iter().all(each) && firsts.all(|value| Some(value) == first)
     };
     (0..channels).filter(constant).collect()

@@ -238,12 +238,10 @@ impl DemandConfig {
         });
         Ok(Raw {
             channels: ["demand", "size", "homes"].map(|n| Channel::new(n, Role::Other)).to_vec(),
-            classes: vec![],
             series: series.collect(),
             time: Some("timestamp".to_owned()),
             by: Some("station".to_owned()),
-            label: None,
-            label_like: None,
+            ..Raw::default()
         })
     }
 

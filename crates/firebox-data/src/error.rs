@@ -11,7 +11,7 @@ use firebox_core::count;
 pub(crate) use message::{List, nearest};
 
 use io::Room;
-use message::{Findings, Hint, Quoted};
+use message::{Findings, Hint, LeaveOut, Quoted};
 
 use crate::{Finding, Format};
 
@@ -313,6 +313,33 @@ pub enum DataError {
     Empty {
         /// The file.
         path: PathBuf,
+    },
+    /// An array without a value.
+    #[error("{} holds no value (its shape is {shape:?}): remove it{}", path.display(), LeaveOut(*labelled))]
+    EmptyArray {
+        /// The file.
+        path: PathBuf,
+        /// Its axes.
+        shape: Vec<usize>,
+        /// Whether a file of labels lies beside it.
+        labelled: bool,
+    },
+    /// Arrays of types that are not mixed.
+    #[error(
+        "{} holds {found}, but {} holds {expected}: the arrays of a set are all of float16, all of float32 or float64, or all of one type of whole numbers (32 and 64 bits are one)\n  save all in one type, such as `x.astype('<f4')`{}",
+        path.display(), first.display(), LeaveOut(*unconvertible)
+    )]
+    MixedTypes {
+        /// The file.
+        path: PathBuf,
+        /// Type of its values.
+        found: &'static str,
+        /// An earlier file.
+        first: PathBuf,
+        /// Type of its values.
+        expected: &'static str,
+        /// Whether `data convert` cannot leave it out: labels lie beside it, or both are whole numbers.
+        unconvertible: bool,
     },
     /// Series that are all too short.
     #[error(

@@ -238,6 +238,7 @@ impl Reading<'_> {
             by: series.clone(),
             label: label.clone(),
             label_like: self.mapping.label_like.clone(),
+            element: None,
         })
     }
 

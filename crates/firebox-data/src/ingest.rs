@@ -14,7 +14,7 @@ use crate::clean::clean;
 use crate::content::{Seen, content_hash_until};
 use crate::converted;
 use crate::demand::DemandConfig;
-use crate::fast::{Sink, Stop};
+use crate::fast::{Sink, Stop, Told};
 use crate::generated::settings;
 use crate::hints::explained;
 use crate::input::{Input, inputs};
@@ -220,7 +220,7 @@ fn read_checked(
     }
 }
 
-/// Tables that have at most gaps, part by part; none if the long way is to be gone.
+/// Tables, part by part; none if the long way is to be gone.
 fn short_way(
     config: &DataConfig,
     inputs: &[Input],
@@ -233,18 +233,17 @@ fn short_way(
     if !is_table(inputs[0].format) || !matches!(zone, Zone::Utc) {
         return Ok(None);
     }
-    let done = |done| progress(listener, done as u64, inputs.len() as u64);
-    match fast::read(inputs, config, &zone, sink, &done) {
-        Ok((set, checks)) => {
-            warn_without_times(listener, checks.time_column.is_none());
-            Ok(Some((set, checks)))
-        }
+    let files = |done| progress(listener, done as u64, inputs.len() as u64);
+    let timed = |timed: bool| warn_without_times(listener, !timed);
+    match fast::read(inputs, config, &zone, sink, &Told { files: &files, timed: &timed }) {
+        Ok(found) => Ok(Some(found)),
         Err(Stop::Odd) => Ok(None),
         Err(Stop::Failed(error)) => Err(error),
     }
 }
 
-/// All rows in memory at once, whatever is wrong with them.
+/// All rows in memory at once, whatever is wrong with them: files that are no tables, and tables that the short way
+/// leaves.
 fn long_way(
     config: &DataConfig,
     inputs: &[Input],
@@ -400,6 +399,10 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     }
     if inputs[0].format == Format::Samples {
         key = key.field("read", "in place");
+    }
+    if inputs[0].format == Format::Npy {
+        // Sets of mixed types were stored once, and are refused.
+        key = key.field("types", "alike");
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key

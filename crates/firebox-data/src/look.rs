@@ -1,5 +1,5 @@
 //! Rows of one series, looked at part by part: what a part says, laying it out step by step, and putting
-//! parts together. Which parts there are, and where their rows go, is not decided here.
+//! parts together. Which parts there are, where their rows go, and what is done about odd ones, is not decided here.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) const ROWS: usize = 1 << 14;
 /// Rows whose values the nearest cache holds while they are laid out column by column and looked at.
 const NEAR: usize = 512;
 /// Channels beyond which nobody counts: their differences are kept as the bits of a number.
-const MOST_CHANNELS: usize = 64;
+pub(crate) const MOST_CHANNELS: usize = 64;
 
 /// What is known of consecutive rows in which nothing is odd.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(crate) struct Look {
     /// How many there are, at least one.
     pub(crate) rows: usize,
     /// First value of each channel.
-    firsts: Vec<f64>,
+    pub(crate) firsts: Vec<f64>,
     /// Channels that have another value than their first, as bits.
     varies: u64,
     /// First and last time.
@@ -35,6 +35,24 @@ pub(crate) struct Look {
 }
 
 impl Look {
+    /// Of rows that lie one behind the other, and are all right; `even` is what is known of their times. None of none.
+    ///
+    /// # Shapes
+    ///
+    /// - `values`: `[time, channel]`
+    pub(crate) fn of(values: &[f64], times: &[i64], even: bool) -> Option<Self> {
+        let span = [*times.first()?, *times.last()?];
+        let width = values.len() / times.len();
+        let firsts = values[..width].to_vec();
+        let differs = |channel: usize| {
+            values[channel..].iter().step_by(width).any(|value| *value != firsts[channel])
+        };
+        let varies =
+            (0..width).fold(0, |bits, channel| bits | (u64::from(differs(channel)) << channel));
+        let interval = times.get(1).map(|second| second.wrapping_sub(times[0]));
+        Some(Self { rows: times.len(), firsts, varies, span, interval, even })
+    }
+
     /// Both, one behind the other; none if the times do not increase there.
     fn then(self, next: Self) -> Option<Self> {
         let step = next.span[0].wrapping_sub(self.span[1]);
@@ -61,10 +79,9 @@ impl Look {
         }
     }
 
-    /// Whether these rows can be a series: several, with no constant channel.
-    pub(crate) fn is_series(&self) -> bool {
-        let all = u64::MAX >> (MOST_CHANNELS - self.firsts.len());
-        self.rows > 1 && self.varies == all
+    /// Whether a channel has one value in several rows.
+    pub(crate) fn is_constant(&self, channel: usize) -> bool {
+        self.rows > 1 && (self.varies >> channel) & 1 == 0
     }
 }
 
@@ -85,11 +102,11 @@ impl<'a> Part<'a> {
         (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
         let frame = reading.frame;
         let column = |channel: &Channel| Pieces::of(frame.column(&channel.name).ok()?);
+        let columns = channels.iter().map(column).collect::<Option<_>>()?;
         let times = match time {
             Some(name) => reading.times(name).ok()?,
             None => (start as i64..(start + frame.height()) as i64).collect(),
         };
-        let columns = channels.iter().map(column).collect::<Option<_>>()?;
         Some(Self { columns, bars: Bars::of(channels), times })
     }
 

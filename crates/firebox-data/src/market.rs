@@ -364,7 +364,7 @@ impl MarketConfig {
             time: Some("timestamp".to_owned()),
             by: Some("symbol".to_owned()),
             label: Some("regime".to_owned()),
-            label_like: None,
+            ..Raw::default()
         })
     }
 

@@ -23,11 +23,52 @@ pub(crate) enum Kind {
     Float,
 }
 
+/// The type of the values of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Element {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: usize,
+}
+
+impl Element {
+    /// Its name in NumPy.
+    pub(crate) fn name(self) -> &'static str {
+        match (self.kind, self.bytes) {
+            (Kind::Bool, _) => "bool",
+            (Kind::Signed, 1) => "int8",
+            (Kind::Signed, 2) => "int16",
+            (Kind::Signed, 4) => "int32",
+            (Kind::Signed, _) => "int64",
+            (Kind::Unsigned, 1) => "uint8",
+            (Kind::Unsigned, 2) => "uint16",
+            (Kind::Unsigned, 4) => "uint32",
+            (Kind::Unsigned, _) => "uint64",
+            (Kind::Float, 2) => "float16",
+            (Kind::Float, 4) => "float32",
+            (Kind::Float, _) => "float64",
+        }
+    }
+
+    pub(crate) fn is_float(self) -> bool {
+        self.kind == Kind::Float
+    }
+
+    /// Whether arrays of both may be one set. float64 is rounded to float32 at the latest in a batch. float16 has lost
+    /// digits that the others have, and short whole numbers mostly are of another scale for each type. Those of 32 and 64
+    /// bits are what NumPy makes of the same numbers on different systems.
+    pub(crate) fn goes_with(self, other: Self) -> bool {
+        let wide = |element: Self| match element.kind {
+            Kind::Bool => false,
+            Kind::Float | Kind::Signed | Kind::Unsigned => element.bytes > 2,
+        };
+        self == other || (self.kind == other.kind && wide(self) && wide(other))
+    }
+}
+
 /// What the header of an array says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
-    pub(crate) bytes: usize,
+    pub(crate) element: Element,
     pub(crate) big_endian: bool,
     pub(crate) fortran: bool,
     pub(crate) shape: Vec<usize>,
@@ -48,9 +89,12 @@ pub(crate) struct Array {
 ///
 /// Says what breaks the rules of the format.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
-    let header = header(bytes)?;
+    decoded(bytes, header(bytes)?)
+}
+
+fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
     let count = header.shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
-    let wanted = count.and_then(|count| count.checked_mul(header.bytes));
+    let wanted = count.and_then(|count| count.checked_mul(header.element.bytes));
     let data = &bytes[header.start..];
     let (Some(count), Some(wanted)) = (count, wanted) else {
         return Err(format!("its shape {:?} is beyond any memory", header.shape));
@@ -119,10 +163,10 @@ impl<'a> Literal<'a> {
             return Err("its header goes on after its end".to_owned());
         }
         let missing = |key: &str| format!("its header lacks the key `{key}`");
-        let (kind, bytes, big_endian) = descr.ok_or_else(|| missing("descr"))?;
+        let (element, big_endian) = descr.ok_or_else(|| missing("descr"))?;
         let fortran = fortran.ok_or_else(|| missing("fortran_order"))?;
         let shape = shape.ok_or_else(|| missing("shape"))?;
-        Ok(Header { kind, bytes, big_endian, fortran, shape, start: 0 })
+        Ok(Header { element, big_endian, fortran, shape, start: 0 })
     }
 
     fn skip(&mut self, token: &str) -> bool {
@@ -176,7 +220,7 @@ impl<'a> Literal<'a> {
         Ok(numbers)
     }
 
-    fn descr(&mut self) -> Result<(Kind, usize, bool), String> {
+    fn descr(&mut self) -> Result<(Element, bool), String> {
         if self.rest.trim_start().starts_with('[') {
             return Err("it holds structures: save each field as an array of its own".to_owned());
         }
@@ -186,7 +230,7 @@ impl<'a> Literal<'a> {
             kind => (b'=', kind),
         };
         let big_endian = order == b'>' || (order == b'=' && cfg!(target_endian = "big"));
-        let found = match kind {
+        let (kind, bytes) = match kind {
             b"b1" => (Kind::Bool, 1),
             b"i1" => (Kind::Signed, 1),
             b"i2" => (Kind::Signed, 2),
@@ -208,7 +252,7 @@ impl<'a> Literal<'a> {
                 ));
             }
         };
-        Ok((found.0, found.1, big_endian))
+        Ok((Element { kind, bytes }, big_endian))
     }
 }
 
@@ -228,7 +272,7 @@ fn decode(data: &[u8], header: &Header) -> Vec<f64> {
                 .collect()
         };
     }
-    match (header.kind, header.bytes) {
+    match (header.element.kind, header.element.bytes) {
         (Kind::Bool, _) => data.iter().map(|byte| f64::from(u8::from(*byte != 0))).collect(),
         (Kind::Signed, 1) => each!(i8, f64::from),
         (Kind::Signed, 2) => each!(i16, f64::from),
@@ -280,7 +324,9 @@ pub(crate) fn read(
     names: &[ChannelColumn],
 ) -> Result<Raw, DataError> {
     let malformed = |path: &Path, problem| DataError::malformed(path, Format::Npy, problem);
-    let array = parse(bytes).map_err(|problem| malformed(path, problem))?;
+    let header = header(bytes).map_err(|problem| malformed(path, problem))?;
+    let element = header.element;
+    let array = decoded(bytes, header).map_err(|problem| malformed(path, problem))?;
     let (samples, steps, width) = match *array.shape {
         [steps] => (None, steps, 1),
         [steps, width] => (None, steps, width),
@@ -294,7 +340,8 @@ pub(crate) fn read(
         }
     };
     if array.values.is_empty() {
-        return Err(DataError::Empty { path: path.to_owned() });
+        let labelled = labels.is_some();
+        return Err(DataError::EmptyArray { path: path.to_owned(), shape: array.shape, labelled });
     }
     let channels = name_channels(path, width, names)?;
     let mut classes = Interner::default();
@@ -340,7 +387,7 @@ pub(crate) fn read(
         }
     });
     let series = series.collect();
-    Ok(Raw { channels, classes: classes.names, series, ..Raw::default() })
+    Ok(Raw { channels, classes: classes.names, series, element: Some(element), ..Raw::default() })
 }
 
 /// Labels are whole numbers; a negative one means that there is none.

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -101,6 +102,24 @@ impl<T: Kind> Writer<T> {
         Ok(Arc::new(Mapped { file, kind: PhantomData }))
     }
 
+    /// Keeps these ranges of the numbers that were written, one behind the other.
+    pub(crate) fn keep(&mut self, kept: &[Range<usize>]) -> Result<(), DataError> {
+        let all = self.so_far()?;
+        let begin = SeekFrom::Start(HEADER as u64);
+        self.out.seek(begin).map_err(|error| self.failed(error))?;
+        self.numbers = 0;
+        for range in kept {
+            // Less than the buffer at once: nothing is written before it has been copied from the map.
+            for part in all.all()[range.clone()].chunks(BUFFER / 2 / size_of::<T>()) {
+                self.push(part)?;
+            }
+        }
+        drop(all);
+        self.out.flush().map_err(|error| self.failed(error))?;
+        let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
+        self.out.get_ref().set_len(bytes).map_err(|error| self.failed(error))
+    }
+
     /// Completes the file and waits until it is on the disk.
     pub(crate) fn finish(mut self) -> Result<FileRecord, DataError> {
         let width = self.width.unwrap_or(1).max(1);
@@ -194,6 +213,17 @@ mod tests {
         assert!(open(&record, 60_000, None).unwrap_err().contains("shape"));
         let wrong = FileRecord { blake3: "0".repeat(64), ..record };
         assert!(open(&wrong, 20_000, Some(3)).unwrap_err().contains("checksum"));
+        let mut writer = Writer::<i64>::create(folder.path(), "b.npy", None).unwrap();
+        let numbers: Vec<i64> = (0..200_000).collect();
+        writer.push(&numbers).unwrap();
+        let kept = [3..5, 7..120_000, 120_001..199_999];
+        writer.keep(&kept).unwrap();
+        writer.push(&[-1]).unwrap();
+        let expected: Vec<i64> = kept.into_iter().flatten().map(|n| n as i64).chain([-1]).collect();
+        assert_eq!(writer.so_far().unwrap().all(), expected);
+        let record = writer.finish().unwrap();
+        let kept = Mapped::<i64>::open(folder.path(), &record, expected.len(), None, true).unwrap();
+        assert_eq!(kept.all(), expected);
         // Most of it is gone: zeros instead of a signal, and an error.
         let file = File::options().write(true).open(folder.path().join("a.npy")).unwrap();
         file.set_len(4096).unwrap();

@@ -3,12 +3,13 @@
 //! The readers of all formats end here, and the checks begin here.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_core::{Channel, Origin};
 
 use crate::DataError;
+use crate::npy::Element;
 
 /// The code of a step without a label.
 pub(crate) const NO_LABEL: u32 = u32::MAX;
@@ -27,6 +28,8 @@ pub(crate) struct Raw {
     pub(crate) label: Option<String>,
     /// Without one, a column whose name is usual for labels.
     pub(crate) label_like: Option<String>,
+    /// Type of the values of arrays, which have one.
+    pub(crate) element: Option<Element>,
 }
 
 /// One series.
@@ -66,6 +69,36 @@ pub(crate) struct Piece {
 pub(crate) enum Rows {
     From(usize),
     Each(Vec<u32>),
+    /// All of them but these.
+    Without(RowSet),
+}
+
+/// Rows of a file, counted from 0: a bit for each up to the last of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RowSet(Vec<u64>);
+
+impl RowSet {
+    pub(crate) fn insert(&mut self, row: usize) {
+        let word = row / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (row % 64);
+    }
+
+    /// The row before which so many are not in the set, and which is not in it either.
+    fn outside(&self, mut before: usize) -> usize {
+        for (index, word) in self.0.iter().enumerate() {
+            let here = word.count_zeros() as usize;
+            if before < here {
+                let mut free = !word;
+                (0..before).for_each(|_| free &= free - 1);
+                return index * 64 + free.trailing_zeros() as usize;
+            }
+            before -= here;
+        }
+        self.0.len() * 64 + before
+    }
 }
 
 impl RawSeries {
@@ -102,6 +135,7 @@ impl RawSeries {
                 let row = match &piece.rows {
                     Rows::From(first) => first + step,
                     Rows::Each(rows) => rows[step] as usize,
+                    Rows::Without(rows) => rows.outside(step) + 1,
                 };
                 return (Arc::clone(&piece.path), row);
             }
@@ -110,7 +144,7 @@ impl RawSeries {
         (Path::new("").into(), 0)
     }
 
-    fn append(&mut self, other: Self) {
+    pub(crate) fn append(&mut self, other: Self) {
         if let (Some(time), Some(more)) = (&mut self.time, other.time) {
             time.extend(more);
         }
@@ -150,12 +184,24 @@ impl Gathered {
                 let count = firebox_core::count(names.len() as u64, "channel");
                 format!("{count} ({})", names.join(", "))
             };
-            let path = |raw: &Raw| raw.series.first().map(|s| s.place(0).0.to_path_buf());
             return Err(DataError::Channels {
-                path: path(&other).unwrap_or_default(),
+                path: other.first_file(),
                 found: names(&other),
-                first: path(&self.raw).unwrap_or_default(),
+                first: self.raw.first_file(),
                 expected: names(&self.raw),
+            });
+        }
+        if let (Some(first), Some(found)) = (self.raw.element, other.element)
+            && !first.goes_with(found)
+        {
+            let labels = |raw: &Raw| raw.series.iter().any(|s| s.labels != RawLabels::None);
+            return Err(DataError::MixedTypes {
+                path: other.first_file(),
+                found: found.name(),
+                first: self.raw.first_file(),
+                expected: first.name(),
+                // Whole numbers are left out of what is converted, all of them.
+                unconvertible: labels(&other) || !(first.is_float() || found.is_float()),
             });
         }
         let map = merge_classes(&mut self.raw.classes, &other.classes);
@@ -199,6 +245,11 @@ impl Gathered {
 }
 
 impl Raw {
+    /// The file of the first series.
+    fn first_file(&self) -> PathBuf {
+        self.series.first().map(|series| series.place(0).0.to_path_buf()).unwrap_or_default()
+    }
+
     /// Gives test series whose name a training series has another one.
     pub(crate) fn separate_names(&mut self) {
         let train: std::collections::HashSet<_> = self
@@ -281,5 +332,21 @@ impl From<Vec<String>> for Interner {
     fn from(names: Vec<String>) -> Self {
         let codes = names.iter().cloned().zip(0..).collect();
         Self { names, codes, last: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_outside_of_a_set_are_counted() {
+        let mut set = RowSet::default();
+        let inside = [0, 1, 5, 63, 64, 65, 130, 200];
+        inside.into_iter().for_each(|row| set.insert(row));
+        let outside = (0..400).filter(|row| !inside.contains(row));
+        for (before, row) in outside.enumerate() {
+            assert_eq!(set.outside(before), row);
+        }
     }
 }

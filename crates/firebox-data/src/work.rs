@@ -1,7 +1,10 @@
 //! The checks of one series: order, values, gaps.
 //!
 //! Columns are looked at one by one; rows are moved only where a defect makes it necessary. No
-//! value is taken from a later row.
+//! value is taken from a later row. The short way gives the rows of a series part by part to the same functions, whose
+//! counts add up.
+
+use std::ops::Range;
 
 use firebox_core::{Channel, Role, Series, StepLabels};
 
@@ -36,7 +39,7 @@ pub(crate) struct Work {
     pub(crate) raw: RawSeries,
     /// The step of `raw` that each step was, once rows have moved.
     pub(crate) moved: Option<Vec<u32>>,
-    pub(crate) segments: Vec<std::ops::Range<usize>>,
+    pub(crate) segments: Vec<Range<usize>>,
     pub(crate) counts: SeriesChecks,
     pub(crate) channels: Vec<ChannelChecks>,
     pub(crate) examples: Vec<(Defect, usize, String)>,
@@ -58,6 +61,10 @@ impl Work {
 
     /// Notes where a defect is first seen.
     fn example(&mut self, defect: Defect, channel: usize, step: usize, what: String) {
+        let is_same = |(known, of, _): &(Defect, usize, String)| *known == defect && *of == channel;
+        if self.examples.iter().any(is_same) {
+            return;
+        }
         let original = self.moved.as_ref().map_or(step, |moved| moved[step] as usize);
         let (path, row) = self.raw.place(original);
         let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -109,8 +116,8 @@ impl Work {
         } else {
             order.dedup_by(|a, b| same(*a, *b));
         }
-        self.counts.duplicates = (before - order.len()) as u64;
-        self.counts.rows_dropped += self.counts.duplicates;
+        self.counts.duplicates += (before - order.len()) as u64;
+        self.counts.rows_dropped += (before - order.len()) as u64;
         if let Some(step) = twice.map(|step| step as usize) {
             let what = moment(Some(times[step]));
             let hint = zone_hint(is_hourly, times[step]);
@@ -162,37 +169,39 @@ impl Work {
     pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
         let Some(interval) = interval else { return };
         let Some(times) = self.raw.time.take() else { return };
-        let soon = |difference| is_soon(difference, interval);
-        let first = (1..times.len()).find(|step| soon(times[*step] - times[*step - 1]));
-        let Some(first) = first else {
+        if !self.count_crowded(&times, interval) || policies.crowded != CrowdedPolicy::Drop {
             self.raw.time = Some(times);
             return;
-        };
-        let crowded = times.windows(2).filter(|pair| soon(pair[1] - pair[0])).count();
-        self.counts.crowded = crowded as u64;
-        let what = moment(Some(times[first]));
-        let after = duration(times[first] - times[first - 1]);
-        self.example(Defect::Crowded, 0, first, format!("{what}: {after} after the row before it"));
+        }
         let mut kept: Vec<u32> = (0..times.len() as u32).collect();
-        if policies.crowded == CrowdedPolicy::Drop {
-            let (mut last, mut dropped) = (None, false);
-            kept.retain(|step| {
-                let time = times[*step as usize];
-                dropped = last.is_some_and(|last: i64| {
-                    soon(time - last) || (dropped && time - last < interval - interval / 10)
-                });
-                if !dropped {
-                    last = Some(time);
-                }
-                !dropped
+        let (mut last, mut dropped) = (None, false);
+        kept.retain(|step| {
+            let time = times[*step as usize];
+            dropped = last.is_some_and(|last: i64| {
+                is_soon(time - last, interval)
+                    || (dropped && time - last < interval - interval / 10)
             });
-        }
+            if !dropped {
+                last = Some(time);
+            }
+            !dropped
+        });
         self.raw.time = Some(times);
-        if kept.len() < self.raw.len() {
-            self.counts.crowded = (self.raw.len() - kept.len()) as u64;
-            self.counts.rows_dropped += self.counts.crowded;
-            self.take(kept);
-        }
+        self.counts.crowded = (self.raw.len() - kept.len()) as u64;
+        self.counts.rows_dropped += self.counts.crowded;
+        self.take(kept);
+    }
+
+    /// Counts the rows that follow too soon among these times, and says whether there are any.
+    pub(crate) fn count_crowded(&mut self, times: &[i64], interval: i64) -> bool {
+        let soon = |pair: &[i64]| is_soon(pair[1] - pair[0], interval);
+        let Some(before) = times.windows(2).position(soon) else { return false };
+        self.counts.crowded = times.windows(2).filter(|pair| soon(pair)).count() as u64;
+        let what = moment(Some(times[before + 1]));
+        let after = duration(times[before + 1] - times[before]);
+        let what = format!("{what}: {after} after the row before it");
+        self.example(Defect::Crowded, 0, before + 1, what);
+        true
     }
 
     fn time(&self, step: usize) -> Option<i64> {
@@ -201,47 +210,45 @@ impl Work {
 
     /// Repairs values, and marks the steps to leave out.
     pub(crate) fn values(&mut self, channels: &[Channel], policies: &CheckPolicies) -> Vec<bool> {
-        let mut removed = Vec::new();
-        for channel in 0..channels.len() {
-            self.not_finite(channel, policies, &mut removed);
-        }
-        self.ohlc(channels, policies, &mut removed);
+        let all = 0..self.raw.len();
+        let mut removed = self.not_finite(&all, policies);
+        self.ohlc(&all, channels, policies, &mut removed);
         removed
     }
 
-    fn not_finite(&mut self, channel: usize, policies: &CheckPolicies, removed: &mut Vec<bool>) {
-        let mut column = std::mem::take(&mut self.raw.columns[channel]);
-        let steps = column.len();
-        if let Some(first) = column.iter().position(|value| !fits(*value)) {
-            removed.resize(steps, false);
-            let missing = column.iter().filter(|value| value.is_nan()).count() as u64;
-            let infinite =
-                column.iter().filter(|value| !value.is_nan() && !fits(**value)).count() as u64;
-            self.channels[channel].missing = missing;
-            self.channels[channel].infinite = infinite;
-            self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
-            let mut step = first;
-            while step < steps {
-                let run = column[step..].iter().take_while(|value| !fits(**value)).count();
-                let fill = policies.not_finite == Policy::Fill
-                    && step > 0
-                    && run <= policies.longest_fill
-                    && fits(column[step - 1]);
-                if fill {
-                    let last = column[step - 1];
-                    column[step..step + run].fill(last);
-                    self.channels[channel].filled += run as u64;
-                } else {
-                    removed[step..step + run].fill(true);
-                }
-                step += run;
-                step += column[step..].iter().take_while(|value| fits(**value)).count();
+    /// Fills values that are not finite, and marks the steps to leave out; none are marked if there are none.
+    ///
+    /// Counts those of `own` steps alone: those around them say how long a run is, and what it is filled with.
+    pub(crate) fn not_finite(&mut self, own: &Range<usize>, policies: &CheckPolicies) -> Vec<bool> {
+        let mut removed = Vec::new();
+        for channel in 0..self.raw.columns.len() {
+            let mut column = std::mem::take(&mut self.raw.columns[channel]);
+            if let Some(first) = column[own.clone()].iter().position(|value| !fits(*value)) {
+                let odd = column[own.clone()].iter().filter(|value| !fits(**value));
+                let missing = odd.clone().filter(|value| value.is_nan()).count() as u64;
+                let infinite = odd.count() as u64 - missing;
+                removed.resize(column.len(), false);
+                let filled = fill_runs(&mut column, own, policies, &mut removed);
+                let checks = &mut self.channels[channel];
+                checks.missing += missing;
+                checks.infinite += infinite;
+                checks.filled += filled;
+                let first = own.start + first;
+                self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
             }
+            self.raw.columns[channel] = column;
         }
-        self.raw.columns[channel] = column;
+        removed
     }
 
-    fn ohlc(&mut self, channels: &[Channel], policies: &CheckPolicies, removed: &mut Vec<bool>) {
+    /// Widens `own` bars whose high or low lies inside, or marks them to be left out.
+    pub(crate) fn ohlc(
+        &mut self,
+        own: &Range<usize>,
+        channels: &[Channel],
+        policies: &CheckPolicies,
+        removed: &mut Vec<bool>,
+    ) {
         let role = |role| channels.iter().position(|channel| channel.role == role);
         let mut broken = Vec::new();
         for (this, sign, other) in [(Role::High, 1.0, Role::Low), (Role::Low, -1.0, Role::High)] {
@@ -258,7 +265,7 @@ impl Work {
                 prices.iter().map(|price| sign * columns[*price][step]).fold(f64::MIN, f64::max)
             };
             let mut first = None;
-            for step in 0..self.raw.len() {
+            for step in own.clone() {
                 if removed.get(step).copied().unwrap_or(false) {
                     continue;
                 }
@@ -295,35 +302,31 @@ impl Work {
     ) {
         let steps = self.raw.len();
         let gone = |step: usize| removed.get(step).copied().unwrap_or(false);
-        let mut cuts = Vec::new();
-        let mut fills = Vec::new();
+        let (mut cuts, mut fills) = (Vec::new(), Vec::new());
         if let (Some(times), Some(interval)) = (self.raw.time.take(), interval) {
-            self.find_gaps(&times, interval, |step, missing| {
-                let fill = policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill;
-                match fill && !gone(step - 1) && !gone(step) {
-                    true => fills.push((step, missing)),
-                    false => cuts.push(step),
-                }
-            });
+            (cuts, fills) = self.find_gaps(&times, interval, gone, policies);
             self.raw.time = Some(times);
         }
         self.counts.rows_dropped += removed.iter().filter(|gone| **gone).count() as u64;
         if removed.contains(&true) || !fills.is_empty() {
             self.rebuild(channels, &removed, &cuts, &fills, interval.unwrap_or(1));
         } else {
-            self.cut(cuts, steps);
+            self.cut(&cuts, std::slice::from_ref(&(0..steps)));
         }
         self.counts.steps = self.raw.len() as u64;
         self.counts.segments = self.segments.len() as u64;
     }
 
-    /// Counts the gaps in these times, and tells of each: the step behind it and how many are missing.
+    /// Counts the gaps in these times. Returns the steps behind those that are cut, and behind those that are filled,
+    /// with how many are missing: a gap beside a step that is gone is cut.
     pub(crate) fn find_gaps(
         &mut self,
         times: &[i64],
         interval: i64,
-        mut found: impl FnMut(usize, usize),
-    ) {
+        gone: impl Fn(usize) -> bool,
+        policies: &CheckPolicies,
+    ) -> (Vec<usize>, Vec<(usize, usize)>) {
+        let (mut cuts, mut fills) = (Vec::new(), Vec::new());
         for step in 1..times.len() {
             let difference = times[step] - times[step - 1];
             // Half an interval is allowed for times that are not quite regular.
@@ -344,16 +347,30 @@ impl Work {
                     format!("{what} after the row before it{hint}"),
                 );
             }
-            found(step, missing);
+            let fill = policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill;
+            match fill && !gone(step - 1) && !gone(step) {
+                true => fills.push((step, missing)),
+                false => cuts.push(step),
+            }
         }
+        (cuts, fills)
     }
 
-    /// Segments that begin at these steps.
-    pub(crate) fn cut(&mut self, cuts: Vec<usize>, steps: usize) {
+    /// Segments of the steps that are kept, those of one range each, and cut at these steps, too.
+    pub(crate) fn cut(&mut self, cuts: &[usize], kept: &[Range<usize>]) {
+        let mut cuts = cuts.iter().copied().peekable();
         let mut start = 0;
-        for end in cuts.into_iter().chain([steps]) {
-            self.segments.push(start..end);
-            start = end;
+        for range in kept {
+            let mut from = range.start;
+            let within = std::iter::from_fn(|| cuts.next_if(|cut| *cut < range.end));
+            for end in within.chain([range.end]) {
+                // What is cut before the range, or where it begins, is cut there already.
+                if end > from {
+                    self.segments.push(start..start + end - from);
+                    start += end - from;
+                    from = end;
+                }
+            }
         }
     }
 
@@ -455,6 +472,35 @@ impl Work {
             segments,
             origin: raw.origin,
         }
+    }
+}
+
+/// Fills the runs of values that do not fit, or marks them, and returns how many of `own` steps were filled.
+fn fill_runs(
+    column: &mut [f64],
+    own: &Range<usize>,
+    policies: &CheckPolicies,
+    removed: &mut [bool],
+) -> u64 {
+    let (mut step, mut filled) = (0, 0);
+    loop {
+        step += column[step..].iter().take_while(|value| fits(**value)).count();
+        let run = column[step..].iter().take_while(|value| !fits(**value)).count();
+        if run == 0 {
+            return filled;
+        }
+        let end = step + run;
+        // What lies before a run fits, or the run begins the series.
+        let last = step.checked_sub(1).map(|before| column[before]);
+        let fill = policies.not_finite == Policy::Fill && run <= policies.longest_fill;
+        match last.filter(|_| fill) {
+            Some(last) => {
+                column[step..end].fill(last);
+                filled += end.min(own.end).saturating_sub(step.max(own.start)) as u64;
+            }
+            None => removed[step..end].fill(true),
+        }
+        step = end;
     }
 }
 

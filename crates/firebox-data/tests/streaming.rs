@@ -15,7 +15,7 @@ use firebox_core::{
     Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage, WindowRule,
     split,
 };
-use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, Paths, ingest, read};
+use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, Paths, Policy, ingest, read};
 use polars::prelude::*;
 
 const ROWS: usize = 2_500_000;
@@ -27,6 +27,10 @@ const SERIES: usize = ROWS * 5 * 8 / 1024;
 const LIMIT: usize = 160 << 10;
 /// KiB of anonymous memory that may be resident beyond that of the program itself.
 const RESIDENT: usize = 48 << 10;
+/// The same where rows are mended, columns of a part beside its rows: less than the series take.
+const RESIDENT_MENDED: usize = 80 << 10;
+/// Rows between two that have a defect.
+const ODD: usize = 100_003;
 
 fn time(row: usize) -> i64 {
     1_700_000_000 + ((row + row / RUN * 1000) * 60) as i64
@@ -36,6 +40,30 @@ fn time(row: usize) -> i64 {
 fn bar(row: usize) -> [f64; 4] {
     let close = 100.0 + (row % 977) as f64 / 8.0;
     [close - 0.25, close + 0.5, close - 0.5, close]
+}
+
+/// Tables of the same rows, of which some lack their open, and some are there twice.
+fn write_odd(folder: &Path) {
+    let rows =
+        || (0..ROWS).flat_map(|row| std::iter::repeat_n(row, 1 + usize::from(row % ODD == 7)));
+    let lacks = |row: usize| row % ODD == 5;
+    let csv = std::fs::File::create(folder.join("odd.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,open,high,low,close").unwrap();
+    for row in rows() {
+        let [open, high, low, close] = bar(row);
+        let open = if lacks(row) { String::new() } else { open.to_string() };
+        writeln!(csv, "{},{open},{high},{low},{close}", time(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let mut columns = vec![Column::new("time".into(), rows().map(time).collect::<Vec<i64>>())];
+    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
+        let value = |row| if at == 0 && lacks(row) { f64::NAN } else { bar(row)[at] };
+        columns.push(Column::new(name.into(), rows().map(value).collect::<Vec<f64>>()));
+    }
+    let mut frame = DataFrame::new(rows().count(), columns).unwrap();
+    let file = std::fs::File::create(folder.join("odd.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
 }
 
 fn write(folder: &Path) {
@@ -110,19 +138,47 @@ fn ingest_both(folder: &Path) {
     }
 }
 
-#[test]
-fn a_table_larger_than_memory_is_ingested() {
-    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
-        ingest_both(Path::new(&folder));
-        return;
+fn mended(folder: &Path, name: &str) -> DataConfig {
+    let mut config = config(folder, name);
+    (config.checks.not_finite, config.checks.duplicates) = (Policy::Fill, Policy::Drop);
+    config
+}
+
+fn ingest_odd(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["odd.csv", "odd.parquet"] {
+        let refused = peak(|| {
+            let error = ingest(&config(folder, name), &cache, &Silent).unwrap_err().to_string();
+            assert!(error.contains("row 6 of") && error.contains("row 9 of"), "{error}");
+        });
+        let taken = peak(|| {
+            let data = ingest(&mended(folder, name), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.steps()), (false, ROWS));
+            let series = &data.set.series()[0];
+            for row in (0..ROWS).step_by(997).chain((5..ROWS).step_by(ODD)) {
+                let mut expected = bar(row);
+                if row % ODD == 5 {
+                    expected[0] = bar(row - 1)[0];
+                }
+                assert_eq!(series.values.part(row * 4..row * 4 + 4)[..], expected, "row {row}");
+                assert_eq!(series.time[row], time(row) * 1_000_000);
+            }
+            assert_eq!(series.segments.len(), ROWS.div_ceil(RUN));
+        });
+        for (most, what) in [(refused, "refused"), (taken, "taken")] {
+            println!("{name}, {what}: {most} KiB of anonymous memory");
+            assert!(most < RESIDENT_MENDED, "{name}, {what}: {most} KiB of anonymous memory");
+        }
     }
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path());
+}
+
+/// Runs a test in a process that may have so many KiB of memory of its own.
+fn in_little_memory(test: &str, limit: usize, folder: &Path) {
     let program = std::env::current_exe().unwrap();
     let output = Command::new("sh")
-        .args(["-c", &format!("ulimit -d {LIMIT} && exec \"$0\" --nocapture larger")])
+        .args(["-c", &format!("ulimit -d {limit} && exec \"$0\" --nocapture --exact {test}")])
         .arg(&program)
-        .env("FIREBOX_TEST_STREAMING", folder.path())
+        .env("FIREBOX_TEST_STREAMING", folder)
         .envs([("RAYON_NUM_THREADS", "2"), ("POLARS_MAX_THREADS", "2")])
         // glibc keeps large blocks that are given back, by when which thread gives back what; and a backtrace
         // for which there is no memory waits for itself.
@@ -133,6 +189,33 @@ fn a_table_larger_than_memory_is_ingested() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(said.matches("KiB of anonymous memory").count(), 4, "{said}");
     println!("{said}");
+}
+
+#[test]
+fn a_table_with_defects_that_is_larger_than_memory_is_mended() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_odd(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_odd(folder.path());
+    let test = "a_table_with_defects_that_is_larger_than_memory_is_mended";
+    in_little_memory(test, LIMIT + (32 << 10), folder.path());
+    let config = mended(folder.path(), "odd.parquet");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+#[test]
+fn a_table_larger_than_memory_is_ingested() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_both(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    in_little_memory("a_table_larger_than_memory_is_ingested", LIMIT, folder.path());
     // In memory it is the same: series, segments, and what is said of the gaps.
     let config = config(folder.path(), "bars.parquet");
     let (set, checks) = read(&config, &Silent).unwrap();

@@ -70,3 +70,18 @@ impl fmt::Display for Findings<'_> {
         self.0.iter().try_for_each(|finding| write!(f, "\n- {finding}; {}", finding.way_out()))
     }
 }
+
+/// How some arrays of a folder are left out, which those with files of labels beside them cannot be: they would be taken
+/// for arrays, too.
+pub(super) struct LeaveOut(pub(super) bool);
+
+impl fmt::Display for LeaveOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            true => "",
+            false => {
+                ", or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts"
+            }
+        })
+    }
+}

@@ -69,7 +69,7 @@ fn empty_and_short_files() {
     assert_snapshot!(csv("time,x\n", ""), @"a.csv has no row of data");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"a.csv has 1 row of data: a series needs at least 2");
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
-    assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy has no row of data");
+    assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy holds no value (its shape is [0, 3]): remove it, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts");
     let mut frame = DataFrame::new(0, vec![Column::new("x".into(), Vec::<f64>::new())]).unwrap();
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
@@ -249,11 +249,61 @@ fn arrays() {
     files.write("v/a.npy", &good);
     files.write("v/b.npy", npy(&[2, 3], &[1., 2., 3., 4., 5., 6.]));
     assert_snapshot!(files.error("v", ""), @"v/b.npy has 3 channels (channel-0, channel-1, channel-2), but v/a.npy has 2 channels (channel-0, channel-1): all files must have the same channels");
+    files.write("e/a.npy", &good);
+    files.write("e/a.y.npy", npy(&[1], &[0.0]));
+    files.write("e/b.npy", npy(&[0, 2], &[]));
+    files.write("e/b.y.npy", npy(&[1], &[0.0]));
+    assert_snapshot!(files.error("e", "columns = { label = 'y' }"), @"e/b.npy holds no value (its shape is [0, 2]): remove it");
     files.write("l.npy", &good);
     files.write("l.y.npy", npy(&[3], &[0., 1., 2.]));
     assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: it has 3 labels: l.npy needs 1 or 2, one for the series or one for each step");
     files.write("l.y.npy", npy(&[2], &[0., 1.5]));
     assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number");
+}
+
+/// An array of two steps and two channels of a type of NumPy's.
+fn typed(kind: &str) -> Vec<u8> {
+    let text = format!("{{'descr': '<{kind}', 'fortran_order': False, 'shape': (2, 2), }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    for (value, half) in [(1i8, 0x3c00u16), (2, 0x4000), (3, 0x4200), (5, 0x4500)] {
+        match kind {
+            "f2" => bytes.extend(half.to_le_bytes()),
+            "f4" => bytes.extend(f32::from(value).to_le_bytes()),
+            "f8" => bytes.extend(f64::from(value).to_le_bytes()),
+            "i2" => bytes.extend(i16::from(value).to_le_bytes()),
+            "i8" => bytes.extend(i64::from(value).to_le_bytes()),
+            _ => bytes.extend(i32::from(value).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn arrays_of_types_that_lost_other_digits_are_no_set() {
+    let check = |kinds: [&str; 2]| {
+        let files = Files::new();
+        files.write("v/a.npy", typed(kinds[0]));
+        files.write("v/b.npy", typed(kinds[1]));
+        files.ingest("v", "").map(|data| data.set.steps()).map_err(|_| files.error("v", ""))
+    };
+    for alike in [["f2", "f2"], ["f4", "f8"], ["f8", "f4"], ["i2", "i2"], ["i4", "i8"]] {
+        assert_eq!(check(alike), Ok(4), "{alike:?}");
+    }
+    for other in [["f2", "f8"], ["f4", "f2"], ["f4", "i4"], ["i2", "f2"], ["i4", "i2"]] {
+        let said = check(other).unwrap_err();
+        assert!(said.contains("the arrays of a set are all of float16"), "{other:?}: {said}");
+    }
+    assert_snapshot!(check(["f4", "i4"]).unwrap_err(), @r"
+    v/b.npy holds int32, but v/a.npy holds float32: the arrays of a set are all of float16, all of float32 or float64, or all of one type of whole numbers (32 and 64 bits are one)
+      save all in one type, such as `x.astype('<f4')`, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts
+    ");
+    // Labels are whole numbers beside any array.
+    let files = Files::new();
+    files.write("v/a.npy", typed("f4"));
+    files.write("v/a.y.npy", npy(&[1], &[3.0]));
+    assert!(files.ingest("v", "columns = { label = 'y' }").is_ok());
 }
 
 #[test]

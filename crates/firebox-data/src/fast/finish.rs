@@ -1,0 +1,186 @@
+//! What can be said of series only when all files have been read: their interval, where they are cut, and what was
+//! found.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use firebox_core::{Backing, Series, StepLabels};
+
+use crate::clean;
+use crate::hints::explained;
+use crate::input::Input;
+use crate::mapping::Mapping;
+use crate::plain::Mapped;
+use crate::store::{Entry, LabelKind};
+use crate::work::Work;
+use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
+
+use super::parted::Short;
+use super::{Sink, Stop, known};
+
+/// Series with their entries in the store; those of the store have no values here.
+pub(super) struct Whole {
+    pub(super) series: Vec<(Series, Entry)>,
+    pub(super) checks: Checks,
+}
+
+/// Cuts the series, leaves out what is to be left out, and sums up what was found.
+pub(super) fn finish(
+    mut read: Vec<Short>,
+    mut works: Vec<Work>,
+    inputs: &[Input],
+    config: &DataConfig,
+    mapping: &Mapping,
+    sink: &mut Sink<'_>,
+) -> Result<Whole, Stop> {
+    let names: HashSet<String> = inputs.iter().map(Input::stem).collect();
+    known((names.len() == inputs.len()).then_some(()))?;
+    known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
+    let interval = match mapping.time {
+        Some(_) => Some(interval(&mut works, &read, config, sink)?),
+        None => None,
+    };
+    for (work, short) in works.iter_mut().zip(&read) {
+        count(work, short);
+    }
+    let constant = clean::constant_channels(&works, mapping.channels.len());
+    let of_rows = interval.and_then(Interval::from_microseconds);
+    let found = clean::findings(&works, &mapping.channels, &constant, of_rows, &config.checks);
+    let findings = clean::allowed(found).map_err(|error| explained(error, config, false))?;
+    known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
+    let keeps = constant.is_empty() || config.checks.constant != ConstantPolicy::Drop;
+    known(keeps.then_some(()))?;
+    let checks = Checks {
+        time_column: mapping.time.clone(),
+        label_like: mapping.label_like.clone(),
+        interval: of_rows,
+        interval_declared: config.interval.is_some(),
+        ..clean::summary(&works, &mapping.channels, findings)
+    };
+    leave_out(&mut read, sink)?;
+    let series = read.into_iter().zip(works).zip(inputs);
+    let series = series.map(|((short, work), input)| of_store_or_memory(short, work, input));
+    Ok(Whole { series: series.collect(), checks })
+}
+
+/// Whether there is a value in each channel, and a series of several rows.
+fn are_series(read: &[Short], works: &[Work], width: usize) -> bool {
+    let has_value = |channel: usize| read.iter().any(|short| short.finite[channel]);
+    works.iter().any(|work| work.counts.rows > 1) && (0..width).all(has_value)
+}
+
+/// What the long way counts when a series is done.
+fn count(work: &mut Work, short: &Short) {
+    if work.segments.is_empty() {
+        work.cut(&[], &short.kept());
+    }
+    let removed: usize = short.removed.iter().map(|range| range.len()).sum();
+    work.counts.rows_dropped += removed as u64;
+    work.counts.steps = (short.steps - removed) as u64;
+    work.counts.segments = work.segments.len() as u64;
+    for (channel, checks) in work.channels.iter_mut().enumerate() {
+        checks.constant = short.look.as_ref().is_some_and(|look| look.is_constant(channel));
+    }
+}
+
+/// The interval of the series, which are cut at their gaps.
+fn interval(
+    works: &mut [Work],
+    read: &[Short],
+    config: &DataConfig,
+    sink: &mut Sink<'_>,
+) -> Result<i64, Stop> {
+    let declared = config.interval.map(Interval::microseconds);
+    let first = read.first().and_then(|short| short.look.as_ref()?.interval);
+    let even =
+        |short: &Short| short.look.as_ref().is_some_and(|look| look.even && look.interval == first);
+    if let Some(interval) = first
+        && declared.is_none_or(|declared| declared == interval)
+        && read.iter().all(even)
+    {
+        return Ok(interval);
+    }
+    let stored: Option<Arc<Mapped<i64>>> = match sink {
+        Sink::Memory => None,
+        Sink::Store { making, .. } => Some(known(making.as_mut())?.time.so_far()?),
+    };
+    let mut start = 0;
+    let times = read.iter().map(|short| match &stored {
+        Some(stored) => {
+            start += short.steps;
+            &stored.all()[start - short.steps..start]
+        }
+        None => &short.times[..],
+    });
+    let times: Vec<&[i64]> = times.collect();
+    let found = clean::most_frequent(times.iter().copied());
+    clean::refuse_contradiction(config.interval, found)?;
+    let interval = known(declared.or(found))?;
+    for ((work, short), times) in works.iter_mut().zip(read).zip(times) {
+        divide(work, short, times, interval, config)?;
+    }
+    Ok(interval)
+}
+
+/// Counts crowded rows and gaps, and cuts the series there and where steps are left out.
+fn divide(
+    work: &mut Work,
+    short: &Short,
+    times: &[i64],
+    interval: i64,
+    config: &DataConfig,
+) -> Result<(), Stop> {
+    let crowded = work.count_crowded(times, interval);
+    // Without those rows, runs of missing values are others.
+    let stay = !crowded || config.checks.crowded != CrowdedPolicy::Drop;
+    known(stay.then_some(()))?;
+    let gone = |step: usize| short.is_removed(step);
+    let (cuts, fills) = work.find_gaps(times, interval, gone, &config.checks);
+    known(fills.is_empty().then_some(()))?;
+    work.cut(&cuts, &short.kept());
+    Ok(())
+}
+
+/// Takes the times of the steps that are left out from among the others; their values never got there.
+fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
+    if read.iter().all(|short| short.removed.is_empty()) {
+        return Ok(());
+    }
+    let Sink::Store { making, .. } = sink else {
+        for short in read {
+            let mut end = 0;
+            for range in short.kept() {
+                short.times.copy_within(range.clone(), end);
+                end += range.len();
+            }
+            short.times.truncate(end);
+        }
+        return Ok(());
+    };
+    let (mut kept, mut start) = (Vec::new(), 0);
+    for short in read.iter() {
+        kept.extend(short.kept().into_iter().map(|range| start + range.start..start + range.end));
+        start += short.steps;
+    }
+    Ok(known(making.as_mut())?.time.keep(&kept)?)
+}
+
+fn of_store_or_memory(short: Short, work: Work, input: &Input) -> (Series, Entry) {
+    let Work { raw, segments, counts, .. } = work;
+    let entry = Entry {
+        name: raw.name.clone(),
+        origin: input.origin,
+        steps: counts.steps as usize,
+        segments: segments.clone(),
+        labels: LabelKind::None,
+    };
+    let series = Series {
+        name: raw.name,
+        time: short.times.into(),
+        values: short.values.into(),
+        labels: StepLabels::None,
+        segments,
+        origin: input.origin,
+    };
+    (series, entry)
+}

@@ -1,0 +1,459 @@
+//! One series that comes in parts. Clean parts go on as they are; the rows of others are mended by
+//! [`Work`](crate::work::Work), and go on once nothing that follows can change them.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use firebox_core::Channel;
+
+use crate::frame::Reading;
+use crate::input::Input;
+use crate::look::{Look, MOST_CHANNELS, Part};
+use crate::mapping::Mapping;
+use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
+use crate::work::{Work, fits};
+use crate::{CheckPolicies, Format, Policy};
+
+use super::{Sink, Stop, known};
+
+/// A part of a file.
+pub(super) enum Seen {
+    /// Rows in which nothing is odd: values, `[time, channel]`, and times.
+    Clean(Look, Vec<f64>, Vec<i64>),
+    /// Rows as the long way reads them.
+    Odd(RawSeries),
+}
+
+impl Seen {
+    /// The rows of a table, of which the first is the `start`-th of the file.
+    pub(super) fn of(reading: &Reading<'_>, start: usize) -> Option<Self> {
+        let clean = || {
+            let part = Part::of(reading, start)?;
+            let mut values = vec![0.0; part.times.len() * reading.mapping.channels.len()];
+            let look = part.lay_out(&mut values)?;
+            Some(Self::Clean(look, values, part.times))
+        };
+        clean().or_else(|| columns(reading, start).map(Self::Odd))
+    }
+}
+
+/// Rows that are one series without labels, whatever is wrong with them.
+fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> {
+    let Mapping { series, label, channels, .. } = reading.mapping;
+    let alone = series.is_none() && label.is_none();
+    (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
+    // A row without any value may be a blank line of CSV, which is none.
+    if reading.input.format == Format::Csv {
+        let columns = reading.frame.columns().iter();
+        let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b)?;
+        holds.all().then_some(())?;
+    }
+    let mut raw = reading.series().ok()?.series.pop()?;
+    raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));
+    Some(raw)
+}
+
+/// What was read of a series. Its values and times are here if they stay in memory.
+pub(super) struct Short {
+    /// Of the steps that are kept, `[time, channel]`.
+    pub(super) values: Vec<f64>,
+    /// Of all steps: those that are left out take part in finding the gaps.
+    pub(super) times: Vec<i64>,
+    /// How many all are.
+    pub(super) steps: usize,
+    /// Steps that are left out.
+    pub(super) removed: Vec<Range<usize>>,
+    /// Of the steps that are kept, if there are any.
+    pub(super) look: Option<Look>,
+    /// Whether each channel has a finite value in any row.
+    pub(super) finite: Vec<bool>,
+}
+
+impl Short {
+    /// Steps that are kept.
+    pub(super) fn kept(&self) -> Vec<Range<usize>> {
+        let starts = std::iter::once(0).chain(self.removed.iter().map(|range| range.end));
+        let ends = self.removed.iter().map(|range| range.start).chain([self.steps]);
+        starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
+    }
+
+    pub(super) fn is_removed(&self, step: usize) -> bool {
+        let next = self.removed.partition_point(|range| range.end <= step);
+        self.removed.get(next).is_some_and(|range| range.contains(&step))
+    }
+}
+
+/// A series of which some parts were read.
+pub(super) struct Parted {
+    channels: Vec<Channel>,
+    policies: CheckPolicies,
+    path: Arc<Path>,
+    /// Counts and examples; and the rows that wait, as they were read, behind the last that went on.
+    work: Work,
+    /// Whether any row went on.
+    begun: bool,
+    /// Whether one row waits, the last of a clean part.
+    settled: bool,
+    /// Rows that another of their time has replaced.
+    dropped: RowSet,
+    /// Values and times that went on, in memory or not yet in the store; `filled` values are used.
+    values: Vec<f64>,
+    filled: usize,
+    times: Vec<i64>,
+    steps: usize,
+    removed: Vec<Range<usize>>,
+    look: Option<Look>,
+    finite: Vec<bool>,
+}
+
+impl Parted {
+    pub(super) fn new(input: &Input, mapping: &Mapping, policies: CheckPolicies) -> Self {
+        let channels = mapping.channels.clone();
+        let raw = RawSeries {
+            name: input.stem(),
+            origin: input.origin,
+            time: mapping.time.is_some().then(Vec::new),
+            columns: vec![vec![]; channels.len()],
+            labels: RawLabels::None,
+            pieces: vec![],
+        };
+        Self {
+            policies,
+            path: Arc::from(input.path.as_path()),
+            work: Work::new(raw, &channels),
+            begun: false,
+            settled: false,
+            dropped: RowSet::default(),
+            values: vec![],
+            filled: 0,
+            times: vec![],
+            steps: 0,
+            removed: vec![],
+            look: None,
+            finite: vec![false; channels.len()],
+            channels,
+        }
+    }
+
+    /// Makes room for so many rows that stay in memory.
+    pub(super) fn expect(&mut self, rows: usize) {
+        // Memory that is never touched costs nothing, and what grows is copied; without it, it grows.
+        let _ = self.values.try_reserve_exact(rows * self.width());
+        let _ = self.times.try_reserve_exact(rows);
+    }
+
+    /// Takes a whole series in which nothing is odd.
+    pub(super) fn adopt(&mut self, look: Look, values: Vec<f64>, times: Vec<i64>) {
+        self.work.counts.rows = look.rows as u64;
+        (self.filled, self.steps) = (values.len(), times.len());
+        (self.values, self.times, self.look) = (values, times, Some(look));
+        self.finite.fill(true);
+    }
+
+    /// Takes the next rows, laid out on all processors.
+    pub(super) fn add_table(
+        &mut self,
+        reading: &Reading<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
+        let (start, width) = (self.rows(), self.width());
+        let seen = Part::of(reading, start).and_then(|part| {
+            let look = part.lay_out_in_parallel(self.room(part.times.len()))?;
+            Some((look, part.times))
+        });
+        match seen {
+            Some((look, times)) if self.follows(&look) => {
+                self.release()?;
+                let values = std::mem::take(&mut self.values);
+                let last = times.len() - 1;
+                self.go_on(&look, &values[self.filled..self.filled + times.len() * width], &times)?;
+                self.values = values;
+                self.filled += last * width;
+                self.times.extend_from_slice(&times[..last]);
+            }
+            seen => self.mend(known(columns(reading, start))?, seen.is_some())?,
+        }
+        self.flush(sink)
+    }
+
+    /// Takes the next rows.
+    pub(super) fn add(&mut self, seen: Seen, sink: &mut Sink<'_>) -> Result<(), Stop> {
+        let width = self.width();
+        match seen {
+            Seen::Clean(look, values, times) if self.follows(&look) => {
+                self.release()?;
+                self.flush(sink)?;
+                self.go_on(&look, &values, &times)?;
+                let last = times.len() - 1;
+                let values = &values[..last * width];
+                if !sink.is_memory() {
+                    return sink.store_rows(width, values, &times[..last]);
+                }
+                self.push(values);
+                self.times.extend_from_slice(&times[..last]);
+                Ok(())
+            }
+            Seen::Clean(_, values, times) => {
+                let raw = self.in_columns(&values, times);
+                self.mend(raw, true)?;
+                self.flush(sink)
+            }
+            Seen::Odd(raw) => {
+                self.mend(raw, false)?;
+                self.flush(sink)
+            }
+        }
+    }
+
+    /// Everything that was read, once there is no more.
+    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<(Short, Work), Stop> {
+        self.release()?;
+        if self.waiting() > 0 {
+            self.decide(true)?;
+        }
+        self.flush(sink)?;
+        self.values.truncate(self.filled);
+        let Self { mut work, look, steps, values, times, removed, finite, .. } = self;
+        // The ends of the series stand for it.
+        let first =
+            |channel: usize| -> Vec<f64> { look.iter().map(|look| look.firsts[channel]).collect() };
+        work.raw.columns = (0..self.channels.len()).map(first).collect();
+        if let Some(time) = &mut work.raw.time {
+            *time = look.iter().flat_map(|look| look.span).collect();
+        }
+        work.moved = None;
+        let rows = Rows::Without(self.dropped);
+        work.raw.pieces = vec![Piece { path: self.path, steps, rows }];
+        Ok((Short { values, times, steps, removed, look, finite }, work))
+    }
+
+    fn width(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Rows that were read.
+    fn rows(&self) -> usize {
+        self.work.counts.rows as usize
+    }
+
+    /// How many rows wait.
+    fn waiting(&self) -> usize {
+        self.work.raw.len() - usize::from(self.begun)
+    }
+
+    /// Whether the rows of a clean part can go on as they are.
+    fn follows(&self, look: &Look) -> bool {
+        let last = self.work.raw.time.as_ref().and_then(|times| times.last());
+        let free = self.settled || self.work.raw.len() == 0;
+        look.rows > 1 && free && last.is_none_or(|last| *last < look.span[0])
+    }
+
+    /// Room for so many rows, behind those that went on and the one that waits.
+    fn room(&mut self, rows: usize) -> &mut [f64] {
+        let begin = self.filled + usize::from(self.settled) * self.width();
+        let end = begin + rows * self.width();
+        if self.values.len() < end {
+            self.values.resize(end, 0.0);
+        }
+        &mut self.values[begin..end]
+    }
+
+    fn push(&mut self, values: &[f64]) {
+        let end = self.filled + values.len();
+        if self.values.len() < end {
+            self.values.resize(end, 0.0);
+        }
+        self.values[self.filled..end].copy_from_slice(values);
+        self.filled = end;
+    }
+
+    /// Puts what went on into the store, if that is where it goes.
+    fn flush(&mut self, sink: &mut Sink<'_>) -> Result<(), Stop> {
+        if !sink.is_memory() {
+            sink.store_rows(self.width(), &self.values[..self.filled], &self.times)?;
+            self.filled = 0;
+            self.times.clear();
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, look: Option<Look>) -> Result<(), Stop> {
+        if let Some(look) = look {
+            self.look = Some(known(Look::after(self.look.take(), look))?);
+        }
+        Ok(())
+    }
+
+    /// Lets the row go on that waits behind a clean part.
+    fn release(&mut self) -> Result<(), Stop> {
+        if !self.settled {
+            return Ok(());
+        }
+        let raw = &mut self.work.raw;
+        let row: Vec<f64> = raw.columns.iter_mut().filter_map(Vec::pop).collect();
+        let time = raw.time.as_mut().map_or(Some(self.steps as i64), Vec::pop);
+        let time = known(time)?;
+        self.push(&row);
+        self.times.push(time);
+        self.note(Look::of(&row, &[time], true))?;
+        self.steps += 1;
+        self.settled = false;
+        Ok(())
+    }
+
+    /// Notes that the rows of a clean part, several, go on, but for the last, which waits.
+    fn go_on(&mut self, look: &Look, values: &[f64], times: &[i64]) -> Result<(), Stop> {
+        let (rows, width) = (times.len(), self.width());
+        self.note(Look::of(&values[..(rows - 1) * width], &times[..rows - 1], look.even))?;
+        let ends = &values[(rows - 2) * width..];
+        let mut raw = self.in_columns(ends, times[rows - 2..].to_vec());
+        let rows_before = self.rows() + rows - 2;
+        raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(rows_before + 1));
+        self.work.raw = raw;
+        self.work.moved = None;
+        self.work.counts.rows += rows as u64;
+        self.steps += rows - 1;
+        self.finite.fill(true);
+        (self.begun, self.settled) = (true, true);
+        Ok(())
+    }
+
+    /// The next rows in columns.
+    fn in_columns(&self, values: &[f64], times: Vec<i64>) -> RawSeries {
+        let width = self.width();
+        let column = |channel: usize| values[channel..].iter().step_by(width).copied().collect();
+        let (path, rows) = (Arc::clone(&self.path), Rows::From(self.rows() + 1));
+        RawSeries {
+            name: self.work.raw.name.clone(),
+            origin: self.work.raw.origin,
+            columns: (0..width).map(column).collect(),
+            labels: RawLabels::None,
+            pieces: vec![Piece { path, steps: times.len(), rows }],
+            time: self.work.raw.time.is_some().then_some(times),
+        }
+    }
+
+    /// Takes rows that something is wrong with, or with what is before them; `clean` if not with themselves.
+    fn mend(&mut self, rows: RawSeries, clean: bool) -> Result<(), Stop> {
+        let count = rows.len();
+        if count == 0 {
+            return Ok(());
+        }
+        self.work.counts.rows += count as u64;
+        for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
+            *finite = *finite || column.iter().any(|value| value.is_finite());
+        }
+        self.work.raw.append(rows);
+        self.decide(false)?;
+        self.settled = clean && count > 1 && self.waiting() == 1;
+        Ok(())
+    }
+
+    /// Mends the rows that nothing behind them can change, all at the end, and lets them go on.
+    fn decide(&mut self, end: bool) -> Result<(), Stop> {
+        let read = self.work.raw.len();
+        self.work.moved = None;
+        self.work.order(&self.policies);
+        known((self.work.counts.unsorted == 0).then_some(()))?;
+        self.note_dropped(read);
+        let steps = self.work.raw.len();
+        let decided = if end { steps } else { self.decided() };
+        let own = usize::from(self.begun)..decided;
+        let tails = self.work.raw.columns.iter().map(|column| column[decided..].to_vec());
+        let tails: Vec<Vec<f64>> = tails.collect();
+        let mut removed = self.work.not_finite(&own, &self.policies);
+        // What the next value may be filled with: a bar is widened afterwards.
+        let last = decided.checked_sub(1);
+        let row_of = |row: usize| -> Vec<f64> {
+            self.work.raw.columns.iter().map(|column| column[row]).collect()
+        };
+        let last = last.map(row_of);
+        self.work.ohlc(&own, &self.channels, &self.policies, &mut removed);
+        removed.resize(steps, false);
+        self.hand_on(&own, &removed)?;
+        self.keep_waiting(decided, last, tails);
+        Ok(())
+    }
+
+    /// How many steps nothing that follows can change: not the last, which one of its time may replace, nor a run
+    /// of missing values before it that may be short enough to be filled.
+    fn decided(&self) -> usize {
+        let last = self.work.raw.len() - 1;
+        if self.policies.not_finite != Policy::Fill {
+            return last;
+        }
+        let run = |column: &Vec<f64>| {
+            column[..last].iter().rev().take_while(|value| !fits(**value)).count()
+        };
+        // One from the first step on has nothing to be filled with.
+        let is_open = |run: &usize| *run < last && *run <= self.policies.longest_fill;
+        last - self.work.raw.columns.iter().map(run).filter(is_open).max().unwrap_or(0)
+    }
+
+    /// Notes which of so many rows are there no more.
+    fn note_dropped(&mut self, read: usize) {
+        let Some(moved) = &self.work.moved else { return };
+        let mut kept = moved.iter().peekable();
+        for step in 0..read as u32 {
+            if kept.next_if_eq(&&step).is_none() {
+                let (_, row) = self.work.raw.place(step as usize);
+                self.dropped.insert(row - 1);
+            }
+        }
+    }
+
+    /// Lets these steps go on, but for those that are left out.
+    fn hand_on(&mut self, own: &Range<usize>, removed: &[bool]) -> Result<(), Stop> {
+        let (begin, first) = (self.filled, self.times.len());
+        match &self.work.raw.time {
+            Some(times) => self.times.extend_from_slice(&times[own.clone()]),
+            // Each keeps the number of its row.
+            None => self.times.extend((self.steps..self.steps + own.len()).map(|row| row as i64)),
+        }
+        let mut times = Vec::with_capacity(own.len());
+        let mut rows = Vec::with_capacity(own.len() * self.width());
+        for (place, step) in own.clone().enumerate() {
+            if removed[step] {
+                self.leave_out(self.steps + place);
+            } else {
+                times.push(self.times[first + place]);
+                rows.extend(self.work.raw.columns.iter().map(|column| column[step]));
+            }
+        }
+        self.push(&rows);
+        self.steps += own.len();
+        self.note(Look::of(&self.values[begin..self.filled], &times, false))?;
+        // Nor is what it may have been before rows that are all left out.
+        if let Some(look) = &mut self.look {
+            look.even = false;
+        }
+        Ok(())
+    }
+
+    fn leave_out(&mut self, step: usize) {
+        match self.removed.last_mut() {
+            Some(last) if last.end == step => last.end += 1,
+            _ => self.removed.push(step..step + 1),
+        }
+    }
+
+    /// Keeps the steps from this one on, as they were read, and the one before them as it went on.
+    fn keep_waiting(&mut self, from: usize, last: Option<Vec<f64>>, tails: Vec<Vec<f64>>) {
+        self.begun = last.is_some();
+        let begin = from - usize::from(self.begun);
+        let raw = &mut self.work.raw;
+        let kept: Vec<u32> = match &self.work.moved {
+            Some(moved) => moved[begin..].to_vec(),
+            None => (begin as u32..raw.len() as u32).collect(),
+        };
+        raw.pieces = raw.pieces_of(&kept);
+        if let Some(times) = &mut raw.time {
+            *times = times.split_off(begin);
+        }
+        for (channel, (column, tail)) in raw.columns.iter_mut().zip(tails).enumerate() {
+            *column = last.iter().map(|last| last[channel]).chain(tail).collect();
+        }
+        self.work.moved = None;
+    }
+}

@@ -1,0 +1,462 @@
+//! Both ways say the same of any table.
+
+use super::parted::{Parted, Seen};
+use super::*;
+use crate::frame::{self, Table};
+use crate::groups::Groups;
+use crate::ingest::cleaned;
+use crate::input::inputs;
+use crate::look::ROWS;
+use crate::raw::Gathered;
+use crate::{CheckPolicies, ConstantPolicy, CrowdedPolicy, GapPolicy, Interval, Policy};
+use firebox_core::Stream;
+use polars::prelude::*;
+use std::fmt::Write as _;
+
+/// Rows of bars; `edit` changes the fields of one.
+fn bars(rows: usize, edit: impl Fn(usize, &mut [String; 5])) -> String {
+    let mut draws = Stream::new(1, "bars").draws();
+    let mut text = "time,open,high,low,close\n".to_owned();
+    for row in 0..rows {
+        let [open, close] = [100.0 + draws.normal(), 100.0 + draws.normal()];
+        let (high, low) = (open.max(close) + 0.5, open.min(close));
+        let time = format!("2024-01-{:02}T{:02}:{:02}", 1 + row / 1440, row / 60 % 24, row % 60);
+        let mut fields =
+            [time, open.to_string(), high.to_string(), low.to_string(), close.to_string()];
+        edit(row, &mut fields);
+        writeln!(text, "{}", fields.join(",")).unwrap();
+    }
+    text
+}
+
+/// Series and checks, or what is said instead; "odd" where the short way leaves it to the long one.
+type Found = Result<(SeriesSet, Checks), String>;
+
+fn said(found: Result<(SeriesSet, Checks), Stop>) -> Found {
+    found.map_err(|stop| match stop {
+        Stop::Odd => "odd".to_owned(),
+        Stop::Failed(error) => error.to_string(),
+    })
+}
+
+fn short(
+    inputs: &[Input],
+    config: &DataConfig,
+    sink: Sink<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    let zone = Zone::named(None).unwrap();
+    read(inputs, config, &zone, sink, &Told { files: &|_| (), timed: &|_| () })
+}
+
+fn long(inputs: &[Input], config: &DataConfig) -> Found {
+    let zone = Zone::named(None).unwrap();
+    let mut all = Gathered::default();
+    for input in inputs {
+        let table = frame::load(input, config).unwrap();
+        all.add(table.reading(&zone).series().unwrap()).unwrap();
+    }
+    cleaned(all.finish(), config).map_err(|error| error.to_string())
+}
+
+/// What the short way says, in memory and from the store, and the long way.
+fn ways(text: &str, config: impl Fn(&mut DataConfig)) -> [Found; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bars.csv");
+    std::fs::write(&file, text).unwrap();
+    let mut settings = DataConfig::new(&file);
+    config(&mut settings);
+    let inputs = inputs(&settings).unwrap();
+    let key = Key::builder("test", 1).finish();
+    let in_memory = said(short(&inputs, &settings, Sink::Memory));
+    let (cache, stop) = (folder.path().join("stopped"), AtomicBool::new(true));
+    let stopped = short(&inputs, &settings, Sink::store(&cache, key, &stop));
+    let is_stopped = matches!(stopped, Err(Stop::Failed(DataError::Stopped)));
+    let is_odd = in_memory.as_ref().is_err_and(|said| said == "odd");
+    assert!(is_stopped || is_odd, "who is stopped stores nothing");
+    let (cache, stop) = (folder.path().join("cache"), AtomicBool::new(false));
+    let stored = said(short(&inputs, &settings, Sink::store(&cache, key, &stop)));
+    assert!(in_memory == stored, "{:?}, {:?}", in_memory.err(), stored.err());
+    [in_memory, long(&inputs, &settings)]
+}
+
+#[test]
+fn both_ways_say_the_same_of_a_clean_series() {
+    for rows in [2, 3, 1000, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS + 77] {
+        let text = bars(rows, |_, _| ());
+        let [short, long] = ways(&text, |_| ());
+        assert!(short.is_ok() && short == long, "{rows} rows");
+    }
+    let [short, long] = ways(&format!("{}\r\n\n", bars(50, |_, _| ())), |_| ());
+    assert!(short.is_ok() && short == long, "blank lines at the end");
+    let untimed: Vec<String> = bars(50, |_, _| ())
+        .lines()
+        .map(|line| line.split_once(',').unwrap().1.to_owned())
+        .collect();
+    let [short, long] = ways(&untimed.join("\n"), |_| ());
+    assert!(short.is_ok() && short == long);
+    let [short, long] = ways(&bars(50, |_, _| ()), |config| {
+        config.interval = Interval::from_microseconds(60_000_000);
+    });
+    assert!(short.is_ok() && short == long);
+}
+
+#[test]
+fn gaps_are_cut_as_on_the_long_way() {
+    let rows = 2 * ROWS + 77;
+    let late = |row: usize| row + [0, 3][row / 9000 % 2] + row / 9000 * 700;
+    let text = |uneven: usize| {
+        bars(rows, |row, fields| {
+            let seconds = late(row) * 60 + usize::from(row == uneven) * 20;
+            fields[0] = crate::time::format(1_700_000_000_000_000 + seconds as i64 * 1_000_000);
+        })
+    };
+    let split = |config: &mut DataConfig| config.checks.gaps = GapPolicy::Split;
+    for uneven in [usize::MAX, 5, ROWS, rows - 1] {
+        let [short, long] = ways(&text(uneven), split);
+        let checks = &short.as_ref().unwrap().1;
+        assert!(checks.segments > 3 && !checks.findings.is_empty(), "{checks:?}");
+        assert!(short == long, "{uneven}");
+    }
+    // A declared interval that is shorter makes every step a gap; a longer one contradicts.
+    for (declared, fits) in [(20_000_000, true), (60_000_000, true), (3_600_000_000, false)] {
+        let [short, long] = ways(&text(9), |config| {
+            split(config);
+            config.interval = Interval::from_microseconds(declared);
+        });
+        assert!(short.is_ok() == fits && short == long, "{declared}");
+    }
+    let [short, long] = ways(&text(9), |_| ());
+    assert!(short.is_err() && short == long, "without the policy, it is refused");
+    // Longer ones than are filled are cut; those that are filled take the long way.
+    let fill = |longest: usize| {
+        move |config: &mut DataConfig| {
+            config.checks.gaps = GapPolicy::Fill;
+            config.checks.longest_fill = longest;
+        }
+    };
+    let [short, long] = ways(&text(9), fill(5));
+    assert!(short.is_ok() && short == long, "gaps that are not filled");
+    assert_eq!(ways(&text(9), fill(1000))[0].as_ref().unwrap_err(), "odd");
+}
+
+#[test]
+fn parts_of_a_parquet_file_are_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = 300_000;
+    let write = |name: &str, group: usize, edit: &dyn Fn(&mut [f64], &mut [i64])| {
+        let mut close: Vec<f64> = (0..rows).map(|row| (row % 977) as f64).collect();
+        let mut time: Vec<i64> = (0..rows as i64).map(|row| 1_700_000_000 + row * 60).collect();
+        edit(&mut close, &mut time);
+        let columns = vec![Column::new("time".into(), time), Column::new("close".into(), close)];
+        let mut frame = DataFrame::new(rows, columns).unwrap();
+        let path = folder.path().join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        ParquetWriter::new(file).with_row_group_size(Some(group)).finish(&mut frame).unwrap();
+        path
+    };
+    let read_all = |paths: &[&std::path::PathBuf], checks: CheckPolicies| {
+        let mut config = DataConfig::new(paths[0]);
+        config.path.0 = paths.iter().map(|path| (*path).clone()).collect();
+        config.columns.time_unit = crate::TimeUnit::S;
+        config.checks = checks;
+        let files = inputs(&config).unwrap();
+        let in_memory = said(short(&files, &config, Sink::Memory));
+        let cache = tempfile::tempdir().unwrap();
+        let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
+        let stored = said(short(&files, &config, Sink::store(cache.path(), key, &stop)));
+        assert!(in_memory == stored);
+        assert!(in_memory == long(&files, &config));
+        in_memory
+    };
+    let strict = CheckPolicies::default();
+    let nothing = |_: &mut [f64], _: &mut [i64]| ();
+    let [good, other] = ["good.parquet", "other.parquet"].map(|name| write(name, 7000, &nothing));
+    let (set, checks) = read_all(&[&good], strict).unwrap();
+    let values = &set.series()[0].values.all();
+    assert!(values.iter().enumerate().all(|(row, value)| *value == (row % 977) as f64));
+    assert_eq!((checks.rows, checks.segments, checks.findings.len()), (300_000, 1, 0));
+    let (two, checks) = read_all(&[&good, &other], strict).unwrap();
+    assert_eq!((two.series().len(), checks.series, checks.rows), (2, 2, 600_000));
+    assert_eq!(two.series()[1].values, two.series()[0].values);
+    // One group, whose columns are decoded at once.
+    let whole = write("whole.parquet", rows, &nothing);
+    let (one, _) = read_all(&[&whole], strict).unwrap();
+    assert_eq!(one.series()[0].values, set.series()[0].values);
+    // The last row; and the first of the second part, behind a time like it.
+    let second = PART.div_ceil(7000) * 7000;
+    let missing = write("missing.parquet", 7000, &|close, _| close[rows - 1] = f64::NAN);
+    let twice = write("twice.parquet", 7000, &|_, time| time[second] = time[second - 1]);
+    for (bad, place) in [(&missing, rows), (&twice, second + 1)] {
+        for files in [&[bad][..], &[&good, bad]] {
+            let error = read_all(files, strict).unwrap_err();
+            assert!(error.contains(&format!("row {place} of")), "{error}");
+        }
+    }
+    let mended = CheckPolicies {
+        not_finite: Policy::Fill,
+        duplicates: Policy::Drop,
+        gaps: GapPolicy::Split,
+        ..strict
+    };
+    let (set, checks) = read_all(&[&missing, &twice, &good], mended).unwrap();
+    assert_eq!(set.series()[0].values.at(rows - 1), ((rows - 2) % 977) as f64);
+    assert_eq!(set.series()[1].time.len(), rows - 1);
+    assert_eq!((checks.segments, checks.findings.len()), (4, 3));
+}
+
+#[test]
+fn decimals_are_the_numbers_that_are_written_on_both_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let price = |row: usize| format!("{}.{:02}", row % 977, row % 100).parse().unwrap();
+    let prices: Vec<f64> = (0..1000).map(price).collect();
+    let time: Vec<i64> = (0..1000).map(|row| 1_700_000_000 + row * 60).collect();
+    let close = Column::new("close".into(), prices.clone());
+    let close = close.cast(&DataType::Decimal(12, 2)).unwrap();
+    let columns = vec![Column::new("time".into(), time), close];
+    let mut table = DataFrame::new(1000, columns).unwrap();
+    let paths = ["a.parquet", "a.arrow"].map(|name| folder.path().join(name));
+    let [parquet, arrow] = paths.each_ref().map(|path| std::fs::File::create(path).unwrap());
+    ParquetWriter::new(parquet).with_row_group_size(Some(300)).finish(&mut table).unwrap();
+    IpcWriter::new(arrow).finish(&mut table).unwrap();
+    for path in &paths {
+        let mut config = DataConfig::new(path);
+        config.columns.time_unit = crate::TimeUnit::S;
+        let files = inputs(&config).unwrap();
+        let short = said(short(&files, &config, Sink::Memory));
+        assert_eq!(*short.as_ref().unwrap().0.series()[0].values.all(), *prices);
+        assert!(short == long(&files, &config), "{}", path.display());
+    }
+}
+
+fn same_policy(policy: Policy) -> impl Fn(&mut DataConfig) {
+    move |config| {
+        let checks = &mut config.checks;
+        (checks.not_finite, checks.duplicates, checks.ohlc) = (policy, policy, policy);
+        checks.gaps = GapPolicy::Split;
+    }
+}
+
+#[test]
+fn any_defect_anywhere_is_told_and_mended_as_on_the_long_way() {
+    let rows = ROWS + 10;
+    for at in [0, 1, ROWS, rows - 1] {
+        let check = |what: &str, field: usize, value: &dyn Fn(&str) -> String, odd: bool| {
+            let text = bars(rows, |row, fields| {
+                if row == at {
+                    fields[field] = value(&fields[field]);
+                }
+            });
+            for policy in [Policy::Error, Policy::Drop, Policy::Fill] {
+                let [short, long] = ways(&text, same_policy(policy));
+                if odd {
+                    assert_eq!(short.unwrap_err(), "odd", "{what} in row {at}");
+                } else {
+                    assert!(
+                        short == long,
+                        "{what} in row {at}: {:?}, {:?}",
+                        short.err(),
+                        long.err()
+                    );
+                }
+            }
+        };
+        check("a missing value", 2, &|_| String::new(), false);
+        check("a value beyond f32", 4, &|_| "1e39".to_owned(), false);
+        check("a low high", 2, &|_| "1".to_owned(), false);
+        check("another time", 0, &|_| "2023-12-31T23:00".to_owned(), at > 0);
+    }
+}
+
+#[test]
+fn constant_channels_are_refused_and_kept_as_on_the_long_way() {
+    let constant = bars(100, |_, fields| {
+        fields[1..].iter_mut().for_each(|field| *field = "5".to_owned());
+    });
+    for policy in [ConstantPolicy::Error, ConstantPolicy::Keep] {
+        let [short, long] = ways(&constant, |config| config.checks.constant = policy);
+        assert!(short == long && short.is_ok() == (policy == ConstantPolicy::Keep));
+    }
+    let drop = |config: &mut DataConfig| config.checks.constant = ConstantPolicy::Drop;
+    assert_eq!(ways(&constant, drop)[0].as_ref().unwrap_err(), "odd");
+    let [short, long] = ways(&bars(50, |_, _| ()), |config| {
+        config.interval = Interval::from_microseconds(3_600_000_000);
+    });
+    assert!(short.is_err() && short == long, "a declared interval that contradicts");
+}
+
+#[test]
+fn rows_of_csv_without_any_value_go_the_long_way() {
+    for text in ["x,y\n1,2\n,\n3,4\n", "x,y\n1,2\n\n3,4\n"] {
+        assert_eq!(ways(text, |_| ())[0].as_ref().unwrap_err(), "odd");
+    }
+    let [short, long] = ways("x,y\n1,2\n,5\n3,4\n", same_policy(Policy::Drop));
+    assert!(short.is_ok() && short == long, "rows without times keep their numbers");
+}
+
+/// Bars with some of each defect, single ones and runs.
+fn odd_bars(seed: u64, rows: usize) -> DataFrame {
+    let mut draws = Stream::new(seed, "odd").draws();
+    let rates: [f64; 6] =
+        std::array::from_fn(|_| [0.0, 0.0, 0.03, 0.3][(draws.uniform_f64() * 4.0) as usize % 4]);
+    let (mut times, mut prices) = (Vec::new(), [const { Vec::<Option<f64>>::new() }; 4]);
+    let (mut time, mut missing) = (1_700_000_000_i64, [false; 4]);
+    for row in 0..rows {
+        let mut is = |rate: f64| draws.uniform_f64() < rate;
+        let step = match [is(rates[0]), is(rates[1]), is(rates[2])] {
+            _ if row < 2 => 60,
+            [true, ..] => 0,
+            [_, true, _] => 600,
+            [.., true] => 10,
+            _ => 60,
+        };
+        time += step;
+        times.push(time);
+        let open = 100.0 + (row * 7919 % 31) as f64;
+        let close = 100.0 + (row * 104_729 % 29) as f64;
+        let mut bar = [open, open.max(close) + 0.5, open.min(close) - 0.5, close];
+        if is(rates[3]) {
+            bar[1] = 99.5;
+        }
+        if is(rates[4]) {
+            bar[2] = 140.5;
+        }
+        for (channel, value) in bar.into_iter().enumerate() {
+            missing[channel] = is(if missing[channel] { 0.7 } else { rates[5] });
+            let odd = [None, Some(f64::NAN), Some(f64::INFINITY), Some(-1e39)][row % 4];
+            prices[channel].push(if missing[channel] { odd } else { Some(value) });
+        }
+    }
+    let mut columns = vec![Column::new("time".into(), times)];
+    for (name, values) in ["open", "high", "low", "close"].into_iter().zip(prices) {
+        columns.push(Column::new(name.into(), values));
+    }
+    if seed.is_multiple_of(5) {
+        columns[4] = columns[4].cast(&DataType::Float32).unwrap();
+    }
+    DataFrame::new(rows, columns).unwrap()
+}
+
+/// The short way with parts that end at these rows.
+fn in_parts(
+    input: &Input,
+    config: &DataConfig,
+    ends: &[usize],
+    mut sink: Sink<'_>,
+    by_table: bool,
+) -> Result<(SeriesSet, Checks), Stop> {
+    let zone = Zone::named(None).unwrap();
+    let mapping = Groups::open(input, config).unwrap().mapping().clone();
+    let frame = frame::load(input, config).unwrap().into_frame();
+    let mut series = Parted::new(input, &mapping, config.checks);
+    let mut start = 0;
+    for end in ends {
+        let part = frame.slice(start as i64, end - start);
+        let table = Table::of(input, config, part, mapping.clone());
+        let reading = table.reading(&zone);
+        match by_table {
+            true => series.add_table(&reading, &mut sink)?,
+            false => series.add(known(Seen::of(&reading, start))?, &mut sink)?,
+        }
+        start = *end;
+    }
+    let (short, work) = series.finish(&mut sink)?;
+    let told = Told { files: &|_| (), timed: &|_| () };
+    whole((vec![short], vec![work]), std::slice::from_ref(input), config, mapping, sink, &told)
+}
+
+/// The short way by groups of rows of the file, some at once.
+fn in_groups(
+    input: &Input,
+    config: &DataConfig,
+    at_once: usize,
+    mut sink: Sink<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    let zone = Zone::named(None).unwrap();
+    let mut mapping = None;
+    let same = |of: &Mapping| {
+        mapping = Some(of.clone());
+        Ok(())
+    };
+    let (short, work) = files::in_groups(input, config, &zone, &mut sink, (at_once, same))?;
+    let told = Told { files: &|_| (), timed: &|_| () };
+    let mapping = known(mapping)?;
+    whole((vec![short], vec![work]), std::slice::from_ref(input), config, mapping, sink, &told)
+}
+
+/// Policies that the short way follows.
+fn policies(seed: u64) -> CheckPolicies {
+    let mut draws = Stream::new(seed, "policies").draws();
+    let mut draw = |of: usize| (draws.uniform_f64() * of as f64) as usize % of;
+    // Most tables have some of each defect, and would be refused.
+    let policy = |drawn: usize| {
+        [
+            Policy::Error,
+            Policy::Drop,
+            Policy::Drop,
+            Policy::Drop,
+            Policy::Fill,
+            Policy::Fill,
+            Policy::Fill,
+        ][drawn]
+    };
+    CheckPolicies {
+        not_finite: policy(draw(7)),
+        duplicates: policy(draw(7)),
+        ohlc: policy(draw(7)),
+        crowded: [CrowdedPolicy::Error, CrowdedPolicy::Keep, CrowdedPolicy::Keep][draw(3)],
+        gaps: [GapPolicy::Error, GapPolicy::Split, GapPolicy::Split][draw(3)],
+        constant: [ConstantPolicy::Error, ConstantPolicy::Keep][draw(2)],
+        longest_fill: [1, 2, 3, 10][draw(4)],
+        ..CheckPolicies::default()
+    }
+}
+
+#[test]
+fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let mut draws = Stream::new(seed, "parts").draws();
+        let rows = 2 + (draws.uniform_f64() * 60.0) as usize;
+        let path = folder.path().join(format!("{seed}.parquet"));
+        let file = std::fs::File::create(&path).unwrap();
+        let mut table = odd_bars(seed, rows);
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut table).unwrap();
+        let mut config = DataConfig::new(&path);
+        config.columns.time_unit = crate::TimeUnit::S;
+        config.checks = policies(seed);
+        config.interval =
+            Interval::from_microseconds(60_000_000).filter(|_| seed.is_multiple_of(3));
+        let files = inputs(&config).unwrap();
+        let expected = long(&files, &config);
+        let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
+        ends.push(rows);
+        let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
+        let store = |name: &str| folder.path().join(format!("{seed}-{name}"));
+        let (tables, seen, groups) = (store("tables"), store("seen"), store("groups"));
+        let found = [
+            in_parts(&files[0], &config, &ends, Sink::Memory, true),
+            in_parts(&files[0], &config, &ends, Sink::Memory, false),
+            in_parts(&files[0], &config, &ends, Sink::store(&tables, key, &stop), true),
+            in_parts(&files[0], &config, &ends, Sink::store(&seen, key, &stop), false),
+            in_groups(&files[0], &config, 7, Sink::Memory),
+            in_groups(&files[0], &config, 7, Sink::store(&groups, key, &stop)),
+        ];
+        for found in found.map(said) {
+            match (&found, &expected) {
+                // Nothing is left, or nothing was there.
+                (Err(odd), Err(_)) if odd == "odd" => {}
+                (Ok(_), Ok(_)) => taken += 1,
+                _ => refused += 1,
+            }
+            let is_odd = expected.is_err() && found.as_ref().is_err_and(|said| said == "odd");
+            let (errors, policies) =
+                ([found.as_ref().err(), expected.as_ref().err()], config.checks);
+            assert!(
+                is_odd || found == expected,
+                "{seed}, parts {ends:?}: {errors:?}, {policies:?}"
+            );
+        }
+    }
+    assert!(taken > 400 && refused > 200, "{taken} taken, {refused} refused");
+}
