@@ -170,15 +170,36 @@ pub fn streamed_and_on_device(
     folder: &Path,
     settings: &[&str],
 ) -> ([BTreeMap<PathBuf, Vec<u64>>; 2], String) {
+    run_twice(folder, settings, ["loader.resident=stream", "loader.resident=device"])
+}
+
+/// The same once with layers that are kept and once with layers that are computed again for their gradients.
+///
+/// # Panics
+///
+/// When a run fails.
+pub fn kept_and_computed_again(
+    folder: &Path,
+    settings: &[&str],
+) -> ([BTreeMap<PathBuf, Vec<u64>>; 2], String) {
+    run_twice(folder, settings, ["run.recompute=false", "run.recompute=true"])
+}
+
+/// Runs the pipeline of a project with each of two settings, in folders of their own.
+fn run_twice(
+    folder: &Path,
+    settings: &[&str],
+    both: [&str; 2],
+) -> ([BTreeMap<PathBuf, Vec<u64>>; 2], String) {
     let mut resolved = String::new();
-    let losses = ["stream", "device"].map(|place| {
-        let (directory, resident) =
-            (format!("run.directory={place}"), format!("loader.resident={place}"));
-        let mut arguments = vec!["run", "p.toml", "--set", &directory, "--set", &resident];
+    let losses = both.map(|own| {
+        let place = own.replace('=', "-");
+        let directory = format!("run.directory={place}");
+        let mut arguments = vec!["run", "p.toml", "--set", &directory, "--set", own];
         settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
         let output = firebox(folder, &arguments);
         assert!(output.status.success(), "{}", errors(&output));
-        let mut runs = std::fs::read_dir(folder.join(place)).into_iter().flatten().flatten();
+        let mut runs = std::fs::read_dir(folder.join(&place)).into_iter().flatten().flatten();
         let run = runs.next().map(|run| run.path()).unwrap_or_default();
         resolved = std::fs::read_to_string(run.join("pipeline.toml")).unwrap_or_default();
         losses_below(&run)

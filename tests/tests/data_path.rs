@@ -300,7 +300,7 @@ fn arrays_are_converted_or_refused() {
         let output = convert();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
-        assert!(said.contains("1 samples of up to 3 steps and 2 channels"), "{said}");
+        assert!(said.contains("1 sample of up to 3 steps and 2 channels"), "{said}");
     }
     assert!(folder.path().join("samples/manifest.json").is_file());
 }
@@ -622,4 +622,49 @@ fn a_shard_that_shrinks_under_a_run_ends_it_within_a_second_and_is_made_anew() {
     let output = firebox(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(errors(&output).contains("it is made again"), "{}", errors(&output));
+}
+
+/// What a run has mapped stays until it lets go of it.
+#[cfg(unix)]
+#[test]
+fn a_cache_that_is_deleted_under_a_run_changes_nothing_of_it_and_is_made_anew() {
+    use std::time::{Duration, Instant};
+
+    let folder = project(PIPELINE, 500);
+    let settings = [
+        "run.cache=cache",
+        "loader.resident=stream",
+        "train.epochs=60",
+        "train.early_stopping.patience=99",
+    ];
+    let expected = losses(&run(folder.path(), "whole", &settings));
+    let cache = folder.path().join("cache");
+    std::fs::remove_dir_all(&cache).unwrap();
+    let mut arguments = vec!["run", "p.toml", "--set", "run.directory=robbed"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let piped = || std::process::Stdio::piped();
+    let mut command = command(folder.path(), &arguments);
+    let child = command.stdout(std::process::Stdio::null()).stderr(piped()).spawn().unwrap();
+    let robbed = || std::fs::read_dir(folder.path().join("robbed")).unwrap().flatten().next();
+    let trained = |step: usize| {
+        let events = robbed().map(|run| run.path().join("events.jsonl"));
+        let events = events.and_then(|events| std::fs::read_to_string(events).ok());
+        events.is_some_and(|events| events.contains(&format!("\"step\":{step},")))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.path().join("robbed").is_dir() || !trained(30) {
+        assert!(Instant::now() < deadline, "step 30 was not reached");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_dir_all(&cache).unwrap();
+    assert!(!trained(expected.len()), "it was deleted too late");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let robbed = robbed().unwrap().path();
+    assert_eq!(losses(&robbed), expected);
+    assert!(robbed.join("report.html").is_file());
+    // Nothing of it is taken to be there.
+    let again = run(folder.path(), "again", &settings);
+    assert_eq!(losses(&again), expected);
+    assert!(cache.join("augmented-v1").is_dir());
 }

@@ -6,7 +6,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{compared_with_its_copy, errors, firebox, streamed_and_on_device};
+use firebox_tests::{
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, streamed_and_on_device,
+};
 use serde_json::Value;
 
 /// Samples of two classes that differ in how fast they swing, as a `.ts` file.
@@ -439,4 +441,24 @@ fn versions_of_drawn_windows_are_drawn_on_the_device_that_holds_them() {
         differ += usize::from(ours != theirs);
     }
     assert!(differ > 0, "warped times are rounded in another way");
+}
+
+#[test]
+fn arms_learn_the_same_with_layers_that_are_computed_again() {
+    let own = "[model.bilstm-mae]\n    hidden = 6\n    layers = 1\n    decoder_hidden = 6\n";
+    for model in [
+        "[model.bilstm-mae]\nhidden = 6\nlayers = 2\ndecoder_hidden = 6\n",
+        "[model.masked.encoder.recurrent]\nhidden = 6\ncell = \"gru\"\n",
+        "[model.masked.encoder.dilated]\nhidden = 6\noutput = 6\nblocks = 2\n",
+    ] {
+        let project = project();
+        let pipeline = PIPELINE.replace(own, model);
+        assert!(pipeline != PIPELINE, "{PIPELINE}");
+        std::fs::write(project.path().join("p.toml"), pipeline).unwrap();
+        let settings = ["finetune.seeds=1", "finetune.shares=[1.0]", "finetune.epochs=2"];
+        let ([kept, again], resolved) = kept_and_computed_again(project.path(), &settings);
+        assert_eq!(kept.len(), 1 + 4, "the pre-training and each arm");
+        assert_eq!(kept, again, "{model}");
+        assert!(resolved.contains("run.recompute = true: as written; measured: "), "{resolved}");
+    }
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use firebox_tests::{
-    command, compared_with_its_copy, errors, firebox, root, streamed_and_on_device,
+    command, compared_with_its_copy, errors, firebox, kept_and_computed_again, root,
+    streamed_and_on_device,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -372,4 +373,13 @@ fn a_forecaster_learns_the_same_from_windows_that_lie_on_the_device() {
     assert_eq!(streamed.len(), 2, "one training for each seed");
     assert_eq!(streamed, on_device);
     assert!(resolved.contains("loader.resident = device: asked for ("), "{resolved}");
+}
+
+#[test]
+fn a_forecaster_learns_the_same_with_layers_that_are_computed_again() {
+    let project = project("");
+    let ([kept, again], resolved) = kept_and_computed_again(project.path(), &["train.epochs=1"]);
+    assert_eq!(kept.len(), 2, "one training for each seed");
+    assert_eq!(kept, again);
+    assert!(resolved.contains("run.recompute = true: as written; measured: "), "{resolved}");
 }

@@ -165,6 +165,13 @@ fn auto_chooses_the_type_that_it_measured_as_faster_and_keeps_the_reason() {
     assert_eq!(resumed, settings);
 }
 
+/// One of the devices that an examination lists.
+fn found_device(file: &Path, name: &str) -> Value {
+    let found: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let devices = found["devices"].as_array().unwrap();
+    devices.iter().find(|device| device["name"] == name).unwrap().clone()
+}
+
 /// With mlp alone, the quickest of the models.
 #[test]
 fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
@@ -188,6 +195,9 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
     for ability in ["memory:", "tensor cores:", "int8:", "shared memory", "graph capture:"] {
         assert!(said.contains(ability), "{ability}{said}");
     }
+    let cpu = found_device(&folder.join("found.json"), "cpu");
+    assert_eq!(cpu["abilities"]["precisions"][0][0].as_str(), Some("f32"), "{cpu}");
+    assert!(cpu["hardware"]["memory_mib"].as_f64().is_none_or(|mib| mib > 100.0), "{cpu}");
     let (before, block) = said.split_once("To paste into a pipeline").unwrap();
     assert!(before.lines().all(|line| line.chars().count() <= 80), "{before}");
     let text = std::fs::read_to_string(folder.join("found.json")).unwrap();
@@ -215,6 +225,7 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
         ("early stopping", "yes"),
         ("fastest kernels", "yes"),
         ("are kept", "yes"),
+        ("augmented data", "yes"),
         ("TF32", "not-here"),
     ] {
         assert_eq!(mark(part), expected, "{part}");

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{compared_with_its_copy, errors, firebox, streamed_and_on_device};
+use firebox_tests::{
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, streamed_and_on_device,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -323,4 +326,115 @@ fn folds_and_iterations_learn_the_same_from_windows_that_lie_on_the_device() {
         assert_eq!(streamed, on_device);
         assert!(resolved.contains("loader.resident = device: asked for ("), "{resolved}");
     }
+}
+
+#[test]
+fn folds_and_iterations_learn_the_same_with_layers_that_are_computed_again() {
+    for (pipeline, trainings) in [(FOLDS, 6), (CLUSTERS, 2)] {
+        let folder = project(pipeline);
+        let ([kept, again], resolved) = kept_and_computed_again(folder.path(), &["train.epochs=1"]);
+        assert_eq!(kept.len(), trainings);
+        assert_eq!(kept, again);
+        assert!(resolved.contains("run.recompute = true: as written; measured: "), "{resolved}");
+    }
+}
+
+/// A project that was run with these settings, and the folder of its run.
+fn trained(pipeline: &str, settings: &[&str]) -> (TempDir, PathBuf) {
+    let folder = project(pipeline);
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    run(folder.path(), &arguments);
+    let place = only_run(folder.path());
+    (folder, place)
+}
+
+/// The weights that a training within a run ended with, by name.
+fn weights(run: &Path, part: &str) -> BTreeMap<String, Vec<u8>> {
+    let place = run.join("parts").join(part);
+    let text = std::fs::read(place.join("training.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&text).unwrap();
+    let selected = place.join("checkpoints").join(summary["selected"].as_str().unwrap());
+    let file = std::fs::read(selected.join("weights.safetensors")).unwrap();
+    // Safetensors: the length of a header, the header, the numbers.
+    let (length, rest) = file.split_at(8);
+    let (header, numbers) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+    let header: Value = serde_json::from_slice(header).unwrap();
+    let tensors = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+    let named = tensors.map(|(name, tensor)| {
+        let place = |at: usize| tensor["data_offsets"][at].as_u64().unwrap() as usize;
+        (name.clone(), numbers[place(0)..place(1)].to_vec())
+    });
+    named.collect()
+}
+
+/// Of two trainings that begin alike, what these names begin with is the same in both, and something else is not.
+fn only_these_stay(
+    ours: &BTreeMap<String, Vec<u8>>,
+    theirs: &BTreeMap<String, Vec<u8>>,
+    these: &[&str],
+) {
+    assert!(ours.keys().eq(theirs.keys()), "{:?} {:?}", ours.keys(), theirs.keys());
+    let (mut stay, mut moved) = (0, 0);
+    for (name, values) in ours {
+        let same = *values == theirs[name];
+        if these.iter().any(|prefix| name.starts_with(prefix)) {
+            assert!(same, "{name} was trained");
+            stay += 1;
+        } else {
+            moved += usize::from(!same);
+        }
+    }
+    assert!(stay > 0 && moved > 0, "{stay} stay, {moved} moved of {:?}", ours.keys());
+}
+
+#[test]
+fn each_model_on_folds_takes_the_groups_and_layers_that_name_its_own_parameters() {
+    let frozen = "train.groups=[{parameters=[\"head.*\",\"gate.*\"],frozen=true}]";
+    let (_folder, place) = trained(FOLDS, &[frozen]);
+    for model in ["lstm", "transformer", "mlp"] {
+        let [ours, theirs] = [1, 2].map(|fold| weights(&place, &format!("fold-{fold}/{model}")));
+        only_these_stay(&ours, &theirs, &["head.", "gate."]);
+    }
+    let decay = "train.layer_decay={factor=0.1,layers=[\"lstm.*_l{}*\",\"encoder.layers.{}.*\",\"head.*\"]}";
+    let (_one, plain) = trained(FOLDS, &[]);
+    let (_other, decayed) = trained(FOLDS, &[decay]);
+    for (model, same) in [("lstm", false), ("transformer", false), ("mlp", true)] {
+        let part = format!("fold-1/{model}");
+        assert_eq!(weights(&plain, &part) == weights(&decayed, &part), same, "{model}");
+    }
+    let folder = project(FOLDS);
+    let folder = folder.path();
+    refused(
+        folder,
+        &["train.groups=[{parameters=[\"lstn.*\"]}]"],
+        &["`train.groups` names `lstn.*`"],
+    );
+    let layers = "train.layer_decay={factor=0.5,layers=[\"block.{}.*\"]}";
+    refused(folder, &[layers], &["`train.layer_decay.layers` names `block.{}.*`"]);
+    // A model that is not trained has no say.
+    let gate = "train.groups=[{parameters=[\"gate.*\"]}]";
+    let two = "multitimeframe.models=[\"lstm\",\"transformer\"]";
+    refused(folder, &[two, gate], &["`train.groups` names `gate.*`"]);
+}
+
+#[test]
+fn iterations_take_groups_and_layers() {
+    let first = |settings: &[&str]| {
+        let (_folder, place) = trained(CLUSTERS, settings);
+        weights(&place, "iteration-1")
+    };
+    let frozen = "train.groups=[{parameters=[\"blocks.0.conv.*\"],frozen=true}]";
+    let faster = "train.optimizer.adamw.learning_rate=0.01";
+    only_these_stay(&first(&[frozen]), &first(&[frozen, faster]), &["blocks.0.conv."]);
+    let decay = "train.layer_decay={factor=0.1,layers=[\"blocks.{}.*\",\"lstm.*_l{}*\",\"head*\"]}";
+    assert!(first(&[decay]) != first(&[]), "layers learn at rates of their own");
+    let folder = project(CLUSTERS);
+    let folder = folder.path();
+    refused(
+        folder,
+        &["train.groups=[{parameters=[\"lstn.*\"]}]"],
+        &["`train.groups` names `lstn.*`"],
+    );
+    let layers = "train.layer_decay={factor=0.5,layers=[\"block.{}.*\"]}";
+    refused(folder, &[layers], &["`train.layer_decay.layers` names `block.{}.*`"]);
 }

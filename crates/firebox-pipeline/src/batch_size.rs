@@ -1,10 +1,11 @@
 //! `loader.batch_size = "auto"`: how many windows fit into memory, and how many still make training
 //! faster.
 //!
-//! Sizes are tried from small to large, each twice the one before, by a few training steps of the
-//! model on noise. The bytes that two sizes took say what the next would take, and the second is taken
-//! to need twice the first, so that none is tried that may not fit; the first of all is the smallest. It ends
-//! where a size of more than 32 brings less than 5 % more windows a second. The learning rate is left alone.
+//! Sizes are tried by a few training steps of the model on noise. The search begins at the guess for the class of the
+//! device, or below it where that may not fit or would take long, by what the two smallest sizes took; it goes down
+//! by halves as long as these are as fast, or else up by doubles as long as these are faster. A double is tried only if
+//! what two sizes took says that it fits. It ends where a size of more than 32 brings less than 5 % more windows a
+//! second. The learning rate is left alone.
 //!
 //! On a processor the program's allocator counts bytes. With CUDA, NVIDIA's driver says what is
 //! free: a size takes what is free less behind its steps, when Burn's pools still hold what they had needed.
@@ -15,7 +16,7 @@
 use std::path::Path;
 
 use firebox_core::Key;
-use firebox_train::memory;
+use firebox_train::{TrainError, memory};
 use serde::{Deserialize, Serialize};
 
 use crate::PipelineConfig;
@@ -36,6 +37,9 @@ const SIZES: [usize; 2] = [4, 4096];
 const SMALL: usize = 32;
 /// Steps of a size that are timed.
 const STEPS: u64 = 3;
+/// Milliseconds that the first size beyond the two smallest may take, all of its steps together: a guess for a small
+/// model is no reason to wait for a large one.
+const LONGEST: f64 = 3000.0;
 /// Bucket of the cache.
 const BUCKET: &str = "batch-v2";
 
@@ -62,6 +66,17 @@ impl Taken {
     fn rate(&self) -> f64 {
         1e3 * self.size as f64 / self.milliseconds
     }
+
+    /// Whether it is faster than its half by enough to be taken.
+    fn gains(&self, half: Self) -> bool {
+        self.rate() >= GAIN * half.rate()
+    }
+
+    /// Why its half is taken in its place.
+    fn against(&self, half: Self) -> String {
+        let more = 100.0 * (self.rate() / half.rate() - 1.0);
+        format!("{} brings {more:+.0} % windows a second", self.size)
+    }
 }
 
 /// Bytes that a size would take, from what two others took: a part that is there whatever the size, and
@@ -75,58 +90,176 @@ fn expected(smaller: Taken, larger: Taken, size: usize) -> u64 {
     larger.bytes + (each * (size - larger.size) as f64) as u64
 }
 
-/// Chooses a size for `room` bytes by what `take` measures.
+/// What was measured on the way to a size, and within which memory.
+struct Search<F> {
+    /// Free bytes.
+    room: u64,
+    /// In the order of their sizes.
+    all: Vec<Taken>,
+    /// The smallest size that the device refused, and what it said.
+    refused: Option<(usize, String)>,
+    take: F,
+}
+
+impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
+    /// What steps of a size take, measured once.
+    fn at(&mut self, size: usize) -> Result<Taken, PipelineError> {
+        let place = self.all.partition_point(|taken| taken.size < size);
+        if let Some(found) = self.all.get(place).filter(|taken| taken.size == size) {
+            return Ok(*found);
+        }
+        let taken = (self.take)(size)?;
+        self.all.insert(place, taken);
+        Ok(taken)
+    }
+
+    /// Bytes that may be taken.
+    fn usable(&self) -> u64 {
+        (self.room as f64 * (1.0 - HEADROOM)) as u64
+    }
+
+    /// The same of a size that can perhaps not be had, or why it cannot.
+    fn tried(&mut self, size: usize) -> Result<Result<Taken, String>, PipelineError> {
+        if let Some((refused, said)) = &self.refused
+            && size >= *refused
+        {
+            return Ok(Err(said.clone()));
+        }
+        match self.at(size) {
+            Ok(taken) if taken.bytes > self.usable() => Ok(Err(self.too_large(taken))),
+            // Smaller ones trained: a device may refuse memory that it had told of.
+            Err(PipelineError::Train(error)) if size > SIZES[0] && is_of_device(&error) => {
+                let error = error.to_string();
+                let error = error.lines().next().unwrap_or_default();
+                let said = format!("{size} does not train: {error}");
+                self.refused = Some((size, said.clone()));
+                Ok(Err(said))
+            }
+            other => other.map(Ok),
+        }
+    }
+
+    fn too_large(&self, taken: Taken) -> String {
+        let [took, room] = [taken.bytes, self.room].map(mib);
+        format!("{} took {took:.0} MiB of the {room:.0} free", taken.size)
+    }
+
+    /// The size to begin with: the guess, halved until its steps fit and are short even if all that the second of the
+    /// smallest sizes took were its windows' own.
+    fn begin(&mut self, guess: usize) -> Result<usize, PipelineError> {
+        let smallest = self.at(SIZES[0])?;
+        if 2 * smallest.bytes > self.usable() {
+            return Ok(smallest.size);
+        }
+        let Ok(known) = self.tried(2 * SIZES[0])? else { return Ok(smallest.size) };
+        if known.bytes == 0 {
+            // Pages of a device that were there before say nothing of larger ones.
+            return Ok(known.size);
+        }
+        let mut size = 1_usize << guess.clamp(SIZES[0], SIZES[1]).ilog2();
+        let heavy = |size: usize| {
+            let times = size as f64 / known.size as f64;
+            let milliseconds = known.milliseconds * times * (STEPS + 1) as f64;
+            known.bytes as f64 * times > self.usable() as f64 || milliseconds > LONGEST
+        };
+        while size > known.size && heavy(size) {
+            size /= 2;
+        }
+        Ok(size)
+    }
+
+    /// The largest size from `size` down that fits and is faster than its half, with the reason against its double, if
+    /// one was found on the way.
+    fn down(&mut self, size: usize) -> Result<(Taken, Option<String>), PipelineError> {
+        let (mut size, mut ended) = (size, None);
+        // The smallest is known to fit.
+        let mut best = loop {
+            match self.tried(size)? {
+                Ok(taken) => break taken,
+                Err(said) => ended = Some(said),
+            }
+            size /= 2;
+        };
+        while best.size > SMALL {
+            let half = self.at(best.size / 2)?;
+            if best.gains(half) {
+                break;
+            }
+            ended = Some(best.against(half));
+            best = half;
+        }
+        Ok((best, ended))
+    }
+
+    /// The largest size from this one up that fits, by what smaller ones took and by itself, and is faster than its half,
+    /// with the reason against its double.
+    fn up(&mut self, mut best: Taken) -> Result<(Taken, String), PipelineError> {
+        loop {
+            if best.size >= SIZES[1] {
+                return Ok((best, format!("{} is the largest that is tried", best.size)));
+            }
+            let size = 2 * best.size;
+            let bytes = match self.all[..] {
+                [.., smaller, larger] if larger.size == best.size => {
+                    expected(smaller, larger, size)
+                }
+                _ => 2 * best.bytes,
+            };
+            if bytes > self.usable() {
+                let said = format!(
+                    "{size} would take {:.0} MiB of the {:.0} free, of which {:.0} % stay free",
+                    mib(bytes),
+                    mib(self.room),
+                    100.0 * HEADROOM
+                );
+                return Ok((best, said));
+            }
+            let taken = match self.tried(size)? {
+                Ok(taken) => taken,
+                Err(said) => return Ok((best, said)),
+            };
+            if size > SMALL && !taken.gains(best) {
+                return Ok((best, taken.against(best)));
+            }
+            best = taken;
+        }
+    }
+}
+
+/// Whether the device refused: anything else that ends training would end it at any size.
+fn is_of_device(error: &TrainError) -> bool {
+    matches!(
+        error,
+        TrainError::OutOfMemory { .. } | TrainError::Lost { .. } | TrainError::Device(_)
+    )
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on.
 fn choose(
     room: u64,
-    guess: (&str, usize),
-    mut take: impl FnMut(usize) -> Result<Taken, PipelineError>,
+    (class, guessed): (&str, usize),
+    take: impl FnMut(usize) -> Result<Taken, PipelineError>,
 ) -> Result<Chosen, PipelineError> {
-    let usable = (room as f64 * (1.0 - HEADROOM)) as u64;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let mut all: Vec<Taken> = vec![];
-    let mut size = SIZES[0];
-    let ended = loop {
-        let bytes = match all[..] {
-            [] => 0,
-            [only] => 2 * only.bytes,
-            [.., smaller, larger] => expected(smaller, larger, size),
-        };
-        if bytes > usable {
-            break format!(
-                "{size} would take {:.0} MiB of the {:.0} free, of which {:.0} % stay free",
-                mib(bytes),
-                mib(room),
-                100.0 * HEADROOM
-            );
-        }
-        let taken = take(size)?;
-        let last = all.last().copied();
-        if taken.bytes > usable {
-            break format!("{size} took {:.0} MiB of the {:.0} free", mib(taken.bytes), mib(room));
-        }
-        if let Some(last) = last
-            && size > SMALL
-            && taken.rate() < GAIN * last.rate()
-        {
-            break format!(
-                "{size} brings {:+.0} % windows a second",
-                100.0 * (taken.rate() / last.rate() - 1.0)
-            );
-        }
-        all.push(taken);
-        if size >= SIZES[1] {
-            break format!("{size} is the largest that is tried");
-        }
-        size *= 2;
-    };
-    let Some(best) = all.last() else {
+    let mut search = Search { room, all: vec![], refused: None, take };
+    let first = search.at(SIZES[0])?;
+    if first.bytes > search.usable() {
+        let said = search.too_large(first);
         return Err(PipelineError::Setting(format!(
-            "`loader.batch_size` is auto, and even a batch of {ended}, of which {:.0} % stay free\n  \
-             choose a smaller model or a shorter window, or set loader.batch_size to a number below {size}",
-            100.0 * HEADROOM
+            "`loader.batch_size` is auto, and even a batch of {said}, of which {:.0} % stay free\n  \
+             choose a smaller model or a shorter window, or set loader.batch_size to a number below {}",
+            100.0 * HEADROOM,
+            SIZES[0]
         )));
+    }
+    let begun = search.begin(guessed)?;
+    let (best, ended) = match search.down(begun)? {
+        (best, Some(ended)) => (best, ended),
+        (best, None) => search.up(best)?,
     };
-    let (class, guessed) = guess;
     let reason = format!(
         "measured: {:.0} windows a second in {:.0} MiB; {ended}{}",
         best.rate(),
@@ -160,7 +293,9 @@ pub(crate) fn choose_cached(
             class.batch_size, class.name
         )));
     };
-    let key = Key::builder("batch", 2)
+    let key = Key::builder("batch", 3)
+        .field("class", class.name.as_str())
+        .field("guess", (class.batch_size as u64).to_le_bytes())
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
@@ -182,7 +317,7 @@ fn free(device: &ChosenDevice) -> Option<u64> {
     match device.backend.as_str() {
         "cpu" => memory::held().and(room()),
         // The driver numbers its cards as CUDA does; whose memory others use is not known.
-        "cuda" => firebox_monitor::free_gpu_memory(device.index(), true),
+        "cuda" => firebox_monitor::free_gpu_memory(device.index(), device.numbering()),
         _ => None,
     }
 }
@@ -311,9 +446,12 @@ pub(crate) fn room() -> Option<u64> {
         let most: u64 = line.split_whitespace().next()?.parse().ok()?;
         Some(most.saturating_sub(field(status, used)?))
     });
-    let group = memory::limit().zip(memory::held());
-    let group = group.map(|(limit, held)| limit.saturating_sub(held));
-    Some(rooms.chain(group).fold(machine, u64::min))
+    Some(rooms.chain(group_room()).fold(machine, u64::min))
+}
+
+/// Bytes that the control group of this process leaves it, if it has a limit.
+pub(crate) fn group_room() -> Option<u64> {
+    memory::limit().zip(memory::held()).map(|(limit, held)| limit.saturating_sub(held))
 }
 
 /// A field of a file of `/proc` in KiB, as bytes.
@@ -355,8 +493,9 @@ mod tests {
             take(size)
         })
         .unwrap();
-        // 138 of 160 usable MiB, and 266 for twice as many.
-        assert_eq!((chosen.size, tried), (128, vec![4, 8, 16, 32, 64, 128]));
+        // 18 MiB for eight may be 288 for the guess, of 160 usable ones; 138 for it by what 32 and 64 took, and 266 for
+        // twice as many.
+        assert_eq!((chosen.size, tried), (128, vec![4, 8, 64, 32, 128]));
         assert!(
             chosen.reason.contains("256 would take 266 MiB of the 200 free"),
             "{}",
@@ -400,6 +539,104 @@ mod tests {
             tried == [4] && error.contains("even a batch of 4 took 14 MiB of the 15"),
             "{error}"
         );
+    }
+
+    /// What is tried in this order, and what is chosen.
+    fn search(
+        room: u64,
+        guess: usize,
+        mut take: impl FnMut(usize) -> Taken,
+    ) -> (Vec<usize>, Chosen) {
+        let mut tried = vec![];
+        let chosen = choose(room, ("a class", guess), |size| {
+            tried.push(size);
+            Ok(take(size))
+        });
+        (tried, chosen.unwrap())
+    }
+
+    #[test]
+    fn the_search_begins_at_the_guess_and_goes_up_or_down_from_it() {
+        // A hundredth of a millisecond for each window from `gains_to` on, and one MiB for each.
+        let take = |gains_to: usize| {
+            move |size: usize| Taken {
+                size,
+                milliseconds: size.max(gains_to) as f64 / 100.0,
+                bytes: size as u64 * MIB,
+            }
+        };
+        let of = |guess, gains_to| {
+            let (tried, chosen) = search(1 << 40, guess, take(gains_to));
+            (tried, chosen.size)
+        };
+        // Half of it is as fast, and so on down to where it is not.
+        assert_eq!(of(512, 128), (vec![4, 8, 512, 256, 128, 64], 128));
+        // Twice as much is faster.
+        assert_eq!(of(128, 512), (vec![4, 8, 128, 64, 256, 512, 1024], 512));
+        assert_eq!(of(256, 256), (vec![4, 8, 256, 128, 512], 256));
+        // It ends at the size that is taken whatever it brings.
+        assert_eq!(of(128, 1), (vec![4, 8, 128, 64, 32], 32));
+        assert_eq!(of(8, 16), (vec![4, 8, 16, 32, 64], 32));
+        let (_, chosen) = search(1 << 40, 512, take(128));
+        let said = &chosen.reason;
+        assert!(said.contains("256 brings +0 %") && said.ends_with("`a class` was 512"), "{said}");
+        let (_, chosen) = search(1 << 40, 128, take(128));
+        assert!(!chosen.reason.contains("the guess"), "{}", chosen.reason);
+    }
+
+    #[test]
+    fn a_guess_that_does_not_fit_or_would_take_long_is_begun_below() {
+        let linear = |milliseconds: f64, each: u64| {
+            move |size: usize| Taken {
+                size,
+                milliseconds: milliseconds * (size as f64).sqrt(),
+                bytes: size as u64 * each,
+            }
+        };
+        // 80 MiB are usable.
+        let (tried, chosen) = search(100 * MIB, 1024, linear(0.001, MIB));
+        assert_eq!((tried, chosen.size), (vec![4, 8, 64, 32], 64));
+        assert!(chosen.reason.contains("128 would take 128 MiB of the 100 free"));
+        // A step of eight takes 283 ms: four steps of sixteen might take 2.3 s, and of 32 twice as much.
+        let (tried, chosen) = search(1 << 40, 512, linear(100.0, 1));
+        assert_eq!(tried[..4], [4, 8, 16, 32]);
+        assert_eq!(chosen.size, SIZES[1]);
+        // What takes more than smaller ones said is left, and not gone above.
+        let (tried, chosen) = search(100 * MIB, 64, |size| {
+            let bytes = if size < 32 { size as u64 * MIB } else { 90 * MIB };
+            Taken { size, milliseconds: 1.0, bytes }
+        });
+        assert_eq!((tried, chosen.size), (vec![4, 8, 64, 32, 16], 16));
+        assert!(chosen.reason.contains("32 took 90 MiB of the 100 free"), "{}", chosen.reason);
+    }
+
+    #[test]
+    fn a_size_that_is_refused_its_memory_is_gone_down_from() {
+        let tried = |guess: usize, refused_from: usize, each: u64| {
+            let mut tried = vec![];
+            let chosen = choose(1 << 40, ("a class", guess), |size| {
+                tried.push(size);
+                if size >= refused_from {
+                    let error = TrainError::Device("out of memory".to_owned());
+                    return Err(error.into());
+                }
+                Ok(Taken { size, milliseconds: 1.0, bytes: size as u64 * each })
+            });
+            (tried, chosen.map(|chosen| (chosen.size, chosen.reason)))
+        };
+        let (sizes, chosen) = tried(256, 128, 1);
+        let (size, reason) = chosen.unwrap();
+        assert_eq!((sizes, size), (vec![4, 8, 256, 128, 64, 32], 64));
+        assert!(
+            reason.contains("128 does not train: ") && reason.contains("out of memory"),
+            "{reason}"
+        );
+        // On the way up it is no reason to fail, either; at the smallest size it is.
+        assert_eq!(tried(64, 128, 1).1.unwrap().0, 64);
+        assert_eq!(tried(256, 8, 1).1.unwrap().0, 4);
+        assert!(tried(256, 4, 1).1.is_err());
+        // A device whose pages were there before tells nothing of larger sizes: they are come to step by step.
+        assert_eq!(tried(256, 64, 0).0, [4, 8, 16, 32, 64]);
     }
 
     #[test]

@@ -63,10 +63,8 @@ pub(crate) trait Chain: Sync {
         None
     }
 
-    /// Whether its model takes `run.recompute`.
-    fn recomputes(&self, _config: &PipelineConfig) -> bool {
-        false
-    }
+    /// Whether its model, or one of several, takes `run.recompute`.
+    fn recomputes(&self, config: &PipelineConfig) -> bool;
 
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;

@@ -3,18 +3,21 @@
 //! Each array is read once, on all threads. What was finished before an interruption is kept. Nothing
 //! is normalised, cut into windows or augmented.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
-use firebox_core::{Event, Key, Listener, Storage};
+use firebox_core::{Event, Key, Listener, Storage, count};
 use firebox_data::{ArrayFile, DataError, array_paths};
 use rayon::prelude::*;
 
-/// What to do about arrays that are not like the others: of float16 beside wider ones or the reverse, of another
-/// number of channels, or without a step.
+/// What to do about arrays that are not like the others: of float16 beside wider ones or the reverse, of whole numbers,
+/// of another number of channels, or without a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Odd {
     /// Refuse the folder, naming the first.
@@ -64,13 +67,19 @@ pub struct Converted {
 impl fmt::Display for Converted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { samples, shape: [time, channel], cut, skipped, bytes, classes } = self;
-        write!(f, "{samples} samples of up to {time} steps and {channel} channels")?;
-        if !classes.is_empty() {
-            write!(f, " in {} classes", classes.len())?;
+        let [samples, time, channel] =
+            [(*samples, "sample"), (*time, "step"), (*channel, "channel")]
+                .map(|(number, noun)| count(number as u64, noun));
+        write!(f, "{samples} of up to {time} and {channel}")?;
+        match classes.len() {
+            0 => {}
+            1 => f.write_str(" in 1 class")?,
+            classes => write!(f, " in {classes} classes")?,
         }
         write!(f, ", {:.1} MB", *bytes as f64 / 1e6)?;
         if *cut > 0 {
-            write!(f, "; {cut} were cut to {time} steps")?;
+            let were = if *cut == 1 { "was" } else { "were" };
+            write!(f, "; {cut} {were} cut to {time}")?;
         }
         for (reason, count) in skipped {
             write!(f, "; {count} left out: {reason}")?;
@@ -90,15 +99,15 @@ pub enum ConvertError {
     Cache(#[from] CacheError),
     /// An array that is not like the first.
     #[error(
-        "{} {reason}, and so are {more} more: correct them, or leave such arrays out with --odd skip",
-        path.display()
+        "{} {reason}{}: correct {}, or leave such arrays out with --odd skip",
+        path.display(), AndMore(*more), if *more == 0 { "it" } else { "them" }
     )]
     Odd {
         /// The first such array.
         path: PathBuf,
         /// What is odd about it.
         reason: String,
-        /// How many others there are.
+        /// How many others are unlike the first, in this way or another.
         more: usize,
     },
     /// The input and the output are one folder, or one lies in the other.
@@ -139,6 +148,19 @@ pub enum ConvertError {
         /// Why the first was left out.
         reason: String,
     },
+}
+
+/// Arrays beside the one that is named.
+struct AndMore(usize);
+
+impl fmt::Display for AndMore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(", and 1 more is unlike the first, too"),
+            more => write!(f, ", and {more} more are unlike the first, too"),
+        }
+    }
 }
 
 impl ConvertError {
@@ -197,7 +219,7 @@ pub fn convert(
     classes.dedup();
     let channels = arrays[kept[0]].channels;
     let limit = if config.length == 0 { usize::MAX } else { config.length };
-    let storage = config.storage.unwrap_or(arrays[kept[0]].storage());
+    let storage = config.storage.or(arrays[kept[0]].storage()).unwrap_or_default();
     let (mut samples, mut places, mut cut) = (Vec::new(), Vec::new(), 0);
     for index in &kept {
         let array = &arrays[*index];
@@ -221,7 +243,8 @@ pub fn convert(
         shard_bytes: config.shard_bytes,
     };
     for (reason, count) in &skipped {
-        let message = format!("{count} of {} arrays were left out: {reason}", arrays.len());
+        let were = if *count == 1 { "was" } else { "were" };
+        let message = format!("{count} of {} arrays {were} left out: {reason}", arrays.len());
         listener.on(&Event::Warning { message });
     }
     let written = Samples::write(output, &spec, listener, |sample, out| {
@@ -275,30 +298,44 @@ fn names<'a>(arrays: impl Iterator<Item = (&'a ArrayFile, Option<&'a str>)>) -> 
     names
 }
 
+/// What is odd about an array beside the first of those that can be samples; none if nothing is.
+fn oddity(array: &ArrayFile, first: Option<&ArrayFile>) -> Option<String> {
+    if !can_be_samples(array) {
+        return Some(match array.storage() {
+            None => format!(
+                "holds {}, and samples hold float16, float32 or float64 (`x.astype('<f4')` makes it one)",
+                array.type_name()
+            ),
+            Some(_) => "has no step".to_owned(),
+        });
+    }
+    let first = first?;
+    if array.channels != first.channels {
+        return Some(match array.axes() {
+            [_] => format!("has one axis, which is time, and not {} channels", first.channels),
+            _ => format!("has other than {}", count(first.channels as u64, "channel")),
+        });
+    }
+    // Arrays of float64 are rounded to float32, and so are like those.
+    let other = array.storage() != first.storage();
+    other.then(|| format!("is of another type than {}", first.type_name()))
+}
+
+fn can_be_samples(array: &ArrayFile) -> bool {
+    array.storage().is_some() && array.samples * array.steps * array.channels > 0
+}
+
 /// The arrays that are like the first one, and how many are not.
 fn sort_out(
     folder: &Path,
     arrays: &[ArrayFile],
     odd: Odd,
 ) -> Result<(Vec<usize>, BTreeMap<String, usize>), ConvertError> {
-    let whole = |array: &&ArrayFile| array.samples * array.steps * array.channels > 0;
-    let first = arrays.iter().find(whole);
-    let reason = |array: &ArrayFile| match first {
-        Some(_) if !whole(&array) => Some("has no step".to_owned()),
-        Some(first) if array.channels != first.channels => {
-            Some(format!("has other than {} channels", first.channels))
-        }
-        // Arrays of float64 are rounded to float32, and so are like those.
-        Some(first) if array.storage() != first.storage() => {
-            Some(format!("is of another type than {}", first.type_name()))
-        }
-        Some(_) => None,
-        None => Some("has no step".to_owned()),
-    };
+    let first = arrays.iter().find(|array| can_be_samples(array));
     let (mut kept, mut skipped) = (Vec::new(), BTreeMap::new());
     let mut example: Option<(&ArrayFile, String)> = None;
     for (index, array) in arrays.iter().enumerate() {
-        match reason(array) {
+        match oddity(array, first) {
             None => kept.push(index),
             Some(reason) => {
                 *skipped.entry(reason.clone()).or_default() += 1;
@@ -306,15 +343,19 @@ fn sort_out(
             }
         }
     }
-    match example {
-        Some((_, reason)) if kept.is_empty() => Err(ConvertError::Nothing {
+    match (example, first) {
+        (Some((array, reason)), None) => Err(ConvertError::Nothing {
             path: folder.to_owned(),
-            reason: format!("the first {reason}"),
+            reason: format!("the first, {}, {reason}", array.path.display()),
         }),
-        Some((array, reason)) if odd == Odd::Refuse => {
-            let found = match array.samples * array.steps {
-                0 => String::new(),
-                _ => format!(" ({} channels of {})", array.channels, array.type_name()),
+        (Some((array, reason)), Some(first)) if odd == Odd::Refuse => {
+            let is = |array: &ArrayFile| {
+                let channels = count(array.channels as u64, "channel");
+                format!("{channels} of {}", array.type_name())
+            };
+            let found = match can_be_samples(array) {
+                true => format!(" ({}; {} has {})", is(array), first.path.display(), is(first)),
+                false => String::new(),
             };
             let more = arrays.len() - kept.len() - 1;
             let reason = format!("{reason}{found}");
@@ -338,184 +379,4 @@ fn key(folder: &Path, arrays: &[&ArrayFile], config: &ConvertConfig) -> Key {
             .field("changed", changed.unwrap_or_default().as_nanos().to_le_bytes());
     }
     key.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use firebox_core::Silent;
-    use std::fs;
-
-    /// A file as NumPy writes it, of float32 or float16.
-    fn array(path: &Path, shape: &[usize], half: bool, value: impl Fn(usize) -> f32) {
-        let shape_text: Vec<String> = shape.iter().map(ToString::to_string).collect();
-        let comma = if shape.len() == 1 { "," } else { "" };
-        let kind = if half { "<f2" } else { "<f4" };
-        let mut text = format!(
-            "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}{comma}), }}",
-            shape_text.join(", ")
-        );
-        while (11 + text.len()) % 64 != 0 {
-            text.push(' ');
-        }
-        text.push('\n');
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((text.len() as u16).to_le_bytes());
-        bytes.extend(text.as_bytes());
-        for at in 0..shape.iter().product() {
-            match half {
-                // 0.5 and 1.0 in float16, which is what the tests write.
-                true if value(at) == 0.5 => bytes.extend(0x3800u16.to_le_bytes()),
-                true => bytes.extend(0x3c00u16.to_le_bytes()),
-                false => bytes.extend(value(at).to_le_bytes()),
-            }
-        }
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
-
-    fn values(samples: &Samples, index: usize) -> Vec<f32> {
-        let [time, channels] = samples.shape();
-        let mut out = vec![0.0; time * channels];
-        samples.gather(&[index], time, &mut out);
-        out.truncate(samples.record(index).length as usize * channels);
-        out
-    }
-
-    #[test]
-    fn arrays_become_samples_with_the_classes_of_their_folders() {
-        let root = tempfile::tempdir().unwrap();
-        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
-        array(&arrays.join("dogs/b.npy"), &[4, 2], false, |at| at as f32);
-        array(&arrays.join("cats/a.npy"), &[3, 5, 2], false, |at| -(at as f32));
-        array(&arrays.join("dogs/a.npy"), &[9, 2], false, |at| 10.0 + at as f32);
-        let config = ConvertConfig { length: 6, shard_bytes: 100, ..ConvertConfig::default() };
-        let converted = convert(&arrays, &output, &config, &Silent).unwrap();
-        assert_eq!(
-            converted.to_string(),
-            format!(
-                "5 samples of up to 6 steps and 2 channels in 2 classes, {:.1} MB; 1 were cut to 6 steps",
-                converted.bytes as f64 / 1e6
-            )
-        );
-        let samples = Samples::open(&output, true).unwrap();
-        assert_eq!(samples.classes(), ["cats", "dogs"]);
-        let names: Vec<_> = (0..5).filter_map(|index| samples.name(index)).collect();
-        assert_eq!(names, ["cats/a/1", "cats/a/2", "cats/a/3", "dogs/a", "dogs/b"]);
-        let labels: Vec<_> = (0..5).map(|index| samples.record(index).label).collect();
-        assert_eq!(labels, [Some(0), Some(0), Some(0), Some(1), Some(1)]);
-        assert_eq!(values(&samples, 1), (10..20).map(|at| -(at as f32)).collect::<Vec<_>>());
-        assert_eq!(values(&samples, 3), (0..12).map(|at| 10.0 + at as f32).collect::<Vec<_>>());
-        assert_eq!(values(&samples, 4), (0..8).map(|at| at as f32).collect::<Vec<_>>());
-        // Once more changes nothing; an array that changed makes it another folder's content.
-        assert_eq!(convert(&arrays, &output, &config, &Silent).unwrap(), converted);
-        array(&arrays.join("dogs/c.npy"), &[4, 2], false, |at| at as f32);
-        let error = convert(&arrays, &output, &config, &Silent).unwrap_err();
-        assert!(matches!(error, ConvertError::Cache(CacheError::OtherInputs { .. })), "{error}");
-    }
-
-    #[test]
-    fn what_is_left_out_moves_no_class() {
-        let root = tempfile::tempdir().unwrap();
-        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
-        array(&arrays.join("ants/a.npy"), &[4, 2], false, |at| at as f32);
-        array(&arrays.join("cats/a.npy"), &[4, 2], false, |at| at as f32);
-        let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
-        convert(&arrays, &output, &config, &Silent).unwrap();
-        array(&arrays.join("bees/a.npy"), &[4, 3], false, |at| at as f32);
-        let again = convert(&arrays, &output, &config, &Silent).unwrap();
-        assert_eq!(again.classes, ["ants", "cats"]);
-        let samples = Samples::open(&output, true).unwrap();
-        let class =
-            |index: usize| &samples.classes()[samples.record(index).label.unwrap() as usize];
-        assert_eq!([class(0), class(1)], ["ants", "cats"]);
-    }
-
-    #[test]
-    fn no_two_samples_have_one_name() {
-        let root = tempfile::tempdir().unwrap();
-        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
-        array(&arrays.join("a/1.npy"), &[4, 2], false, |at| at as f32);
-        array(&arrays.join("a.npy"), &[2, 4, 2], false, |at| at as f32);
-        convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
-        let samples = Samples::open(&output, true).unwrap();
-        let names: Vec<_> = (0..3).filter_map(|index| samples.name(index)).collect();
-        assert_eq!(names, ["a/1", "a/1 (2)", "a/2"]);
-    }
-
-    #[test]
-    fn half_precision_stays_half_precision() {
-        let root = tempfile::tempdir().unwrap();
-        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
-        let value = |at: usize| if at.is_multiple_of(2) { 0.5 } else { 1.0 };
-        array(&arrays.join("a.npy"), &[8], true, value);
-        convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
-        let samples = Samples::open(&output, true).unwrap();
-        assert_eq!((samples.storage(), samples.shape()), (Storage::F16, [8, 1]));
-        assert_eq!(values(&samples, 0), (0..8).map(value).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn arrays_unlike_the_others_are_refused_or_counted() {
-        let root = tempfile::tempdir().unwrap();
-        let arrays = root.path().join("arrays");
-        array(&arrays.join("a.npy"), &[4, 2], false, |_| 1.0);
-        array(&arrays.join("b.npy"), &[4, 3], false, |_| 1.0);
-        array(&arrays.join("c.npy"), &[0, 2], false, |_| 1.0);
-        array(&arrays.join("d.npy"), &[4, 2], true, |_| 1.0);
-        array(&arrays.join("e.npy"), &[7, 2], false, |_| 1.0);
-        let config = ConvertConfig::default();
-        let error = convert(&arrays, &root.path().join("x"), &config, &Silent).unwrap_err();
-        let text = error.to_string();
-        assert!(text.ends_with("b.npy has other than 2 channels (3 channels of float32), and so are 2 more: correct them, or leave such arrays out with --odd skip"), "{text}");
-        let skip = ConvertConfig { odd: Odd::Skip, ..config };
-        let converted = convert(&arrays, &root.path().join("y"), &skip, &Silent).unwrap();
-        assert_eq!((converted.samples, converted.shape), (2, [7, 2]));
-        let skipped: Vec<_> = converted.skipped.into_iter().collect();
-        let expected =
-            ["has no step", "has other than 2 channels", "is of another type than float32"];
-        assert_eq!(skipped, expected.map(|reason| (reason.to_owned(), 1)));
-    }
-
-    #[test]
-    fn arrays_that_are_cut_off_or_hold_no_number_are_named() {
-        let root = tempfile::tempdir().unwrap();
-        let arrays = root.path().join("arrays");
-        array(&arrays.join("a.npy"), &[4, 2], false, |_| f32::NAN);
-        let go = |name: &str| {
-            let to = root.path().join(name);
-            convert(&arrays, &to, &ConvertConfig::default(), &Silent).unwrap_err().to_string()
-        };
-        let said = go("nan");
-        let expected = "a.npy, sample 0, step 0, channel 0: NaN cannot be stored as f32\n  correct";
-        assert!(said.contains(expected), "{said}");
-        assert!(go("arrays").contains("lies within the other"), "{}", go("arrays"));
-        assert!(go("arrays/shards").contains("lies within the other"));
-        let path = arrays.join("a.npy");
-        let bytes = fs::read(&path).unwrap();
-        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert!(go("cut").contains("it is cut off: 159 of 160 bytes"), "{}", go("cut"));
-        fs::remove_file(path).unwrap();
-        array(&arrays.join("a/b/c.npy"), &[4, 2], false, |_| 1.0);
-        assert!(go("nested").contains("lies in a folder of a class"), "{}", go("nested"));
-        fs::remove_dir_all(arrays.join("a")).unwrap();
-        assert!(go("empty").contains("has no .npy file"));
-    }
-
-    #[test]
-    fn arrays_of_float64_go_with_those_of_float32() {
-        let root = tempfile::tempdir().unwrap();
-        let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
-        array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
-        let bytes = fs::read(arrays.join("a.npy")).unwrap();
-        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-        let mut double = bytes[..end].to_vec();
-        let kind = double.windows(2).position(|pair| pair == b"f4").unwrap();
-        double[kind + 1] = b'8';
-        double.extend((0..8).flat_map(|at| f64::from(at).to_le_bytes()));
-        fs::write(arrays.join("b.npy"), double).unwrap();
-        convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
-        let samples = Samples::open(&output, true).unwrap();
-        assert_eq!(values(&samples, 0), values(&samples, 1));
-    }
 }

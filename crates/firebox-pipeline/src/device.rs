@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use burn::tensor::Device;
 use firebox_core::{MatmulPrecision, Precision};
 use firebox_kernels::{CpuKernels, CpuKernelsError};
+use firebox_monitor::Numbering;
 use sysinfo::System;
 
 use crate::config::PipelineConfig;
@@ -99,6 +100,15 @@ impl ChosenDevice {
     pub(crate) fn index(&self) -> u32 {
         let name = self.description.split_whitespace().next().unwrap_or_default();
         name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
+    }
+
+    /// How its backend counts, for whoever asks drivers about it.
+    pub(crate) fn numbering(&self) -> Numbering {
+        match self.backend.as_str() {
+            "cuda" => Numbering::Nvidia,
+            "rocm" => Numbering::Amd,
+            _ => Numbering::Other,
+        }
     }
 
     /// Which of the kernels for processors run, if this is one.

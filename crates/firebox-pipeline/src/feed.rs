@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use firebox_core::{AugmentMode, Augmentation, Key, Listener, Silent};
+use firebox_core::{AugmentMode, Augmentation, Event, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
@@ -16,11 +16,14 @@ use firebox_loader::{
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 use sysinfo::System;
 
-use crate::PipelineConfig;
 use crate::config::RunConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::padding::padding;
+use crate::pages::{self, Scattered};
+use crate::shared::Noted;
 use crate::stages::{Run, Windows};
+use crate::{Kind, PipelineConfig};
 
 /// Where training samples are to lie.
 pub(crate) struct Placed {
@@ -66,6 +69,7 @@ impl Run<'_> {
         };
         let room = self.room()?;
         let (place, why) = place(self.config.loader.resident, source.as_ref(), room)?;
+        self.look_at(source.as_ref(), place);
         let key = self.resident_key(self.keys.augmented);
         Ok(Feed { source, key, placed: Placed { place, why } })
     }
@@ -101,7 +105,26 @@ impl Run<'_> {
     /// processor they stay there unless something else is asked for: writing them into a batch is little
     /// more than copying them.
     pub(crate) fn placed(&self, source: &dyn TrainSource) -> Result<Placed, PipelineError> {
-        placed_in(self.config.loader.resident, source, self.room()?)
+        let room = self.room()?;
+        let placed = placed_in(self.config.loader.resident, source, room)?;
+        self.look_at(source, placed.place);
+        Ok(placed)
+    }
+
+    /// Notes how a mapped set that is shuffled as a whole would be read in the order of its disk, and what padding
+    /// buckets would save; says so where a set is larger than memory.
+    fn look_at(&self, source: &dyn TrainSource, place: Place) {
+        let loader = self.loader();
+        let scattered = Scattered::find(source, place, &loader, pages::free());
+        // Batches of texts are cut to their longest one anyhow.
+        let ragged = self.config.pipeline != Kind::Text;
+        self.shared.note(Noted {
+            blocks: scattered.as_ref().map(|found| found.blocks),
+            padding: ragged.then(|| padding(source, &loader)).flatten(),
+        });
+        if let Some(message) = scattered.and_then(|found| found.warning()) {
+            self.listener.on(&Event::Warning { message });
+        }
     }
 
     /// A loader of such samples, for a kind of pipeline whose trainings have their own. Trials of a search
@@ -112,7 +135,8 @@ impl Run<'_> {
         key: Option<Key>,
         config: LoaderConfig,
     ) -> Result<TrainLoader, PipelineError> {
-        let placed = self.placed(source.as_ref())?;
+        // What is to be said of it was said at the beginning.
+        let placed = placed_in(self.config.loader.resident, source.as_ref(), self.room()?)?;
         self.loader_at(&placed, source, key.map(|key| self.resident_key(key)), config)
     }
 
@@ -225,7 +249,7 @@ fn room(device: &ChosenDevice) -> Room {
     let host = [host, crate::batch_size::room()].into_iter().flatten().min();
     Room {
         device: known
-            .then(|| firebox_monitor::free_gpu_memory(device.index(), device.backend == "cuda"))
+            .then(|| firebox_monitor::free_gpu_memory(device.index(), device.numbering()))
             .flatten(),
         shared,
         host,

@@ -69,7 +69,9 @@ mod layers;
 mod leaks;
 mod measure;
 mod multitimeframe;
+mod padding;
 mod page;
+mod pages;
 mod plan;
 mod pools;
 mod precision;
@@ -95,7 +97,10 @@ pub use bench::suite::{
     Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
     TorchConfig, Untimed, suite,
 };
-pub use bench::{BenchConfig, BenchResult, Ceilings, Watching, Workload, bench, bench_shown};
+pub use bench::{
+    BenchConfig, BenchResult, Ceilings, PageFaults, SmallModel, Watching, Workload, bench,
+    bench_shown,
+};
 pub use compare::compare;
 pub use config::{
     Autotune, FetchConfig, Kind, LoaderTable, ModelConfig, PipelineConfig, RunConfig, WindowConfig,
@@ -103,7 +108,8 @@ pub use config::{
 pub use convert::{ConvertConfig, ConvertError, Converted, Odd, convert};
 pub use device::{ChosenDevice, describe_cpu};
 pub use doctor::{
-    DoctorConfig, Examination, Feeding, Found, Hardware, Learning, Mark, Tick, Timed, doctor,
+    DoctorCase, DoctorConfig, Examination, Feeding, Found, Hardware, Learning, Mark, Tick, Timed,
+    doctor,
 };
 pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};

@@ -185,6 +185,8 @@ fn settings(
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
         may_lie_in_memory: may_lie_in_memory(run.config),
+        blocks: run.shared.noted().blocks,
+        padding: run.shared.noted().padding,
         keys,
         learning_rate: train.optimizer.learning_rate(),
         scaling,

@@ -13,7 +13,6 @@ use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{Feed, series_key};
@@ -54,8 +53,9 @@ impl Chain for Pretrain {
         })
     }
 
-    fn recomputes(&self, config: &PipelineConfig) -> bool {
-        matches!(config.model, ModelConfig::BilstmMae(_) | ModelConfig::PatchTransformer(_))
+    /// Every model that is pre-trained does.
+    fn recomputes(&self, _: &PipelineConfig) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

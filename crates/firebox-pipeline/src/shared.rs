@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firebox_core::Key;
+use firebox_monitor::Padding;
 
 /// Results held at once; beyond them the one that was asked for longest ago is given up.
 const MOST: usize = 4;
@@ -25,11 +26,21 @@ struct Places {
     by_key: HashMap<(&'static str, Key), (u64, Arc<Place>)>,
 }
 
+/// What advice needs to know of a training set, found before training.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Noted {
+    /// Samples of a block and of a window in which it would be shuffled if its pages are not to be read in random order.
+    pub(crate) blocks: Option<[usize; 2]>,
+    /// What of its batches is padding.
+    pub(crate) padding: Option<Padding>,
+}
+
 /// Results by their keys.
 #[derive(Default)]
 pub(crate) struct Shared {
     places: Mutex<Places>,
     keeps: bool,
+    noted: Mutex<Noted>,
 }
 
 impl Shared {
@@ -57,6 +68,16 @@ impl Shared {
         let made = Arc::new(make()?);
         *held = Some(Arc::clone(&made) as Held);
         Ok((made, false))
+    }
+
+    /// Notes what advice needs to know of the training set.
+    pub(crate) fn note(&self, noted: Noted) {
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+    }
+
+    /// What was noted last.
+    pub(crate) fn noted(&self) -> Noted {
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self, what: &'static str, key: Key) -> Arc<Place> {

@@ -135,7 +135,8 @@ impl Pretrainable for BiLstmMae {
     }
 
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<RecurrentEncoder, PipelineError> {
-        Ok(recurrent(model)?.init(at.stream, at.channels, at.device)?.in_precision(at.precision))
+        let encoder = recurrent(model)?.init(at.stream, at.channels, at.device)?;
+        Ok(encoder.in_precision(at.precision).recomputed(at.recompute))
     }
 }
 
@@ -191,7 +192,7 @@ impl Pretrainable for Masked {
     fn build(model: &ModelConfig, at: &Place<'_>) -> Result<Self, PipelineError> {
         let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
         let model = config.init(at.stream, at.channels, at.time, at.device)?;
-        Ok(model.in_precision(at.precision))
+        Ok(model.in_precision(at.precision).recomputed(at.recompute))
     }
 
     fn architecture(
@@ -216,7 +217,7 @@ impl Pretrainable for Masked {
     fn encoder(model: &ModelConfig, at: &Place<'_>) -> Result<AnyEncoder, PipelineError> {
         let ModelConfig::Masked(config) = model else { return Err(model.is_not("masked")) };
         let encoder = config.encoder.init(at.stream, at.channels, at.time, at.device)?;
-        Ok(encoder.in_precision(at.precision))
+        Ok(encoder.in_precision(at.precision).recomputed(at.recompute))
     }
 }
 

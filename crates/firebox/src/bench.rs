@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    BenchConfig, BenchResult, Regression, SuiteConfig, SuitePart, TorchConfig, Untimed, Workload,
+    BenchConfig, BenchResult, PageFaults, Regression, SuiteConfig, SuitePart, TorchConfig, Untimed,
+    Workload,
 };
 
 use crate::device;
@@ -167,6 +168,11 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
     }
     if let Some(peak) = result.peak_mib {
         say(format_args!("peak resident memory {peak:.0} MiB"))?;
+    }
+    if let Some(PageFaults { minor, major }) = result.page_faults {
+        say(format_args!(
+            "page faults of a step: {minor:.1} that memory served, {major:.1} that a disk did"
+        ))?;
     }
     if let Some(cost) = result.watching {
         let threads = cost.threads_us.map_or("unknown".to_owned(), |time| format!("{time:.0} µs"));

@@ -23,8 +23,8 @@ pub(crate) struct ConvertFlags {
     /// Cut longer samples to this many steps.
     #[arg(long, value_parser = crate::apply::at_least_one, value_name = "STEPS")]
     length: Option<usize>,
-    /// What to do about arrays of float16 beside wider ones (or the reverse), of another width than the first, or
-    /// without a step.
+    /// What to do about arrays of float16 beside wider ones (or the reverse), of whole numbers, of another width than
+    /// the first, or without a step.
     #[arg(long, value_enum, default_value = "refuse")]
     odd: OddName,
     /// Size of a shard in MiB.

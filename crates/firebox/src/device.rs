@@ -124,12 +124,16 @@ fn gpu(name: &str, index: usize, reason: &str) -> Result<ChosenDevice, DeviceErr
         }
     };
     let abilities = abilities(&device);
-    let name_of_part =
-        identity.map_or_else(|| "unnamed".to_owned(), |identity| format!("{identity:?}"));
+    // The name as its driver has it, by whose words the class is found; then what kernels are compiled for, which tells
+    // parts of one name apart.
+    let part = identity.map_or_else(
+        || "unnamed".to_owned(),
+        |identity| format!("{}; {}", identity.name, identity.fingerprint),
+    );
     Ok(ChosenDevice {
         device,
         backend: name.to_owned(),
-        description: format!("{name}:{index} {name_of_part}; {abilities}"),
+        description: format!("{name}:{index} {part}; {abilities}"),
         reason: reason.to_owned(),
     })
 }
@@ -145,8 +149,7 @@ fn abilities(device: &Device) -> String {
     let types = [("f16", DType::F16), ("bf16", DType::BF16), ("i8", DType::I8)];
     let supported: Vec<_> =
         types.iter().filter(|(_, dtype)| device.supports_dtype(*dtype)).map(|(n, _)| *n).collect();
-    let pool = device.memory_pool_usage().map_or(String::new(), |usage| format!("; {usage:?}"));
-    format!("f32 {}{pool}", supported.join(" "))
+    format!("f32 {}", supported.join(" "))
 }
 
 #[cfg(test)]

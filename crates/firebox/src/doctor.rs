@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use firebox_pipeline::{DoctorConfig, Found, Workload};
+use firebox_pipeline::{DoctorCase, DoctorConfig, Found};
 
 use crate::device;
 use crate::output::say;
@@ -13,16 +13,18 @@ use crate::terminal::write_line;
 
 #[derive(Args)]
 pub(crate) struct DoctorFlags {
-    /// Take fewer steps and leave out bert-base: at most 3 minutes on two processor cores. In full it
-    /// takes up to half an hour.
+    /// Take fewer steps and leave out bert-base and the small models of texts: at most 3 minutes on two processor
+    /// cores. In full it takes up to half an hour.
     #[arg(long)]
     quick: bool,
     /// The device to examine: auto, cpu, cuda:0, vulkan, …
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Examine with this model alone: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base.
+    /// Examine with this model alone: lstm-mae, lstm-forecast, transformer, mlp, cnn-lstm, bert-base, or a small one:
+    /// patch-transformer, gru, dilated, bilstm-attention, classifier, bert, roberta, electra, distilbert, deberta-v2,
+    /// longformer.
     #[arg(long, value_name = "NAME")]
-    workload: Option<Workload>,
+    workload: Option<DoctorCase>,
     /// Also write all that was measured as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -38,13 +40,9 @@ pub(crate) fn run(flags: &DoctorFlags) -> anyhow::Result<ExitCode> {
             .open(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let devices = device::all().map(|(name, found)| {
-        let there = found.is_ok();
-        let description = match found {
-            Ok(device) => device.description,
-            Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
-        };
-        Found { name: name.to_owned(), description, there }
+    let devices = device::all().map(|(name, found)| match found {
+        Ok(device) => Found::of(name, &device),
+        Err(error) => Found::absent(name, error.to_string().lines().next().unwrap_or_default()),
     });
     let config = DoctorConfig { quick: flags.quick, only: flags.workload };
     let mut result =

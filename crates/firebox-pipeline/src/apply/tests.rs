@@ -237,6 +237,39 @@ fn vectors_are_those_of_each_window_in_files_of_any_order_of_columns() {
 }
 
 #[test]
+fn a_model_is_applied_in_the_type_that_it_was_trained_in() {
+    let mut saved = encoder();
+    saved.card.precision = Precision::Bf16;
+    let project = Project::new(&saved);
+    bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+    let mut request = project.request(&["a.csv"], Wanted::Embedding { wide: true });
+    // One window at a time, as it is computed here.
+    (request.batch, request.force) = (1, true);
+    let of = |precision| {
+        let architecture = &saved.card.architecture;
+        let model = architecture.build(saved.parameters.clone(), &Device::default()).unwrap();
+        let model = model.in_precision(precision);
+        expected(&project.at("a.csv"), 5, |input| model.embed(input, &[LENGTH]).unwrap())
+    };
+    let [f32, bf16, f16] = [Precision::F32, Precision::Bf16, Precision::F16].map(of);
+    // Operands of 8 bits are rounded by up to 2⁻⁹, and of 11 bits by an eighth of that.
+    let [eight, eleven] = [&bf16, &f16].map(|rounded| {
+        let pairs = rounded.iter().zip(&f32).flat_map(|((_, a), (_, b))| a.iter().zip(b));
+        let (apart, whole) = pairs.fold((0.0, 0.0), |(apart, whole), (a, b)| {
+            (apart + f64::from(a - b).powi(2), whole + f64::from(*b).powi(2))
+        });
+        (apart / whole).sqrt()
+    });
+    assert!((1e-5..5e-2).contains(&eight) && eleven < eight / 3.0, "{eight:.1e}, {eleven:.1e}");
+    let asked = [(None, &bf16), (Some(Precision::Bf16), &bf16), (Some(Precision::F32), &f32)];
+    for (precision, expected) in asked {
+        request.precision = precision;
+        run(&request).unwrap();
+        check(&rows(&request.output, "embedding_", 20), "a", expected);
+    }
+}
+
+#[test]
 fn a_file_is_read_once() {
     let project = Project::new(&encoder());
     std::fs::create_dir(project.at("in")).unwrap();

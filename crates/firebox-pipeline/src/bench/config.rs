@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use firebox_core::Precision;
+use firebox_core::{Augmentation, Precision};
 use firebox_loader::{LoadError, LoaderConfig};
 
 use crate::error::PipelineError;
@@ -14,7 +14,7 @@ pub enum Workload {
     /// of the steps hidden one by one.
     LstmMae,
     /// R2: LSTM 128, LSTM 64, the last step beside 12 static features, 32, 3; sequences of 24 steps
-    /// and 1 channel. Not in the zoo yet: the model is beside this file.
+    /// and 1 channel: the zoo's stacked LSTM.
     LstmForecast,
     /// R3: Transformer of width 128 with 3 layers, windows of 105 steps and 4 channels, 3 classes.
     Transformer,
@@ -62,6 +62,12 @@ impl Workload {
             Self::CnnLstm => 500,
             Self::LstmMae | Self::LstmForecast | Self::Transformer | Self::Mlp => 105,
         }
+    }
+
+    /// Versions that an epoch draws of each sample in a run of its kind, beside the original. R4 varies its features on the
+    /// device, by noise within the model.
+    pub(super) fn versions(self) -> u32 {
+        if self == Self::CnnLstm { 0 } else { Augmentation::default().versions }
     }
 
     /// Units of a hidden layer in the reference system; `None` where layers differ.
@@ -119,6 +125,10 @@ pub struct BenchConfig {
     pub seconds: f64,
     /// Whether sampler, trackers and progress go on beside it, as in a run that is watched.
     pub watched: bool,
+    /// Whether samples come as those of real data do, instead of as copies from memory: from mapped shards of half
+    /// precision, normalised window by window and (but for cnn-lstm) varied anew. Not in evaluation, and not for
+    /// bert-base, whose tokens are in memory in a run, too.
+    pub stored: bool,
 }
 
 /// Seconds that steps may be asked to go on for.
@@ -141,6 +151,7 @@ impl BenchConfig {
             seed: 1337,
             seconds: 0.0,
             watched: false,
+            stored: false,
         }
     }
 

@@ -15,6 +15,8 @@ mod mlp;
 mod noise;
 mod probe;
 mod processor;
+mod small;
+mod stored;
 pub(crate) mod suite;
 mod timing;
 mod transformer;
@@ -29,6 +31,8 @@ pub use self::ceilings::Ceilings;
 use self::config::Sizes;
 pub use self::config::{BenchConfig, Workload};
 pub(crate) use self::probe::Probe;
+pub use self::small::SmallModel;
+pub(crate) use self::small::measure_small;
 use self::timing::Beside;
 pub(crate) use self::timing::Measured;
 pub use self::watch::Watching;
@@ -81,6 +85,10 @@ pub struct BenchResult {
     /// Share of the device's time that the timed steps kept it busy; `None` where it is not known.
     #[serde(default)]
     pub utilisation: Option<f64>,
+    /// Page faults of this process in the timed steps, for each of them; `None` where they are not known,
+    /// elsewhere than on Unix. Next to none where the allocator gives steps the memory of those before.
+    #[serde(default)]
+    pub page_faults: Option<PageFaults>,
     /// Parameters of the model.
     #[serde(default)]
     pub parameters: usize,
@@ -90,6 +98,23 @@ pub struct BenchResult {
     /// What watching cost, where it was on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watching: Option<Watching>,
+}
+
+/// Page faults, a step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PageFaults {
+    /// Those that memory served: pages that were written to for the first time.
+    pub minor: f64,
+    /// Those that a disk served.
+    pub major: f64,
+}
+
+impl PageFaults {
+    /// Of so many steps, from what was counted before and after them; `None` without a step.
+    fn between(before: [u64; 2], after: [u64; 2], steps: u64) -> Option<Self> {
+        let a_step = |kind: usize| after[kind].saturating_sub(before[kind]) as f64 / steps as f64;
+        (steps > 0).then(|| Self { minor: a_step(0), major: a_step(1) })
+    }
 }
 
 /// Times a workload on a device.
@@ -113,8 +138,17 @@ pub fn bench_shown(
     check_precision(config.precision, device)?;
     let kernels = device.arithmetic()?;
     let measured = measure(config, device, progress)?;
-    let Measured { times, first, waits, losses, peak_mib, parameters, utilisation, watching } =
-        measured;
+    let Measured {
+        times,
+        first,
+        waits,
+        losses,
+        peak_mib,
+        parameters,
+        utilisation,
+        page_faults,
+        watching,
+    } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
     let (median, count) = (sorted[sorted.len() / 2], times.len() as f64);
@@ -139,6 +173,7 @@ pub fn bench_shown(
         data_ms: waits.iter().sum::<f64>() / count,
         sd_ms: (squares / (count - 1.0).max(1.0)).sqrt(),
         utilisation,
+        page_faults,
         parameters,
         gflop: work::operations(config.workload, sizes, config.evaluate) / 1e9,
         watching,
@@ -256,7 +291,18 @@ mod tests {
                 assert!(!line[key].is_null(), "{key}");
             }
             assert_eq!(line["mode"], if evaluate { "eval" } else { "train" });
+            let faults = &line["page_faults"];
+            assert_eq!(faults.is_null(), cfg!(not(unix)), "{line}");
+            let counted = |kind: &str| faults[kind].as_f64().is_some_and(|count| count >= 0.0);
+            assert!(faults.is_null() || counted("minor") && counted("major"), "{line}");
         }
+    }
+
+    #[test]
+    fn page_faults_are_those_of_a_step() {
+        let found = PageFaults::between([1000, 7], [1010, 8], 4);
+        assert_eq!(found, Some(PageFaults { minor: 2.5, major: 0.25 }));
+        assert_eq!(PageFaults::between([0; 2], [3; 2], 0), None);
     }
 
     #[test]

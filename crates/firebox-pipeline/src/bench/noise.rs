@@ -45,6 +45,11 @@ impl Noise {
         Self { values, labels: None, classes: vec![], shape, batch, samples, steps }
     }
 
+    /// Samples that differ, which the first places of an epoch have if they are as many as a batch.
+    pub(super) fn different(&self) -> usize {
+        self.samples
+    }
+
     /// Where the sample at a place of the epoch lies. More samples than a batch are met all over
     /// memory.
     fn place(&self, index: usize) -> usize {

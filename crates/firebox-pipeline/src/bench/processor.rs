@@ -1,5 +1,5 @@
-//! Processor time of this process, and what Linux alone tells of it: the processor time of its
-//! threads, and its largest memory. What the system does not tell is not known.
+//! Processor time and page faults of this process, and what Linux alone tells of it: the processor
+//! time of its threads, and its largest memory. What the system does not tell is not known.
 
 use std::time::Duration;
 
@@ -16,6 +16,24 @@ pub(super) fn process() -> Option<Duration> {
 /// Nothing is known elsewhere.
 #[cfg(not(unix))]
 pub(super) fn process() -> Option<Duration> {
+    None
+}
+
+/// Page faults of this process so far: those that memory served, and those that a disk did.
+#[cfg(unix)]
+pub(super) fn page_faults() -> Option<[u64; 2]> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes to `usage` alone, which outlives it.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } == 0;
+    // SAFETY: a structure of integers, all of which are zero where nothing was written.
+    let usage = unsafe { usage.assume_init() };
+    let faults = [u64::try_from(usage.ru_minflt).ok()?, u64::try_from(usage.ru_majflt).ok()?];
+    done.then_some(faults)
+}
+
+/// Nothing is known elsewhere.
+#[cfg(not(unix))]
+pub(super) fn page_faults() -> Option<[u64; 2]> {
     None
 }
 
@@ -67,5 +85,14 @@ mod tests {
         assert!(peak_mib().unwrap() > 1.0);
         // The thread is gone, and its time is not.
         assert!(process().unwrap() >= Duration::from_millis(20), "{:?}", process());
+    }
+
+    #[test]
+    fn fresh_memory_that_is_written_to_is_counted_as_page_faults() {
+        // More than any allocator keeps, and than a large page.
+        let [before, _] = page_faults().unwrap();
+        let fresh = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let [after, _] = page_faults().unwrap();
+        assert!(after > before && fresh.len() == 64 << 20, "{before} {after}");
     }
 }

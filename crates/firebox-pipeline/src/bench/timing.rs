@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_kernels::KeptWeights;
-use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader};
+use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader, TrainSource};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
@@ -15,9 +15,11 @@ use firebox_train::{
     TrainConfig,
 };
 
+use super::PageFaults;
 use super::config::BenchConfig;
 use super::noise::Noise;
 use super::processor;
+use super::stored::Stored;
 use super::watch::{Followed, Watching, watched};
 use crate::config::LoaderTable;
 use crate::device::ChosenDevice;
@@ -53,11 +55,21 @@ pub(crate) struct Measured {
     pub(crate) parameters: usize,
     /// Share of the device's time that the timed steps kept it busy.
     pub(crate) utilisation: Option<f64>,
+    /// Page faults of a timed step.
+    pub(crate) page_faults: Option<PageFaults>,
     /// What watching cost, if there was any.
     pub(crate) watching: Option<Watching>,
 }
 
-/// Steps in hand: what was measured, and the processor's time when the timed ones began.
+/// What the system had counted when the timed steps began.
+struct Begun {
+    at: Instant,
+    /// Processor time.
+    busy: Option<Duration>,
+    faults: Option<[u64; 2]>,
+}
+
+/// Steps in hand: what was measured, and what was counted when the timed ones began.
 struct Steps {
     measured: Measured,
     /// Steps that are not timed, and all steps.
@@ -65,7 +77,7 @@ struct Steps {
     all: u64,
     /// Time that the timed steps take at least.
     least: Duration,
-    begun: Option<(Instant, Option<Duration>)>,
+    begun: Option<Begun>,
     over: bool,
     gpu: Vec<f64>,
 }
@@ -92,20 +104,27 @@ impl Steps {
         self.look();
     }
 
-    /// Reads the processor's time where the timed steps begin and where they end.
+    /// Reads the processor's time and the page faults where the timed steps begin and where they end.
     fn look(&mut self) {
         let taken = self.measured.times.len() as u64;
         if taken == self.warmup {
-            self.begun = Some((Instant::now(), processor::process()));
+            let (busy, faults) = (processor::process(), processor::page_faults());
+            self.begun = Some(Begun { at: Instant::now(), busy, faults });
         }
-        let long = self.begun.is_some_and(|(begun, _)| begun.elapsed() >= self.least);
+        let begun = self.begun.as_ref();
+        let long = begun.is_some_and(|begun| begun.at.elapsed() >= self.least);
         if !self.over && taken >= self.all && long {
             self.over = true;
-            self.measured.peak_mib = processor::peak_mib();
-            let busy = self.begun.and_then(|(begun, before)| {
-                let busy = processor::process()?.checked_sub(before?)?;
-                Some(busy.as_secs_f64() / begun.elapsed().as_secs_f64())
+            // First: what is read below has faults of its own.
+            let faults = processor::page_faults();
+            self.measured.page_faults = begun.and_then(|begun| {
+                PageFaults::between(begun.faults?, faults?, taken.checked_sub(self.warmup)?)
             });
+            let busy = begun.and_then(|begun| {
+                let busy = processor::process()?.checked_sub(begun.busy?)?;
+                Some(busy.as_secs_f64() / begun.at.elapsed().as_secs_f64())
+            });
+            self.measured.peak_mib = processor::peak_mib();
             let threads = rayon::current_num_threads() as f64;
             self.measured.utilisation = busy.map(|busy| (busy / threads).min(1.0));
         }
@@ -174,7 +193,11 @@ pub(super) fn time<M: Module, O: Objective<M>>(
             let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
             return evaluate(&model.valid(), objective, &loader, &steps);
         }
-        let loader = TrainLoader::new(Arc::new(noise), settings, device.device.clone())?;
+        let source: Arc<dyn TrainSource> = match config.stored {
+            true => Arc::new(Stored::of(&noise, config.workload.versions())?),
+            false => Arc::new(noise),
+        };
+        let loader = TrainLoader::new(source, settings, device.device.clone())?;
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         let train = |listener: &dyn Listener| {
             let run = Run {

@@ -1,28 +1,21 @@
 //! The checklist of reference system R1's guide, each line ticked by what was measured, or marked as
 //! one that cannot be measured here, with what measures it.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use firebox_core::{Key, Precision, Requests, Silent, Stream};
+use firebox_core::Precision;
 use firebox_kernels::CpuKernels;
-use firebox_loader::{
-    HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource,
-};
-use firebox_models::{BiLstmMaeConfig, MaskRule};
-use firebox_train::{
-    AdamWConfig, Constant, Data, EarlyStopping, Optimizer, Outcome, Pretraining, Run, Schedule,
-    TrainConfig,
-};
 use serde::Serialize;
 
+use super::accuracy::accuracy;
+use super::augmenting::Augmenting;
+use super::doubling::Doubling;
 use super::feeding::workers;
-use super::learn::ENOUGH;
-use super::{Allowance, DoctorConfig, Feeding, Learning, MARGIN, Timed, bench, gain};
-use crate::bench::{BenchConfig, Workload, measure, measure_composed};
+use super::stopping::early_stopping;
+use super::{Allowance, DoctorCase, DoctorConfig, Feeding, Learning, MARGIN, Timed, gain};
+use crate::bench::{BenchConfig, Workload};
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::PipelineError;
 use crate::precision::{Abilities, Support};
 
 /// The line that only the program can tick.
@@ -54,10 +47,12 @@ pub struct Tick {
 /// What is measured for the checklist alone.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// The model that the others are measured with.
-    pub(super) main: Option<Main>,
-    /// Samples a second of the main model at half its batch and at its batch.
-    pub(super) rates: Option<(f64, f64)>,
+    /// The model that the list is checked with.
+    pub(super) main: Option<String>,
+    /// The main model at half its batch and at its batch.
+    pub(super) doubling: Option<Doubling>,
+    /// Making a version of a window and reading one.
+    augmenting: Option<Augmenting>,
     /// Part of the threads' time in which they computed, 0 to 1.
     busy: Option<f64>,
     /// Milliseconds of the forward pass of the main model, without gradients.
@@ -68,13 +63,6 @@ pub(super) struct Checks {
     memory: Option<f64>,
     /// What training is compared with.
     baseline: Option<Baseline>,
-}
-
-/// The model that the list is checked with.
-#[derive(Clone, Debug)]
-pub(super) struct Main {
-    pub(super) workload: String,
-    pub(super) batch: usize,
 }
 
 /// Steps of a model in Burn's own operations in f32, as somebody has them who switches nothing on.
@@ -95,37 +83,34 @@ impl Checks {
         tell: &dyn Fn(&str),
     ) -> Result<Self, PipelineError> {
         tell("checking R1's list");
-        let stopped = Some(early_stopping(device)?);
-        let workload = config.only.unwrap_or(Workload::LstmMae);
+        let (stopped, augmenting) = (Some(early_stopping(device)?), Some(Augmenting::measure()?));
+        let case = config.only.unwrap_or(Workload::LstmMae.into());
         let of_main =
-            |timed: &&Timed| timed.workload == workload.name() && timed.precision == precision;
+            |timed: &&Timed| timed.workload == case.name() && timed.precision == precision;
         let Some(main) = timed.iter().find(of_main) else {
-            return Ok(Self { stopped, memory, ..Self::default() });
+            return Ok(Self { stopped, augmenting, memory, ..Self::default() });
         };
-        let most = if config.quick { 6.0 } else { 20.0 };
-        let steps = (time.next().as_secs_f64() * 1e3 / main.median_ms).clamp(2.0, most) as u64;
-        let half = (main.batch / 2).max(1);
-        let settings = BenchConfig { batch: Some(half), ..bench(workload, precision, steps, 1) };
-        let rate = |batch: usize, median: f64| 1e3 * batch as f64 / median;
         // Making model and noise is the same for few steps and for more, and so falls out.
-        let few = BenchConfig { steps: 1, warmup: 0, ..settings };
-        let (_, little) = working(|| measure(&few, device, &Silent))?;
-        let (measured, much) = working(|| measure(&settings, device, &Silent))?;
-        let at_half = median(measured.times);
+        let half = Some((main.batch / 2).max(1));
+        let few = BenchConfig { batch: half, ..case.steps(precision, 1, 0) };
+        let (_, little) = working(|| case.measure(&few, device))?;
+        let sizes = (main.batch, main.median_ms);
+        let (doubling, much) = Doubling::measure(case, precision, sizes, device, time)?;
         let threads = rayon::current_num_threads() as f64;
         let busy = little
             .zip(much)
             .map(|(little, much)| (much.0 - little.0) / ((much.1 - little.1) * threads));
-        let settings = BenchConfig { evaluate: true, ..bench(workload, precision, 2, 1) };
-        let forward = median(measure(&settings, device, &Silent)?.times);
+        let settings = BenchConfig { evaluate: true, ..case.steps(precision, 2, 1) };
+        let forward = median(case.measure(&settings, device)?.times);
         // The quickest of those with a layer that Burn composes step by step.
-        let plain = config.only.unwrap_or(Workload::LstmForecast);
-        let few = bench(plain, Precision::F32, 2, 1);
-        let milliseconds = median(measure_composed(&few, device)?.times);
+        let plain: DoctorCase = config.only.unwrap_or(Workload::LstmForecast.into());
+        let few = plain.steps(Precision::F32, 2, 1);
+        let milliseconds = median(plain.measure_composed(&few, device)?.times);
         let baseline = Baseline { workload: plain.name().to_owned(), milliseconds };
         Ok(Self {
-            main: Some(Main { workload: main.workload.clone(), batch: main.batch }),
-            rates: Some((rate(half, at_half), rate(main.batch, main.median_ms))),
+            main: Some(main.workload.clone()),
+            doubling: Some(doubling),
+            augmenting,
             busy: busy.filter(|share| device.backend == "cpu" && share.is_finite()),
             forward,
             stopped,
@@ -150,7 +135,8 @@ impl Checks {
         };
         let not_here =
             |line, found: &str| Tick { line, mark: Mark::NotHere, found: found.to_owned() };
-        let chosen: Vec<&Timed> = timed.iter().filter(|one| one.precision == precision).collect();
+        let of_size = |one: &&Timed| one.precision == precision && !one.small;
+        let chosen: Vec<&Timed> = timed.iter().filter(of_size).collect();
         let waits = chosen.iter().map(|one| (waited(one, feeding), one.workload.as_str()));
         let (wait, which) = waits.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, "none"));
         let mut ticks = vec![
@@ -167,10 +153,7 @@ impl Checks {
                 },
                 Support::Missing(why) => not_here("TF32 is on", why),
             },
-            not_here(
-                "augmented data is made beforehand",
-                "every pipeline keeps it in its cache: `firebox plan FILE` shows it",
-            ),
+            self.beforehand(),
         ];
         ticks.push(match self.busy {
             Some(busy) => tick(
@@ -206,10 +189,10 @@ impl Checks {
         });
         ticks.push(self.speed_up(&chosen));
         ticks.push(accuracy(learnt, precision));
-        let main = chosen.iter().find(|one| one.workload == self.name());
-        ticks.push(match main {
+        // Of the steps that were taken just before the forward pass was.
+        ticks.push(match &self.doubling {
             // A part cannot take longer than the whole: something else did.
-            Some(main) if self.forward >= main.median_ms => not_here(
+            Some(main) if self.forward >= main.whole_ms => not_here(
                 "the profile shows where time goes",
                 "other work held the steps up; `firebox run FILE --profile` has the details",
             ),
@@ -218,7 +201,7 @@ impl Checks {
                 true,
                 format!(
                     "{}: forward {:.1} of {:.1} ms, the rest gradients and update; `firebox run FILE --profile` has the details",
-                    main.workload, self.forward, main.median_ms
+                    self.name(), self.forward, main.whole_ms
                 ),
             ),
             None => not_here("the profile shows where time goes", "`firebox run FILE --profile`"),
@@ -229,7 +212,27 @@ impl Checks {
 
     /// The main model's name.
     fn name(&self) -> &str {
-        self.main.as_ref().map_or("", |main| main.workload.as_str())
+        self.main.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it pays to keep versions of windows.
+    fn beforehand(&self) -> Tick {
+        let line = "augmented data is made beforehand";
+        let Some(Augmenting { made, read }) = self.augmenting else {
+            return Tick { line, mark: Mark::NotHere, found: "not tried".to_owned() };
+        };
+        let said = format!(
+            "a version of a window takes a thread {made:.1} µs to make and {read:.1} µs to read from the cache"
+        );
+        let (mark, found) = match read < made {
+            true => {
+                (Mark::Yes, format!("{said}; augment.mode = \"cached\", the default, keeps it"))
+            }
+            false => {
+                (Mark::No, format!("{said}; augment.mode = \"online\" draws it anew in each epoch"))
+            }
+        };
+        Tick { line, mark, found }
     }
 
     /// Beside Burn's own operations in f32.
@@ -272,9 +275,9 @@ impl Checks {
         );
         let mark = if (0.8..=0.95).contains(&share) { Mark::Yes } else { Mark::No };
         // A larger batch that trains no faster is nothing to wish for.
-        let gains = self.rates.is_none_or(|(half, whole)| whole > 1.1 * half);
-        match (mark, gains) {
-            (Mark::No, false) => Tick {
+        let idle = self.doubling.is_some_and(|doubling| doubling.is_idle());
+        match (mark, idle) {
+            (Mark::No, true) => Tick {
                 line,
                 mark: Mark::NotHere,
                 found: format!("{found}; more would gain nothing"),
@@ -341,50 +344,6 @@ fn switched_on(precision: Precision, timed: &[Timed], abilities: &Abilities) -> 
     Tick { line: "mixed precision is on, where it helps", mark, found }
 }
 
-fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
-    let line = "accuracy is within ±0.5 % of the baseline";
-    if precision == Precision::F32 {
-        let found = "f32 is the baseline; the other types are beside it above".to_owned();
-        return Tick { line, mark: Mark::NotHere, found };
-    }
-    let own = learnt.iter().filter(|one| one.precision == precision);
-    // Few steps say nothing of the end, whether they are near or not.
-    let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
-    // One that is not close comes before all that are.
-    let beyond = |one: &Learning| (!one.is_close(), one.difference - 2.0 * one.error);
-    let worst = enough.iter().max_by(|a, b| {
-        let (a, b) = (beyond(a), beyond(b));
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-    });
-    let mut said: Vec<String> = vec![];
-    if !few.is_empty() {
-        let of_each = few.iter().map(|one| format!("{} ({})", one.workload, one.steps));
-        said.push(format!(
-            "not shown: too few steps for {}, it takes {ENOUGH}; `--workload NAME` without --quick leaves one model all the time",
-            of_each.collect::<Vec<_>>().join(", ")
-        ));
-    }
-    if let Some(worst) = worst {
-        said.push(format!(
-            "of models with {ENOUGH} steps or more, {} ends the farthest above f32, {:+.2} ± {:.2} % of its first loss",
-            worst.workload,
-            100.0 * worst.difference,
-            100.0 * worst.error
-        ));
-    }
-    let mark = match worst {
-        Some(worst) if !worst.is_close() => Mark::No,
-        Some(_) if few.is_empty() => Mark::Yes,
-        // The models of which too little is known may end anywhere.
-        _ => Mark::NotHere,
-    };
-    let found = match said.is_empty() {
-        true => "nothing was trained".to_owned(),
-        false => said.join("; "),
-    };
-    Tick { line, mark, found }
-}
-
 fn kernels(abilities: &Abilities) -> Tick {
     let line = "the fastest kernels are chosen";
     if !abilities.processor {
@@ -404,16 +363,18 @@ fn kernels(abilities: &Abilities) -> Tick {
     Tick { line, mark, found }
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Does work, and returns with its result the seconds that all threads computed and those that passed.
-#[allow(clippy::type_complexity, reason = "two times, if they are known")]
-fn working<T>(
+/// Seconds that all threads computed, and those that passed.
+pub(super) type Working = (f64, f64);
+
+/// Does work, and returns with its result how long threads worked, if that is known.
+pub(super) fn working<T>(
     work: impl FnOnce() -> Result<T, PipelineError>,
-) -> Result<(T, Option<(f64, f64)>), PipelineError> {
+) -> Result<(T, Option<Working>), PipelineError> {
     let (before, begun) = (processor_seconds(), Instant::now());
     let done = work()?;
     let passed = begun.elapsed().as_secs_f64();
@@ -432,73 +393,6 @@ fn processor_seconds() -> Option<f64> {
     Some((user + system) / 100.0)
 }
 
-/// A few windows that a model cannot get better on without a learning rate.
-struct Waves;
-
-impl Source for Waves {
-    fn len(&self) -> usize {
-        8
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        [14, 1]
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        for (step, value) in out.iter_mut().take(14).enumerate() {
-            *value = ((index + 1) as f32 * step as f32 / 5.0).sin();
-        }
-        Ok(Sample { length: 14, label: None })
-    }
-
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-}
-
-impl TrainSource for Waves {}
-
-/// Trains without a learning rate to speak of. Returns after how many epochs it ended, and after how
-/// many it should have: the first, and those of its patience.
-fn early_stopping(device: &ChosenDevice) -> Result<(u64, u64), PipelineError> {
-    let patience = 2;
-    let model = BiLstmMaeConfig {
-        hidden: 4,
-        layers: 1,
-        decoder_hidden: 4,
-        dropout: 0.0,
-        mask: MaskRule::Random { probability: 0.5 },
-        ..BiLstmMaeConfig::default()
-    };
-    let model = model.init(Stream::new(1, "weights"), 1, &device.device)?;
-    let loader =
-        LoaderConfig { batch_size: 8, workers: 0, prefetch: 1, seed: 1, ..LoaderConfig::default() };
-    let train = TrainLoader::new(Arc::new(Waves), loader, device.device.clone())?;
-    let held_out = HeldOutLoader::new(Arc::new(Waves), loader, device.device.clone())?;
-    let adamw = AdamWConfig { learning_rate: 1e-12, ..AdamWConfig::default() };
-    let config = TrainConfig {
-        epochs: 10,
-        optimizer: Optimizer::AdamW(adamw),
-        schedule: Schedule::Constant(Constant::default()),
-        early_stopping: Some(EarlyStopping { patience, ..EarlyStopping::default() }),
-        ..TrainConfig::default()
-    };
-    let folder = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
-    let run = Run {
-        folder: folder.path(),
-        key: Key::builder("doctor", 1).finish(),
-        seed: 1,
-        resume: false,
-        stop: &AtomicBool::new(false),
-        requests: &Requests::new(),
-        listener: &Silent,
-    };
-    let data = Data { train: &train, validation: Some(&held_out) };
-    let trained = firebox_train::train(model, &Pretraining, data, &config, &run)?;
-    let stopped = trained.summary.outcome == Outcome::StoppedEarly;
-    Ok((if stopped { trained.summary.epochs } else { 0 }, 1 + patience))
-}
-
 #[cfg(test)]
 mod tests {
     use firebox_loader::default_workers;
@@ -506,57 +400,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn early_stopping_is_measured_and_ends_in_time() {
-        let device = ChosenDevice::named("cpu");
-        assert_eq!(early_stopping(&device).unwrap(), (3, 3));
+    fn processors_count_from_zero() {
         assert!(processor_seconds().is_none_or(|seconds| seconds >= 0.0));
     }
 
     #[test]
-    fn a_model_that_ends_higher_is_not_hidden_by_one_with_a_larger_difference() {
-        let base: Vec<f64> = (0..300).map(|step| 2.0 - 0.005 * f64::from(step)).collect();
-        let learnt = |apart: f64, spread: f64, workload| {
-            let by = |share: f64| base.iter().map(|loss| loss + 2.0 * share).collect::<Vec<_>>();
-            let seeds = [base.clone(), by(spread), by(-spread)];
-            Learning::new(workload, Precision::Bf16, &by(apart), &seeds)
+    fn keeping_versions_is_ticked_where_reading_is_faster_than_making() {
+        let of = |made, read| {
+            let augmenting = Some(Augmenting { made, read });
+            Checks { augmenting, ..Checks::default() }.beforehand()
         };
-        // 3 % where f32 scatters by 4 %, and 1 % where it does by 0.1 %.
-        let close = learnt(0.03, 0.04, Workload::LstmMae);
-        let apart = learnt(0.01, 0.001, Workload::Mlp);
-        assert!(close.is_close() && !apart.is_close() && apart.is_enough());
-        let tick = accuracy(&[close, apart], Precision::Bf16);
-        assert!(tick.mark == Mark::No && tick.found.contains("mlp"), "{}", tick.found);
-    }
-
-    #[test]
-    fn accuracy_is_not_ticked_where_a_model_took_too_few_steps() {
-        let learnt = |workload, steps: u32, apart: f64| {
-            let base: Vec<f64> = (0..steps).map(|step| 2.0 - 0.005 * f64::from(step)).collect();
-            let own: Vec<f64> = base.iter().map(|loss| loss + 2.0 * apart).collect();
-            Learning::new(workload, Precision::Bf16, &own, &[base])
-        };
-        let enough = ENOUGH as u32;
-        let said = |learnt: &[Learning]| {
-            let Tick { mark, found, .. } = accuracy(learnt, Precision::Bf16);
-            (mark, found)
-        };
-        let near = || learnt(Workload::LstmMae, enough, 0.0);
-        let (mark, found) = said(&[near()]);
-        assert!(mark == Mark::Yes && !found.contains("not shown"), "{found}");
-        let (mark, found) = said(&[near(), learnt(Workload::Mlp, enough - 1, 0.0)]);
-        assert_eq!(mark, Mark::NotHere, "{found}");
-        assert!(
-            found.starts_with("not shown: ") && found.contains("for mlp (49), it takes 50"),
-            "{found}"
-        );
-        assert!(found.contains("lstm-mae ends the farthest above f32"), "{found}");
-        // One that is shown to be apart is so, whatever is not known of the others.
-        let apart = learnt(Workload::LstmForecast, enough, 0.02);
-        let (mark, found) = said(&[near(), apart, learnt(Workload::Mlp, 6, 0.0)]);
-        assert!(mark == Mark::No && found.contains("for mlp (6), it"), "{found}");
-        let (mark, found) = said(&[learnt(Workload::Mlp, 6, 0.0)]);
-        assert!(mark == Mark::NotHere && !found.contains("farthest"), "{found}");
-        assert_eq!(said(&[]), (Mark::NotHere, "nothing was trained".to_owned()));
+        let tick = of(21.3, 0.4);
+        assert_eq!(tick.mark, Mark::Yes);
+        assert!(tick.found.contains("21.3 µs to make and 0.4 µs to read"), "{}", tick.found);
+        assert_eq!(of(1.0, 2.0).mark, Mark::No);
+        assert_eq!(Checks::default().beforehand().mark, Mark::NotHere);
     }
 
     #[test]
@@ -604,6 +462,10 @@ mod tests {
             ticks.into_iter().find(|tick| tick.line.contains("data loading")).unwrap()
         };
         let (same, other) = (fed("lstm-mae"), fed("mlp"));
+        // A small model's steps decide nothing.
+        let small = Timed { workload: "gru".to_owned(), small: true, ..timed(0.9, 0.5) };
+        let ticks = checks.ticks(&[timed(0.01, 1.4), small], &[], &[], Precision::Bf16, &abilities);
+        assert!(["data loading", "baseline", "mixed"].iter().all(|part| of(&ticks, part) == yes));
         assert!(same.found.starts_with("2.1 % of a step") && same.mark == yes, "{}", same.found);
         assert!(other.found.starts_with("8.5 % of a step") && other.mark == no, "{}", other.found);
         // Nothing else was timed, or tried.

@@ -1,16 +1,18 @@
 //! Whether each precision learns what f32 learns: the same model, seed, batches and dropout, and the
 //! losses beside each other.
 
-use firebox_core::{Precision, Silent};
+use firebox_core::Precision;
 use serde::Serialize;
 
-use super::{Allowance, DoctorConfig, Timed, bench};
-use crate::bench::{BenchConfig, Workload, measure};
+use super::{Allowance, DoctorCase, DoctorConfig, Timed};
+use crate::bench::{BenchConfig, Workload};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 /// Steps where the time allows it.
 const STEPS: f64 = 300.0;
+/// The same of a small model beside others, in a quick examination.
+const FEW: f64 = 60.0;
 /// Samples of a batch: a smaller one takes more steps in the same time.
 const BATCH: usize = 16;
 /// Largest difference of the loss, as a share of the first loss: R1's ±0.5 %.
@@ -22,6 +24,10 @@ const SEEDS: [u64; 4] = [1337, 1338, 1339, 1340];
 
 /// Student's t of 1, 2 and 3 degrees of freedom that one value of a hundred exceeds.
 const STUDENT: [f64; 3] = [31.821, 6.965, 4.541];
+
+/// Times what one run of a hundred exceeds, which about one of a thousand does. There are many small models, and each has
+/// a chance of its own.
+const RARER: f64 = 3.0;
 
 /// Steps below which a difference says nothing of how training ends.
 pub(super) const ENOUGH: usize = 50;
@@ -49,7 +55,7 @@ pub struct Learning {
     /// `last` less the mean of the same over runs in f32 that differ in their dropout and masks alone, as
     /// a share of the first loss.
     pub above: f64,
-    /// What one run of a hundred in f32 would exceed there, by chance alone.
+    /// What one run of a hundred in f32 would exceed there, by chance alone; of a small model, about one of a thousand.
     pub chance: f64,
 }
 
@@ -57,11 +63,12 @@ impl Learning {
     /// `base` are losses in f32, of which the first had the same seed. What one more run of a hundred
     /// exceeds is `t · s · √(1 + 1/n)` above the mean of `n`, with their deviation `s` and Student's `t`.
     pub(super) fn new(
-        workload: Workload,
+        case: impl Into<DoctorCase>,
         precision: Precision,
         losses: &[f64],
         base: &[Vec<f64>],
     ) -> Self {
+        let case: DoctorCase = case.into();
         let steps = losses.len().min(base[0].len());
         let tail = steps - steps.div_ceil(3)..steps;
         let first = base[0][0];
@@ -75,11 +82,12 @@ impl Learning {
             1 => 0.0,
             count => {
                 let student = STUDENT[count.min(STUDENT.len() + 1) - 2];
-                student * deviation(&ends) * (1.0 + 1.0 / runs).sqrt() / first
+                let times = if case.is_small() { RARER } else { 1.0 };
+                times * student * deviation(&ends) * (1.0 + 1.0 / runs).sqrt() / first
             }
         };
         Self {
-            workload: workload.name().to_owned(),
+            workload: case.name().to_owned(),
             precision,
             steps,
             first,
@@ -122,15 +130,15 @@ pub(super) fn more_seeds(config: DoctorConfig) -> usize {
 
 /// Trains a model in each precision in which it was timed, f32 first.
 pub(super) fn learn(
-    workload: Workload,
+    case: DoctorCase,
     timed: &[&Timed],
     config: DoctorConfig,
     device: &ChosenDevice,
     time: &mut Allowance,
     tell: &dyn Fn(&str),
 ) -> Result<Vec<Learning>, PipelineError> {
-    let batch = match (workload, config.quick) {
-        (Workload::BertBase, _) => 2,
+    let batch = match (case, config.quick) {
+        (DoctorCase::Reference(Workload::BertBase), _) => 2,
         (_, true) => BATCH / 2,
         (_, false) => BATCH,
     };
@@ -140,19 +148,20 @@ pub(super) fn learn(
     let all_once = timed.iter().map(one).sum::<f64>() + more as f64 * one(&timed[0]);
     let allowed = time.of((timed.len() + more) as u32).as_secs_f64();
     let least = if config.quick { 6.0 } else { 20.0 };
-    let steps = (allowed / all_once).clamp(least, STEPS) as u64;
+    let beside = case.is_small() && config.quick && config.only.is_none();
+    let most = if beside { FEW } else { STEPS };
+    let steps = (allowed / all_once).clamp(least, most) as u64;
     let taken = |precision, seed| {
-        let config =
-            BenchConfig { batch: Some(batch), seed, ..bench(workload, precision, steps, 0) };
-        Ok::<_, PipelineError>(measure(&config, device, &Silent)?.losses)
+        let config = BenchConfig { batch: Some(batch), seed, ..case.steps(precision, steps, 0) };
+        Ok::<_, PipelineError>(case.measure(&config, device)?.losses)
     };
     let mut base: Vec<Vec<f64>> = vec![];
     let mut all = vec![];
     for Timed { precision, .. } in timed {
-        tell(&format!("training {} in {precision} for {steps} steps", workload.name()));
+        tell(&format!("training {} in {precision} for {steps} steps", case.name()));
         let losses = match taken(*precision, SEEDS[0]) {
             Err(PipelineError::Train(error)) if !base.is_empty() => {
-                tell(&format!("{} does not train in {precision}: {error}", workload.name()));
+                tell(&format!("{} does not train in {precision}: {error}", case.name()));
                 vec![f64::NAN; base[0].len()]
             }
             losses => losses?,
@@ -160,11 +169,11 @@ pub(super) fn learn(
         if base.is_empty() {
             base.push(losses.clone());
             for seed in &SEEDS[1..=more] {
-                tell(&format!("training {} in {precision} with other dropout", workload.name()));
+                tell(&format!("training {} in {precision} with other dropout", case.name()));
                 base.push(taken(*precision, *seed)?);
             }
         }
-        all.push(Learning::new(workload, *precision, &losses, &base));
+        all.push(Learning::new(case, *precision, &losses, &base));
     }
     Ok(all)
 }

@@ -5,25 +5,34 @@
 //! Steps are those of `bench`, taken through the training loop on noise: no file of the user is read,
 //! and no accuracy on real data is claimed.
 
+mod accuracy;
+mod augmenting;
+mod cases;
 mod checklist;
+mod doubling;
 mod feeding;
+mod found;
 mod hardware;
 mod learn;
+mod load;
+mod stopping;
 mod text;
 mod timing;
 
 use std::time::{Duration, Instant};
 
-use firebox_core::{Precision, count};
+use firebox_core::Precision;
 use serde::Serialize;
 
-use crate::bench::{BenchConfig, Workload};
+use crate::bench::Workload;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
 
+pub use cases::DoctorCase;
 pub use checklist::{Mark, Tick};
 pub use feeding::Feeding;
+pub use found::Found;
 pub use hardware::Hardware;
 pub use learn::Learning;
 pub use timing::Timed;
@@ -31,21 +40,10 @@ pub use timing::Timed;
 /// What is examined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DoctorConfig {
-    /// Ends within 3 minutes on two processor cores: fewer steps, and no bert-base.
+    /// Ends within 3 minutes on two processor cores: fewer steps, no bert-base, and no small models of texts.
     pub quick: bool,
     /// This model alone.
-    pub only: Option<Workload>,
-}
-
-/// A device that was looked for.
-#[derive(Clone, Debug, Serialize)]
-pub struct Found {
-    /// Its name, such as `cuda`.
-    pub name: String,
-    /// What it is, or why it is not there.
-    pub description: String,
-    /// Whether it can be used.
-    pub there: bool,
+    pub only: Option<DoctorCase>,
 }
 
 /// The result.
@@ -69,6 +67,8 @@ pub struct Examination {
     pub class: DeviceClass,
     /// Times of each model in each precision.
     pub timed: Vec<Timed>,
+    /// Which models were left out for their length.
+    pub left_out: Option<String>,
     /// Losses of each model in each precision beside those in f32.
     pub learnt: Vec<Learning>,
     /// Steps that are fed by several numbers of threads, in the precision to set.
@@ -122,23 +122,6 @@ impl Allowance {
     }
 }
 
-/// The models that are examined, the quickest first: what they leave of their time is for the others.
-fn workloads(config: DoctorConfig) -> Vec<Workload> {
-    let place = |workload: &Workload| match workload {
-        Workload::Mlp => 0,
-        Workload::LstmForecast => 1,
-        Workload::BertBase => 3,
-        _ => 2,
-    };
-    let all = Workload::ALL.into_iter().map(|(workload, _)| workload);
-    let mut chosen: Vec<Workload> = match config.only {
-        Some(only) => vec![only],
-        None => all.filter(|own| !config.quick || *own != Workload::BertBase).collect(),
-    };
-    chosen.sort_by_key(place);
-    chosen
-}
-
 /// Examines a device, telling what it does meanwhile.
 ///
 /// # Errors
@@ -149,11 +132,14 @@ pub fn doctor(
     device: &ChosenDevice,
     tell: &dyn Fn(&str),
 ) -> Result<Examination, PipelineError> {
-    let (started, load) = (Instant::now(), load());
+    let (started, quiet) = (Instant::now(), load::average());
     let abilities = Abilities::of(device)?;
     let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
-    let models = workloads(config);
+    let (models, left_out) = (cases::chosen(config), cases::left_out(config));
+    if let Some(said) = &left_out {
+        tell(said);
+    }
     let measurements = (models.len() * precisions.len()) as u32;
     let seeds = (models.len() * learn::more_seeds(config)) as u32;
     // Most of the time goes where types are emulated, and some beside the measurements.
@@ -163,26 +149,26 @@ pub fn doctor(
         left: 2 * measurements + seeds + 6,
     };
     let (mut timed, mut learnt) = (vec![], vec![]);
-    for workload in &models {
-        let sample =
-            timing::time(*workload, &precisions, &abilities, config, device, &mut time, tell)?;
+    for case in &models {
+        let sample = timing::time(*case, &precisions, &abilities, config, device, &mut time, tell)?;
         timed.extend(sample);
     }
-    for workload in &models {
-        let own: Vec<&Timed> =
-            timed.iter().filter(|timed| timed.workload == workload.name()).collect();
-        learnt.extend(learn::learn(*workload, &own, config, device, &mut time, tell)?);
+    for case in &models {
+        let own: Vec<&Timed> = timed.iter().filter(|timed| timed.workload == case.name()).collect();
+        learnt.extend(learn::learn(*case, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
-    let feeding = feeding::feed(precision, &timed, device, &mut time, tell)?;
+    let class = device_class(&device.description).clone();
+    let feeding = feeding::feed(precision, &timed, class.workers, device, &mut time, tell)?;
     let hardware = Hardware::of(device);
     let memory = hardware.memory_mib;
     let checks =
         checklist::Checks::measure(precision, &timed, (config, memory), device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, &feeding, precision, &abilities);
-    let class = device_class(&device.description).clone();
     let mut advice = advice(&checks, &devices, &abilities, precision, &class);
-    if let Some(said) = load.and_then(|load| other_work(load, available_threads())) {
+    let loads = quiet.map(|before| (before, load::average()));
+    let own = rayon::current_num_threads();
+    if let Some(said) = loads.and_then(|loads| load::other_work(loads, own, available_threads())) {
         advice.insert(0, said);
     }
     let block = block(&timed, &feeding, precision, &reason);
@@ -196,6 +182,7 @@ pub fn doctor(
         hardware,
         class,
         timed,
+        left_out,
         learnt,
         feeding,
         checklist,
@@ -207,17 +194,14 @@ pub fn doctor(
     })
 }
 
-/// Settings of a measurement.
-fn bench(workload: Workload, precision: Precision, steps: u64, warmup: u64) -> BenchConfig {
-    BenchConfig { precision, steps, warmup, ..BenchConfig::new(workload) }
-}
-
 /// Speed-up that a precision must have before it is recommended, as `run.precision = "auto"` has it.
 const MARGIN: f64 = 1.05;
 
-/// Speed-up of a precision over f32, as the geometric mean over the models that were timed in it.
+/// Speed-up of a precision over f32, as the geometric mean over the models that were timed in it; not over those of a
+/// small size, whose products are too small to tell what others gain.
 fn gain(timed: &[Timed], precision: Precision) -> f64 {
-    let own = timed.iter().filter(|one| one.precision == precision && one.speed_up.is_finite());
+    let counts = |one: &&Timed| one.precision == precision && !one.small;
+    let own = timed.iter().filter(counts).filter(|one| one.speed_up.is_finite());
     let ups: Vec<f64> = own.map(|one| one.speed_up.ln()).collect();
     (ups.iter().sum::<f64>() / ups.len().max(1) as f64).exp()
 }
@@ -258,7 +242,7 @@ fn recommend(
     let gain = mean(best);
     let slower: Vec<&str> = timed
         .iter()
-        .filter(|timed| timed.precision == best && timed.speed_up < 1.0)
+        .filter(|timed| timed.precision == best && timed.speed_up < 1.0 && !timed.small)
         .map(|timed| timed.workload.as_str())
         .collect();
     let but = match slower.as_slice() {
@@ -284,14 +268,8 @@ fn advice(
     class: &DeviceClass,
 ) -> Vec<String> {
     let mut said = vec![];
-    if let (Some((half, whole)), Some(main)) = (checks.rates, &checks.main) {
-        let checklist::Main { workload, batch } = main;
-        let (small, more) = (batch / 2, 100.0 * (whole / half - 1.0));
-        said.push(if whole > 1.1 * half {
-            format!("a larger batch: {workload} still gains {more:.0} % when its batch doubles ({small} to {batch}); try loader.batch_size = {}, or \"auto\"", 2 * batch)
-        } else {
-            format!("no larger batch: doubling that of {workload} ({small} to {batch}) changes its samples a second by {more:+.0} %")
-        });
+    if let (Some(doubling), Some(main)) = (&checks.doubling, &checks.main) {
+        said.push(doubling.advice(main));
     }
     let (threads, there) = (rayon::current_num_threads(), available_threads());
     if abilities.processor && threads < there {
@@ -318,25 +296,6 @@ fn advice(
         ));
     }
     said
-}
-
-/// The load average of the last minute, all processes together; Linux alone says it. It counts tasks that compute,
-/// that wait for a processor, and that wait for a disk.
-fn load() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
-}
-
-/// What a load average says of the times, if other work may have held them up.
-fn other_work(load: f64, threads: usize) -> Option<String> {
-    let believed = match load {
-        load if load <= 0.5 => return None,
-        load if load < threads as f64 => "other work may have slowed the steps down",
-        _ => "times are not to be trusted",
-    };
-    let threads = count(threads as u64, "thread");
-    Some(format!(
-        "a quiet machine: its load average was {load:.1} when this began, and the process may use {threads}: {believed}"
-    ))
 }
 
 fn available_threads() -> usize {
@@ -394,6 +353,18 @@ mod tests {
     }
 
     #[test]
+    fn small_models_are_compared_and_decide_no_speed() {
+        let small = |precision, speed_up| Timed { small: true, ..timed("c", precision, speed_up) };
+        let own = [timed("a", Precision::F32, 1.0), timed("a", Precision::Bf16, 1.5)];
+        let ask = |more: &[Timed]| asked(&[&own[..], more].concat(), &[]);
+        let (precision, why) = ask(&[small(Precision::F32, 1.0), small(Precision::Bf16, 0.2)]);
+        assert!(precision == Precision::Bf16 && why.ends_with("mean over the models"), "{why}");
+        // One that does not train in it is a reason against it, whatever its size.
+        let (precision, why) = ask(&[small(Precision::F32, 1.0)]);
+        assert!(precision == Precision::F32 && why.contains("not all models train in it"), "{why}");
+    }
+
+    #[test]
     fn what_ends_higher_or_does_not_train_is_not_recommended() {
         let timed = [timed("a", Precision::F32, 1.0), timed("a", Precision::Bf16, 2.0)];
         let losses: Vec<f64> = (0..100).map(|step| 2.0 - 0.01 * f64::from(step)).collect();
@@ -411,18 +382,6 @@ mod tests {
         let (precision, why) = ask(&timed[..1], 1.0);
         assert_eq!(precision, Precision::F32);
         assert!(why.contains("not all models train in it"), "{why}");
-    }
-
-    #[test]
-    fn a_load_average_is_told_as_one() {
-        assert_eq!(other_work(0.4, 2), None);
-        let said = other_work(165.0, 2).unwrap();
-        assert_eq!(
-            said,
-            "a quiet machine: its load average was 165.0 when this began, and the process may use 2 threads: times are not to be trusted"
-        );
-        let said = other_work(0.8, 2).unwrap();
-        assert!(said.ends_with("2 threads: other work may have slowed the steps down"), "{said}");
     }
 
     #[test]

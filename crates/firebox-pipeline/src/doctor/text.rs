@@ -1,6 +1,9 @@
 //! The result of an examination in 80 columns. Nothing is decided here.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+use firebox_core::count;
 
 use super::{Examination, Mark, Timed};
 
@@ -60,14 +63,18 @@ fn devices(out: &mut String, examination: &Examination) {
     heading(out, "Devices");
     for found in &examination.devices {
         item(out, &format!("{:<8}", found.name), &found.description);
+        if let Some(able) = found.able() {
+            item(out, "        ", &able);
+        }
     }
     let what = format!(
-        "examined: {} threads, kernels {}; class {} (to start from: {}, batch {})",
+        "examined: {} threads, kernels {}; class {} (to start from: {}, batch {}, {} of the loader)",
         examination.threads,
         examination.kernels,
         examination.class.name,
         examination.class.precision,
-        examination.class.batch_size
+        examination.class.batch_size,
+        count(examination.class.workers as u64, "thread")
     );
     item(out, "", &what);
     for (precision, support) in &examination.abilities.precisions {
@@ -85,14 +92,16 @@ fn devices(out: &mut String, examination: &Examination) {
 
 fn times(out: &mut String, examination: &Examination) {
     heading(out, "Time of a training step");
-    out.push_str("model         batch type   ms/step       quartiles peak MiB over f32 steps\n");
+    out.push_str(
+        "model             batch type   ms/step       quartiles peak MiB over f32 steps\n",
+    );
     for timed in &examination.timed {
         let name = format!("{}{}", timed.precision, if timed.emulated { "*" } else { "" });
         let quartiles = timed.quartiles_ms.map(milliseconds).join(" to ");
         let peak = timed.peak_mib.map_or("-".to_owned(), |mib| format!("{mib:.0}"));
         let _ = writeln!(
             out,
-            "{:<13} {:>5} {name:<5} {:>8} {quartiles:>15} {peak:>8} {:>7.2}× {:>5}",
+            "{:<17} {:>5} {name:<5} {:>8} {quartiles:>15} {peak:>8} {:>7.2}× {:>5}",
             timed.workload,
             timed.batch,
             milliseconds(timed.median_ms),
@@ -102,6 +111,17 @@ fn times(out: &mut String, examination: &Examination) {
     }
     if examination.timed.iter().any(|timed| timed.emulated) {
         out.push_str("* emulated: right, and without units of the device for it\n");
+    }
+    let small = examination.timed.iter().filter(|timed| timed.small);
+    let small: BTreeSet<&str> = small.map(|timed| timed.workload.as_str()).collect();
+    if !small.is_empty() {
+        let small: Vec<_> = small.into_iter().collect();
+        let said =
+            format!("At a small size, for their losses; no part of means: {}.", small.join(", "));
+        item(out, "", &said);
+    }
+    if let Some(said) = &examination.left_out {
+        item(out, "", said);
     }
     let beyond = |timed: &Timed| timed.first_ms - timed.median_ms;
     let coldest = examination.timed.iter().filter(|timed| beyond(timed) > 0.0);
@@ -127,12 +147,12 @@ fn milliseconds(value: f64) -> String {
 fn losses(out: &mut String, examination: &Examination) {
     heading(out, "Loss beside f32, same seed");
     out.push_str(
-        "model          type    steps    first     last   f32 last  difference    error\n",
+        "model             type   steps    first     last f32 last  difference    error\n",
     );
     for learnt in &examination.learnt {
         let _ = writeln!(
             out,
-            "{:<14} {:<6} {:>6} {:>8.4} {:>8.4} {:>10.4} {:>9.3} % {:>6.3} %{}",
+            "{:<17} {:<5} {:>6} {:>8.4} {:>8.4} {:>8.4} {:>9.3} % {:>6.3} %{}",
             learnt.workload,
             learnt.precision.to_string(),
             learnt.steps,

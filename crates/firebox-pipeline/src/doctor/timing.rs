@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use firebox_core::{Precision, Silent};
-use firebox_train::memory;
+use firebox_core::Precision;
+use firebox_train::{TrainError, memory};
 use serde::Serialize;
 
-use super::{Allowance, DoctorConfig, bench};
-use crate::bench::{Workload, measure};
+use super::{Allowance, DoctorCase, DoctorConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, Support};
@@ -22,6 +21,9 @@ const LEAST: u64 = 3;
 pub struct Timed {
     /// The model with its sizes.
     pub workload: String,
+    /// Whether it is of a small size, beside the reference workloads: then it has no part in means, and in what follows
+    /// from times.
+    pub small: bool,
     /// The precision.
     pub precision: Precision,
     /// Whether it is emulated on this device.
@@ -39,8 +41,8 @@ pub struct Timed {
     pub quartiles_ms: [f64; 2],
     /// Part of a step that waits for data, 0 to 1.
     pub wait: f64,
-    /// The most memory that training held beyond what the process had held before, MiB; `None` if
-    /// nobody counts.
+    /// The most memory that training took, MiB; `None` if nobody counts. On a processor what it held beyond what the
+    /// process had held before; on another device what its allocator had to reserve beyond what it had before.
     pub peak_mib: Option<f64>,
     /// Median step in f32 over this one.
     pub speed_up: f64,
@@ -50,6 +52,7 @@ impl Default for Timed {
     fn default() -> Self {
         Self {
             workload: String::new(),
+            small: false,
             precision: Precision::F32,
             emulated: false,
             batch: 0,
@@ -66,7 +69,7 @@ impl Default for Timed {
 
 /// Times a model in each precision, f32 first.
 pub(super) fn time(
-    workload: Workload,
+    case: DoctorCase,
     precisions: &[Precision],
     abilities: &Abilities,
     config: DoctorConfig,
@@ -76,58 +79,63 @@ pub(super) fn time(
 ) -> Result<Vec<Timed>, PipelineError> {
     let mut all: Vec<Timed> = vec![];
     for precision in precisions {
-        tell(&format!("timing {} in {precision}", workload.name()));
+        tell(&format!("timing {} in {precision}", case.name()));
         let emulated = matches!(abilities.support(*precision), Support::Emulated(_));
         // Nobody trains in an emulated f16: one step tells how slow it is.
         let few = config.quick && emulated && *precision == Precision::F16;
         let allowed = if few { None } else { Some(time.next()) };
-        let sample = match one(workload, *precision, allowed, device) {
+        let sample = match one(case, *precision, allowed, device) {
             Err(PipelineError::Train(error)) if *precision != Precision::F32 => {
-                tell(&format!("{} does not train in {precision}: {error}", workload.name()));
+                tell(&format!("{} does not train in {precision}: {error}", case.name()));
                 continue;
             }
             sample => sample?,
         };
         let base = all.first().map_or(sample.median_ms, |first| first.median_ms);
-        all.push(Timed { speed_up: base / sample.median_ms, emulated, ..sample });
+        let small = case.is_small() && config.only.is_none();
+        all.push(Timed { speed_up: base / sample.median_ms, small, emulated, ..sample });
     }
     Ok(all)
 }
 
+/// Steps in which a loss scale that begins at 65,536 has come down to one.
+const HALVINGS: u64 = 16;
+
 /// Times a model within about this time, or one step of it.
 fn one(
-    workload: Workload,
+    case: DoctorCase,
     precision: Precision,
     allowed: Option<Duration>,
     device: &ChosenDevice,
 ) -> Result<Timed, PipelineError> {
-    let batch = workload.default_batch();
     let begun = Instant::now();
-    let (held, peak) = start_of_peak();
-    // What the program holds is no memory of a GPU.
-    let mut peak = peak.filter(|_| device.backend == "cpu");
-    let mut measured = measure(&bench(workload, precision, 1, 0), device, &Silent)?;
+    let before = start_of_peak(device);
+    let mut measured = match case.measure(&case.steps(precision, 1, 0), device) {
+        // The loss scale has to come down first.
+        Err(PipelineError::Train(TrainError::Overflowed { .. })) => {
+            case.measure(&case.steps(precision, 1, HALVINGS), device)?
+        }
+        measured => measured?,
+    };
     let first = Duration::from_secs_f64(measured.times[0] / 1e3);
     if let Some(allowed) = allowed {
         // Making the model and the noise takes its time anew; the first step of all is a cold one.
         let again = begun.elapsed().saturating_sub(first);
         let left = allowed.saturating_sub(begun.elapsed() + again);
         let steps = (left.as_secs_f64() / first.as_secs_f64()) as u64;
-        let config = bench(workload, precision, steps.clamp(LEAST + 1, STEPS + 1) - 1, 1);
-        measured = measure(&config, device, &Silent)?;
+        let config = case.steps(precision, steps.clamp(LEAST + 1, STEPS + 1) - 1, 1);
+        measured = case.measure(&config, device)?;
     }
-    if let Some(value) = &mut peak {
-        *value = memory::peak().unwrap_or(held).saturating_sub(held);
-    }
+    let peak = before.and_then(|before| Some(most_held(device)?.saturating_sub(before)));
     let waited: f64 = measured.waits.iter().sum();
     let all: f64 = measured.times.iter().sum();
     let mut sorted = measured.times;
     sorted.sort_by(f64::total_cmp);
     let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
     Ok(Timed {
-        workload: workload.name().to_owned(),
+        workload: case.name().to_owned(),
         precision,
-        batch,
+        batch: case.default_batch(),
         steps: sorted.len(),
         first_ms: first.as_secs_f64() * 1e3,
         median_ms: sorted[sorted.len() / 2],
@@ -138,12 +146,54 @@ fn one(
     })
 }
 
-/// Bytes held now, from which on a peak is looked for; and where it goes, if anyone counts.
-pub(super) fn start_of_peak() -> (u64, Option<u64>) {
+/// Bytes held now, from which on a peak is looked for; `None` if nobody counts them.
+fn start_of_peak(device: &ChosenDevice) -> Option<u64> {
+    if device.backend != "cpu" {
+        // Pages that earlier steps left would not be counted for these.
+        device.device.memory_cleanup();
+        return reserved(device);
+    }
     firebox_kernels::release_buffers();
     memory::reset_peak();
-    match memory::held() {
-        Some(held) => (held, Some(0)),
-        None => (0, None),
+    memory::held()
+}
+
+/// The most bytes that were held at once since then.
+fn most_held(device: &ChosenDevice) -> Option<u64> {
+    // What the program holds is no memory of a GPU.
+    if device.backend == "cpu" { memory::peak() } else { reserved(device) }
+}
+
+/// Bytes that the allocator of a device has of it. It keeps the pages that steps had needed, so that these are their peak.
+fn reserved(device: &ChosenDevice) -> Option<u64> {
+    device.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_a_small_model_is_timed() {
+        let case = "patch-transformer".parse().unwrap();
+        let timed = one(case, Precision::F32, None, &ChosenDevice::named("cpu")).unwrap();
+        assert_eq!((timed.workload.as_str(), timed.batch), ("patch-transformer", 32));
+        assert!(timed.median_ms > 0.0 && timed.steps == 1, "{timed:?}");
+    }
+
+    #[test]
+    fn a_model_whose_first_gradients_overflow_is_timed() {
+        let (case, device) = ("gru".parse::<DoctorCase>().unwrap(), ChosenDevice::named("cpu"));
+        let first = case.measure(&case.steps(Precision::F16, 1, 0), &device);
+        let overflowed = matches!(first, Err(PipelineError::Train(TrainError::Overflowed { .. })));
+        assert!(overflowed, "it is no such model any more");
+        assert!(one(case, Precision::F16, None, &device).unwrap().median_ms > 0.0);
+    }
+
+    #[test]
+    fn what_the_program_holds_is_no_memory_of_a_gpu() {
+        // A processor under the name of a GPU reserves no pages.
+        let device = ChosenDevice::named("cuda");
+        assert_eq!((start_of_peak(&device), most_held(&device)), (None, None));
     }
 }

@@ -21,7 +21,6 @@ use serde_json::Value;
 
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::draws_on_device;
@@ -141,12 +140,9 @@ impl Chain for Finetune {
         settings(config).encoder.is_some().then_some("finetune.batch_size")
     }
 
-    /// Arms on R1's encoder keep what they compute: their batches are small.
-    fn recomputes(&self, config: &PipelineConfig) -> bool {
-        match config.model {
-            ModelConfig::PatchTransformer(_) => true,
-            _ => settings(config).encoder.is_none() && Pretrain.recomputes(config),
-        }
+    /// The encoder does, in pre-training and in every arm that trains it.
+    fn recomputes(&self, _: &PipelineConfig) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, RunConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown};
@@ -156,8 +156,12 @@ impl Chain for Forecast {
         let objective = Forecasting::new(samples, statics, outputs, forecast.loss)?;
         let stream = Stream::new(config.run.seed, "weights");
         let model = model(config)?.init(stream, channels, statics, outputs, &device.device)?;
-        let model = model.in_precision(probe.precision);
+        let model = model.in_precision(probe.precision).recomputed(config.run.recompute);
         probe.run(model, &objective, [length, channels], device)
+    }
+
+    fn recomputes(&self, _: &PipelineConfig) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -316,7 +320,8 @@ impl Run<'_> {
         let (channels, statics) = (sequences.channels(), rule.static_features());
         let (stream, device) = (Stream::new(seed, "weights"), &self.device.device);
         let model = model(self.config)?.init(stream, channels, statics, rule.outputs(), device)?;
-        Ok(model.in_precision(self.config.run.precision))
+        let RunConfig { precision, recompute, .. } = self.config.run;
+        Ok(model.in_precision(precision).recomputed(recompute))
     }
 
     /// Trains in the run's own folder, or reads back what was trained.

@@ -39,13 +39,11 @@ const EVALUATES_BY: [&str; 7] =
     ["seed", "metric", "confidence", "resamples", "block", "train_limit", "probe"];
 
 /// Tables and keys that are refused, or have a place for each model.
-const UNREAD: [&str; 8] = [
+const UNREAD: [&str; 6] = [
     "augment",
     "model",
     "loader.batch_size",
     "loader.tokens",
-    "train.groups",
-    "train.layer_decay",
     "train.optimizer.adamw.learning_rate",
     "train.optimizer.sgd.learning_rate",
 ];
@@ -64,10 +62,6 @@ impl Chain for Multitimeframe {
         }
         if json(&config.augment) != json(&firebox_core::Augmentation::default()) {
             return refuse("`multitimeframe` augments nothing", "remove [augment]");
-        }
-        if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
-            let what = "`train.groups` and `train.layer_decay` name parameters of one model, and `multitimeframe` trains several";
-            return refuse(what, "remove them");
         }
         let optimizer = &config.train.optimizer;
         let usual = match optimizer {
@@ -101,8 +95,12 @@ impl Chain for Multitimeframe {
         settings(config).validate()
     }
 
-    fn check_model(&self, _: &PipelineConfig, _: &ChosenDevice) -> Result<(), PipelineError> {
-        Ok(())
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        train::check_names(config, device)
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
@@ -133,8 +131,9 @@ impl Chain for Multitimeframe {
         Some("multitimeframe.lstm.batch_size, and that of each other model,")
     }
 
+    /// All but the dense network do.
     fn recomputes(&self, config: &PipelineConfig) -> bool {
-        settings(config).models.contains(&ModelName::Transformer)
+        settings(config).models.iter().any(|model| *model != ModelName::Mlp)
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

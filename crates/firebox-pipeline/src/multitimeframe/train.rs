@@ -9,14 +9,17 @@ use firebox_core::{
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows};
-use firebox_models::{Classify, Parameter, read_parameters};
-use firebox_train::{ClassLoss, Classification, Data, Mix, Outcome, TrainConfig};
+use firebox_models::{Classify, Parameter, layouts, read_parameters};
+use firebox_train::{
+    ClassLoss, Classification, Data, Mix, Outcome, TrainError, check_groups_of_several, groups_of,
+};
 
 use super::{ModelName, MultitimeframeConfig};
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::cached::cached_if;
 use crate::chain::Work;
+use crate::config::RunConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
@@ -177,16 +180,17 @@ impl Run<'_> {
         let (time, channels) = (self.config.window.length, windows.set().channels().len());
         let (classes, stream) =
             (windows.classes().len(), Stream::new(self.config.run.seed, "weights"));
-        let precision = self.config.run.precision;
+        let RunConfig { precision, recompute, .. } = self.config.run;
         let result = match task.model {
             ModelName::Lstm => {
                 let model = settings.lstm.settings.init(stream, channels, classes, device)?;
-                self.trained(work, task, model.in_precision(precision), fold)
+                let model = model.in_precision(precision).recomputed(recompute);
+                self.trained(work, task, model, fold)
             }
             ModelName::Transformer => {
                 let config = &settings.transformer.settings;
                 let model = config.init(stream, channels, time, classes, device)?;
-                let model = model.in_precision(precision).recomputed(self.config.run.recompute);
+                let model = model.in_precision(precision).recomputed(recompute);
                 self.trained(work, task, model, fold)
             }
             ModelName::Mlp => {
@@ -213,7 +217,7 @@ impl Run<'_> {
         let train = self.placed_loader(parts.train.clone(), None, loader)?;
         let validation = HeldOutLoader::new(parts.validation.clone(), loader, device.clone())?;
         let data = Data { train: &train, validation: Some(&validation) };
-        let config: TrainConfig = settings.training(*which, &training(self.config));
+        let config = groups_of(&model, &settings.training(*which, &training(self.config)));
         let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
         let weights = vec![1.0; parts.train.windows().classes().len()];
         let objective = Classification::new(loss, weights, Mix::None);
@@ -249,13 +253,41 @@ impl Run<'_> {
     }
 }
 
+/// Classes of models of which only the names of parameters are asked, or a step is timed.
+const CLASSES: usize = 2;
+
+/// Checks names of parameters in the settings: each has to be one of some model that is trained.
+pub(super) fn check_names(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
+    if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
+        return Ok(());
+    }
+    let settings = super::settings(config);
+    let (stream, time, on) = (Stream::new(0, "names"), config.window.length, &device.device);
+    // Names depend neither on the number of channels nor on that of classes.
+    let named = settings.models.iter().map(|name| {
+        Ok::<_, PipelineError>(match name {
+            ModelName::Lstm => layouts(&settings.lstm.settings.init(stream, 1, CLASSES, on)?),
+            ModelName::Transformer => {
+                layouts(&settings.transformer.settings.init(stream, 1, time, CLASSES, on)?)
+            }
+            ModelName::Mlp => {
+                layouts(&settings.mlp.settings.init(stream, [time, 1], CLASSES, on)?)
+            }
+        })
+    });
+    let named: Vec<_> = named.collect::<Result<_, _>>()?;
+    check_groups_of_several(&named, &config.train).map_err(|error| TrainError::from(error).into())
+}
+
 /// Steps of each model in turn, with its own batch: their times are added up.
 pub(super) fn probe(
     config: &PipelineConfig,
     probe: Probe<'_>,
     device: &ChosenDevice,
 ) -> Result<Measured, PipelineError> {
-    const CLASSES: usize = 2;
     let (settings, shape) = (super::settings(config), probe_shape(config)?);
     let [time, channels] = shape;
     let stream = Stream::new(config.run.seed, "weights");
@@ -269,7 +301,7 @@ pub(super) fn probe(
         let measured = match name {
             ModelName::Lstm => {
                 let model = settings.lstm.settings.init(stream, channels, CLASSES, on)?;
-                let model = model.in_precision(precision);
+                let model = model.in_precision(precision).recomputed(config.run.recompute);
                 probe.run_labelled(model, &objective, shape, CLASSES, device)
             }
             ModelName::Transformer => {

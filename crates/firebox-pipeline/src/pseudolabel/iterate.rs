@@ -11,6 +11,7 @@ use firebox_train::{Data, Outcome};
 use super::PseudolabelConfig;
 use super::objective::Clusters;
 use crate::chain::Work;
+use crate::config::RunConfig;
 use crate::error::PipelineError;
 use crate::page::setting_keys;
 use crate::stages::{Run, Windows, training};
@@ -285,7 +286,8 @@ impl Run<'_> {
         let stream = Stream::new(seed, "classifier").substream(iteration);
         let model =
             settings.model.init(stream, channels, settings.clusters, &self.device.device)?;
-        let mut model = model.in_precision(self.config.run.precision);
+        let RunConfig { precision, recompute, .. } = self.config.run;
+        let mut model = model.in_precision(precision).recomputed(recompute);
         let new = |name: &str| CLASSIFIER.iter().any(|prefix| name.starts_with(prefix));
         let mut parameters = read_parameters(&model);
         parameters.retain(|parameter| new(&parameter.name));

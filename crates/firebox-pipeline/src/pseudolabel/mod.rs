@@ -19,6 +19,7 @@ use firebox_core::{Event, Key, Labels, Stream, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
+use firebox_train::{TrainError, check_groups};
 use serde_json::Value;
 
 use crate::PipelineConfig;
@@ -55,10 +56,6 @@ impl Chain for Pseudolabel {
                 "remove it, and set `pseudolabel.noise` and `pseudolabel.time_mask`",
             );
         }
-        if !config.train.groups.is_empty() || config.train.layer_decay.is_some() {
-            let what = "`train.groups` and `train.layer_decay` are not read by `pseudolabel`";
-            return refuse(what, "remove them");
-        }
         if config.labels == Labels::None {
             // Without true classes nothing is judged.
             only_evaluates_by(config, &["seed", "batch_size"])?;
@@ -66,8 +63,18 @@ impl Chain for Pseudolabel {
         settings(config).validate()
     }
 
-    fn check_model(&self, _: &PipelineConfig, _: &ChosenDevice) -> Result<(), PipelineError> {
-        Ok(())
+    fn check_model(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+    ) -> Result<(), PipelineError> {
+        if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
+            return Ok(());
+        }
+        // Names do not depend on the number of channels.
+        let (settings, stream) = (settings(config), Stream::new(0, "names"));
+        let model = settings.model.init(stream, 1, settings.clusters, &device.device)?;
+        check_groups(&model, &config.train).map_err(|error| TrainError::from(error).into())
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
@@ -98,8 +105,13 @@ impl Chain for Pseudolabel {
         let model = settings.model.init(stream, shape[1], clusters, &device.device)?;
         let all: Vec<u32> = (0..clusters as u32).collect();
         let objective = Clusters::new(&all, clusters, settings.noise, settings.time_mask);
-        let model = model.in_precision(probe.precision);
+        let model = model.in_precision(probe.precision).recomputed(config.run.recompute);
         probe.run_labelled(model, &objective, shape, clusters, device)
+    }
+
+    /// The layers of its LSTM do; convolutions keep what they compute.
+    fn recomputes(&self, _: &PipelineConfig) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
@@ -171,7 +183,7 @@ impl Chain for Pseudolabel {
     }
 
     fn unread(&self, _: &PipelineConfig) -> Vec<String> {
-        ["augment", "model", "train.groups", "train.layer_decay"].map(str::to_owned).into()
+        ["augment", "model"].map(str::to_owned).into()
     }
 
     fn unsearched(&self) -> Option<&'static str> {

@@ -262,6 +262,7 @@ pub(super) mod tests {
             data_ms: 0.1,
             sd_ms: 0.02 * step_ms,
             utilisation: Some(0.9),
+            page_faults: None,
             parameters: 1000,
             gflop: 1.0,
             watching: None,

@@ -1,0 +1,227 @@
+//! Folders of arrays that are made for the tests, and what they become.
+
+use super::*;
+use firebox_core::Silent;
+use std::fs;
+
+/// A file as NumPy writes it, of float32 or float16.
+fn array(path: &Path, shape: &[usize], half: bool, value: impl Fn(usize) -> f32) {
+    let kind = if half { "<f2" } else { "<f4" };
+    write(path, shape, kind, |at| match half {
+        // 0.5 and 1.0 in float16, which is what the tests write.
+        true if value(at) == 0.5 => 0x3800u16.to_le_bytes().to_vec(),
+        true => 0x3c00u16.to_le_bytes().to_vec(),
+        false => value(at).to_le_bytes().to_vec(),
+    });
+}
+
+/// A file as NumPy writes it, of any type.
+fn write(path: &Path, shape: &[usize], kind: &str, value: impl Fn(usize) -> Vec<u8>) {
+    let shape_text: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    let comma = if shape.len() == 1 { "," } else { "" };
+    let mut text = format!(
+        "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}{comma}), }}",
+        shape_text.join(", ")
+    );
+    while (11 + text.len()) % 64 != 0 {
+        text.push(' ');
+    }
+    text.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    let count: usize = shape.iter().product();
+    bytes.extend((0..count).flat_map(value));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn values(samples: &Samples, index: usize) -> Vec<f32> {
+    let [time, channels] = samples.shape();
+    let mut out = vec![0.0; time * channels];
+    samples.gather(&[index], time, &mut out);
+    out.truncate(samples.record(index).length as usize * channels);
+    out
+}
+
+#[test]
+fn arrays_become_samples_with_the_classes_of_their_folders() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    array(&arrays.join("dogs/b.npy"), &[4, 2], false, |at| at as f32);
+    array(&arrays.join("cats/a.npy"), &[3, 5, 2], false, |at| -(at as f32));
+    array(&arrays.join("dogs/a.npy"), &[9, 2], false, |at| 10.0 + at as f32);
+    let config = ConvertConfig { length: 6, shard_bytes: 100, ..ConvertConfig::default() };
+    let converted = convert(&arrays, &output, &config, &Silent).unwrap();
+    assert_eq!(
+        converted.to_string(),
+        format!(
+            "5 samples of up to 6 steps and 2 channels in 2 classes, {:.1} MB; 1 was cut to 6 steps",
+            converted.bytes as f64 / 1e6
+        )
+    );
+    let samples = Samples::open(&output, true).unwrap();
+    assert_eq!(samples.classes(), ["cats", "dogs"]);
+    let names: Vec<_> = (0..5).filter_map(|index| samples.name(index)).collect();
+    assert_eq!(names, ["cats/a/1", "cats/a/2", "cats/a/3", "dogs/a", "dogs/b"]);
+    let labels: Vec<_> = (0..5).map(|index| samples.record(index).label).collect();
+    assert_eq!(labels, [Some(0), Some(0), Some(0), Some(1), Some(1)]);
+    assert_eq!(values(&samples, 1), (10..20).map(|at| -(at as f32)).collect::<Vec<_>>());
+    assert_eq!(values(&samples, 3), (0..12).map(|at| 10.0 + at as f32).collect::<Vec<_>>());
+    assert_eq!(values(&samples, 4), (0..8).map(|at| at as f32).collect::<Vec<_>>());
+    // Once more changes nothing; an array that changed makes it another folder's content.
+    assert_eq!(convert(&arrays, &output, &config, &Silent).unwrap(), converted);
+    array(&arrays.join("dogs/c.npy"), &[4, 2], false, |at| at as f32);
+    let error = convert(&arrays, &output, &config, &Silent).unwrap_err();
+    assert!(matches!(error, ConvertError::Cache(CacheError::OtherInputs { .. })), "{error}");
+}
+
+#[test]
+fn what_is_left_out_moves_no_class() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    array(&arrays.join("ants/a.npy"), &[4, 2], false, |at| at as f32);
+    array(&arrays.join("cats/a.npy"), &[4, 2], false, |at| at as f32);
+    let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
+    convert(&arrays, &output, &config, &Silent).unwrap();
+    array(&arrays.join("bees/a.npy"), &[4, 3], false, |at| at as f32);
+    let again = convert(&arrays, &output, &config, &Silent).unwrap();
+    assert_eq!(again.classes, ["ants", "cats"]);
+    let samples = Samples::open(&output, true).unwrap();
+    let class = |index: usize| &samples.classes()[samples.record(index).label.unwrap() as usize];
+    assert_eq!([class(0), class(1)], ["ants", "cats"]);
+}
+
+#[test]
+fn no_two_samples_have_one_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    array(&arrays.join("a/1.npy"), &[4, 2], false, |at| at as f32);
+    array(&arrays.join("a.npy"), &[2, 4, 2], false, |at| at as f32);
+    convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
+    let samples = Samples::open(&output, true).unwrap();
+    let names: Vec<_> = (0..3).filter_map(|index| samples.name(index)).collect();
+    assert_eq!(names, ["a/1", "a/1 (2)", "a/2"]);
+}
+
+#[test]
+fn half_precision_stays_half_precision() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    let value = |at: usize| if at.is_multiple_of(2) { 0.5 } else { 1.0 };
+    array(&arrays.join("a.npy"), &[8], true, value);
+    convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
+    let samples = Samples::open(&output, true).unwrap();
+    assert_eq!((samples.storage(), samples.shape()), (Storage::F16, [8, 1]));
+    assert_eq!(values(&samples, 0), (0..8).map(value).collect::<Vec<_>>());
+}
+
+#[test]
+fn arrays_unlike_the_others_are_refused_or_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    array(&arrays.join("a.npy"), &[4, 2], false, |_| 1.0);
+    array(&arrays.join("b.npy"), &[4, 3], false, |_| 1.0);
+    array(&arrays.join("c.npy"), &[0, 2], false, |_| 1.0);
+    array(&arrays.join("d.npy"), &[4, 2], true, |_| 1.0);
+    array(&arrays.join("e.npy"), &[7, 2], false, |_| 1.0);
+    let config = ConvertConfig::default();
+    let error = convert(&arrays, &root.path().join("x"), &config, &Silent).unwrap_err();
+    let text = error.to_string();
+    let text = text.replace(&format!("{}/", arrays.display()), "");
+    assert_eq!(
+        text,
+        "b.npy has other than 2 channels (3 channels of float32; a.npy has 2 channels of float32), and 2 more are unlike the first, too: correct them, or leave such arrays out with --odd skip"
+    );
+    let skip = ConvertConfig { odd: Odd::Skip, ..config };
+    let converted = convert(&arrays, &root.path().join("y"), &skip, &Silent).unwrap();
+    assert_eq!((converted.samples, converted.shape), (2, [7, 2]));
+    let skipped: Vec<_> = converted.skipped.into_iter().collect();
+    let expected = ["has no step", "has other than 2 channels", "is of another type than float32"];
+    assert_eq!(skipped, expected.map(|reason| (reason.to_owned(), 1)));
+}
+
+#[test]
+fn whole_numbers_and_single_axes_are_called_what_they_are() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    let whole = |at: usize| (at as i32).to_le_bytes().to_vec();
+    write(&arrays.join("a.npy"), &[4, 2], "<i4", whole);
+    let go = |name: &str, odd| {
+        let config = ConvertConfig { odd, ..ConvertConfig::default() };
+        let converted = convert(&arrays, &root.path().join(name), &config, &Silent);
+        converted.map_err(|e| e.to_string().replace(&format!("{}/", arrays.display()), ""))
+    };
+    let types = "holds int32, and samples hold float16, float32 or float64 (`x.astype('<f4')` makes it one)";
+    for odd in [Odd::Refuse, Odd::Skip] {
+        let said = go("none", odd).unwrap_err();
+        assert!(said.ends_with(&format!("can be used: the first, a.npy, {types}")), "{said}");
+    }
+    array(&arrays.join("b.npy"), &[4, 2], false, |_| 1.0);
+    let way_out = "or leave such arrays out with --odd skip";
+    assert_eq!(
+        go("one", Odd::Refuse).unwrap_err(),
+        format!("a.npy {types}: correct it, {way_out}")
+    );
+    array(&arrays.join("c.npy"), &[4], false, |_| 1.0);
+    assert_eq!(
+        go("two", Odd::Refuse).unwrap_err(),
+        format!("a.npy {types}, and 1 more is unlike the first, too: correct them, {way_out}")
+    );
+    let converted = go("kept", Odd::Skip).unwrap();
+    assert_eq!((converted.samples, converted.shape), (1, [4, 2]));
+    let axis = "has one axis, which is time, and not 2 channels";
+    let skipped: Vec<_> = converted.skipped.iter().map(|(why, of)| (&**why, *of)).collect();
+    assert_eq!(skipped, [(axis, 1), (types, 1)]);
+    let said = converted.to_string();
+    assert!(said.starts_with("1 sample of up to 4 steps and 2 channels, "), "{said}");
+    fs::remove_file(arrays.join("a.npy")).unwrap();
+    assert_eq!(
+        go("axis", Odd::Refuse).unwrap_err(),
+        format!(
+            "c.npy {axis} (1 channel of float32; b.npy has 2 channels of float32): correct it, {way_out}"
+        )
+    );
+}
+
+#[test]
+fn arrays_that_are_cut_off_or_hold_no_number_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    array(&arrays.join("a.npy"), &[4, 2], false, |_| f32::NAN);
+    let go = |name: &str| {
+        let to = root.path().join(name);
+        convert(&arrays, &to, &ConvertConfig::default(), &Silent).unwrap_err().to_string()
+    };
+    let said = go("nan");
+    let expected = "a.npy, sample 0, step 0, channel 0: NaN cannot be stored as f32\n  correct";
+    assert!(said.contains(expected), "{said}");
+    assert!(go("arrays").contains("lies within the other"), "{}", go("arrays"));
+    assert!(go("arrays/shards").contains("lies within the other"));
+    let path = arrays.join("a.npy");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(go("cut").contains("it is cut off: 159 of 160 bytes"), "{}", go("cut"));
+    fs::remove_file(path).unwrap();
+    array(&arrays.join("a/b/c.npy"), &[4, 2], false, |_| 1.0);
+    assert!(go("nested").contains("lies in a folder of a class"), "{}", go("nested"));
+    fs::remove_dir_all(arrays.join("a")).unwrap();
+    assert!(go("empty").contains("has no .npy file"));
+}
+
+#[test]
+fn arrays_of_float64_go_with_those_of_float32() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
+    let bytes = fs::read(arrays.join("a.npy")).unwrap();
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let mut double = bytes[..end].to_vec();
+    let kind = double.windows(2).position(|pair| pair == b"f4").unwrap();
+    double[kind + 1] = b'8';
+    double.extend((0..8).flat_map(|at| f64::from(at).to_le_bytes()));
+    fs::write(arrays.join("b.npy"), double).unwrap();
+    convert(&arrays, &output, &ConvertConfig::default(), &Silent).unwrap();
+    let samples = Samples::open(&output, true).unwrap();
+    assert_eq!(values(&samples, 0), values(&samples, 1));
+}
