@@ -1,5 +1,5 @@
 //! One series that comes in parts. Clean parts go on as they are; the rows of others are mended by
-//! [`Work`](crate::work::Work), and go on once nothing that follows can change them.
+//! [`Work`], and go on once nothing that follows can change them.
 
 use std::ops::Range;
 use std::path::Path;
