@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use firebox_core::Storage;
 use half::f16;
 
-use crate::npy::{Header, Kind, header};
+use crate::npy::{Header, Kind, Problem, header};
 use crate::{DataError, Format};
 
 /// Bytes that hold the header of any array of a sensible shape.
@@ -21,7 +21,7 @@ const LONGEST_HEADER: u64 = 1 << 16;
 pub struct ArrayFile {
     /// Where it is.
     pub path: PathBuf,
-    /// Samples: 1 for an array of one or two axes.
+    /// Samples: 1 for an array of one or two axes. 0, as steps and channels are, for one that is no samples.
     pub samples: usize,
     /// Steps of each sample.
     pub steps: usize,
@@ -29,7 +29,8 @@ pub struct ArrayFile {
     pub channels: usize,
     /// Its size in bytes.
     pub bytes: u64,
-    header: Header,
+    /// Why it is no samples, if it is in order and yet none.
+    header: Result<Header, String>,
 }
 
 impl ArrayFile {
@@ -37,73 +38,111 @@ impl ArrayFile {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, is no array, is cut off, has more than three axes, or is in Fortran order
-    /// or in big-endian order.
+    /// When it cannot be read, is no array, or is cut off.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let malformed = |problem: String| DataError::malformed(path, Format::Npy, problem);
         let file = File::open(path).map_err(DataError::io("open", path))?;
         let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
         let mut start = Vec::new();
         file.take(LONGEST_HEADER).read_to_end(&mut start).map_err(DataError::io("read", path))?;
-        let header = header(&start).map_err(malformed)?;
-        if header.big_endian || (header.fortran && header.shape.len() > 1) {
-            let problem = "it is stored in Fortran or big-endian order: save `numpy.ascontiguousarray(x, dtype='<f4')`";
-            return Err(malformed(problem.to_owned()));
-        }
-        let (samples, steps, channels) = match *header.shape {
-            [steps] => (1, steps, 1),
-            [steps, channels] => (1, steps, channels),
-            [samples, steps, channels] => (samples, steps, channels),
-            ref shape => {
-                let axes = shape.len();
+        let array = |[samples, steps, channels]: [usize; 3], header| Self {
+            path: path.to_owned(),
+            samples,
+            steps,
+            channels,
+            bytes,
+            header,
+        };
+        let header = match header(&start) {
+            Ok(header) => header,
+            Err(Problem { holds: Some(holds), .. }) => {
+                let reason = format!("holds {holds}, and samples hold float16, float32 or float64");
+                return Ok(array([0; 3], Err(reason)));
+            }
+            Err(Problem { text, .. }) => return Err(malformed(text)),
+        };
+        let values = header.shape.iter().try_fold(header.element.bytes as u64, |product, axis| {
+            product.checked_mul(*axis as u64)
+        });
+        match values.and_then(|values| values.checked_add(header.start as u64)) {
+            Some(wanted) if wanted == bytes => {}
+            Some(wanted) if wanted > bytes => {
+                return Err(malformed(format!("it is cut off: {bytes} of {wanted} bytes")));
+            }
+            Some(wanted) => {
                 return Err(malformed(format!(
-                    "its shape {shape:?} has {axes} axes: arrays are [time], [time, channel] or [sample, time, channel]"
+                    "{} bytes follow the last value: save one array in each file",
+                    bytes - wanted
                 )));
             }
-        };
-        let array = Self { path: path.to_owned(), samples, steps, channels, bytes, header };
-        let values = array.sample_bytes().checked_mul(samples as u64);
-        let wanted = values.and_then(|values| values.checked_add(array.header.start as u64));
-        match wanted {
-            Some(wanted) if wanted == bytes => Ok(array),
-            Some(wanted) if wanted > bytes => {
-                Err(malformed(format!("it is cut off: {bytes} of {wanted} bytes")))
-            }
-            Some(wanted) => Err(malformed(format!(
-                "{} bytes follow the last value: save one array in each file",
-                bytes - wanted
-            ))),
             None => {
-                Err(malformed(format!("its shape {:?} is beyond any memory", array.header.shape)))
+                return Err(malformed(format!(
+                    "its shape {:?} is beyond any memory",
+                    header.shape
+                )));
             }
+        }
+        let order = match (header.big_endian, header.fortran && header.shape.len() > 1) {
+            (false, false) => None,
+            (true, false) => Some("big-endian"),
+            (false, true) => Some("in Fortran order"),
+            (true, true) => Some("big-endian and in Fortran order"),
+        };
+        let shape = match *header.shape {
+            [steps] => Ok([1, steps, 1]),
+            [steps, channels] => Ok([1, steps, channels]),
+            [samples, steps, channels] => Ok([samples, steps, channels]),
+            ref shape => Err(format!(
+                "has {} axes (arrays are [time], [time, channel] or [sample, time, channel])",
+                shape.len()
+            )),
+        };
+        Ok(match (shape, order) {
+            (Err(reason), _) => array([0; 3], Err(reason)),
+            (Ok(_), Some(order)) => {
+                let reason = format!(
+                    "is {order}, and little-endian arrays in C order are converted (`np.ascontiguousarray(x.astype('<f4'))` makes it one)"
+                );
+                array([0; 3], Err(reason))
+            }
+            (Ok(shape), None) => array(shape, Ok(header)),
+        })
+    }
+
+    /// Why no sample can be read of it, such as "holds int32, …"; none if samples can be.
+    pub fn unfit(&self) -> Option<String> {
+        match &self.header {
+            Err(reason) => Some(reason.clone()),
+            Ok(header) if !header.element.is_float() => Some(format!(
+                "holds {}, and samples hold float16, float32 or float64 (`x.astype('<f4')` makes it one)",
+                header.element.name()
+            )),
+            Ok(_) => None,
         }
     }
 
-    /// The smallest type that holds its numbers; those of float64 are rounded to it. None where they are whole numbers,
-    /// which samples do not hold.
+    /// The smallest type that holds its numbers; those of float64 are rounded to it. None where no sample can be read
+    /// of it, as of whole numbers.
     pub fn storage(&self) -> Option<Storage> {
-        match (self.header.element.kind, self.header.element.bytes) {
+        let element = self.header.as_ref().ok()?.element;
+        match (element.kind, element.bytes) {
             (Kind::Float, 2) => Some(Storage::F16),
             (Kind::Float, _) => Some(Storage::F32),
             _ => None,
         }
     }
 
-    /// The type of its numbers as NumPy names it.
-    pub fn type_name(&self) -> &'static str {
-        self.header.element.name()
+    /// The type of its numbers as NumPy names it; none where it is no samples.
+    pub fn type_name(&self) -> Option<&'static str> {
+        self.header.as_ref().ok().map(|header| header.element.name())
     }
 
-    /// Length of each axis, as it is stored.
+    /// Length of each axis, as it is stored; nothing where it is no samples.
     pub fn axes(&self) -> &[usize] {
-        &self.header.shape
-    }
-
-    fn sample_bytes(&self) -> u64 {
-        [self.steps, self.channels, self.header.element.bytes]
-            .into_iter()
-            .try_fold(1u64, |product, factor| product.checked_mul(factor as u64))
-            .unwrap_or(u64::MAX)
+        match &self.header {
+            Ok(header) => &header.shape,
+            Err(_) => &[],
+        }
     }
 
     /// Appends the first `steps` steps of a sample.
@@ -114,14 +153,16 @@ impl ArrayFile {
     ///
     /// # Errors
     ///
-    /// When it holds whole numbers, and when the file cannot be read, or has changed since it was opened.
+    /// When no sample can be read of it, and when the file cannot be read, or has changed since it was opened.
     pub fn read(&self, sample: usize, steps: usize, out: &mut Vec<f32>) -> Result<(), DataError> {
         let path = &self.path;
-        if self.storage().is_none() {
-            let found = self.type_name();
-            let problem = format!("it holds {found}, and samples hold floating-point numbers");
-            return Err(DataError::malformed(path, Format::Npy, problem));
-        }
+        let header = match &self.header {
+            Ok(header) if header.element.is_float() => header,
+            _ => {
+                let problem = format!("it {}", self.unfit().unwrap_or_default());
+                return Err(DataError::malformed(path, Format::Npy, problem));
+            }
+        };
         let mut file = File::open(path).map_err(DataError::io("open", path))?;
         let found = file.metadata().map_err(DataError::io("read", path))?.len();
         if found != self.bytes {
@@ -129,11 +170,12 @@ impl ArrayFile {
                 format!("it changed while it was read: {found} bytes, {} before", self.bytes);
             return Err(DataError::malformed(path, Format::Npy, problem));
         }
-        let start = self.header.start as u64 + sample as u64 * self.sample_bytes();
+        let values = self.steps * self.channels;
+        let start = header.start as u64 + (sample * values * header.element.bytes) as u64;
         file.seek(SeekFrom::Start(start)).map_err(DataError::io("read", path))?;
-        let mut bytes = vec![0; steps.min(self.steps) * self.channels * self.header.element.bytes];
+        let mut bytes = vec![0; steps.min(self.steps) * self.channels * header.element.bytes];
         file.read_exact(&mut bytes).map_err(DataError::io("read", path))?;
-        match self.header.element.bytes {
+        match header.element.bytes {
             2 => {
                 out.extend(bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()))
             }

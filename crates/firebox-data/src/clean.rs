@@ -190,6 +190,55 @@ fn drop_channels(
     Ok(())
 }
 
+/// What was done about missing values of a channel where they are filled, and how many were not.
+fn unfilled(
+    works: &[Work],
+    channel: usize,
+    policies: &CheckPolicies,
+    action: Action,
+) -> (Action, String) {
+    if policies.not_finite != Policy::Fill {
+        return (action, String::new());
+    }
+    let widened = policies.ohlc == Policy::Fill;
+    let own = works.iter().map(|work| &work.channels[channel]);
+    let [all, filled] = own
+        .map(|of| {
+            [of.missing + of.infinite, of.filled.saturating_sub(if widened { of.ohlc } else { 0 })]
+        })
+        .fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+    let left = all.saturating_sub(filled);
+    if left == 0 {
+        return (action, String::new());
+    }
+    let said = format!(
+        "{filled} filled and {left} left out with {} rows: at the beginning of a series, or more than `data.checks.longest_fill` = {} one after the other; ",
+        if left == 1 { "its" } else { "their" },
+        policies.longest_fill
+    );
+    (if filled == 0 { Action::Dropped } else { action }, said)
+}
+
+/// What was done about gaps where they are filled, and how many steps were not put in.
+fn uncut(works: &[Work], policies: &CheckPolicies, action: Action) -> (Action, String) {
+    if policies.gaps != GapPolicy::Fill {
+        return (action, String::new());
+    }
+    let [missing, filled] = works
+        .iter()
+        .map(|work| [work.counts.gap_steps, work.counts.steps_filled])
+        .fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+    if filled >= missing {
+        return (action, String::new());
+    }
+    let said = format!(
+        "{} put in, and cut at gaps of more than `data.checks.longest_fill` = {}; ",
+        count(filled, "step"),
+        policies.longest_fill
+    );
+    (if filled == 0 { Action::Split } else { action }, said)
+}
+
 /// Sums up each kind of defect over all series.
 pub(crate) fn findings(
     works: &[Work],
@@ -232,8 +281,8 @@ pub(crate) fn findings(
     found.push(sum(Defect::Crowded, None, policy, &|work| work.counts.crowded, &more));
     for channel in 0..channels.len() {
         let count = |work: &Work| work.channels[channel].missing + work.channels[channel].infinite;
-        let policy = action(policies.not_finite);
-        found.push(sum(Defect::NotFinite, Some(channel), policy, &count, ""));
+        let (policy, more) = unfilled(works, channel, policies, action(policies.not_finite));
+        found.push(sum(Defect::NotFinite, Some(channel), policy, &count, &more));
     }
     for channel in 0..channels.len() {
         let count = |work: &Work| work.channels[channel].ohlc;
@@ -248,7 +297,8 @@ pub(crate) fn findings(
     let longest = works.iter().map(|work| work.counts.longest_gap).max().unwrap_or(0);
     let missing = count(missing, "step");
     let more = format!("{missing} missing, the longest gap {}; ", duration(longest));
-    let more = more + &irregular(works, interval);
+    let (policy, cut) = uncut(works, policies, policy);
+    let more = more + &cut + &irregular(works, interval);
     found.push(sum(Defect::Gaps, None, policy, &|work| work.counts.gaps, &more));
     let mut found: Vec<_> = found.into_iter().flatten().collect();
     found.extend(constant.iter().map(|channel| {

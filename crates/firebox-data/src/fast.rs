@@ -4,7 +4,7 @@
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
 //! out of order, crowded rows that are dropped, gaps that are filled, constant channels that are dropped, channels
-//! without a value, series of which nothing is left. So are local times, columns that name series or labels, files
+//! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local times, columns that name series or labels, files
 //! whose columns differ or whose names are the same, more than 64 channels, lines of CSV without any value, and
 //! whatever cannot be read. An Arrow file is one part.
 

@@ -76,6 +76,26 @@ pub(crate) struct Header {
     pub(crate) start: usize,
 }
 
+/// Why an array is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) text: String,
+    /// What it holds, if the file is in order and its values are of a type that is not read.
+    pub(crate) holds: Option<&'static str>,
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self { text, holds: None }
+    }
+}
+
+impl From<&str> for Problem {
+    fn from(text: &str) -> Self {
+        Self::from(text.to_owned())
+    }
+}
+
 /// An array in C order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Array {
@@ -89,7 +109,7 @@ pub(crate) struct Array {
 ///
 /// Says what breaks the rules of the format.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
-    decoded(bytes, header(bytes)?)
+    decoded(bytes, header(bytes).map_err(|problem| problem.text)?)
 }
 
 fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
@@ -116,15 +136,15 @@ fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
     Ok(Array { shape: header.shape, values })
 }
 
-pub(crate) fn header(bytes: &[u8]) -> Result<Header, String> {
+pub(crate) fn header(bytes: &[u8]) -> Result<Header, Problem> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as a NumPy array does")?;
     let cut = || "it is cut off within its header".to_owned();
     let (length, prefix) = match *rest {
         [1, 0, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 10),
         [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 12),
-        [1..=3, 0, ..] | [] | [_] => return Err(cut()),
+        [1..=3, 0, ..] | [] | [_] => return Err(cut().into()),
         [major, minor, ..] => {
-            return Err(format!("version {major}.{minor} of the format is not known"));
+            return Err(format!("version {major}.{minor} of the format is not known").into());
         }
     };
     let start = length.checked_add(prefix).ok_or_else(cut)?;
@@ -142,7 +162,7 @@ struct Literal<'a> {
 }
 
 impl<'a> Literal<'a> {
-    fn dictionary(&mut self) -> Result<Header, String> {
+    fn dictionary(&mut self) -> Result<Header, Problem> {
         let (mut descr, mut fortran, mut shape) = (None, None, None);
         self.expect("{")?;
         while !self.skip("}") {
@@ -152,7 +172,7 @@ impl<'a> Literal<'a> {
                 "descr" => descr = Some(self.descr()?),
                 "fortran_order" => fortran = Some(self.boolean()?),
                 "shape" => shape = Some(self.tuple()?),
-                other => return Err(format!("its header has the unknown key `{other}`")),
+                other => return Err(format!("its header has the unknown key `{other}`").into()),
             }
             if !self.skip(",") {
                 self.expect("}")?;
@@ -160,7 +180,7 @@ impl<'a> Literal<'a> {
             }
         }
         if !self.rest.trim().is_empty() {
-            return Err("its header goes on after its end".to_owned());
+            return Err("its header goes on after its end".into());
         }
         let missing = |key: &str| format!("its header lacks the key `{key}`");
         let (element, big_endian) = descr.ok_or_else(|| missing("descr"))?;
@@ -220,9 +240,12 @@ impl<'a> Literal<'a> {
         Ok(numbers)
     }
 
-    fn descr(&mut self) -> Result<(Element, bool), String> {
+    fn descr(&mut self) -> Result<(Element, bool), Problem> {
         if self.rest.trim_start().starts_with('[') {
-            return Err("it holds structures: save each field as an array of its own".to_owned());
+            return Err(Problem {
+                text: "it holds structures: save each field as an array of its own".to_owned(),
+                holds: Some("structures (save each field as an array of its own)"),
+            });
         }
         let text = self.string()?;
         let (order, kind) = match text.as_bytes() {
@@ -244,15 +267,32 @@ impl<'a> Literal<'a> {
             b"f4" => (Kind::Float, 4),
             b"f8" => (Kind::Float, 8),
             [b'O', ..] => {
-                return Err("it holds pickled Python objects: save arrays of numbers, for series of different lengths one file each".to_owned());
+                return Err(Problem {
+                    text: "it holds pickled Python objects: save arrays of numbers, for series of different lengths one file each".to_owned(),
+                    holds: Some("pickled Python objects (save series of different lengths as one file each)"),
+                });
             }
-            _ => {
-                return Err(format!(
+            other => {
+                let text = format!(
                     "it holds values of the type `{text}`: float16 to float64, integers and bool are read"
-                ));
+                );
+                return Err(Problem { text, holds: other_type(other) });
             }
         };
         Ok((Element { kind, bytes }, big_endian))
+    }
+}
+
+/// What values of a type hold that NumPy has and that is not read; none if it has no such type.
+fn other_type(kind: &[u8]) -> Option<&'static str> {
+    match kind {
+        [b'c', ..] => Some("complex numbers"),
+        [b'S' | b'U' | b'a', ..] => Some("text"),
+        [b'M', ..] => Some("dates"),
+        [b'm', ..] => Some("durations"),
+        [b'V', ..] => Some("raw bytes"),
+        b"f12" | b"f16" => Some("numbers longer than float64"),
+        _ => None,
     }
 }
 
@@ -324,7 +364,7 @@ pub(crate) fn read(
     names: &[ChannelColumn],
 ) -> Result<Raw, DataError> {
     let malformed = |path: &Path, problem| DataError::malformed(path, Format::Npy, problem);
-    let header = header(bytes).map_err(|problem| malformed(path, problem))?;
+    let header = header(bytes).map_err(|problem| malformed(path, problem.text))?;
     let element = header.element;
     let array = decoded(bytes, header).map_err(|problem| malformed(path, problem))?;
     let (samples, steps, width) = match *array.shape {

@@ -17,6 +17,7 @@ use firebox_core::{
     Backing, Channel, Column, Key, Origin, Series, SeriesSet, SeriesValues, StepLabels,
 };
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::plain::{Kind, Mapped, Writer};
 use crate::{Checks, DataError};
@@ -223,7 +224,7 @@ fn part<T: Kind>(mapped: &Arc<Mapped<T>>, range: Range<usize>, elsewhere: bool) 
 
 /// A result that is being made, in a folder that goes when this is dropped.
 pub(crate) struct Making {
-    aside: Aside,
+    aside: TempDir,
     folder: PathBuf,
     pub(crate) values: Writer<f64>,
     pub(crate) time: Writer<i64>,
@@ -253,50 +254,14 @@ impl Making {
     }
 }
 
-/// A folder that goes when this is dropped, with those around it that were not there before, if nothing else is in them.
-struct Aside {
-    folder: Option<tempfile::TempDir>,
-    /// From the inner to the outer one.
-    new: Vec<PathBuf>,
-}
-
-impl Aside {
-    /// Within the folder of the store.
-    fn make(cache: &Path) -> Result<Self, DataError> {
-        let bucket = cache.join(SERIES);
-        let outer = bucket.ancestors().take_while(|folder| !folder.exists());
-        let mut made = Self { folder: None, new: outer.map(Path::to_owned).collect() };
-        let mut tries = 0..3;
-        made.folder = loop {
-            fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
-            match tempfile::Builder::new().prefix(".making-").tempdir_in(&bucket) {
-                Ok(folder) => break Some(folder),
-                // Somebody else who was refused has just taken the empty folder away.
-                Err(error) if error.kind() == ErrorKind::NotFound && tries.next().is_some() => {}
-                Err(error) => return Err(DataError::io("write to the folder", &bucket)(error)),
-            }
-        };
-        Ok(made)
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.as_ref().map_or(Path::new(""), tempfile::TempDir::path)
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        drop(self.folder.take());
-        for folder in &self.new {
-            // What holds anything stays.
-            let _ = fs::remove_dir(folder);
-        }
-    }
-}
-
 /// A folder for a result that is being made, which goes with the first of the two.
-fn aside(cache: &Path) -> Result<(Aside, PathBuf), DataError> {
-    let aside = Aside::make(cache)?;
+fn aside(cache: &Path) -> Result<(TempDir, PathBuf), DataError> {
+    let bucket = cache.join(SERIES);
+    fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
+    let aside = tempfile::Builder::new()
+        .prefix(".making-")
+        .tempdir_in(&bucket)
+        .map_err(DataError::io("write to the folder", &bucket))?;
     // A folder within: temporary folders are private, the result need not be.
     let folder = aside.path().join("result");
     fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
@@ -305,7 +270,7 @@ fn aside(cache: &Path) -> Result<(Aside, PathBuf), DataError> {
 
 /// Writes the manifest and puts the folder in its place.
 fn complete(
-    aside: &Aside,
+    aside: &TempDir,
     folder: &Path,
     cache: &Path,
     manifest: &Manifest,

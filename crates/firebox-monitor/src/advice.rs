@@ -31,6 +31,8 @@ pub enum Scaling {
     Static(f64),
     /// One that falls at an overflow and rises again.
     Dynamic {
+        /// The first scale.
+        initial: f64,
         /// Steps without an overflow after which it rises.
         interval: u64,
         /// Smallest scale.

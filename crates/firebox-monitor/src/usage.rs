@@ -47,6 +47,8 @@ pub struct Usage {
     pub(crate) times: Vec<StepTimes>,
     /// Smallest loss scale that was fallen to.
     pub(crate) lowest_scale: Option<f64>,
+    /// Steps after which the loss scale fell, and what it fell to.
+    falls: Vec<(u64, f64)>,
     /// Attempts before this one.
     attempt: u64,
     pub(crate) memory: u64,
@@ -169,9 +171,12 @@ impl Usage {
             &Event::Checkpoint { step, blocked_milliseconds: milliseconds, .. } => {
                 self.saves.push(Save { attempt: self.attempt, step, milliseconds });
             }
-            Event::LossScale { scale, .. } => {
+            &Event::LossScale { step, before, scale, .. } => {
                 let lowest = self.lowest_scale.unwrap_or(f64::INFINITY);
-                self.lowest_scale = Some(lowest.min(*scale));
+                self.lowest_scale = Some(lowest.min(scale));
+                if scale < before {
+                    self.falls.push((step, scale));
+                }
             }
             Event::Asked { request: Request::Pause, .. } => self.paused = true,
             Event::Asked { request: Request::GoOn, .. } => self.paused = false,
@@ -185,6 +190,7 @@ impl Usage {
         self.epochs.retain(|known| known.step <= step);
         self.saves.retain(|known| known.step <= step);
         self.times.retain(|known| known.step <= step);
+        self.falls.retain(|(known, _)| *known <= step);
     }
 
     fn sample(&mut self, sample: &MachineSample) {
@@ -199,6 +205,19 @@ impl Usage {
         }
         self.in_all.see(sample);
         self.over_time.see(sample);
+    }
+
+    /// The loss scale of the first step that was taken, if gradients overflowed before it alone, each time at a scale
+    /// that then fell.
+    pub(crate) fn found_scale(&self) -> Option<f64> {
+        let first = self.steps.iter().find(|step| !step.skipped)?.step;
+        let overflown = || self.steps.iter().filter(|step| step.overflown);
+        let falls = || self.falls.iter().filter(move |(step, _)| *step < first);
+        // At the floor, gradients overflow and the scale stays.
+        if overflown().any(|step| step.step > first) || falls().count() < overflown().count() {
+            return None;
+        }
+        falls().next_back().map(|(_, scale)| *scale)
     }
 
     /// Whether it was told where the time of steps went.

@@ -66,6 +66,11 @@ pub(crate) trait Chain: Sync {
     /// Whether its model, or one of several, takes `run.recompute`.
     fn recomputes(&self, config: &PipelineConfig) -> bool;
 
+    /// What does not compute its layers again, where [`recomputes`](Self::recomputes) says so.
+    fn not_recomputed(&self) -> &'static str {
+        "the model of this kind of pipeline"
+    }
+
     /// Its stages in order, with the keys of their results. The names are those of the events.
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)>;
 

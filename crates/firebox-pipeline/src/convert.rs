@@ -12,18 +12,21 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
-use firebox_core::{Event, Key, Listener, Storage, count};
+use firebox_core::{Event, Key, Listener, Storage, count, quoted};
 use firebox_data::{ArrayFile, DataError, array_paths};
 use rayon::prelude::*;
 
+/// Arrays left out that are named for each reason.
+const NAMED: usize = 4;
+
 /// What to do about arrays that are not like the others: of float16 beside wider ones or the reverse, of whole numbers,
-/// of another number of channels, or without a step.
+/// text or other values, of another number of channels or of axes, without a step, big-endian, or in Fortran order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Odd {
     /// Refuse the folder, naming the first.
     #[default]
     Refuse,
-    /// Leave them out, and say how many and why.
+    /// Leave them out, and say how many, which and why.
     Skip,
 }
 
@@ -56,8 +59,8 @@ pub struct Converted {
     pub shape: [usize; 2],
     /// Samples that were cut to the length asked for.
     pub cut: usize,
-    /// Arrays left out, counted by the reason.
-    pub skipped: BTreeMap<String, usize>,
+    /// Arrays left out, by the reason: their paths within the folder.
+    pub skipped: BTreeMap<String, Vec<String>>,
     /// Bytes on disk.
     pub bytes: u64,
     /// Names of the classes, which are the folders that the arrays lie in.
@@ -81,11 +84,17 @@ impl fmt::Display for Converted {
             let were = if *cut == 1 { "was" } else { "were" };
             write!(f, "; {cut} {were} cut to {time}")?;
         }
-        for (reason, count) in skipped {
-            write!(f, "; {count} left out: {reason}")?;
+        for (reason, names) in skipped {
+            write!(f, "; {} left out {}", names.len(), which(names, reason))?;
         }
         Ok(())
     }
+}
+
+/// "(`a.npy`, `b.npy`): each has no step".
+fn which(names: &[String], reason: &str) -> String {
+    let each = if names.len() == 1 { "it" } else { "each" };
+    format!("({}): {each} {reason}", quoted(names, NAMED))
 }
 
 /// Arrays that cannot be converted.
@@ -242,9 +251,10 @@ pub fn convert(
         names: names(kept.iter().map(|index| (&arrays[*index], paths[*index].1.as_deref()))),
         shard_bytes: config.shard_bytes,
     };
-    for (reason, count) in &skipped {
-        let were = if *count == 1 { "was" } else { "were" };
-        let message = format!("{count} of {} arrays {were} left out: {reason}", arrays.len());
+    for (reason, names) in &skipped {
+        let were = if names.len() == 1 { "was" } else { "were" };
+        let (some, all) = (names.len(), count(arrays.len() as u64, "array"));
+        let message = format!("{some} of {all} {were} left out {}", which(names, reason));
         listener.on(&Event::Warning { message });
     }
     let written = Samples::write(output, &spec, listener, |sample, out| {
@@ -300,14 +310,12 @@ fn names<'a>(arrays: impl Iterator<Item = (&'a ArrayFile, Option<&'a str>)>) -> 
 
 /// What is odd about an array beside the first of those that can be samples; none if nothing is.
 fn oddity(array: &ArrayFile, first: Option<&ArrayFile>) -> Option<String> {
-    if !can_be_samples(array) {
-        return Some(match array.storage() {
-            None => format!(
-                "holds {}, and samples hold float16, float32 or float64 (`x.astype('<f4')` makes it one)",
-                array.type_name()
-            ),
-            Some(_) => "has no step".to_owned(),
-        });
+    if let Some(reason) = array.unfit() {
+        return Some(reason);
+    }
+    let axes = [(array.samples, "sample"), (array.steps, "step"), (array.channels, "channel")];
+    if let Some((_, noun)) = axes.into_iter().find(|(length, _)| *length == 0) {
+        return Some(format!("has no {noun}"));
     }
     let first = first?;
     if array.channels != first.channels {
@@ -318,27 +326,36 @@ fn oddity(array: &ArrayFile, first: Option<&ArrayFile>) -> Option<String> {
     }
     // Arrays of float64 are rounded to float32, and so are like those.
     let other = array.storage() != first.storage();
-    other.then(|| format!("is of another type than {}", first.type_name()))
+    other.then(|| format!("is of another type than {}", type_name(first)))
 }
 
 fn can_be_samples(array: &ArrayFile) -> bool {
-    array.storage().is_some() && array.samples * array.steps * array.channels > 0
+    array.storage().is_some() && ![array.samples, array.steps, array.channels].contains(&0)
 }
 
-/// The arrays that are like the first one, and how many are not.
+fn type_name(array: &ArrayFile) -> &'static str {
+    array.type_name().unwrap_or("no number")
+}
+
+/// The names of arrays that are left out, by the reason.
+type Skipped = BTreeMap<String, Vec<String>>;
+
+/// The arrays that are like the first one, and by the reason the names of those that are not.
 fn sort_out(
     folder: &Path,
     arrays: &[ArrayFile],
     odd: Odd,
-) -> Result<(Vec<usize>, BTreeMap<String, usize>), ConvertError> {
+) -> Result<(Vec<usize>, Skipped), ConvertError> {
     let first = arrays.iter().find(|array| can_be_samples(array));
-    let (mut kept, mut skipped) = (Vec::new(), BTreeMap::new());
+    let (mut kept, mut skipped) = (Vec::new(), Skipped::new());
     let mut example: Option<(&ArrayFile, String)> = None;
     for (index, array) in arrays.iter().enumerate() {
         match oddity(array, first) {
             None => kept.push(index),
             Some(reason) => {
-                *skipped.entry(reason.clone()).or_default() += 1;
+                let name = array.path.strip_prefix(folder).unwrap_or(&array.path);
+                let names = skipped.entry(reason.clone()).or_default();
+                names.push(name.to_string_lossy().into_owned());
                 example.get_or_insert((array, reason));
             }
         }
@@ -351,7 +368,7 @@ fn sort_out(
         (Some((array, reason)), Some(first)) if odd == Odd::Refuse => {
             let is = |array: &ArrayFile| {
                 let channels = count(array.channels as u64, "channel");
-                format!("{channels} of {}", array.type_name())
+                format!("{channels} of {}", type_name(array))
             };
             let found = match can_be_samples(array) {
                 true => format!(" ({}; {} has {})", is(array), first.path.display(), is(first)),

@@ -175,8 +175,8 @@ fn settings(
     let scaling = match train.loss_scale {
         LossScale::Auto | LossScale::Off => Scaling::Off,
         LossScale::Static(scale) => Scaling::Static(scale),
-        LossScale::Dynamic(DynamicScale { interval, floor, .. }) => {
-            Scaling::Dynamic { interval, floor }
+        LossScale::Dynamic(DynamicScale { initial, interval, floor, .. }) => {
+            Scaling::Dynamic { initial, interval, floor }
         }
     };
     firebox_monitor::Settings {

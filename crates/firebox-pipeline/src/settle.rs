@@ -224,18 +224,20 @@ pub(crate) fn check_batches(config: &PipelineConfig) -> Result<(), PipelineError
 
 /// Layers are computed again where that is built.
 fn check_recompute(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineError> {
+    let chain = config.pipeline.chain();
     let why = match (
-        config.pipeline.chain().recomputes(config),
+        chain.recomputes(config),
         device.backend == "cpu" && firebox_kernels::recomputes_on(&device.device),
     ) {
         _ if !config.run.recompute => return Ok(()),
-        (false, _) => "the model of this kind of pipeline does not compute its layers again",
-        (_, false) => "layers are computed again on processors alone",
+        (false, _) => format!("{} does not compute its layers again", chain.not_recomputed()),
+        (_, false) => "layers are computed again on processors alone".to_owned(),
         (true, true) => return Ok(()),
     };
+    let batches = chain.own_batches(config).unwrap_or("loader.batch_size");
     Err(PipelineError::Setting(format!(
         "`run.recompute` is true, and {why}\n  \
-         leave `run.recompute` out; a smaller loader.batch_size with train.accumulate saves memory, too"
+         leave `run.recompute` out; a smaller {batches} with train.accumulate saves memory, too"
     )))
 }
 
@@ -356,7 +358,10 @@ mod tests {
         let mut config: PipelineConfig = toml::from_str(text).unwrap();
         config.run.recompute = true;
         let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
+        assert!(said.contains("`mlp`, the one model of `multitimeframe.models`,"), "{said}");
         assert!(said.contains("does not compute its layers again"), "{said}");
+        assert!(said.contains("a smaller multitimeframe.mlp.batch_size with"), "{said}");
+        assert!(!said.contains("loader.batch_size"), "{said}");
     }
 
     #[test]

@@ -98,9 +98,10 @@ pub enum TrainError {
     },
     /// The loss or the gradient was not finite and the configuration says to stop.
     #[error(
-        "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}; lower \
+        "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}; {}lower \
          the optimizer's `learning_rate` or `train.clip`, or set `train.non_finite` to `skip` \
-         or `rollback`"
+         or `rollback`",
+        lower_scale(*scale)
     )]
     NonFinite {
         /// The step, from 1.
@@ -111,23 +112,31 @@ pub enum TrainError {
         loss: f64,
         /// Its global gradient norm.
         norm: f64,
+        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
+        scale: Option<f64>,
     },
     /// Too many steps in a row were not finite.
     #[error(
         "{count} steps in a row up to step {step} were not finite, the limit of \
-         `train.non_finite_limit`; lower the optimizer's `learning_rate`"
+         `train.non_finite_limit`; {}lower the optimizer's `learning_rate`",
+        lower_scale(*scale)
     )]
     NonFiniteLimit {
         /// Steps in a row.
         count: u64,
         /// The last of them, from 1.
         step: u64,
+        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
+        scale: Option<f64>,
     },
     /// A step was not finite, and there is no checkpoint to go back to.
     #[error(
         "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}, and no \
-         checkpoint is there to go back to; start a new run, with a lower `learning_rate` or \
-         `train.clip`"
+         checkpoint is there to go back to; start a new run, {}with a lower `learning_rate` or \
+         `train.clip`",
+        scale.map_or_else(String::new, |scale| format!(
+            "with a lower `train.loss_scale.static` than {scale} or `train.loss_scale.dynamic` in its place, and if that does not help, "
+        ))
     )]
     NoWayBack {
         /// The step, from 1.
@@ -138,6 +147,8 @@ pub enum TrainError {
         loss: f64,
         /// Its global gradient norm.
         norm: f64,
+        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
+        scale: Option<f64>,
     },
     /// No step was finite, so nothing was learnt.
     #[error(
@@ -205,6 +216,16 @@ pub enum TrainError {
     /// The device failed to compute or to deliver a result.
     #[error("the device failed: {0}")]
     Device(String),
+}
+
+/// The way out of a static loss scale, before those that calm training.
+fn lower_scale(scale: Option<f64>) -> String {
+    scale.map_or_else(String::new, |scale| {
+        format!(
+            "`train.loss_scale.static` is {scale}: lower it, or use `train.loss_scale.dynamic` in \
+             its place; if that does not help, "
+        )
+    })
 }
 
 impl TrainError {

@@ -502,15 +502,22 @@ impl<M: Module> Session<'_, M> {
     ) -> Result<(), TrainError> {
         let count = self.state.counts.non_finite_in_a_row;
         let what = format!("step {step} has the loss {loss} and the gradient norm {norm}");
+        // The loss is read before it is scaled.
+        let scale = match self.config.loss_scale {
+            LossScale::Static(scale) if scale > 1.0 && loss.is_finite() => Some(scale),
+            _ => None,
+        };
         let message = match self.config.non_finite {
-            NonFinite::Stop => return Err(TrainError::NonFinite { step, epoch, loss, norm }),
+            NonFinite::Stop => {
+                return Err(TrainError::NonFinite { step, epoch, loss, norm, scale });
+            }
             _ if count >= self.config.non_finite_limit => {
-                return Err(TrainError::NonFiniteLimit { count, step });
+                return Err(TrainError::NonFiniteLimit { count, step, scale });
             }
             NonFinite::Skip => format!("{what}; it was skipped"),
             NonFinite::Rollback => {
                 let Some(safe) = self.safe.go_back(&mut self.state.rollback) else {
-                    return Err(TrainError::NoWayBack { step, epoch, loss, norm });
+                    return Err(TrainError::NoWayBack { step, epoch, loss, norm, scale });
                 };
                 let model = self.model.clone();
                 self.model = safe.restore(model, &mut self.optimizer, &mut self.average);

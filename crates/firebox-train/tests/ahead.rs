@@ -336,7 +336,7 @@ fn a_run_that_stops_at_a_broken_step_has_written_down_no_later_one() {
     let skip = TrainConfig { non_finite: NonFinite::Skip, non_finite_limit: 5, ..config() };
     let folder = tempfile::tempdir().unwrap();
     let error = run(folder.path(), true, &skip, &weather, None).err().unwrap();
-    assert!(matches!(error, TrainError::NonFiniteLimit { count: 5, step: 8 }), "{error}");
+    assert!(matches!(error, TrainError::NonFiniteLimit { count: 5, step: 8, .. }), "{error}");
 }
 
 #[test]

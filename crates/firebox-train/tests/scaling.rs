@@ -299,6 +299,41 @@ fn a_run_without_an_update_is_no_result_under_a_static_scale_either() {
 }
 
 #[test]
+fn a_static_scale_that_overflows_is_named_before_other_ways_out() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let said = |train: &dyn Fn(&Plan<'_>, &TrainConfig) -> TrainError, scale, non_finite| {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            TrainConfig { non_finite, non_finite_limit: 3, ..config(LossScale::Static(scale)) };
+        train(&Plan::new(folder.path()), &config).to_string()
+    };
+    let storm = Storm { steps: (0..100).collect(), size: 2f64.powi(114) };
+    let overflow = |plan: &Plan<'_>, config: &TrainConfig| {
+        plan.train(point(), &storm, data, config).unwrap_err()
+    };
+    let named = "; `train.loss_scale.static` is 65536: lower it, or use `train.loss_scale.dynamic`";
+    for non_finite in [NonFinite::Stop, NonFinite::Skip] {
+        let error = said(&overflow, 65_536.0, non_finite);
+        let (scale, rate) = (error.find(named), error.find("`learning_rate`"));
+        assert!(scale.is_some() && scale < rate, "{error}");
+    }
+    // A loss that is no number is none of a scale's doing.
+    let broken = |plan: &Plan<'_>, config: &TrainConfig| {
+        plan.train(point(), &ToMean { broken: vec![1] }, data, config).unwrap_err()
+    };
+    let error = said(&broken, 65_536.0, NonFinite::Stop);
+    assert!(error.contains("the loss NaN") && !error.contains("loss_scale"), "{error}");
+    // Nor is an overflow without a scale.
+    let storm = Storm { steps: (0..100).collect(), size: 1e40 };
+    let overflow = |plan: &Plan<'_>, config: &TrainConfig| {
+        plan.train(point(), &storm, data, config).unwrap_err()
+    };
+    let error = said(&overflow, 1.0, NonFinite::Stop);
+    assert!(error.contains("step 1 ") && !error.contains("loss_scale"), "{error}");
+}
+
+#[test]
 fn a_loss_that_is_no_number_is_no_overflow() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };

@@ -283,7 +283,7 @@ fn a_loss_that_is_no_number_ends_the_run_as_failed() {
     assert!(error.to_string().contains("step 2 (epoch 1) has the loss NaN"), "{error}");
     let config = TrainConfig { non_finite: NonFinite::Skip, non_finite_limit: 3, ..config(1e-2) };
     let error = run(&ToMean { broken: vec![1, 3, 4, 5] }, &config);
-    assert!(matches!(error, TrainError::NonFiniteLimit { count: 3, step: 6 }), "{error}");
+    assert!(matches!(error, TrainError::NonFiniteLimit { count: 3, step: 6, .. }), "{error}");
 }
 
 /// [`ToMean`], which scores a model by its weight, or cannot.

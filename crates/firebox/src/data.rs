@@ -23,8 +23,8 @@ pub(crate) struct ConvertFlags {
     /// Cut longer samples to this many steps.
     #[arg(long, value_parser = crate::apply::at_least_one, value_name = "STEPS")]
     length: Option<usize>,
-    /// What to do about arrays of float16 beside wider ones (or the reverse), of whole numbers, of another width than
-    /// the first, or without a step.
+    /// What to do about arrays of float16 beside wider ones (or the reverse), of whole numbers, text or other values, of
+    /// another width than the first, of other axes, without a step, big-endian, or in Fortran order.
     #[arg(long, value_enum, default_value = "refuse")]
     odd: OddName,
     /// Size of a shard in MiB.
@@ -66,6 +66,6 @@ pub(crate) fn convert(flags: &ConvertFlags) -> anyhow::Result<ExitCode> {
     let converted = firebox_pipeline::convert(&flags.arrays, &flags.output, &config, &terminal);
     terminal.close();
     let converted = converted?;
-    say(format_args!("{converted} in {}", flags.output.display()))?;
+    say(format_args!("{}: {converted}", flags.output.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -49,6 +49,8 @@ pub(super) fn in_groups(
     (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
 ) -> Result<(Short, Work), Stop> {
     let groups = known(Groups::open(input, config))?;
+    // A file without rows is told of before anything else.
+    known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
     let mut series = Parted::new(input, groups.mapping(), config.checks);
     if sink.is_memory() {
@@ -58,7 +60,7 @@ pub(super) fn in_groups(
                 return series.finish(sink);
             }
             // Rows may be left out, and those behind them lie elsewhere: once more, one part behind the other.
-            Err(Stop::Odd) => {}
+            Err(Stop::Odd) => series.expect(groups.rows()),
             Err(failed) => return Err(failed),
         }
     }

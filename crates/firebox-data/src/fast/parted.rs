@@ -17,6 +17,9 @@ use crate::{CheckPolicies, Format, Policy};
 
 use super::{Sink, Stop, known};
 
+/// Rows that may wait for what follows them, at most.
+const MOST_WAITING: usize = 1 << 20;
+
 /// A part of a file.
 pub(super) enum Seen {
     /// Rows in which nothing is odd: values, `[time, channel]`, and times.
@@ -346,6 +349,8 @@ impl Parted {
         }
         self.work.raw.append(rows);
         self.decide(false)?;
+        // A run of missing values that may still be filled: each part would look at all of it again.
+        known((self.waiting() <= MOST_WAITING).then_some(()))?;
         self.settled = clean && count > 1 && self.waiting() == 1;
         Ok(())
     }

@@ -205,6 +205,46 @@ fn parts_of_a_parquet_file_are_put_together() {
 }
 
 #[test]
+fn what_would_be_told_otherwise_or_wait_too_long_goes_the_long_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, close: Vec<f64>| {
+        let rows = close.len();
+        let time: Vec<i64> = (0..rows as i64).map(|row| 1_700_000_000 + row * 60).collect();
+        let columns = vec![Column::new("time".into(), time), Column::new("close".into(), close)];
+        let mut frame = DataFrame::new(rows, columns).unwrap();
+        let path = folder.path().join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+        path
+    };
+    let read = |paths: &[&std::path::PathBuf], longest_fill: usize| {
+        let mut config = DataConfig::new(paths[0]);
+        config.path.0 = paths.iter().map(|path| (*path).clone()).collect();
+        config.columns.time_unit = crate::TimeUnit::S;
+        config.checks.not_finite = Policy::Fill;
+        config.checks.longest_fill = longest_fill;
+        (inputs(&config).unwrap(), config)
+    };
+    let taken =
+        |(files, config): &(Vec<Input>, DataConfig)| said(short(files, config, Sink::Memory));
+    let missing = write("missing.parquet", vec![1.0, f64::NAN, 3.0]);
+    let empty = write("empty.parquet", vec![]);
+    let both = read(&[&missing, &empty], 5);
+    assert_eq!(taken(&both).unwrap_err(), "odd");
+    // There the file is told of, whatever is wrong with the others.
+    let loaded = frame::load(&both.0[1], &both.1).map(|table| table.rows());
+    assert!(loaded.unwrap_err().to_string().contains("has no row of data"));
+    // A run that may be filled waits for its end; one that may not is left out at once.
+    let mut close = vec![f64::NAN; 1_400_000];
+    (close[0], close[1]) = (1.0, 2.0);
+    let run = write("run.parquet", close);
+    assert_eq!(taken(&read(&[&run], usize::MAX)).unwrap_err(), "odd");
+    let cut = read(&[&run], 1000);
+    let found = taken(&cut);
+    assert!(found.is_ok() && found == long(&cut.0, &cut.1));
+}
+
+#[test]
 fn decimals_are_the_numbers_that_are_written_on_both_ways() {
     let folder = tempfile::tempdir().unwrap();
     let price = |row: usize| format!("{}.{:02}", row % 977, row % 100).parse().unwrap();

@@ -101,6 +101,37 @@ fn rows_of_a_higher_rate() {
 }
 
 #[test]
+fn what_is_not_filled_is_said() {
+    let rows = ["", "1", "", "3", "", "", "", "7", "8"];
+    let text = values(&(0..).zip(rows).collect::<Vec<_>>());
+    let said = |text: &str, checks: &str| {
+        let found = run(text, checks).unwrap().checks.findings;
+        (found[0].action, found[0].count, found[0].to_string())
+    };
+    let (action, count, text_of) = said(&text, "not_finite = 'fill', longest_fill = 2");
+    assert_eq!((action, count), (Action::Filled, 5));
+    assert!(
+        text_of.contains("1 filled and 4 left out with their rows")
+            && text_of.contains("`data.checks.longest_fill` = 2"),
+        "{text_of}"
+    );
+    let (action, _, text_of) = said(&text, "not_finite = 'fill', longest_fill = 0");
+    assert_eq!(action, Action::Dropped, "{text_of}");
+    let (action, _, text_of) = said(&values(&[(0, "1"), (1, ""), (2, "3")]), "not_finite = 'fill'");
+    assert!(action == Action::Filled && !text_of.contains("longest_fill"), "{text_of}");
+    let gaps = [(0, "1"), (1, "2"), (3, "4"), (4, "5"), (20, "6"), (21, "7")];
+    let (action, _, text_of) = said(&values(&gaps), "gaps = 'fill', longest_fill = 5");
+    assert_eq!(action, Action::Filled);
+    assert!(
+        text_of.contains("16 steps missing")
+            && text_of.contains("1 step put in, and cut at gaps of more than"),
+        "{text_of}"
+    );
+    let (action, _, text_of) = said(&values(&gaps[3..]), "gaps = 'fill', longest_fill = 5");
+    assert!(action == Action::Split && text_of.contains("0 steps put in"), "{text_of}");
+}
+
+#[test]
 fn an_extra_row_on_a_clock_that_is_not_quite_even() {
     let mut text = "time,x\n".to_owned();
     let mut draws = firebox_core::Stream::new(3, "clock").draws();

@@ -34,22 +34,29 @@ pub(super) fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
     let count = usage.steps.iter().filter(|step| step.overflown).count() as u64;
     let all = usage.steps.len();
     let said = format!("{count} of {all} steps were skipped because a gradient overflowed");
-    match settings.scaling {
+    match (settings.scaling, usage.found_scale()) {
         _ if count == 0 => None,
-        Scaling::Off => None,
-        Scaling::Static(scale) => some(
+        (Scaling::Off, _) => None,
+        (Scaling::Static(scale), _) => some(
             format!("{said} under the loss scale of {scale}, which never falls"),
             format!(
                 "`train.loss_scale.static` from {scale} to {}, or `train.loss_scale.dynamic` in its place",
                 scale / 16.0
             ),
         ),
-        Scaling::Dynamic { .. }
+        (Scaling::Dynamic { .. }, _)
             if count <= FIRST_OVERFLOWS || (count as f64) < OVERFLOWS * all as f64 =>
         {
             None
         }
-        Scaling::Dynamic { floor, .. } if usage.lowest_scale.is_none_or(|low| low <= floor) => {
+        // Neither a scale that rises less often nor smaller updates change where it began.
+        (Scaling::Dynamic { initial, .. }, Some(scale)) => some(
+            format!("{said} before the first step that was taken, while the loss scale came down"),
+            format!("`train.loss_scale.dynamic.initial` from {initial} to {scale}"),
+        ),
+        (Scaling::Dynamic { floor, .. }, None)
+            if usage.lowest_scale.is_none_or(|low| low <= floor) =>
+        {
             let lower = match floor > 1.0 {
                 true => format!("`train.loss_scale.dynamic.floor` from {floor} to 1, "),
                 false => String::new(),
@@ -58,7 +65,7 @@ pub(super) fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
             some(said, lower + &calmer(settings))
         }
         // R5 goes about it in this order: a scale that rises less often, then smaller updates.
-        Scaling::Dynamic { interval, .. } => some(
+        (Scaling::Dynamic { interval, .. }, None) => some(
             format!("{said} under its loss scale"),
             format!(
                 "`train.loss_scale.dynamic.interval` from {interval} to {}, {}",

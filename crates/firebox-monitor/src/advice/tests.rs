@@ -214,7 +214,7 @@ fn overflown(number: u64) -> Event {
 #[test]
 fn overflows_that_find_a_loss_scale_are_no_instability() {
     let scaled = |scaling| Settings { scaling, ..settings() };
-    let dynamic = scaled(Scaling::Dynamic { interval: 2_000, floor: 1.0 });
+    let dynamic = scaled(Scaling::Dynamic { initial: 65_536.0, interval: 2_000, floor: 1.0 });
     let run = |overflows: u64, scale: f64| {
         let mut events: Vec<Event> = (1..=100).map(|n| step(n, 1.0, 0.0, 1.0)).collect();
         for n in 101..=100 + overflows {
@@ -236,7 +236,7 @@ fn overflows_that_find_a_loss_scale_are_no_instability() {
     // Where the scale cannot fall any more, training must become calmer.
     let expected = ["a gradient overflowed, at the smallest loss scale (1) too", "to 0.0005"];
     check(&run(20, 1.0), &dynamic, &expected);
-    let high = scaled(Scaling::Dynamic { interval: 2_000, floor: 8.0 });
+    let high = scaled(Scaling::Dynamic { initial: 65_536.0, interval: 2_000, floor: 8.0 });
     check(&run(20, 8.0), &high, &["`train.loss_scale.dynamic.floor` from 8 to 1, `train"]);
     // A scale that never falls has itself to blame.
     let events = [step(1, 1.0, 0.0, 1.0), overflown(2)];
@@ -244,6 +244,48 @@ fn overflows_that_find_a_loss_scale_are_no_instability() {
     let expected = "which never falls -> `train.loss_scale.static` from 65536 to 4096, or";
     check(&events, &fixed, &[expected]);
     check(&events, &settings(), &["a loss or gradient was not finite", "to 0.0005"]);
+}
+
+#[test]
+fn a_loss_scale_that_began_too_high_is_told_where_to_begin() {
+    let initial = 2f64.powi(32);
+    let from = |floor| Settings {
+        scaling: Scaling::Dynamic { initial, interval: 2_000, floor },
+        ..settings()
+    };
+    let run = |overflows: &[u64], floor: f64| {
+        let (mut events, mut scale, mut falls) = (vec![], initial, 0);
+        for n in 1..=150 {
+            if !overflows.contains(&n) {
+                events.push(step(n, 1.0, 0.0, 1.0));
+                continue;
+            }
+            let before = scale;
+            scale = f64::max(scale / 2.0, floor);
+            falls += 1;
+            if scale < before {
+                events.push(Event::LossScale { step: n, before, scale, overflows: falls });
+            }
+            events.push(overflown(n));
+        }
+        events
+    };
+    let first: Vec<u64> = (1..=16).collect();
+    let expected = [
+        "16 of 150 steps",
+        "before the first step that was taken",
+        "down -> `train.loss_scale.dynamic.initial` from 4294967296 to 65536",
+    ];
+    // A smallest scale that was reached and held is no smallest scale that overflows.
+    for floor in [1.0, 65_536.0] {
+        check(&run(&first, floor), &from(floor), &expected);
+        let line = lines(&run(&first, floor), &from(floor)).join(" ");
+        assert!(line.ends_with(" to 65536"), "{line}");
+    }
+    check(&run(&first, 131_072.0), &from(131_072.0), &["at the smallest loss scale (131072) too"]);
+    // An overflow after steps were taken is another matter.
+    let later = [&first[..], &[100]].concat();
+    check(&run(&later, 1.0), &from(1.0), &["17 of 150", "interval` from 2000 to 4000"]);
 }
 
 #[test]

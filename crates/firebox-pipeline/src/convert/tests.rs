@@ -137,8 +137,12 @@ fn arrays_unlike_the_others_are_refused_or_counted() {
     let converted = convert(&arrays, &root.path().join("y"), &skip, &Silent).unwrap();
     assert_eq!((converted.samples, converted.shape), (2, [7, 2]));
     let skipped: Vec<_> = converted.skipped.into_iter().collect();
-    let expected = ["has no step", "has other than 2 channels", "is of another type than float32"];
-    assert_eq!(skipped, expected.map(|reason| (reason.to_owned(), 1)));
+    let expected = [
+        ("has no step", "c.npy"),
+        ("has other than 2 channels", "b.npy"),
+        ("is of another type than float32", "d.npy"),
+    ];
+    assert_eq!(skipped, expected.map(|(reason, name)| (reason.to_owned(), vec![name.to_owned()])));
 }
 
 #[test]
@@ -171,7 +175,7 @@ fn whole_numbers_and_single_axes_are_called_what_they_are() {
     let converted = go("kept", Odd::Skip).unwrap();
     assert_eq!((converted.samples, converted.shape), (1, [4, 2]));
     let axis = "has one axis, which is time, and not 2 channels";
-    let skipped: Vec<_> = converted.skipped.iter().map(|(why, of)| (&**why, *of)).collect();
+    let skipped: Vec<_> = converted.skipped.iter().map(|(why, of)| (&**why, of.len())).collect();
     assert_eq!(skipped, [(axis, 1), (types, 1)]);
     let said = converted.to_string();
     assert!(said.starts_with("1 sample of up to 4 steps and 2 channels, "), "{said}");
@@ -182,6 +186,94 @@ fn whole_numbers_and_single_axes_are_called_what_they_are() {
             "c.npy {axis} (1 channel of float32; b.npy has 2 channels of float32): correct it, {way_out}"
         )
     );
+}
+
+#[test]
+fn arrays_that_are_left_out_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    array(&arrays.join("b/kept.npy"), &[4, 2], false, |_| 1.0);
+    for index in 1..=5 {
+        array(&arrays.join(format!("b/{index}.npy")), &[0, 2], false, |_| 1.0);
+    }
+    array(&arrays.join("a.npy"), &[50, 0], false, |_| 1.0);
+    array(&arrays.join("c.npy"), &[0, 4, 2], false, |_| 1.0);
+    let said = std::sync::Mutex::new(Vec::new());
+    let listener = |event: &Event| {
+        if let Event::Warning { message } = event {
+            said.lock().unwrap().push(message.clone());
+        }
+    };
+    let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
+    let converted = convert(&arrays, &root.path().join("out"), &config, &listener).unwrap();
+    assert_eq!(
+        *said.lock().unwrap(),
+        [
+            "1 of 8 arrays was left out (`a.npy`): it has no channel",
+            "1 of 8 arrays was left out (`c.npy`): it has no sample",
+            "5 of 8 arrays were left out (`b/1.npy`, `b/2.npy`, `b/3.npy`, `b/4.npy` and 1 more): each has no step",
+        ]
+    );
+    let text = converted.to_string();
+    let end = "; 1 left out (`a.npy`): it has no channel; 1 left out (`c.npy`): it has no sample; 5 left out (`b/1.npy`, `b/2.npy`, `b/3.npy`, `b/4.npy` and 1 more): each has no step";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn arrays_of_other_types_axes_and_orders_are_refused_or_left_out() {
+    let samples = "and samples hold float16, float32 or float64";
+    let axes = "axes (arrays are [time], [time, channel] or [sample, time, channel])";
+    let order = "and little-endian arrays in C order are converted (`np.ascontiguousarray(x.astype('<f4'))` makes it one)";
+    let check = |kind: &str, shape: &[usize], bytes: usize, fortran: bool, reason: &str| {
+        let root = tempfile::tempdir().unwrap();
+        let arrays = root.path().join("arrays");
+        let path = arrays.join("a.npy");
+        write(&path, shape, kind, |_| vec![0; bytes]);
+        if fortran {
+            // The header stays as long as it is: a blank goes.
+            let mut file = fs::read(&path).unwrap();
+            let at = file.windows(7).position(|part| part == b"False, ").unwrap();
+            file[at..at + 7].copy_from_slice(b"True , ");
+            fs::write(&path, file).unwrap();
+        }
+        array(&arrays.join("b.npy"), &[4, 2], false, |_| 1.0);
+        let go = |name: &str, odd| {
+            let config = ConvertConfig { odd, ..ConvertConfig::default() };
+            convert(&arrays, &root.path().join(name), &config, &Silent)
+        };
+        let error = go("refused", Odd::Refuse).unwrap_err();
+        assert!(error.is_bad_input());
+        let said = error.to_string().replace(&format!("{}/", arrays.display()), "");
+        let way_out = "correct it, or leave such arrays out with --odd skip";
+        assert_eq!(said, format!("a.npy {reason}: {way_out}"));
+        let converted = go("kept", Odd::Skip).unwrap();
+        assert_eq!(converted.samples, 1);
+        let skipped: Vec<_> = converted.skipped.into_iter().collect();
+        assert_eq!(skipped, [(reason.to_owned(), vec!["a.npy".to_owned()])]);
+    };
+    check("<c8", &[4, 2], 8, false, &format!("holds complex numbers, {samples}"));
+    check("<U3", &[4], 12, false, &format!("holds text, {samples}"));
+    check("|S3", &[4], 3, false, &format!("holds text, {samples}"));
+    check("<M8[ns]", &[4], 8, false, &format!("holds dates, {samples}"));
+    check("<m8[s]", &[4], 8, false, &format!("holds durations, {samples}"));
+    check("<f4", &[], 4, false, &format!("has 0 {axes}"));
+    check("<f4", &[1, 2, 2, 2], 4, false, &format!("has 4 {axes}"));
+    check(">f4", &[4, 2], 4, false, &format!("is big-endian, {order}"));
+    check("<f4", &[4, 2], 4, true, &format!("is in Fortran order, {order}"));
+    check(">i2", &[4, 2], 2, true, &format!("is big-endian and in Fortran order, {order}"));
+}
+
+#[test]
+fn a_type_that_numpy_lacks_and_a_cut_array_stay_errors() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    array(&arrays.join("b.npy"), &[4, 2], false, |_| 1.0);
+    let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
+    let go = || convert(&arrays, &root.path().join("out"), &config, &Silent).unwrap_err();
+    write(&arrays.join("a.npy"), &[4], "<x8", |_| vec![0; 8]);
+    assert!(go().to_string().contains("a.npy is not a valid"), "{}", go());
+    write(&arrays.join("a.npy"), &[4], ">f4", |_| vec![0; 3]);
+    assert!(go().to_string().contains("it is cut off: "), "{}", go());
 }
 
 #[test]

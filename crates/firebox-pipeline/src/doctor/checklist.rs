@@ -222,7 +222,7 @@ impl Checks {
             return Tick { line, mark: Mark::NotHere, found: "not tried".to_owned() };
         };
         let said = format!(
-            "a version of a window takes a thread {made:.1} µs to make and {read:.1} µs to read from the cache"
+            "a version of a window takes a thread {made:.2} µs to make and {read:.2} µs to read from the cache"
         );
         let (mark, found) = match read < made {
             true => {
@@ -250,7 +250,7 @@ impl Checks {
         };
         let good = own < *milliseconds && least.speed_up >= 0.95;
         let found = format!(
-            "{workload} {own:.1} ms a step, {milliseconds:.1} in Burn's own operations in f32 ({:.1}×); no model below {:.2}× f32 ({})",
+            "{workload} {own:.1} ms a step, {milliseconds:.1} in Burn's own operations in f32 ({:.1}×); the least over f32 {:.2}× ({}), small models aside",
             milliseconds / own,
             least.speed_up,
             least.workload
@@ -412,7 +412,7 @@ mod tests {
         };
         let tick = of(21.3, 0.4);
         assert_eq!(tick.mark, Mark::Yes);
-        assert!(tick.found.contains("21.3 µs to make and 0.4 µs to read"), "{}", tick.found);
+        assert!(tick.found.contains("21.30 µs to make and 0.40 µs to read"), "{}", tick.found);
         assert_eq!(of(1.0, 2.0).mark, Mark::No);
         assert_eq!(Checks::default().beforehand().mark, Mark::NotHere);
     }

@@ -74,9 +74,9 @@ impl Doubling {
         self.range[0] > ENOUGH
     }
 
-    /// Whether it is so in no more than chance made of a round.
+    /// Whether it is so in no round.
     fn is_none(&self) -> bool {
-        self.middle <= ENOUGH
+        self.range[1] <= ENOUGH
     }
 
     /// Whether nothing speaks for a larger batch.
@@ -130,7 +130,7 @@ mod tests {
         assert!(none.is_idle() && none.advice("mlp").starts_with("no larger batch: "));
         // Other work held up one of the halves, or one of the wholes.
         let once = of([10.0, 18.0, 10.0], [20.0, 20.0, 20.0]);
-        assert!(once.is_idle(), "{once:?}");
+        assert!(!once.is_gain() && !once.is_idle(), "{once:?}");
         let but = of([10.0, 10.0, 10.0], [14.0, 14.0, 22.0]);
         let said = but.advice("mlp");
         assert!(

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use firebox_core::Precision;
 use serde::Serialize;
 
-use crate::bench::Workload;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
@@ -171,7 +170,7 @@ pub fn doctor(
     if let Some(said) = loads.and_then(|loads| load::other_work(loads, own, available_threads())) {
         advice.insert(0, said);
     }
-    let block = block(&timed, &feeding, precision, &reason);
+    let block = block(&feeding, precision, &reason);
     Ok(Examination {
         engine: format!("firebox {}", env!("CARGO_PKG_VERSION")),
         devices,
@@ -303,20 +302,17 @@ fn available_threads() -> usize {
 }
 
 /// What to paste into a pipeline.
-fn block(timed: &[Timed], feeding: &[Feeding], precision: Precision, reason: &str) -> String {
-    let main = timed
-        .iter()
-        .find(|timed| timed.workload == Workload::LstmMae.name() && timed.precision == precision);
-    let batch = main.map_or(Workload::LstmMae.default_batch(), |timed| timed.batch);
+fn block(feeding: &[Feeding], precision: Precision, reason: &str) -> String {
     let workers = feeding::workers(feeding);
     format!(
-        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nbatch_size = {batch}\nworkers = {workers}\n"
+        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nworkers = {workers}\n# batch_size = \"auto\" measures the one for a model\n"
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Workload;
 
     fn timed(workload: &str, precision: Precision, speed_up: f64) -> Timed {
         Timed { workload: workload.to_owned(), precision, speed_up, ..Timed::default() }
@@ -386,10 +382,11 @@ mod tests {
 
     #[test]
     fn the_block_can_be_pasted() {
-        let text = block(&[], &[], Precision::Bf16, "why");
+        let text = block(&[], Precision::Bf16, "why");
         let read: toml::Table = text.parse().unwrap();
         assert_eq!(read["run"]["precision"].as_str(), Some("bf16"));
-        assert_eq!(read["loader"]["batch_size"].as_integer(), Some(512));
+        // Each model has its own.
+        assert!(read["loader"].get("batch_size").is_none() && text.contains("batch_size"));
         let workers = read["loader"]["workers"].as_integer();
         assert_eq!(workers, i64::try_from(firebox_loader::default_workers()).ok());
     }

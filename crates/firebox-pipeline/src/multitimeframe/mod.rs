@@ -127,13 +127,21 @@ impl Chain for Multitimeframe {
         train::probe(config, probe, device)
     }
 
-    fn own_batches(&self, _: &PipelineConfig) -> Option<&'static str> {
-        Some("multitimeframe.lstm.batch_size, and that of each other model,")
+    fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
+        let settings = settings(config);
+        match &settings.models[..] {
+            [only] => Some(settings.keys(*only, config).batch_size),
+            _ => Some("multitimeframe.lstm.batch_size, and that of each other model,"),
+        }
     }
 
     /// All but the dense network do.
     fn recomputes(&self, config: &PipelineConfig) -> bool {
         settings(config).models.iter().any(|model| *model != ModelName::Mlp)
+    }
+
+    fn not_recomputed(&self) -> &'static str {
+        "`mlp`, the one model of `multitimeframe.models`,"
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

@@ -89,6 +89,10 @@ impl Chain for Text {
         found.is_none_or(|(_, encoder)| encoder.attention == TextAttention::Full)
     }
 
+    fn not_recomputed(&self) -> &'static str {
+        "the encoder of `text.encoder.folder`, whose attention is DeBERTa's or Longformer's,"
+    }
+
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
         vec![
             ("ingest", Some(keys.series)),
