@@ -387,6 +387,17 @@ fn only_these_stay(
     assert!(stay > 0 && moved > 0, "{stay} stay, {moved} moved of {:?}", ours.keys());
 }
 
+/// Groups and layers that name what no parameter is called.
+fn names_of_none_are_refused(folder: &Path) {
+    refused(
+        folder,
+        &["train.groups=[{parameters=[\"lstn.*\"]}]"],
+        &["`train.groups` names `lstn.*`"],
+    );
+    let layers = "train.layer_decay={factor=0.5,layers=[\"block.{}.*\"]}";
+    refused(folder, &[layers], &["`train.layer_decay.layers` names `block.{}.*`"]);
+}
+
 #[test]
 fn each_model_on_folds_takes_the_groups_and_layers_that_name_its_own_parameters() {
     let frozen = "train.groups=[{parameters=[\"head.*\",\"gate.*\"],frozen=true}]";
@@ -404,13 +415,7 @@ fn each_model_on_folds_takes_the_groups_and_layers_that_name_its_own_parameters(
     }
     let folder = project(FOLDS);
     let folder = folder.path();
-    refused(
-        folder,
-        &["train.groups=[{parameters=[\"lstn.*\"]}]"],
-        &["`train.groups` names `lstn.*`"],
-    );
-    let layers = "train.layer_decay={factor=0.5,layers=[\"block.{}.*\"]}";
-    refused(folder, &[layers], &["`train.layer_decay.layers` names `block.{}.*`"]);
+    names_of_none_are_refused(folder);
     // A model that is not trained has no say.
     let gate = "train.groups=[{parameters=[\"gate.*\"]}]";
     let two = "multitimeframe.models=[\"lstm\",\"transformer\"]";
@@ -428,13 +433,5 @@ fn iterations_take_groups_and_layers() {
     only_these_stay(&first(&[frozen]), &first(&[frozen, faster]), &["blocks.0.conv."]);
     let decay = "train.layer_decay={factor=0.1,layers=[\"blocks.{}.*\",\"lstm.*_l{}*\",\"head*\"]}";
     assert!(first(&[decay]) != first(&[]), "layers learn at rates of their own");
-    let folder = project(CLUSTERS);
-    let folder = folder.path();
-    refused(
-        folder,
-        &["train.groups=[{parameters=[\"lstn.*\"]}]"],
-        &["`train.groups` names `lstn.*`"],
-    );
-    let layers = "train.layer_decay={factor=0.5,layers=[\"block.{}.*\"]}";
-    refused(folder, &[layers], &["`train.layer_decay.layers` names `block.{}.*`"]);
+    names_of_none_are_refused(project(CLUSTERS).path());
 }

@@ -7,54 +7,30 @@
 
 #![allow(clippy::unwrap_used, reason = "an example may")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::Stream;
-use firebox_kernels::release_buffers;
 use firebox_models::{BertConfig, BiLstmMaeConfig, Pretrain, PretrainBatch, TransformerConfig};
 
-/// The system's allocator, counting.
-struct Counting;
+#[path = "../tests/support/counting.rs"]
+mod counting;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every block is the system's, with the layout that it was asked for with.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promise is the system's condition.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) };
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::peak;
 
 /// Peak of the bytes held, in MiB, and the median of the milliseconds of a step.
 fn measure(step: impl Fn()) -> (f64, f64) {
-    release_buffers();
-    let before = HELD.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let mut times: Vec<f64> = (0..5)
-        .map(|_| {
+    let mut times: Vec<f64> = vec![];
+    let held = peak(|| {
+        for _ in 0..5 {
             let start = Instant::now();
             step();
-            start.elapsed().as_secs_f64() * 1e3
-        })
-        .collect();
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    });
     times.sort_by(f64::total_cmp);
-    ((PEAK.load(Relaxed) - before) as f64 / f64::from(1 << 20), times[2])
+    (held as f64 / f64::from(1 << 20), times[2])
 }
 
 fn report(name: &str, step: impl Fn(bool)) {

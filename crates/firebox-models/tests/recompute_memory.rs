@@ -3,54 +3,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
-use firebox_kernels::release_buffers;
 use firebox_models::{
     BiLstmAttentionConfig, CnnBiLstmConfig, MaskedConfig, Pretrain, PretrainBatch,
     StackedLstmConfig,
 };
 use serde_json::{Value, json};
 
-/// The system's allocator, counting.
-struct Counting;
+#[path = "support/counting.rs"]
+mod counting;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every block is the system's, with the layout that it was asked for with.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promise is the system's condition.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) };
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::peak;
 
 const SAMPLES: usize = 64;
 const TIME: usize = 100;
-
-/// The most bytes that a step holds at once.
-fn peak(step: impl Fn()) -> usize {
-    release_buffers();
-    let before = HELD.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    step();
-    PEAK.load(Relaxed) - before
-}
 
 /// A step whose layers are computed again, `step(true)`, holds less by a tenth at least.
 fn saves(name: &str, step: impl Fn(bool)) {

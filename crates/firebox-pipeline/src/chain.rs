@@ -6,9 +6,10 @@
 use std::path::Path;
 use std::sync::Mutex;
 
+use burn::module::Module;
 use firebox_core::Key;
 use firebox_eval::{Reason, Report, TestScore};
-use firebox_train::Summary;
+use firebox_train::{Summary, TrainConfig, TrainError, check_groups};
 use serde_json::Value;
 
 use crate::bench::{Measured, Probe};
@@ -195,4 +196,20 @@ pub(crate) struct Made {
     pub(crate) trained: String,
     /// `finished` or `stopped early`.
     pub(crate) outcome: String,
+}
+
+/// Whether any setting of training names parameters.
+pub(crate) fn names_parameters(train: &TrainConfig) -> bool {
+    !train.groups.is_empty() || train.layer_decay.is_some()
+}
+
+/// Checks the names of parameters in the settings of training against a model, which is made only if there are any.
+pub(crate) fn check_names<M: Module>(
+    train: &TrainConfig,
+    model: impl FnOnce() -> Result<M, PipelineError>,
+) -> Result<(), PipelineError> {
+    if !names_parameters(train) {
+        return Ok(());
+    }
+    check_groups(&model()?, train).map_err(|error| TrainError::from(error).into())
 }

@@ -143,6 +143,13 @@ impl Drop for Place {
     }
 }
 
+/// Free memory of the machine in bytes, if the system tells it.
+pub(crate) fn free_memory() -> Option<u64> {
+    let mut system = System::new();
+    system.refresh_memory();
+    Some(system.available_memory()).filter(|free| *free > 0)
+}
+
 /// The processor, its vector extensions, threads and memory, in one line.
 pub fn describe_cpu() -> String {
     let mut system = System::new();

@@ -14,10 +14,9 @@ use firebox_loader::{
     TrainResident, TrainSource, place,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
-use sysinfo::System;
 
 use crate::config::RunConfig;
-use crate::device::ChosenDevice;
+use crate::device::{ChosenDevice, free_memory};
 use crate::error::PipelineError;
 use crate::padding::padding;
 use crate::pages::{self, Scattered};
@@ -115,7 +114,7 @@ impl Run<'_> {
     /// buckets would save; says so where a set is larger than memory.
     fn look_at(&self, source: &dyn TrainSource, place: Place) {
         let loader = self.loader();
-        let scattered = Scattered::find(source, place, &loader, pages::free());
+        let scattered = Scattered::find(source, place, &loader, pages::free);
         // Batches of texts are cut to their longest one anyhow.
         let ragged = self.config.pipeline != Kind::Text;
         self.shared.note(Noted {
@@ -242,11 +241,8 @@ pub(crate) fn upload_ahead(device: &ChosenDevice, wanted: usize) -> usize {
 fn room(device: &ChosenDevice) -> Room {
     let shared = device.backend == "cpu";
     let known = !shared;
-    let mut system = System::new();
-    system.refresh_memory();
-    let host = Some(system.available_memory()).filter(|free| *free > 0);
     // Limits of the process and its control group are often below what the machine has.
-    let host = [host, crate::batch_size::room()].into_iter().flatten().min();
+    let host = [free_memory(), crate::batch_size::room()].into_iter().flatten().min();
     Room {
         device: known
             .then(|| firebox_monitor::free_gpu_memory(device.index(), device.numbering()))

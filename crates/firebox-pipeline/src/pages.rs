@@ -2,7 +2,8 @@
 //! are larger than memory. Nothing is decided here.
 
 use firebox_loader::{LoaderConfig, Place, Shuffle, Source};
-use sysinfo::System;
+
+use crate::device::free_memory;
 
 /// A set in mapped files, of which each batch reads pages from everywhere.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,14 +23,17 @@ impl Scattered {
         source: &dyn Source,
         place: Place,
         loader: &LoaderConfig,
-        free: Option<u64>,
+        free: impl FnOnce() -> Option<u64>,
     ) -> Option<Self> {
-        let bytes = source.mapped_bytes();
         let whole = loader.shuffle == Shuffle::Full && loader.buckets == 0;
-        let free = free.filter(|free| bytes > free / 2)?;
-        if place != Place::Stream || bytes == 0 || !whole {
+        if place != Place::Stream || !whole {
             return None;
         }
+        let bytes = source.mapped_bytes();
+        if bytes == 0 {
+            return None;
+        }
+        let free = free().filter(|free| bytes > free / 2)?;
         match Shuffle::in_blocks(source.len(), bytes, free)? {
             Shuffle::Blocks { block, window } => {
                 Some(Self { bytes, free, blocks: [block, window] })
@@ -55,10 +59,7 @@ impl Scattered {
 /// Memory that pages of files can take: what the machine has free, and what the control group of the process leaves of
 /// its own. Limits of the process itself count no such pages.
 pub(crate) fn free() -> Option<u64> {
-    let mut system = System::new();
-    system.refresh_memory();
-    let machine = Some(system.available_memory()).filter(|free| *free > 0);
-    [machine, crate::batch_size::group_room()].into_iter().flatten().min()
+    [free_memory(), crate::batch_size::group_room()].into_iter().flatten().min()
 }
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn a_set_larger_than_memory_is_told_with_blocks_that_suit_it() {
         let loader = LoaderConfig::default();
-        let found = |free| Scattered::find(&Clips(ALL), Place::Stream, &loader, free).unwrap();
+        let found = |free| Scattered::find(&Clips(ALL), Place::Stream, &loader, || free).unwrap();
         let said = found(Some(2_000_000_000)).warning().unwrap();
         for part in [
             "mapped files of 20.0 GB, of which 2.0 GB of free memory",
@@ -111,14 +112,14 @@ mod tests {
         assert_eq!((fits.warning(), fits.blocks), (None, [1, 1250]));
         // Of what fits well, and where nobody knows what is free, nothing is said.
         for free in [Some(2 * ALL), None] {
-            assert_eq!(Scattered::find(&Clips(ALL), Place::Stream, &loader, free), None);
+            assert_eq!(Scattered::find(&Clips(ALL), Place::Stream, &loader, || free), None);
         }
     }
 
     #[test]
     fn sets_in_memory_and_other_orders_are_left_alone() {
         let find = |bytes, place, loader: &LoaderConfig| {
-            Scattered::find(&Clips(bytes), place, loader, Some(1)).is_some()
+            Scattered::find(&Clips(bytes), place, loader, || Some(1)).is_some()
         };
         let full = LoaderConfig::default();
         assert!(find(ALL, Place::Stream, &full));

@@ -8,11 +8,11 @@ use firebox_core::{Event, Key, count};
 use firebox_export::Task;
 use firebox_loader::{HeldOutLoader, NormalisedWindows};
 use firebox_models::read_parameters;
-use firebox_train::{Data, Pretraining, Summary, TrainError, check_groups};
+use firebox_train::{Data, Pretraining, Summary};
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
-use crate::chain::{Chain, Made, Making, Work};
+use crate::chain::{self, Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{Feed, series_key};
@@ -154,14 +154,9 @@ pub(crate) fn check_names(
     device: &ChosenDevice,
 ) -> Result<(), PipelineError> {
     let PipelineConfig { model, train, .. } = config;
-    if train.groups.is_empty() && train.layer_decay.is_none() {
-        return Ok(());
-    }
     // Names do not depend on the number of channels, which is not known yet.
-    let at = Place::naming(config, device);
     with_pretrainable!(model, M => {
-        let checked = check_groups(&M::build(model, &at)?, train);
-        checked.map_err(|error| TrainError::from(error).into())
+        chain::check_names(train, || M::build(model, &Place::naming(config, device)))
     })
 }
 

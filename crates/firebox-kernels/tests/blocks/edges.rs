@@ -1,8 +1,5 @@
 //! What is denormal counts in gradients, and what is no number spoils those that see it and no others.
 
-use burn::module::Param;
-use burn::nn::PaddingConfig1d;
-use burn::nn::conv::Conv1d;
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Precision;
 use firebox_kernels::{
@@ -11,7 +8,7 @@ use firebox_kernels::{
 };
 
 use crate::run::{Operation, layer, noise, numbers, run};
-use crate::{across_the_range, as_f64, gradient, near, of_f32, sums};
+use crate::{across_the_range, as_f64, convolution, gradient, near, of_f32, sums};
 
 /// Denormal numbers of some ten thousand units.
 fn denormal(seed: u64, count: usize) -> Vec<f32> {
@@ -51,15 +48,7 @@ fn denormal_numbers_count_in_the_gradients_of_convolutions() {
             let tensor = |values: &[f32], shape: [usize; 3]| {
                 Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
             };
-            let layer = Conv1d {
-                weight: Param::from_tensor(tensor(&weights, [output, channels, kernel])),
-                bias: None,
-                stride: 1,
-                kernel_size: kernel,
-                dilation: 1,
-                groups: 1,
-                padding: PaddingConfig1d::Explicit(1, 1),
-            };
+            let layer = convolution(tensor(&weights, [output, channels, kernel]));
             let leaf = tensor(&x, [samples, time, channels]).require_grad();
             let y = conv1d(leaf.clone(), &layer, Precision::F32, None);
             let all = (y * tensor(&dy, [samples, time, output])).sum().backward();

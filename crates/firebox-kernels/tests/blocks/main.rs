@@ -113,6 +113,19 @@ fn gradient<const D: usize>(tensor: &Tensor<D>, all: &Gradients) -> Tensor<D> {
     tensor.grad(all).expect("tracked")
 }
 
+/// A convolution with these weights, `[output, input, tap]`, without a shift, over rows padded by one.
+fn convolution(weight: Tensor<3>) -> Conv1d {
+    Conv1d {
+        kernel_size: weight.dims()[2],
+        weight: Param::from_tensor(weight),
+        bias: None,
+        stride: 1,
+        dilation: 1,
+        groups: 1,
+        padding: PaddingConfig1d::Explicit(1, 1),
+    }
+}
+
 const CASES: [&str; 4] = ["same", "strided", "wide", "valid"];
 
 #[test]
@@ -320,15 +333,7 @@ fn denormal_numbers_count_in_convolutions_normalisations_and_maxima() {
                 Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &device)
             };
             let x = tensor(&x, [samples, time, channels]);
-            let layer = Conv1d {
-                weight: Param::from_tensor(tensor(&weights, [output, channels, kernel])),
-                bias: None,
-                stride: 1,
-                kernel_size: kernel,
-                dilation: 1,
-                groups: 1,
-                padding: PaddingConfig1d::Explicit(1, 1),
-            };
+            let layer = convolution(tensor(&weights, [output, channels, kernel]));
             let y = of(conv1d(x, &layer, Precision::F32, None));
             near(&format!("{kernels:?}, convolution"), &y, &exact, &all);
             let x = tensor(&row, [1, 1, 40]);

@@ -62,7 +62,7 @@ impl DoctorCase {
     pub(super) fn steps(self, precision: Precision, steps: u64, warmup: u64) -> BenchConfig {
         let workload = match self {
             Self::Reference(workload) => workload,
-            // Nothing asks which it is.
+            // Samples that are stored are asked how many versions it has, and nothing else.
             Self::Small(_) => Workload::LstmMae,
         };
         BenchConfig { precision, steps, warmup, ..BenchConfig::new(workload) }

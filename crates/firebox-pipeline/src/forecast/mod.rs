@@ -14,14 +14,12 @@ use firebox_eval::{ForecastEvaluation, TestScore};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
-use firebox_train::{
-    Data, ForecastSamples, Forecasting, Outcome, Summary, TrainError, Trained, check_groups,
-};
+use firebox_train::{Data, ForecastSamples, Forecasting, Outcome, Summary, Trained};
 use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
-use crate::chain::{Chain, Made, Making, Work};
+use crate::chain::{Chain, Made, Making, Work, check_names};
 use crate::config::{ModelConfig, RunConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -101,12 +99,10 @@ impl Chain for Forecast {
         config: &PipelineConfig,
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
-        if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
-            return Ok(());
-        }
         // Names do not depend on the sizes that only the data tells.
-        let model = model(config)?.init(Stream::new(0, "names"), 1, 0, 1, &device.device)?;
-        check_groups(&model, &config.train).map_err(|error| TrainError::from(error).into())
+        check_names(&config.train, || {
+            Ok(model(config)?.init(Stream::new(0, "names"), 1, 0, 1, &device.device)?)
+        })
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {

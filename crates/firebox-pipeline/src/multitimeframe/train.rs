@@ -18,7 +18,7 @@ use super::{ModelName, MultitimeframeConfig};
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::cached::cached_if;
-use crate::chain::Work;
+use crate::chain::{Work, names_parameters};
 use crate::config::RunConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -261,7 +261,7 @@ pub(super) fn check_names(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<(), PipelineError> {
-    if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
+    if !names_parameters(&config.train) {
         return Ok(());
     }
     let settings = super::settings(config);

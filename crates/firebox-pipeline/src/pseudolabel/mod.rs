@@ -19,12 +19,11 @@ use firebox_core::{Event, Key, Labels, Stream, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
-use firebox_train::{TrainError, check_groups};
 use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
-use crate::chain::{Chain, Made, Making, Work};
+use crate::chain::{Chain, Made, Making, Work, check_names};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -68,13 +67,11 @@ impl Chain for Pseudolabel {
         config: &PipelineConfig,
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
-        if config.train.groups.is_empty() && config.train.layer_decay.is_none() {
-            return Ok(());
-        }
         // Names do not depend on the number of channels.
-        let (settings, stream) = (settings(config), Stream::new(0, "names"));
-        let model = settings.model.init(stream, 1, settings.clusters, &device.device)?;
-        check_groups(&model, &config.train).map_err(|error| TrainError::from(error).into())
+        check_names(&config.train, || {
+            let (settings, stream) = (settings(config), Stream::new(0, "names"));
+            Ok(settings.model.init(stream, 1, settings.clusters, &device.device)?)
+        })
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {

@@ -17,8 +17,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use firebox_core::{Event, Listener};
 use firebox_search::Study;
 use serde_json::Value as Json;
-use sysinfo::System;
 
+use crate::device::free_memory;
 use crate::error::PipelineError;
 
 /// System attribute of a trial that is to run by itself.
@@ -210,15 +210,12 @@ fn allowed() -> Option<String> {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let mut system = System::new();
-    system.refresh_memory();
-    let free = Some(system.available_memory()).filter(|free| *free > 0);
     let all = "with all else that the process takes";
     let known = [
         (limit("Max data size"), "the limit of its data (ulimit -d) is", all),
         (limit("Max address space"), "the limit of its addresses (ulimit -v) is", all),
         (firebox_train::memory::limit(), "its control group leaves it", "in all"),
-        (free, "the machine has", "free"),
+        (free_memory(), "the machine has", "free"),
     ];
     let known = known.into_iter().filter_map(|(bytes, by, of)| Some((bytes?, by, of)));
     let (bytes, by, of) = known.min_by_key(|(bytes, ..)| *bytes)?;

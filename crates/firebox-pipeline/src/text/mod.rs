@@ -20,12 +20,12 @@ use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::HeldOutLoader;
 use firebox_models::{TextAttention, TextModel, read_parameters};
 use firebox_text::unknown_tokens;
-use firebox_train::{Data, Summary, TrainError, check_groups};
+use firebox_train::{Data, Summary};
 use serde_json::Value;
 
 use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
-use crate::chain::{Chain, Made, Making, Work};
+use crate::chain::{Chain, Made, Making, Work, check_names};
 use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -58,12 +58,7 @@ impl Chain for Text {
         if let Some(folder) = &text.encoder.folder {
             learn::check_positions(text, &firebox_text::read_config(folder)?.1)?;
         }
-        let train = &config.train;
-        if train.groups.is_empty() && train.layer_decay.is_none() {
-            return Ok(());
-        }
-        let model = learn::named(config, &device.device)?;
-        check_groups(&model, train).map_err(|error| TrainError::from(error).into())
+        check_names(&config.train, || learn::named(config, &device.device))
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {

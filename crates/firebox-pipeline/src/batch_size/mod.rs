@@ -1,0 +1,277 @@
+//! `loader.batch_size = "auto"`: how many windows fit into memory, and how many still make training
+//! faster.
+//!
+//! Sizes are tried by a few training steps of the model on noise. The search begins at the guess for the class of the
+//! device, or below it where that may not fit or would take long, by what the two smallest sizes took; it goes down
+//! by halves as long as these are as fast, or else up by doubles as long as these are faster. A double is tried only if
+//! what two sizes took says that it fits. It ends where a size of more than 32 brings less than 5 % more windows a
+//! second. The learning rate is left alone.
+//!
+//! On a processor the program's allocator counts bytes. With CUDA, NVIDIA's driver says what is
+//! free: a size takes what is free less behind its steps, when Burn's pools still hold what they had needed.
+//!
+//! What is chosen is kept for as long as it fits into memory at all: free memory is another one at every
+//! start, and a run that goes on needs the batch that it began with.
+
+mod search;
+
+use std::path::Path;
+
+use firebox_core::Key;
+use firebox_train::memory;
+
+use crate::PipelineConfig;
+use crate::bench::Probe;
+use crate::cached::{cached, cached_if};
+use crate::device::ChosenDevice;
+use crate::error::PipelineError;
+use crate::precision::device_class;
+use crate::settle::model_text;
+
+pub(crate) use search::Chosen;
+use search::{SIZES, STEPS, Taken, choose, expected, mib};
+
+/// Bucket of the cache.
+const BUCKET: &str = "batch-v2";
+
+/// [`choose`], or what was found before for this model, precision and device.
+pub(crate) fn choose_cached(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<Chosen, PipelineError> {
+    if let Some(own) = config.pipeline.chain().own_batches(config) {
+        return Err(PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and it sizes no training batch of this pipeline: {own} does\n  \
+             leave loader.batch_size out"
+        )));
+    }
+    let class = device_class(&device.description);
+    give_back(device);
+    let Some(room) = free(device) else {
+        return Err(PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
+             set loader.batch_size to a number, such as {}: the guess for the class `{}`",
+            class.batch_size, class.name
+        )));
+    };
+    let key = Key::builder("batch", 3)
+        .field("class", class.name.as_str())
+        .field("guess", (class.batch_size as u64).to_le_bytes())
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, 0))
+        .finish();
+    let fits = |chosen: &Chosen| chosen.bytes <= room;
+    cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
+        // The first steps of a GPU also make what all later ones use.
+        if device.backend != "cpu" {
+            take(config, SIZES[0], device)?;
+        }
+        choose(room, (&class.name, class.batch_size), |size| take(config, size, device))
+    })
+}
+
+/// Bytes that steps can still take; `None` where nobody counts them.
+fn free(device: &ChosenDevice) -> Option<u64> {
+    match device.backend.as_str() {
+        "cpu" => memory::held().and(room()),
+        // The driver numbers its cards as CUDA does; whose memory others use is not known.
+        "cuda" => firebox_monitor::free_gpu_memory(device.index(), device.numbering()),
+        _ => None,
+    }
+}
+
+/// What it costs and saves that layers are computed again, in one line: measured with and without.
+pub(crate) fn recompute_trade(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<String, PipelineError> {
+    let key = Key::builder("recompute", 2)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, config.loader.batch_size))
+        .finish();
+    cached(&config.run.cache.join("recompute-v1"), &key, || {
+        let mut kept = config.clone();
+        kept.run.recompute = false;
+        // Who lets layers be computed again may have no memory to keep them.
+        let size = fitting(&kept, config.loader.batch_size, device)?;
+        let both = [&kept, config].map(|config| take(config, size, device));
+        let [kept, again] = both;
+        let said = trade(kept?, again?);
+        Ok(match size == config.loader.batch_size {
+            true => said,
+            false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
+        })
+    })
+}
+
+/// The windows of a batch that is measured before anything is known of it: so many, or as many as take half of the
+/// memory that there is, by what the two smallest sizes take. What is measured is divided nowhere, unlike a run's steps.
+pub(crate) fn fitting(
+    config: &PipelineConfig,
+    most: usize,
+    device: &ChosenDevice,
+) -> Result<usize, PipelineError> {
+    let own = config.pipeline.chain().own_batches(config).is_some();
+    let known = if own || device.backend != "cpu" { None } else { free(device) };
+    let Some(room) = known.filter(|_| most > 2 * SIZES[0]) else { return Ok(most) };
+    let key = Key::builder("fitting", 1)
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, 0))
+        .finish();
+    let [smaller, larger]: [Taken; 2] = cached(&config.run.cache.join(BUCKET), &key, || {
+        let smaller = take(config, SIZES[0], device)?;
+        Ok([smaller, take(config, 2 * SIZES[0], device)?])
+    })?;
+    Ok(within(room / 2, [smaller, larger], most))
+}
+
+/// The most windows of a batch, halved until it takes no more bytes than these.
+fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
+    let mut size = most;
+    while size > larger.size && expected(smaller, larger, size) > bytes {
+        size = (size / 2).max(larger.size);
+    }
+    size
+}
+
+fn trade(kept: Taken, again: Taken) -> String {
+    let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
+    let time = format!(
+        "{:.1} to {:.1} ms a step ({:+.0} %)",
+        kept.milliseconds,
+        again.milliseconds,
+        change(kept.milliseconds, again.milliseconds)
+    );
+    // Nobody counts memory in every program.
+    if kept.bytes == 0 || again.bytes == 0 {
+        return format!("as written; measured: {time}");
+    }
+    let (before, after) = (mib(kept.bytes), mib(again.bytes));
+    let saved = change(before, after);
+    format!("as written; measured: {before:.0} to {after:.0} MiB ({saved:+.0} %), {time}")
+}
+
+/// Gives back what earlier steps left for later ones.
+fn give_back(device: &ChosenDevice) {
+    match device.backend.as_str() {
+        "cpu" => firebox_kernels::release_buffers(),
+        _ => device.device.memory_cleanup(),
+    }
+}
+
+/// Takes steps of a size.
+fn take(
+    config: &PipelineConfig,
+    size: usize,
+    device: &ChosenDevice,
+) -> Result<Taken, PipelineError> {
+    let on_cpu = device.backend == "cpu";
+    // What a smaller batch left would not be counted for this one.
+    give_back(device);
+    let before = if on_cpu { memory::held() } else { free(device) }.unwrap_or(0);
+    memory::reset_peak();
+    let precision = config.run.precision;
+    let probe = Probe { precision, batch: size, steps: STEPS, train: &config.train };
+    let measured = config.pipeline.chain().probe(config, probe, device)?;
+    let bytes = match on_cpu {
+        true => memory::peak().unwrap_or(0).saturating_sub(before),
+        false => before.saturating_sub(free(device).unwrap_or(0)),
+    };
+    let mut times = measured.times;
+    times.sort_by(f64::total_cmp);
+    let milliseconds = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+    Ok(Taken { size, milliseconds, bytes })
+}
+
+/// Bytes that this process can still take: of the machine, of its own limits, and of its control group's.
+/// Linux alone says it.
+pub(crate) fn room() -> Option<u64> {
+    let machine = field(Path::new("/proc/meminfo"), "MemAvailable:")?;
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let status = Path::new("/proc/self/status");
+    let own = [("Max data size", "VmData:"), ("Max address space", "VmSize:")];
+    let rooms = own.iter().filter_map(|(limit, used)| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
+        let most: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(most.saturating_sub(field(status, used)?))
+    });
+    Some(rooms.chain(group_room()).fold(machine, u64::min))
+}
+
+/// Bytes that the control group of this process leaves it, if it has a limit.
+pub(crate) fn group_room() -> Option<u64> {
+    memory::limit().zip(memory::held()).map(|(limit, held)| limit.saturating_sub(held))
+}
+
+/// A field of a file of `/proc` in KiB, as bytes.
+pub(crate) fn field(path: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::search::tests::{MIB, model};
+    use super::*;
+
+    #[test]
+    fn a_choice_is_kept_while_it_fits() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = Key::builder("test", 1).finish();
+        let ask = |room: u64| {
+            let fits = |chosen: &Chosen| chosen.bytes <= room;
+            let measure = || choose(room, ("a class", 128), model(1 << 20));
+            cached_if(folder.path(), &key, fits, measure).unwrap().size
+        };
+        // More room than when it was chosen, a little less, and less than it takes.
+        assert_eq!([200, 4000, 140, 100].map(|mib| ask(mib * MIB)), [128, 128, 128, 64]);
+    }
+
+    #[test]
+    fn what_is_measured_takes_no_more_than_it_may() {
+        let mut take = model(1 << 20);
+        let two = [take(4).unwrap(), take(8).unwrap()];
+        // 10 MiB and one a window: 522 for 512, 138 for 128, 18 for eight.
+        let sizes = [522, 521, 138, 137, 1].map(|mib| within(mib * MIB, two, 512));
+        assert_eq!(sizes, [512, 256, 128, 64, 8]);
+        assert_eq!(within(MIB, two, 100), 8);
+        assert_eq!(within(200 * MIB, two, 100), 100);
+        let [smaller, larger] = two;
+        let first = Taken { bytes: 2 * larger.bytes, ..smaller };
+        // 18 MiB for eight.
+        assert_eq!(within(300 * MIB, [first, larger], 512), 128);
+    }
+
+    #[test]
+    fn a_trade_is_told_in_bytes_and_milliseconds() {
+        let taken = |milliseconds, bytes| Taken { size: 4, milliseconds, bytes };
+        let said = trade(taken(10.0, 400 * MIB), taken(13.0, 100 * MIB));
+        let expected =
+            "as written; measured: 400 to 100 MiB (-75 %), 10.0 to 13.0 ms a step (+30 %)";
+        assert_eq!(said, expected);
+        assert!(
+            trade(taken(10.0, 0), taken(9.0, 0))
+                .ends_with("measured: 10.0 to 9.0 ms a step (-10 %)")
+        );
+    }
+
+    #[test]
+    fn linux_says_what_is_left() {
+        if cfg!(target_os = "linux") {
+            assert!(room().unwrap() > MIB);
+        }
+    }
+}
