@@ -7,6 +7,7 @@
 //! memory cost", 2016.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::autodiff::NodeId;
@@ -14,25 +15,27 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Flex};
+use burn::backend::{
+    Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex, tensor::FloatTensor,
+};
+#[cfg(feature = "cube")]
+use burn::backend::{Cube, DispatchDevice};
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
 
-use crate::device::{flex, flex_in_graph, is_flex};
+use crate::device::lift;
 
-type Primitive = FloatTensor<Flex>;
-
-/// Whether [`recomputed`] computes again on this device: Burn's CPU backend alone. Elsewhere it
-/// computes once and keeps everything.
+/// Whether [`recomputed`] computes again on this device: Burn's CPU backend, and with the feature `cube`
+/// those of GPUs. Elsewhere, and in a graph with a checkpointing strategy of Burn's, it computes once and
+/// keeps everything.
 pub fn recomputes_on(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
+    Place::of(device).is_some()
 }
 
 /// `segment(module, x)`, of which nothing is kept but `x`: the gradient computes it again.
 ///
-/// Results and gradients are those of the segment itself, bit for bit. It costs another forward pass,
-/// and saves what all operations of the segment would have kept until then. `segment` must give the
+/// Results and gradients are those of the segment itself, bit for bit; with Burn's fusion, which joins
+/// operations of a GPU across the ends of a segment, but for rounding. It costs another forward pass, and saves what all operations of the segment would have kept until then. `segment` must give the
 /// same whenever it is called: dropout from a [`Stream`](firebox_core::Stream) does, and
 /// [`BatchNorm`](crate::BatchNorm), which changes its running statistics, does not.
 ///
@@ -45,22 +48,91 @@ pub fn recomputed<M, const D: usize, const E: usize>(
 where
     M: Module + 'static,
 {
-    let parameters = Nodes::of(module);
+    match Place::of(&x.device()) {
+        None => segment(module, x),
+        Some(Place::Processor) => on::<Flex, _, D, E>(module, x, segment),
+        #[cfg(feature = "cube")]
+        Some(Place::Gpu) => on::<Cube, _, D, E>(module, x, segment),
+    }
+}
+
+/// Where segments are computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Processor,
+    #[cfg(feature = "cube")]
+    Gpu,
+}
+
+impl Place {
+    fn of(device: &Device) -> Option<Self> {
+        match device.gradient_checkpointing_strategy() {
+            None | Some(GradientCheckpointingStrategy::Disabled) => {}
+            Some(_) => return None,
+        }
+        let device = device.clone().without_autodiff();
+        #[cfg(feature = "cube")]
+        if let DispatchDevice::Cube(_) = device.as_dispatch() {
+            return Some(Self::Gpu);
+        }
+        (device == Device::flex()).then_some(Self::Processor)
+    }
+}
+
+/// The ways into a backend's tensors and out of them, in a graph and in none.
+trait Inside: Backend {
+    fn plain<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Self>;
+    fn tensor<const D: usize>(plain: FloatTensor<Self>) -> Tensor<D>;
+    fn tracked<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<Self>>;
+    fn of_graph<const D: usize>(tracked: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
+}
+
+impl<B: Backend> Inside for B
+where
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
+    fn plain<const D: usize>(tensor: Tensor<D>) -> FloatTensor<B> {
+        match tensor.try_into_primitive::<B>() {
+            Ok(tensor) => tensor,
+            Err(error) => unreachable!("a tensor of the place that was looked up: {error:?}"),
+        }
+    }
+
+    fn tensor<const D: usize>(plain: FloatTensor<B>) -> Tensor<D> {
+        Tensor::from_primitive::<B>(plain)
+    }
+
+    fn tracked<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Autodiff<B>> {
+        match lift(tensor).try_into_primitive::<Autodiff<B>>() {
+            Ok(tensor) => tensor,
+            Err(error) => unreachable!("a tensor of the place that was looked up: {error:?}"),
+        }
+    }
+
+    fn of_graph<const D: usize>(tracked: FloatTensor<Autodiff<B>>) -> Tensor<D> {
+        Tensor::from_primitive::<Autodiff<B>>(tracked)
+    }
+}
+
+/// [`recomputed`] where `x` lies.
+fn on<B: Inside, M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    x: Tensor<D>,
+    segment: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
+) -> Tensor<E> {
+    let parameters = Nodes::<B>::of(module, &x.device());
     let Some(anchor) = parameters.first else {
         // Nothing of it learns, so that nothing would be kept for it but for its input's sake.
         return segment(module, x);
     };
-    if !is_flex(&x) {
-        return segment(module, x);
-    }
-    let (x, guard) = flex_in_graph(x).into_parts();
+    let (x, guard) = B::tracked(x).into_parts();
     let plain = module.valid();
-    let y = flex(segment(&plain, Tensor::from_primitive::<Flex>(x.clone())));
+    let y = B::plain(segment(&plain, B::tensor(x.clone())));
     let prepared =
         Recomputed.prepare::<NoCheckpointing>([guard, anchor]).compute_bound().stateful();
-    Tensor::from_primitive::<Autodiff<Flex>>(match prepared {
+    B::of_graph(match prepared {
         OpsKind::Tracked(prepared) => {
-            let tape = Tape::new(plain, x, parameters.ids, segment);
+            let tape = Tape::<B>::new(plain, x, parameters.ids, segment);
             prepared.finish(tape, y)
         }
         OpsKind::UnTracked(prepared) => prepared.finish(y),
@@ -68,29 +140,31 @@ where
 }
 
 /// The places of a module's parameters in the graph, in the order of a visit.
-#[derive(Default)]
-struct Nodes {
+struct Nodes<B> {
+    device: Device,
     /// `None` for a parameter without a gradient.
     ids: Vec<Option<NodeId>>,
     /// The first that has one.
     first: Option<NodeGuard>,
+    backend: PhantomData<B>,
 }
 
-impl Nodes {
-    fn of<M: Module>(module: &M) -> Self {
-        let mut nodes = Self::default();
+impl<B: Inside> Nodes<B> {
+    fn of<M: Module>(module: &M, device: &Device) -> Self {
+        let device = device.clone().without_autodiff();
+        let mut nodes = Self { device, ids: vec![], first: None, backend: PhantomData };
         module.visit(&mut nodes);
         nodes
     }
 }
 
-impl ModuleVisitor for Nodes {
+impl<B: Inside> ModuleVisitor for Nodes<B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        if !value.is_autodiff() || !is_flex(&value) {
+        if !value.is_autodiff() || value.device().without_autodiff() != self.device {
             return self.ids.push(None);
         }
-        let value = flex_in_graph(value);
+        let value = B::tracked(value);
         self.ids.push(value.is_tracked().then(|| value.id()));
         if value.is_tracked() && self.first.is_none() {
             self.first = Some(value.node());
@@ -98,23 +172,31 @@ impl ModuleVisitor for Nodes {
     }
 }
 
-/// The gradients of a segment from that of its result.
-type Again = dyn Fn(Primitive, bool) -> (Option<Primitive>, Vec<(NodeId, Primitive)>) + Send + Sync;
+/// Gradients with respect to a segment's input and to its parameters.
+type Derived<B> = (Option<FloatTensor<B>>, Vec<(NodeId, FloatTensor<B>)>);
+
+/// These from the gradient of its result; that of the input only if it is wanted.
+type Again<B> = dyn Fn(FloatTensor<B>, bool) -> Derived<B> + Send + Sync;
 
 /// What the gradient is computed from.
-#[derive(Clone)]
-struct Tape(Arc<Again>);
+struct Tape<B: Backend>(Arc<Again<B>>);
 
-impl fmt::Debug for Tape {
+impl<B: Backend> Clone for Tape<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: Backend> fmt::Debug for Tape<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a segment to compute again")
     }
 }
 
-impl Tape {
+impl<B: Inside> Tape<B> {
     fn new<M: Module + 'static, const D: usize, const E: usize>(
         module: M,
-        x: Primitive,
+        x: FloatTensor<B>,
         ids: Vec<Option<NodeId>>,
         segment: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
     ) -> Self {
@@ -122,14 +204,15 @@ impl Tape {
         let module = Mutex::new(module);
         Self(Arc::new(move |dy, wants_x| {
             let module = module.lock().unwrap_or_else(PoisonError::into_inner).clone().train();
-            let input = Tensor::<D>::from_inner(Tensor::from_primitive::<Flex>(x.clone()));
+            let input = Tensor::<D>::from_inner(B::tensor(x.clone()));
             let input = if wants_x { input.require_grad() } else { input };
             let y = segment(&module, input.clone());
-            let dy = Tensor::<E>::from_inner(Tensor::from_primitive::<Flex>(dy));
+            let dy = Tensor::<E>::from_inner(B::tensor(dy));
             // A loss whose gradient with respect to the result is the given one, to the bit.
             let mut gradients = (y * dy).sum().backward();
-            let to_x = input.grad_remove(&mut gradients).filter(|_| wants_x).map(flex);
-            let mut taken = Taken { gradients, ids: ids.iter().copied(), found: vec![] };
+            let to_x = input.grad_remove(&mut gradients).filter(|_| wants_x).map(B::plain);
+            let ids = ids.iter().copied();
+            let mut taken = Taken::<B, _> { gradients, ids, found: vec![] };
             module.visit(&mut taken);
             (to_x, taken.found)
         }))
@@ -137,17 +220,17 @@ impl Tape {
 }
 
 /// Takes the gradients of a module's parameters for the nodes of another.
-struct Taken<I> {
+struct Taken<B: Backend, I> {
     gradients: burn::tensor::Gradients,
     ids: I,
-    found: Vec<(NodeId, Primitive)>,
+    found: Vec<(NodeId, FloatTensor<B>)>,
 }
 
-impl<I: Iterator<Item = Option<NodeId>>> ModuleVisitor for Taken<I> {
+impl<B: Inside, I: Iterator<Item = Option<NodeId>>> ModuleVisitor for Taken<B, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(Some(id)) = self.ids.next() else { return };
         if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
-            self.found.push((id, flex(gradient)));
+            self.found.push((id, B::plain(gradient)));
         }
     }
 }
@@ -155,19 +238,19 @@ impl<I: Iterator<Item = Option<NodeId>>> ModuleVisitor for Taken<I> {
 #[derive(Debug)]
 struct Recomputed;
 
-impl Backward<Flex, 2> for Recomputed {
-    type State = Tape;
+impl<B: Inside> Backward<B, 2> for Recomputed {
+    type State = Tape<B>;
 
-    fn backward(self, ops: Ops<Tape, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let dy = grads.consume::<Flex>(&ops.node);
+    fn backward(self, ops: Ops<Tape<B>, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = grads.consume::<B>(&ops.node);
         // The anchor is one of the parameters: its gradient is among theirs.
         let [to_x, _] = ops.parents;
         let (dx, parameters) = (ops.state.0)(dy, to_x.is_some());
         if let (Some(parent), Some(dx)) = (to_x, dx) {
-            grads.register::<Flex>(parent.id, dx);
+            grads.register::<B>(parent.id, dx);
         }
         for (id, gradient) in parameters {
-            grads.register::<Flex>(id, gradient);
+            grads.register::<B>(id, gradient);
         }
     }
 }

@@ -54,8 +54,8 @@ impl ChosenDevice {
         }
     }
 
-    /// What decides the last bits of every result on this device: the backend and, on a CPU, which
-    /// of the kernels run.
+    /// What decides the last bits of every result on this device: the backend, on a CPU which of the
+    /// kernels run, and on a GPU what of Burn's is not in the build.
     ///
     /// # Errors
     ///
@@ -63,7 +63,11 @@ impl ChosenDevice {
     pub(crate) fn arithmetic(&self) -> Result<String, CpuKernelsError> {
         Ok(match self.cpu_kernels()? {
             Some(kernels) => format!("{} {kernels}", self.backend),
-            None => self.backend.clone(),
+            None => {
+                let unfused = if cfg!(feature = "fusion") { "" } else { ", unfused" };
+                let untuned = if cfg!(feature = "autotune") { "" } else { ", untuned" };
+                format!("{}{unfused}{untuned}", self.backend)
+            }
         })
     }
 

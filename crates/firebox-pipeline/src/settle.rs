@@ -39,7 +39,7 @@ pub(crate) fn settle(
     let reason =
         |key: &str, value: String, reason: String| Reason { key: key.to_owned(), value, reason };
     refuse_capture(&config)?;
-    check_recompute(&config, device)?;
+    check_recompute(&config)?;
     let mut reasons = vec![];
     let abilities = Abilities::of(device)?;
     let policy = match resolve(config.run.rule(), config.run.matmul, &abilities)? {
@@ -222,21 +222,16 @@ pub(crate) fn check_batches(config: &PipelineConfig) -> Result<(), PipelineError
     }
 }
 
-/// Layers are computed again where that is built.
-fn check_recompute(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineError> {
+/// Layers are computed again where a model has some to compute.
+fn check_recompute(config: &PipelineConfig) -> Result<(), PipelineError> {
     let chain = config.pipeline.chain();
-    let why = match (
-        chain.recomputes(config),
-        device.backend == "cpu" && firebox_kernels::recomputes_on(&device.device),
-    ) {
-        _ if !config.run.recompute => return Ok(()),
-        (false, _) => format!("{} does not compute its layers again", chain.not_recomputed()),
-        (_, false) => "layers are computed again on processors alone".to_owned(),
-        (true, true) => return Ok(()),
-    };
-    let batches = chain.own_batches(config).unwrap_or("loader.batch_size");
+    if !config.run.recompute || chain.recomputes(config) {
+        return Ok(());
+    }
+    let (which, batches) = (chain.not_recomputed(), chain.own_batches(config));
+    let batches = batches.unwrap_or("loader.batch_size");
     Err(PipelineError::Setting(format!(
-        "`run.recompute` is true, and {why}\n  \
+        "`run.recompute` is true, and {which} does not compute its layers again\n  \
          leave `run.recompute` out; a smaller {batches} with train.accumulate saves memory, too"
     )))
 }
@@ -253,6 +248,9 @@ fn refuse_capture(config: &PipelineConfig) -> Result<(), PipelineError> {
     ))
 }
 
+/// Whether Burn times kernels of a GPU in this build.
+const TUNES: bool = cfg!(feature = "autotune");
+
 /// What Burn does about tuning, as far as it was asked for.
 fn autotune(
     config: &PipelineConfig,
@@ -265,18 +263,26 @@ fn autotune(
         reason: reason.to_owned(),
     };
     match (asked, device.backend.as_str()) {
-        (_, "cpu") => {
-            Ok(Some(said("off", "a processor's kernels are chosen by its instructions; there is nothing to tune")))
-        }
+        (_, "cpu") => Ok(Some(said(
+            "off",
+            "a processor's kernels are chosen by its instructions; there is nothing to tune",
+        ))),
+        (Autotune::On, backend) if !TUNES => Err(PipelineError::Setting(format!(
+            "`run.autotune` is on, and this build does not time kernels: Burn decides that when it is compiled\n  \
+             build with --features {backend}, or leave `run.autotune` out"
+        ))),
         (Autotune::On, _) => Ok(Some(said(
             "on",
             "Burn times kernels at their first use and keeps the choice in cubecl's cache (cubecl.toml and CUBECL_AUTOTUNE_LEVEL set how); the first step holds that time",
         ))),
-        (Autotune::Off, _) => Err(PipelineError::Setting(
+        (Autotune::Off, backend) if TUNES => Err(PipelineError::Setting(format!(
             "`run.autotune` is off, and this build of a GPU backend tunes: Burn decides that when it is compiled\n  \
-             leave `run.autotune` out, or set CUBECL_AUTOTUNE_LEVEL=minimal for the least of it"
-                .to_owned(),
-        )),
+             build with --features {backend}-plain,fusion in place of {backend}, leave `run.autotune` out, or set CUBECL_AUTOTUNE_LEVEL=minimal for the least of it"
+        ))),
+        (Autotune::Off, _) => Ok(Some(said(
+            "off",
+            "this build times no kernels: Burn takes the one that it takes by itself",
+        ))),
     }
 }
 
@@ -424,10 +430,13 @@ mod tests {
         };
         let text = said(&|config| config.run.capture = true, "cpu");
         assert!(text.contains("bit for bit") && text.contains("leave `run.capture` out"), "{text}");
-        let text = said(&|config| config.run.autotune = Some(Autotune::Off), "cuda");
-        assert!(text.contains("CUBECL_AUTOTUNE_LEVEL=minimal"), "{text}");
-        let text = said(&|config| config.run.recompute = true, "cuda");
-        assert!(text.contains("on processors alone"), "{text}");
+        // Burn's choice of kernels is one of the build.
+        let (other, way) = match TUNES {
+            true => (Autotune::Off, "--features cuda-plain,fusion"),
+            false => (Autotune::On, "--features cuda,"),
+        };
+        let text = said(&|config| config.run.autotune = Some(other), "cuda");
+        assert!(text.contains(way), "{text}");
         let exact = |config: &mut PipelineConfig| {
             config.run.matmul = Some(MatmulPrecision::Highest);
         };

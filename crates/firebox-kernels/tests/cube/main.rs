@@ -42,6 +42,7 @@ mod norm;
 mod optimizer;
 mod pool;
 mod product;
+mod recompute;
 mod recurrent;
 #[path = "../attention/reference.rs"]
 mod reference;

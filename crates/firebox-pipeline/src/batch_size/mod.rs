@@ -29,7 +29,7 @@ use crate::precision::device_class;
 use crate::settle::model_text;
 
 pub(crate) use search::Chosen;
-use search::{SIZES, STEPS, Taken, choose, expected, mib};
+use search::{SIZES, STEPS, Taken, choose, expected, is_of_device, mib};
 
 /// Bucket of the cache.
 const BUCKET: &str = "batch-v2";
@@ -101,9 +101,11 @@ pub(crate) fn recompute_trade(
         kept.run.recompute = false;
         // Who lets layers be computed again may have no memory to keep them.
         let size = fitting(&kept, config.loader.batch_size, device)?;
-        let both = [&kept, config].map(|config| take(config, size, device));
-        let [kept, again] = both;
-        let said = trade(kept?, again?);
+        let kept = match take(&kept, size, device) {
+            Err(PipelineError::Train(error)) if is_of_device(&error) => None,
+            taken => Some(taken?),
+        };
+        let said = trade(kept, take(config, size, device)?);
         Ok(match size == config.loader.batch_size {
             true => said,
             false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
@@ -145,7 +147,18 @@ fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
     size
 }
 
-fn trade(kept: Taken, again: Taken) -> String {
+/// `kept` is none where the device has no memory to keep them.
+fn trade(kept: Option<Taken>, again: Taken) -> String {
+    let Some(kept) = kept else {
+        let counted = match again.bytes {
+            0 => String::new(),
+            bytes => format!("{:.0} MiB, ", mib(bytes)),
+        };
+        let time = again.milliseconds;
+        return format!(
+            "as written; measured: {counted}{time:.1} ms a step; without it the memory of the device does not hold a step"
+        );
+    };
     let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
     let time = format!(
         "{:.1} to {:.1} ms a step ({:+.0} %)",
@@ -179,14 +192,18 @@ fn take(
     let on_cpu = device.backend == "cpu";
     // What a smaller batch left would not be counted for this one.
     give_back(device);
-    let before = if on_cpu { memory::held() } else { free(device) }.unwrap_or(0);
+    let before = if on_cpu { memory::held() } else { free(device) };
+    let reserved = || device.device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved);
+    let pools = reserved();
     memory::reset_peak();
     let precision = config.run.precision;
     let probe = Probe { precision, batch: size, steps: STEPS, train: &config.train };
     let measured = config.pipeline.chain().probe(config, probe, device)?;
-    let bytes = match on_cpu {
-        true => memory::peak().unwrap_or(0).saturating_sub(before),
-        false => before.saturating_sub(free(device).unwrap_or(0)),
+    let bytes = match (on_cpu, before) {
+        (true, before) => memory::peak().unwrap_or(0).saturating_sub(before.unwrap_or(0)),
+        (false, Some(before)) => before.saturating_sub(free(device).unwrap_or(0)),
+        // What Burn's pools had to ask the device for.
+        (false, None) => reserved().saturating_sub(pools),
     };
     let mut times = measured.times;
     times.sort_by(f64::total_cmp);
@@ -258,14 +275,16 @@ mod tests {
     #[test]
     fn a_trade_is_told_in_bytes_and_milliseconds() {
         let taken = |milliseconds, bytes| Taken { size: 4, milliseconds, bytes };
-        let said = trade(taken(10.0, 400 * MIB), taken(13.0, 100 * MIB));
+        let said = trade(Some(taken(10.0, 400 * MIB)), taken(13.0, 100 * MIB));
         let expected =
             "as written; measured: 400 to 100 MiB (-75 %), 10.0 to 13.0 ms a step (+30 %)";
         assert_eq!(said, expected);
         assert!(
-            trade(taken(10.0, 0), taken(9.0, 0))
+            trade(Some(taken(10.0, 0)), taken(9.0, 0))
                 .ends_with("measured: 10.0 to 9.0 ms a step (-10 %)")
         );
+        let said = trade(None, taken(13.0, 100 * MIB));
+        assert!(said.contains("measured: 100 MiB, 13.0 ms a step; without it"), "{said}");
     }
 
     #[test]

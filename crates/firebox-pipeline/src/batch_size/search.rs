@@ -203,7 +203,7 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
 }
 
 /// Whether the device refused: anything else that ends training would end it at any size.
-fn is_of_device(error: &TrainError) -> bool {
+pub(super) fn is_of_device(error: &TrainError) -> bool {
     matches!(
         error,
         TrainError::OutOfMemory { .. } | TrainError::Lost { .. } | TrainError::Device(_)
